@@ -28,12 +28,14 @@ from asr_jax.audio.io import write_flac
 from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.names import counted
 from asr_jax.core.precision import Precision
 from asr_jax.core.processes import join
 from asr_jax.data.batching.evaluation import NoUtterances
 from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.audio_inputs import with_durations
-from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.locations import Location, local_location
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference import aligning
@@ -154,8 +156,12 @@ class Run:
         transcripts = [each.transcript for each in found if each.transcript]
         return transcripts if _are_several(audio) else transcripts[0]
 
-    def evaluate(self, manifest: str | os.PathLike[str]) -> dict[str, Any]:
+    def evaluate(self, manifest: str | os.PathLike[str], *, allow_pipes: bool = False) -> dict[str, Any]:
         """Computes error rates on a manifest, or on any other data that training reads.
+
+        Args:
+            manifest: Path of the manifest.
+            allow_pipes: Whether commands in the place of files are run, as `Data.allow_pipes`.
 
         Returns:
             The figures of `python -m asr_jax.evaluate --json`: `run`, `checkpoint`, `weights`, `precision`, `head`,
@@ -166,7 +172,8 @@ class Run:
         Raises:
             UserError: If the manifest cannot be read.
         """
-        utterances = read_utterances([os.fspath(manifest)], role="validation")
+        how = ReadOptions(allow_pipes=allow_pipes)
+        utterances = read_utterances([os.fspath(manifest)], role="validation", options=how)
         data = self.trained.plan(utterances, has_windows=True)
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
@@ -201,7 +208,10 @@ class Run:
         texts = [text] if isinstance(text, str) else list(text)
         with _utterances(audio, rate_hz) as utterances:
             if len(texts) != len(utterances):
-                raise UserError(f"{len(texts)} texts for {len(utterances)} recordings: expected one text per recording")
+                raise UserError(
+                    f"{counted(len(texts), 'text')} for {counted(len(utterances), 'recording')}: expected one text for "
+                    "each recording"
+                )
             labelled = [replace(utterance, text=each) for utterance, each in zip(utterances, texts, strict=True)]
             try:
                 data = aligning.plan(self.trained, Utterances.of(labelled))
@@ -251,7 +261,10 @@ def _utterances(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator
 
 def _location(audio: Audio, rate_hz: int | None, folder: str, place: int) -> Location:
     if isinstance(audio, str | os.PathLike):
-        return Location(os.fspath(audio))
+        try:
+            return Location.parse(local_location(os.fspath(audio), allow_pipes=False))
+        except ValueError as error:
+            raise UserError(f"{os.fspath(audio)}: {error}") from None
     if not hasattr(audio, "__array__"):
         raise UserError(f"audio is of type {type(audio).__name__}: expected a path, an array, or a list of them")
     audio = np.asarray(audio)

@@ -277,8 +277,8 @@ MAY_CHANGE = (
     "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
     "training.alarm_updates",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
-    "data.workers", "data.threads", "data.cache", "data.check_all", "data.max_removed_share", "model.encoder.remat",
-    "model.heads.*.decoding",
+    "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
+    "model.encoder.remat", "model.heads.*.decoding",
 )  # fmt: skip
 # Settings that may differ between the processes of a run.
 OF_MACHINE = (
@@ -290,6 +290,7 @@ OF_MACHINE = (
     "data.threads",
     "data.cache",
     "data.check_all",
+    "data.allow_pipes",
 )
 
 

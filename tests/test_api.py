@@ -99,7 +99,7 @@ def test_it_aligns(run):
         (lambda run: run.transcribe(np.zeros(0), rate_hz=16000), UserError, "empty array"),
         (lambda run: run.align("a.wav", "ab2 ca"), RunError, "a.wav: .*'2'"),
         (lambda run: run.transcribe(["a.wav", "none.wav"]), RunError, "none.wav: .*o such file"),
-        (lambda run: run.align("a.wav", ["a", "b"]), UserError, "2 texts for 1 recordings"),
+        (lambda run: run.align("a.wav", ["a", "b"]), UserError, "2 texts for 1 recording"),
         (lambda run: run.align("a.wav", "ab" * 900), RunError, "fewer frames than its labels need"),
         (lambda run: run.evaluate("none.jsonl"), UserError, "none.jsonl"),
         (

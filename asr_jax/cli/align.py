@@ -20,12 +20,15 @@ from tyro.conf import Positional, arg
 
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import probe
-from asr_jax.cli.recognition_options import RecognitionOptions, load, maker_of, parse_recognition
+from asr_jax.cli.recognition_options import RecognitionOptions, load, maker_of, parse_recognition, print_differing
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.names import counted
 from asr_jax.data.batching.evaluation import NoUtterances
 from asr_jax.data.batching.filters import Rejections
+from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.manifest import manifest_fields
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning
@@ -130,7 +133,11 @@ def given_flags(options: AlignOptions, *names: str) -> str:
 def read(options: AlignOptions) -> Utterances:
     """Reads the utterances of --data, or of AUDIO and --text."""
     if options.data:
-        return read_utterances(options.data, role="validation")
+        how = ReadOptions(allow_pipes=options.allow_pipes)
+        utterances = read_utterances(options.data, role="validation", options=how)
+        for line in described(options.data, "validation", how):
+            print(line, file=sys.stderr)
+        return utterances
     assert options.text is not None
     assert options.audio is not None
     try:
@@ -146,10 +153,8 @@ def align(options: AlignOptions, utterances: Utterances) -> None:
     output = open_output(options.format or "json", options.out, list(utterances), force=options.force, maker=maker)
     todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
     if len(todo) < len(utterances):
-        print(
-            f"{len(utterances) - len(todo)} utterances are already in {options.out} (--force overwrites them)",
-            file=sys.stderr,
-        )
+        done = counted(len(utterances) - len(todo), "utterance")
+        print(f"already in {options.out}: {done} of {len(utterances)} (--force overwrites)", file=sys.stderr)
     if len(utterances) and not todo:
         return
     with output:
@@ -162,15 +167,16 @@ def align(options: AlignOptions, utterances: Utterances) -> None:
         found = {entry.utterance.id: entry for entry in aligning.aligned_utterances(trained, data)}
         rejected = of_rejections(data.rejections)
         for utterance in filter(lambda utterance: utterance.id in found, utterances):
-            _, transcript, tokens, reason = found[utterance.id]
+            aligned, transcript, tokens, reason, _ = found[utterance.id]
             if transcript is None:
                 rejected.append((utterance.id, utterance.location, reason))
             else:
-                output.write(Named.of(utterance, transcript, tokens=tokens if options.tokens else ()))
+                output.write(Named.of(aligned, transcript, tokens=tokens if options.tokens else ()))
         leave_out(rejected, output)
+        print_differing([entry.differing for entry in found.values() if entry.differing])
     if rejected:
         num = len(utterances) + len(utterances.rejected)
-        raise RunError(f"{len(rejected)} of {num} utterances could not be aligned; the reasons are above")
+        raise RunError(f"{len(rejected)} of {counted(num, 'utterance')} could not be aligned; the reasons are above")
 
 
 def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) -> None:
@@ -208,12 +214,13 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> None:
     rejected = [(entry.id, entry.location, entry.reason) for entry in utterances.rejected]
     rejected += [(each.utterance.id, each.utterance.location, each.reason) for each in done if each.reason]
     leave_out(rejected, None)
+    print_differing([each.differing for each in done if each.differing])
     print(f"{about(sure)} in {cut.out}; {about(unsure)} rejected, with reasons in {cut.rejected}")
     if scores := [piece.score for piece in found if not math.isnan(piece.score)]:
         print(f"median score of the aligned pieces: {statistics.median(scores):.2f}")
     if rejected:
         num = len(utterances) + len(utterances.rejected)
-        raise RunError(f"{len(rejected)} of {num} utterances could not be segmented; the reasons are above")
+        raise RunError(f"{len(rejected)} of {counted(num, 'utterance')} could not be segmented; the reasons are above")
 
 
 def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:
@@ -228,7 +235,7 @@ def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:
 
 def about(pieces: Sequence[UtterancePiece]) -> str:
     hours = sum(piece.utterance.duration_s for piece in pieces) / 3600
-    return f"{len(pieces)} pieces ({hours:.2f} h)"
+    return f"{counted(len(pieces), 'piece')} ({hours:.2f} h)"
 
 
 def of_rejections(rejections: Rejections) -> list[tuple[str, str, str]]:

@@ -25,7 +25,9 @@ from asr_jax.audio.sounds import read_sounds
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.models.base import Model
 
@@ -58,8 +60,9 @@ def main(arguments: Sequence[str]) -> None:
     written = show(
         experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
         speeds=experiment.data.speeds, speed_jitter=experiment.data.speed_jitter,
+        allow_pipes=experiment.data.allow_pipes,
     )  # fmt: skip
-    print(f"{options.out}: {written} utterances")
+    print(f"{options.out}: {counted(written, 'utterance')}")
 
 
 def show(
@@ -72,6 +75,7 @@ def show(
     at_update: int,
     speeds: Sequence[float] = (1.0,),
     speed_jitter: float = 0.0,
+    allow_pipes: bool = False,
 ) -> int:
     """Writes pictures and audio of `num` utterances, evenly spaced in the data.
 
@@ -84,6 +88,7 @@ def show(
         at_update: Update at which augmentations that change during training are shown.
         speeds: Speeds of training; they are not applied, only named in about.json.
         speed_jitter: Random change of the speeds; not applied, only named in about.json.
+        allow_pipes: Whether commands in the place of files are run.
 
     Returns:
         Number of utterances that were written.
@@ -91,7 +96,7 @@ def show(
     Raises:
         UserError: If no audio can be read, or the data are ready features.
     """
-    names, rows = _read(data, num, model.front_end.rate_hz)
+    names, rows = _read(data, num, model.front_end.rate_hz, ReadOptions(allow_pipes=allow_pipes))
     lengths = jnp.asarray([len(row) for row in rows], jnp.int32)
     samples = jnp.asarray([np.pad(row, (0, int(lengths.max()) - len(row))) for row in rows], jnp.float32)
     sounds = {
@@ -122,9 +127,9 @@ def show(
     return len(names)
 
 
-def _read(data: Sequence[str], num: int, rate_hz: int) -> tuple[list[str], list[Any]]:
+def _read(data: Sequence[str], num: int, rate_hz: int, options: ReadOptions) -> tuple[list[str], list[Any]]:
     """Names and samples of utterances, evenly spaced in the data."""
-    utterances = read_utterances(list(data))
+    utterances = read_utterances(list(data), options=options)
     names, rows, reasons = list[str](), list[Any](), list[str]()
     for place in dict.fromkeys(np.linspace(0, len(utterances) - 1, 8 * num).round().astype(int).tolist()):
         if len(rows) == num:

@@ -7,6 +7,8 @@ import gc
 import importlib.util
 import inspect
 import io
+import itertools
+import logging
 import os
 import re
 import signal
@@ -19,9 +21,11 @@ import tyro
 
 from asr_jax.audio.io import AudioError
 from asr_jax.cli.field_help import help_on, help_text
-from asr_jax.cli.synonyms import meant_by
+from asr_jax.cli.synonyms import meant_by, plain_word
 from asr_jax.config import FORMER_FIELDS, Experiment, classes, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
+from asr_jax.core.names import counted
+from asr_jax.core.native import native_log
 from asr_jax.core.options import asks_for_help, parse_known, plain_message, print_help
 from asr_jax.core.run_folder import EXPERIMENT
 
@@ -29,6 +33,7 @@ from asr_jax.core.run_folder import EXPERIMENT
 ALIASES = {
     "--data": "--data.train",
     "--check": "--data.check-all",
+    "--allow-pipes": "--data.allow-pipes",
     "--log-every": "--training.log-every",
     "--epochs-this-job": "--training.epochs-this-job",
     "--init-from": "--init.path",
@@ -78,8 +83,13 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     """
     # Tracing creates millions of objects; with the default thresholds, garbage collection takes 25 % of the time.
     gc.set_threshold(100_000, 20, 100)
+    with native_log(), _warnings_printed():
+        _call(main, sys.argv[1:] if arguments is None else arguments)
+
+
+def _call(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
     try:
-        main(sys.argv[1:] if arguments is None else arguments)
+        main(arguments)
     except UserError as error:
         print(error if error.is_planned else f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -98,6 +108,20 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+@contextlib.contextmanager
+def _warnings_printed() -> Iterator[None]:
+    """Prints warnings that this package logs as `warning: …`, without the name of their module."""
+    logger, handler = logging.getLogger("asr_jax"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("warning: %(message)s"))
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
 
 
 def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
@@ -182,10 +206,13 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         UserError: If fields are unknown or values are invalid, as for `parse_experiment`.
     """
     fields = list(field_flags(default))
+    before = ["", *arguments]
+    undashed = [each for each, last in zip(arguments, before, strict=False) if _is_undashed(each, last, fields)]
+    arguments = [argument for argument in arguments if argument not in undashed]
     arguments = [_whole(_of_primary(_plain(argument), default), fields) for argument in arguments]
     for i, argument in enumerate(arguments):
         is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
-        if argument in ("--fresh", "--dry-run", ALIASES["--check"]) and is_last:
+        if argument in ("--fresh", "--dry-run", ALIASES["--check"], ALIASES["--allow-pipes"]) and is_last:
             arguments[i] = f"{argument}=True"
     if (word := _help_word(arguments)) and isinstance(default, Experiment):
         print(help_on(default, word))
@@ -194,12 +221,12 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         print(help_text(default, usage=f"{prog} {of}", shows_all="--help-all" in arguments))
         print(f"\n{SHORT}")
         sys.exit(0)
-    problems = _problems(arguments, default)
+    problems = [_of_undashed(argument, default) for argument in undashed] + _problems(arguments, default)
     if isinstance(default, Experiment) and default.primary_decoding:
         problems = [problem.replace(_of_primary(DECODING, default), DECODING) for problem in problems]
     if problems:
         raise UserError(
-            f"{len(problems)} setting{'s' * (len(problems) > 1)} of {of} cannot be used:\n"
+            f"{counted(len(problems), 'setting')} of {of} cannot be used:\n"
             + "\n".join(f"  {problem}" for problem in problems)
             + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help-all lists all fields"
         )
@@ -207,9 +234,10 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
 
 
 def _help_word(arguments: Sequence[str]) -> str:
-    """Word after --help; empty if there is none."""
-    after = [arguments[i + 1] for i, each in enumerate(arguments[:-1]) if each in ("-h", "--help", "--help-all")]
-    return next((word for word in after if not word.startswith("-")), "")
+    """Words after --help, up to the next flag; empty if there are none."""
+    places = [place for place, each in enumerate(arguments) if each in ("-h", "--help", "--help-all")]
+    after = arguments[places[0] + 1 :] if places else ()
+    return " ".join(itertools.takewhile(lambda word: not word.startswith("-"), after))
 
 
 def load_config(path: str, *, init_from: str = "") -> Experiment:
@@ -230,7 +258,10 @@ def load_config(path: str, *, init_from: str = "") -> Experiment:
         raise UserError(f"config {path} does not exist{nearest(path, others)}")
     spec = importlib.util.spec_from_file_location(f"asr_jax_config_{file.stem}", file.absolute())
     if spec is None or spec.loader is None:
-        raise UserError(f"config {path} is not a Python file")
+        raise UserError(
+            f"config {path} is not a Python file: expected one with a function experiment(), such as "
+            "configs/read_speech.py; its fields are set in that file or by flags"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look up their module there
     try:
@@ -298,7 +329,7 @@ def _problems(arguments: Sequence[str], default: Any) -> list[str]:
     """Messages for all mistakes in the overrides; tyro itself stops at the first mistake."""
     fields = set(field_flags(default))
     overrides = _overrides(arguments)
-    problems = [_unknown(override[0], fields) for override in overrides if _flag(override) not in fields]
+    problems = [_unknown(override[0], default) for override in overrides if _flag(override) not in fields]
     known = [override for override in overrides if _flag(override) in fields]
     flags = [_flag(override) for override in known]
     problems += [f"{flag} is given {flags.count(flag)} times" for flag in dict.fromkeys(flags) if flags.count(flag) > 1]
@@ -323,16 +354,55 @@ def _flag(override: Sequence[str]) -> str:
     return override[0].partition("=")[0]
 
 
-def _unknown(argument: str, fields: set[str]) -> str:
+def _unknown(argument: str, default: Any) -> str:
+    """Message for an argument that is not a field, with the fields that may be meant."""
     if not argument.startswith("--"):
         return f"{argument!r} does not belong to a field: expected --field.name before it"
-    flag = argument.partition("=")[0]
-    if suggestion := meant_by(flag):
+    flag, fields = argument.partition("=")[0], named_fields(default)
+    if suggestion := meant_by(flag, fields, shortens=False):
         return f"{flag} is not a field{suggestion}"
-    if meant := _meant(flag, fields):
-        return f"{flag} is not a field; expected one of {', '.join(meant)}"
+    meant = _meant(flag, fields) or sorted(field for field in fields if field.endswith(f".{flag[2:]}"))
+    if meant:
+        expected = f"did you mean {meant[0]}?" if len(meant) == 1 else f"expected one of {', '.join(meant)}"
+        return f"{flag} is not a field; {expected}"
+    if suggestion := meant_by(flag, fields):
+        return f"{flag} is not a field{suggestion}"
     suggestion = nearest(flag.removeprefix("--"), [known.removeprefix("--") for known in fields])
     return f"{flag} is not a field{suggestion.replace(chr(39), chr(39) + '--', 1)}"
+
+
+def named_fields(default: Any) -> list[str]:
+    """Flags of all fields, with those of the primary decoding under their short prefix."""
+    fields = list(field_flags(default))
+    decoding = default.primary_decoding if isinstance(default, Experiment) else None
+    if decoding is None:
+        return fields
+    prefix = _of_primary(DECODING, default)
+    return [field.replace(prefix, DECODING, 1) if field.startswith(prefix) else field for field in fields]
+
+
+def _is_undashed(argument: str, last: str, fields: Sequence[str]) -> bool:
+    """Whether an argument sets a field as in Hydra (`model.optim.lr=1e-4`, `+trainer.devices=1`), or has one dash.
+
+    Args:
+        argument: The argument.
+        last: The argument before it; an argument after a flag is its value.
+        fields: Flags of the fields.
+    """
+    if argument.startswith("--") or (last.startswith("--") and "=" not in last) or os.path.exists(argument):
+        return False
+    is_setting = re.match(r"[+~]{0,2}[A-Za-z][\w./-]*=|-[A-Za-z][A-Za-z_]*(=|$)", argument)
+    known = f"--{plain_word(argument)}"
+    return bool(is_setting and (known in fields or known in ALIASES or meant_by(known, fields)))
+
+
+def _of_undashed(argument: str, default: Any) -> str:
+    """Message for an argument that `_is_undashed` recognises."""
+    flag = _whole(_of_primary(_plain(f"--{plain_word(argument)}"), default), list(field_flags(default)))
+    _, equals, value = argument.partition("=")
+    if flag in field_flags(default):
+        return f"{argument} is not a flag; did you mean {flag}{equals}{value}?"
+    return _unknown(flag, default).replace(flag, argument, 1)
 
 
 def _overrides(arguments: Sequence[str]) -> list[list[str]]:

@@ -1,6 +1,10 @@
 """List of the commands: `python -m asr_jax` prints it, and `asr-jax COMMAND …` runs one of them."""
 
+import importlib.metadata
+import os
+import platform
 import runpy
+import signal
 import sys
 
 from asr_jax.core.errors import nearest
@@ -12,6 +16,9 @@ COMMANDS = {
     "transcribe": "Transcribes audio files, folders, lists and manifests; writes JSON, SRT, VTT, CTM and TextGrid",
     "align": "Aligns texts with audio, or segments long audio by its text",
     "compare": "Compares the predictions of two runs, with a significance test",
+    "observe.health": "Prints how a run went: its end, warnings, rejected utterances, time, best checkpoint",
+    "observe.curves": "Draws the curves of a run, as at its end",
+    "clean": "Lists the caches and the sizes of runs; removes caches",
     "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",
     "tokenizer": "Trains a SentencePiece tokenizer",
     "average": "Averages checkpoints of a run, and exports weights",
@@ -25,17 +32,30 @@ COMMANDS = {
 
 
 def run() -> None:
-    """Runs the command in the arguments of the process; prints the list without arguments."""
+    """Runs the command in the arguments of the process.
+
+    Without arguments, prints the list of commands; with --version, the versions.
+    """
     name = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
     if name in COMMANDS:
         sys.argv = [f"python -m asr_jax.{name}", *sys.argv[2:]]
         runpy.run_module(f"asr_jax.{name}", run_name="__main__", alter_sys=True)
         return
-    if name and name not in ("__help", "_h", "help"):
+    if name and name not in ("__help", "_h", "help", "__version"):
         print(f"error: {sys.argv[1]} is not a command{nearest(name, COMMANDS)}; the commands are:", file=sys.stderr)
         print(listing(), file=sys.stderr)
         sys.exit(2)
-    print(f"usage: asr-jax COMMAND …, or python -m asr_jax.COMMAND …; COMMAND --help lists its options\n\n{listing()}")
+    text = f"usage: asr-jax COMMAND …, or python -m asr_jax.COMMAND …; COMMAND --help lists its options\n\n{listing()}"
+    try:
+        print(_version() if name == "__version" else text, flush=True)
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def _version() -> str:
+    versions = (f"{name} {importlib.metadata.version(name)}" for name in ("asr-jax", "jax", "jaxlib", "flax"))
+    return f"{', '.join(versions)}, Python {platform.python_version()}"
 
 
 def listing() -> str:

@@ -19,6 +19,7 @@ from tyro.conf import Positional, arg
 from asr_jax.cli.results import some, table_row
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.metrics.comparison import compare
 from asr_jax.metrics.scoring import Recognised
@@ -56,7 +57,10 @@ def main(arguments: Sequence[str]) -> None:
     except UserError as error:
         raise UserError(f"{options.first} (first) and {options.second} (second): {error}") from error
     rows = [table_row(str(path), found[name]) for path, name in zip(paths, ("first", "second"), strict=True)]
-    print_table(rows, title=f"{found['first']['utterances']} utterances in both files, text normalised by {normaliser}")
+    print_table(
+        rows,
+        title=f"{counted(found['first']['utterances'], 'utterance')} in both files, text normalised by {normaliser}",
+    )
     for line in (*_summary(found, paths), *_differing(found["differing"])):
         say(console_for(), line)
     if options.json:
@@ -135,7 +139,7 @@ def _summary(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:
     yield f"matched pairs (MAPSSWE): {z}{p}, {pairs['segments']} segments with an error of either system{few}"
     for path, name in zip(paths, ("only_first_ids", "only_second_ids"), strict=True):
         if found[name]:
-            yield f"only in {path}, not compared: {len(found[name])} utterances: {some(found[name])}"
+            yield f"only in {path}, not compared: {counted(len(found[name]), 'utterance')}: {some(found[name])}"
 
 
 def _differing(differing: Sequence[dict[str, Any]]) -> Iterator[str]:

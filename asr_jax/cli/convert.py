@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 
 
@@ -23,6 +24,9 @@ class ConvertOptions:
     """Set to convert if an input is a folder with both sets."""
     check: bool = False
     """Open the audio of all utterances and name each that cannot be read or has another duration."""
+    allow_pipes: bool = False
+    """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp. OUT.jsonl contains the
+    commands."""
     force: bool = False
     """Overwrite an existing OUT."""
 
@@ -43,13 +47,15 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.data.manifests.inputs import described
     from asr_jax.data.manifests.manifest import write_manifest
     from asr_jax.data.manifests.progress import in_threads
+    from asr_jax.data.manifests.readers.base import ReadOptions
     from asr_jax.data.manifests.readers.fairseq import at_16_khz, write_fairseq
     from asr_jax.data.manifests.reading import read_once
 
     options.out.parent.mkdir(parents=True, exist_ok=True)
     unpacked = _new(options.out)
     try:
-        utterances = read_once(options.inputs, role=options.role, unpack_to=str(unpacked))
+        how = ReadOptions(allow_pipes=options.allow_pipes)
+        utterances = read_once(options.inputs, role=options.role, unpack_to=str(unpacked), options=how)
         if options.out.suffix == ".tsv":
             write_fairseq(str(options.out), in_threads(at_16_khz, list(utterances), "headers"))
         else:
@@ -62,16 +68,16 @@ def main(arguments: Sequence[str]) -> None:
     for entry in utterances.rejected:
         print(f"rejected {entry.id}: {entry.location}: {entry.reason}")
     if options.check:
-        for check in check_audio(utterances, options.inputs, opens_all=True):
+        for check in check_audio(utterances, options.inputs, role=options.role, opens_all=True):
             for line in check.named((*check.unreadable, *check.differing)):
                 print(line)
             print(
-                f"{check.path}: {check.num_opened} utterances checked, {len(check.unreadable)} cannot be read, "
-                f"{len(check.differing)} have another duration than in the manifest"
+                f"{check.path}: {counted(check.num_opened, 'utterance')} checked, {len(check.unreadable)} cannot be "
+                f"read, {len(check.differing)} have another duration than in the manifest"
             )
     kept = f"; embedded data in {unpacked}" if unpacked.exists() else ""
     print(
-        f"{len(utterances)} utterances, {utterances.hours:.2f} h, to {options.out}{kept}; "
+        f"{counted(len(utterances), 'utterance')}, {utterances.hours:.2f} h, to {options.out}{kept}; "
         f"{len(utterances.rejected)} rejected"
     )
 

@@ -16,11 +16,19 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from asr_jax.cli.over_runs import over_runs, show_over_runs
-from asr_jax.cli.recognition_options import ABOUT_DECODING, RecognitionOptions, decoding_of, load, parse_recognition
+from asr_jax.cli.recognition_options import (
+    ABOUT_DECODING,
+    RecognitionOptions,
+    decoding_of,
+    load,
+    parse_recognition,
+    print_differing,
+)
 from asr_jax.cli.results import numbers, show
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
+from asr_jax.core.names import counted
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.inputs import described
@@ -93,7 +101,7 @@ def main(arguments: Sequence[str]) -> None:
     for out, is_folder in outs:
         if out:
             check_writable(out, is_folder=is_folder)
-    how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)))
+    how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
     for line in described(options.data, "validation", how):
         print(line, file=sys.stderr)
@@ -122,8 +130,8 @@ def main(arguments: Sequence[str]) -> None:
     num_rejected, num_scored = max(numbers(result["sets"]) for result in results)
     if num_rejected:
         raise RunError(
-            f"{num_rejected} of {num_rejected + num_scored} utterances could not be evaluated and are not part of the "
-            "rates; the reasons are above"
+            f"{num_rejected} of {counted(num_rejected + num_scored, 'utterance')} could not be evaluated and "
+            f"{'is' if num_rejected == 1 else 'are'} not part of the rates; the reasons are above"
         )
 
 
@@ -165,8 +173,7 @@ def evaluate_run(
         recognised.append((data, found))
         for each in found.rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
-        for each in found.cut:
-            print(f"warning: {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+        print_differing(found.differing)
     if log_probs:
         log_probs.close()
     if options.predictions:
@@ -217,8 +224,9 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
     """Computes the losses of weights without a recognising head; returns a description and the losses of each set."""
     losses, sets = trained.losses(), {}
     for manifest, of_set in utterances.items():
-        figures, rejected = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
+        figures, rejected, differing = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
         sets[manifest] = figures
+        print_differing(differing)
         for each in rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
     return trained.description() | {"sets": sets}

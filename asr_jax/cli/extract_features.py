@@ -23,6 +23,7 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.loading.extraction import Extractor, extract
@@ -65,6 +66,8 @@ class ExtractOptions:
     """Maximum number of utterances of each input, counted from its beginning; 0: all."""
     jobs: int = 0
     """Number of processes that read audio; 0: threads."""
+    allow_pipes: bool = False
+    """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
     @property
     def source(self) -> Path | None:
@@ -97,7 +100,9 @@ def main(arguments: Sequence[str]) -> None:
         print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
         raise
     if unread:
-        raise RunError(f"{unread} utterances are rejected; *.rejected.jsonl beside the output lists them with reasons")
+        raise RunError(
+            f"rejected: {counted(unread, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
+        )
 
 
 def _check_one(options: Mapping[str, object]) -> None:
@@ -142,7 +147,7 @@ def _extractor(options: ExtractOptions) -> Callable[..., int]:
 
     return functools.partial(
         extract, extractor=_frames(options), tokenizer=tokenizer, max_duration_s=options.max_duration_s,
-        max_samples=options.max_samples, workers=options.jobs,
+        max_samples=options.max_samples, workers=options.jobs, allow_pipes=options.allow_pipes,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from tyro.conf import arg
 
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 
 
@@ -36,6 +37,8 @@ class StatisticsOptions:
     """Approximate hours of audio to use, evenly spaced in the data; 0: all."""
     workers: int = 0
     """Number of processes that read audio; 0: threads."""
+    allow_pipes: bool = False
+    """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -48,18 +51,22 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--out {options.out}: the folder {options.out.parent} does not exist; create it first")
 
     from asr_jax.audio.presets import preset
+    from asr_jax.cli.recognition_options import print_differing
     from asr_jax.core.files import write_whole
     from asr_jax.data.loading.statistics import bin_statistics
 
     front_end = load_config(options.config).model.front_end if options.config else preset(options.preset)
     found, num_frames, rejected = bin_statistics(
-        options.data, front_end, max_hours=options.max_hours, workers=options.workers
+        options.data, front_end, max_hours=options.max_hours, workers=options.workers, allow_pipes=options.allow_pipes
     )
-    for entry in rejected:
+    unread = [entry for entry in rejected if entry.stage != "used"]
+    for entry in unread:
         print(f"rejected {entry.location}: {entry.reason}", file=sys.stderr)
+    print_differing([entry for entry in rejected if entry.stage == "used"])
     write_whole(
         options.out, json.dumps({"mean": found.mean, "deviation": found.deviation, "frames": num_frames}) + "\n"
     )
     print(
-        f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {len(rejected)} utterances could not be read"
+        f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {counted(len(unread), 'utterance')} could "
+        "not be read"
     )

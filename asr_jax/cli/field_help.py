@@ -6,12 +6,13 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
-from asr_jax.cli.synonyms import MEANT
+from asr_jax.cli.synonyms import MEANT, NO_SETTING, matching, meant_by, spellings
 from asr_jax.config import Experiment
 from asr_jax.core.errors import nearest
+from asr_jax.core.names import counted
 
 MOST_USED = (
     "data.train", "data.validation", "run_dir", "init.path", "training.num_updates", "training.num_epochs",
@@ -65,27 +66,42 @@ def help_text(experiment: Experiment, *, usage: str, shows_all: bool) -> str:
             lines += ["", f"{title}:", *map(_line, shown)]
             lines += [f"  … and {more} more with --help-all"] * bool(more)
         elif more:
-            lines += ["", f"{title}: {more} fields with --help-all"]
+            lines += ["", f"{title}: {counted(more, 'field')} with --help-all"]
     return "\n".join(lines)
 
 
-def help_on(experiment: Experiment, word: str) -> str:
-    """Help text of the fields whose name or first sentence contains a word, or that another system calls so.
+def help_on(experiment: Experiment, text: str) -> str:
+    """Help text of the fields whose name or first sentence contains all words, or that another system calls so.
 
     Args:
         experiment: Settings whose values are shown.
-        word: The word, in any case.
+        text: Words, or a flag, in any case.
     """
-    wanted, meant = word.lower().replace("-", "_"), MEANT.get(word.lower().replace("_", "-"), "")
-    fields, spoken = list(described(experiment)), wanted.replace("_", " ")
-    found = [
+    words, joined = re.split(r"[\s_-]+", text.strip("- ").lower()), re.sub(r"\s+", "-", text.strip())
+    word = next((each for each in spellings(joined) if each in MEANT or each in NO_SETTING), joined)
+    settings = [each.replace("--decoding.", "--model.heads.*.decoding.") for each in MEANT.get(word, ())]
+    fields = list(described(experiment))
+    meant = {flag for each in settings for flag in matching(each, [f"--{_flag(field.name)}" for field in fields])}
+    found = _with_words(fields, words, begins=r"\b") or _with_words(fields, words, begins="")
+    found += [field for field in fields if f"--{_flag(field.name)}" in meant and field not in found]
+    found.sort(key=lambda field: f"--{_flag(field.name)}" not in meant)
+    advice = [f"{text}: {NO_SETTING[word]}"] if word in NO_SETTING else []
+    if not found and not advice:
+        flags = [f"--{_flag(field.name)}" for field in fields]
+        if suggestion := meant_by(word, flags):
+            return f"{text}{suggestion}"
+        names = {part for field in fields for part in field.name.split(".")}
+        return f"no setting has {text!r} in its name or text{nearest(word.replace('-', '_'), names)}"
+    return "\n".join([*advice, *[f"Settings with {text!r}:"] * bool(found), *map(_line, found)])
+
+
+def _with_words(fields: Sequence[Field], words: Sequence[str], *, begins: str) -> list[Field]:
+    """Fields whose name and text contain all words, each after the pattern `begins`."""
+    patterns = [re.compile(begins + re.escape(word), re.IGNORECASE) for word in words]
+    return [
         field for field in fields
-        if wanted in field.name.lower() or spoken in field.text.lower() or f"--{_flag(field.name)}" == meant
+        if all(pattern.search(f"{field.name.replace('_', ' ')} {field.text}") for pattern in patterns)
     ]  # fmt: skip
-    if not found:
-        words = {part for field in fields for part in field.name.split(".")}
-        return f"no setting has {word!r} in its name or text{nearest(wanted, words)}"
-    return "\n".join([f"Settings with {word!r}:", *map(_line, found)])
 
 
 def _flag(name: str) -> str:

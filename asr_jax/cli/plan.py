@@ -17,6 +17,7 @@ from tyro.conf import arg
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
 from asr_jax.data.batching.overlap import find_overlap
@@ -217,19 +218,20 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     updates = Groups(batches, accumulate, training.epoch_end).updates_per_epoch
     num_updates = run_length(training.num_updates, training.num_epochs, updates)
     moved = f", each changed at random by up to {plan.jitter:g}" if plan.jitter else ""
-    at_speeds = f" (each utterance at {speeds} speed{'s' * (speeds > 1)}{moved})" if speeds > 1 or moved else ""
-    entries = f"{plan.entries_per_epoch:,} utterances{at_speeds}"
+    at_speeds = f" (each utterance at {counted(speeds, 'speed')}{moved})" if speeds > 1 or moved else ""
+    entries = f"{counted(plan.entries_per_epoch, 'utterance')}{at_speeds}"
     found = [
-        f"padding: {plan.padding_share:.1%} of all batches, in {len(plan.buckets)} shapes",
-        f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batches, {updates:,.6g} updates",
-        f"the run: {num_updates:,} updates, {num_updates / updates:,.4g} epochs",
+        f"padding: {plan.padding_share:.1%} of all batches, in {counted(len(plan.buckets), 'shape')}",
+        f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batch{'es' * (batches != 1)}, "
+        f"{counted(updates, 'update')}",
+        f"the run: {counted(num_updates, 'update')}, {counted(num_updates / updates, 'epoch')}",
         f"mean batch: {_amounts(mean, 1)}",
         f"current global batch, training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
     ]
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
         more = "; an epoch has fewer batches, so use larger ones" if reaching > batches else ""
-        what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else f"{amount:,} utterances"
+        what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else counted(amount, "utterance")
         found.append(f"a global batch of {what}: --training.accumulate {reaching}{more}")
     return found
 

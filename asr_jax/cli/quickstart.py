@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.cli.command_line import load_config
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 
 CONFIG = "configs/quickstart.py"
@@ -29,6 +30,8 @@ def main(arguments: Sequence[str]) -> None:
     experiment = load_config(CONFIG)
     corpus = Path(experiment.data.train[0]).parent.parent
     run, test = experiment.folder, corpus / "manifests" / "test.jsonl"
+
+    from asr_jax.observe.tensorboard import command_for
 
     made = speak(corpus)
     summary = train(CONFIG)
@@ -57,8 +60,9 @@ def main(arguments: Sequence[str]) -> None:
         ("events", run / "events.jsonl"),
         ("curves", run / "curves.png"),
         ("summary", run / "summary.json"),
+        ("TensorBoard", command_for(run)),
     ):
-        print(f"  {name:<11}{place}")
+        print(f"  {name:<13}{place}")
     print(f"done in {time.monotonic() - started:.0f} s; README.md describes training on your own recordings")
 
 
@@ -77,7 +81,7 @@ def train(config: str) -> dict[str, Any]:
     _say(f"python -m asr_jax.train --config {config}")
     summary = train_run(parse_experiment(["--config", config], prog="python -m asr_jax.train"))
     if summary.get("already"):
-        print(f"already trained: {summary['update']} updates in {summary['folder']}")
+        print(f"already trained: {counted(summary['update'], 'update')} in {summary['folder']}")
     return summary
 
 

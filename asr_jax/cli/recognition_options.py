@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -13,11 +14,13 @@ from tyro.conf import arg
 
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.cli.command_line import parse_fields
+from asr_jax.cli.synonyms import option_meant_by
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.inference.trained import Trained, load_trained, run_and_checkpoint, weights_of
 from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
@@ -50,6 +53,8 @@ class RecognitionOptions:
     """Precision of the computation. Default: the precision of training."""
     device: Literal["cpu", "gpu", "tpu"] | None = None
     """Kind of device to compute on. Default: JAX's default device."""
+    allow_pipes: bool = False
+    """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
 
 def parse_recognition[Options: RecognitionOptions](
@@ -70,7 +75,7 @@ def parse_recognition[Options: RecognitionOptions](
         UserError: If `parse` rejects the options, or the device is not available.
     """
     others, flags = parted(arguments)
-    options = parse(kind, others, prog=prog, about=about)
+    options = parse(kind, others, prog=prog, about=about, meant=option_meant_by)
     use_device(options.device)
     return options, flags
 
@@ -159,6 +164,17 @@ def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
         return default
     decoding: Decoding = parse_fields(flags, _with_name(default), prog="", of="the decoding").decoding
     return decoding
+
+
+def print_differing(entries: Sequence[Rejected]) -> None:
+    """Prints the utterances whose audio has another duration than in the manifest, with their number."""
+    for each in entries:
+        print(f"warning: {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+    if entries:
+        print(
+            f"warning: {len(entries)} utterances have another duration in the manifest than their audio",
+            file=sys.stderr,
+        )
 
 
 def load(run: Path, options: RecognitionOptions) -> Trained:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asr_jax.core.names import counted
 from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.observe.tables import console_for, percent, print_table, say
 from asr_jax.observe.transcripts import aligned_lines
@@ -145,10 +146,10 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
 def about_worst(manifest: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the utterances with the most word errors, each with its reference and hypothesis in aligned columns."""
     if rows:
-        yield f"{manifest}: {len(rows)} utterances with the most word errors:"
+        yield f"{manifest}: {counted(len(rows), 'utterance')} with the most word errors:"
     for row in rows:
-        counts = f"S {row['substitutions']}  D {row['deletions']}  I {row['insertions']}  of {row['words']} words"
-        yield f"{row['id']}: {counts}, {row['location']}"
+        counts = f"S {row['substitutions']}  D {row['deletions']}  I {row['insertions']}"
+        yield f"{row['id']}: {counts}  of {counted(row['words'], 'word')}, {row['location']}"
         yield from (f"  {line}" for line in aligned_lines(row["reference"], row["hypothesis"]))
 
 
@@ -195,7 +196,8 @@ def after_calibration(found: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"no calibration: it needs at least 2 recognised words, and there are {found['words']}"
     elif found:
         before, after = (percent(found[name], digits=1) for name in ("error_before", "error_after"))
-        yield f"calibrated on {found['words']:,} words: calibration error {before}, now {after}; in {found['file']}"
+        number = counted(found["words"], "word")
+        yield f"calibrated on {number}: calibration error {before}, now {after}; in {found['file']}"
 
 
 def some(ids: Sequence[str]) -> str:

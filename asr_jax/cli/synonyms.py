@@ -1,201 +1,394 @@
-"""Words of other systems for settings: NeMo, Hugging Face, icefall, fairseq, CAIMAN-ASR, QuartzNet.
+"""Words of other systems for settings and options of this one.
 
-A flag that is one of them is an error with a suggestion; it is never applied, because units and meanings differ.
+The systems are NeMo, Hugging Face, icefall, fairseq, SpeechBrain, ESPnet, WeNet, CAIMAN-ASR, NVIDIA's
+DeepLearningExamples and the Rust trainer. A flag that is one of the words is an error with a suggestion; it is never
+applied, because units and meanings differ.
 """
 
-MEANT = {
-    "lr": "--optim.schedule.peak-lr",
-    "learning-rate": "--optim.schedule.peak-lr",
-    "base-lr": "--optim.schedule.peak-lr",
-    "max-lr": "--optim.schedule.peak-lr",
-    "peak-lr": "--optim.schedule.peak-lr",
-    "model.optim.lr": "--optim.schedule.peak-lr",
-    "min-lr": "--optim.schedule.min-lr",
-    "min-learning-rate": "--optim.schedule.min-lr",
-    "warmup": "--optim.schedule.warmup-updates",
-    "warmup-steps": "--optim.schedule.warmup-updates",
-    "warm-step": "--optim.schedule.warmup-updates",
-    "warmup-ratio": "--optim.schedule.warmup-updates",
-    "num-warmup-steps": "--optim.schedule.warmup-updates",
-    "warmup-epochs": "--optim.schedule.warmup-epochs",
-    "hold-steps": "--optim.schedule.hold-updates",
-    "hold-epochs": "--optim.schedule.hold-epochs",
-    "lr-scheduler-type": "--optim.schedule.decay",
-    "lr-policy": "--optim.schedule.decay",
-    "weight-decay": "--optim.weight-decay",
-    "adam-beta1": "--optim.b1",
-    "adam-beta2": "--optim.b2",
-    "adam-eps": "--optim.eps",
-    "adam-epsilon": "--optim.eps",
-    "clip-norm": "--optim.clip-at",
-    "max-grad-norm": "--optim.clip-at",
-    "gradient-clip-val": "--optim.clip-at",
-    "trainer.gradient-clip-val": "--optim.clip-at",
-    "layerwise-lr-decay": "--optim.layer-decay",
-    "freeze-finetune-updates": "--optim.freeze-updates",
-    "batch-size": "--data.buckets.batch-seconds",
-    "bs": "--data.buckets.batch-seconds",
-    "global-batch-size": "--data.buckets.batch-seconds",
-    "per-device-train-batch-size": "--data.buckets.batch-seconds",
-    "train-ds.batch-size": "--data.buckets.batch-seconds",
-    "model.train-ds.batch-size": "--data.buckets.batch-seconds",
-    "batch-duration": "--data.buckets.batch-seconds",
-    "max-duration": "--data.buckets.batch-seconds",
-    "max-tokens": "--data.buckets.batch-seconds",
-    "num-buckets": "--data.buckets.num",
-    "bucketing": "--data.buckets.num",
-    "accumulate-grad-batches": "--training.accumulate",
-    "trainer.accumulate-grad-batches": "--training.accumulate",
-    "gradient-accumulation-steps": "--training.accumulate",
-    "grad-accumulation-batches": "--training.accumulate",
-    "update-freq": "--training.accumulate",
-    "steps": "--training.num-updates",
-    "max-steps": "--training.num-updates",
-    "max-update": "--training.num-updates",
-    "training-steps": "--training.num-updates",
-    "trainer.max-steps": "--training.num-updates",
-    "num-epochs": "--training.num-epochs",
-    "max-epochs": "--training.num-epochs",
-    "max-epoch": "--training.num-epochs",
-    "num-train-epochs": "--training.num-epochs",
-    "trainer.max-epochs": "--training.num-epochs",
-    "fp16": "--training.precision",
-    "bf16": "--training.precision",
-    "use-fp16": "--training.precision",
-    "use-bf16": "--training.precision",
-    "amp": "--training.precision",
-    "tf32": "--training.precision",
-    "precision": "--training.precision",
-    "trainer.precision": "--training.precision",
-    "ema": "--training.ema.decay",
-    "ema-decay": "--training.ema.decay",
-    "eval-steps": "--training.validate-every",
-    "val-check-interval": "--training.validate-every",
-    "val-frequency": "--training.validate-every",
-    "validate-interval-updates": "--training.validate-every",
-    "valid-interval": "--training.validate-every",
-    "save-steps": "--training.save-minutes",
-    "save-interval": "--training.save-minutes",
-    "save-every-n": "--training.save-epochs",
-    "save-frequency": "--training.save-epochs",
-    "save-total-limit": "--training.keep-last",
-    "save-top-k": "--training.keep-best",
-    "metric-for-best-model": "--training.best-of",
-    "best-checkpoint-metric": "--training.best-of",
-    "monitor": "--training.best-of",
-    "keep-last-k": "--training.keep-last",
-    "keep-last-epochs": "--training.keep-last",
-    "logging-steps": "--training.log-every",
-    "log-interval": "--training.log-every",
-    "log-frequency": "--training.log-every",
-    "log-every-n-steps": "--training.log-every",
-    "early-stopping-patience": "--training.patience",
-    "patience": "--training.patience",
-    "train-manifest": "--data.train",
-    "train-manifests": "--data.train",
-    "train-data": "--data.train",
-    "train-file": "--data.train",
-    "dataset-dir": "--data.train",
-    "data-dir": "--data.train",
-    "manifest": "--data.train",
-    "manifest-dir": "--data.train",
-    "model.train-ds.manifest-filepath": "--data.train",
-    "val-manifest": "--data.validation",
-    "val-manifests": "--data.validation",
-    "valid-data": "--data.validation",
-    "dev-manifest": "--data.validation",
-    "validation-file": "--data.validation",
-    "eval-file": "--data.validation",
-    "model.validation-ds.manifest-filepath": "--data.validation",
-    "num-workers": "--data.workers",
-    "dataloader-num-workers": "--data.workers",
-    "max-sample-size": "--data.filters.max-duration-s",
-    "max-audio-length": "--data.filters.max-duration-s",
-    "max-duration-in-seconds": "--data.filters.max-duration-s",
-    "min-sample-size": "--data.filters.min-duration-s",
-    "min-duration": "--data.filters.min-duration-s",
-    "speed-perturb": "--data.speeds",
-    "perturb-speed": "--data.speeds",
-    "tokenizer": "--data.tokenizer.path",
-    "bpe-model": "--data.tokenizer.path",
-    "spm-model": "--data.tokenizer.path",
-    "vocab-size": "--data.tokenizer.vocab-size",
-    "normalizer": "--data.tokenizer.normaliser",
-    "labels": "--data.tokenizer.alphabet",
-    "output-dir": "--run-dir",
-    "exp-dir": "--run-dir",
-    "save-dir": "--run-dir",
-    "log-dir": "--run-dir",
-    "out-dir": "--run-dir",
-    "exp-manager.exp-dir": "--run-dir",
-    "resume": "--run-dir",
-    "resume-from-checkpoint": "--run-dir",
-    "start-epoch": "--run-dir",
-    "overwrite-output-dir": "--fresh",
-    "ckpt": "--init.path",
-    "checkpoint": "--init.path",
-    "pretrained": "--init.path",
-    "pretrained-model": "--init.path",
-    "model-name-or-path": "--init.path",
-    "init-from-pretrained-model": "--init.path",
-    "init-from-nemo-model": "--init.path",
-    "finetune-from-model": "--init.path",
-    "fine-tune": "--init.path",
-    "do-finetune": "--init.path",
-    "beam-size": "--decoding.search.beam-width",
-    "beam-width": "--decoding.search.beam-width",
-    "lm-path": "--decoding.fusion.kenlm",
-    "kenlm": "--decoding.fusion.kenlm",
-    "lm-weight": "--decoding.fusion.lm-weight",
-    "lm-alpha": "--decoding.fusion.lm-weight",
-}
-"""Flags of settings by the words of other systems, without the leading dashes."""
+import re
+from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatch
 
-NO_SETTING = {
-    "gpus": "all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them",
-    "num-gpus": "all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them",
-    "devices": "all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them",
-    "trainer.devices": "all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them",
-    "world-size": "all devices that JAX sees are used; docs/several-machines.md describes several processes",
-    "num-nodes": "docs/several-machines.md describes several processes",
-    "nproc-per-node": "docs/several-machines.md describes several processes",
-    "local-rank": "docs/several-machines.md describes several processes",
-    "device": "JAX_PLATFORMS=cpu, cuda or tpu selects the kind of device",
-    "cpu": "JAX_PLATFORMS=cpu selects the CPU",
-    "optimizer": "the config file chooses the class of the optimizer",
-    "optim": "the config file chooses the class of the optimizer",
-    "model": "the config file chooses the model",
-    "arch": "the config file chooses the model",
-    "gradient-checkpointing": "--model.encoder.remat selects what the backward pass recomputes",
-    "tensorboard": "TensorBoard's files are always written to RUN/tensorboard",
-    "wandb": "RUN/events.jsonl and RUN/tensorboard have all figures",
-    "report-to": "RUN/events.jsonl and RUN/tensorboard have all figures",
-}
-"""Advice for words of other systems that are not settings."""
+SETTINGS = {
+    "--config": "config-name config-path config-file asr-config model-config yaml hparams",
+    "--optim.schedule.peak-lr": "lr learning-rate base-lr max-lr lr-adam lr-model init-lr initial-lr lr-weights",
+    "--optim.schedule.min-lr": "min-lr lr-min min-learning-rate eta-min end-learning-rate",
+    "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
+    "--optim.schedule.warmup-updates": "warmup warmup-steps warm-step warmup-updates warmup-ratio num-warmup-steps "
+    "lr-warmup-steps n-warmup-steps warmup-batches",
+    "--optim.schedule.warmup-*": "warmup warmup-steps warmup-updates warmup-ratio num-warmup-steps lr-warmup-steps "
+    "warmup-epochs lr-warmup-epochs phase-ratio",
+    "--optim.schedule.hold-epochs": "hold-epochs lr-hold-epochs",
+    "--optim.schedule.hold-updates": "hold-steps lr-hold-steps hold-updates",
+    "--optim.schedule.hold-*": "hold-steps lr-hold-steps hold-updates hold-epochs lr-hold-epochs",
+    "--optim.schedule.decay": "lr-scheduler-type lr-policy lr-scheduler scheduler sched sched.name lr-schedule",
+    "--optim.schedule.decay-updates": "decay-steps lr-decay-steps total-num-update max-decay-steps lr-batches",
+    "--optim.schedule.decay-epochs": "lr-epochs",
+    "--optim.schedule.half-life-updates": "half-life-steps",
+    "--optim.schedule.gamma": "lr-gamma lr-exp-gamma",
+    "--optim.schedule.exponent": "decay-exponent lr-decay-exponent",
+    "--optim.schedule.final-share": "final-lr-scale",
+    "--optim.weight-decay": "weight-decay wd l2",
+    "--optim.b1": "adam-beta1 beta1 betas adam-betas",
+    "--optim.b2": "adam-beta2 beta2",
+    "--optim.eps": "adam-eps adam-epsilon opt-eps",
+    "--optim.clip-at": "clip-norm clip-grad-norm grad-clip max-grad-norm gradient-clip-val gradient-clip-norm "
+    "gradient-clip-value clip clip-grad gradient-clipping",
+    "--optim.layer-decay": "layerwise-lr-decay layer-lr-decay llrd",
+    "--optim.lr-factors": "lr-encoder lr-wav2vec enc-lr-factor joint-net-lr-factor lr-multiplier encoder-lr",
+    "--optim.freeze-updates": "freeze-finetune-updates freeze-steps freeze-encoder freeze-feature-encoder "
+    "freeze-param freeze-modules freeze-wav2vec freeze",
+    "--optim.clipping-scale": "clipping-scale",
+    "--data.buckets.batch-seconds": "batch-size bs b global-batch-size per-device-train-batch-size per-gpu-batch-size "
+    "gpu-batch-size micro-batch-size train-batch-size batch-duration max-duration max-tokens batch-bins batch-frames "
+    "max-batch-length max-batch-len max-frames-in-batch batch-type dynamic-batching bucket-batch-size "
+    "num-concat-batches max-inputs-per-batch",
+    "--data.buckets.max-batch": "max-sentences max-batch-size max-batch-ex adaptive-batch-max-samples",
+    "--data.buckets.budget": "adaptive-batch-budget",
+    "--data.buckets.unit": "adaptive-batch-unit",
+    "--data.buckets.batch-multiple": "required-batch-size-multiple pad-to-multiple-of",
+    "--data.buckets.num": "num-buckets bucketing bucketing-batch-size bucketing-strategy bucketing-sampler "
+    "num-bucket group-by-length",
+    "--data.buckets.num-by-labels": "sampling-mode",
+    "--data.buckets.edges-s": "bucket-duration-bins fold-length bucket-boundaries",
+    "--data.buckets.order": "sort-by-length-desc sorting shuffle sort-order",
+    "--data.buckets.sort-buffer": "sort-buffer-size sort-size",
+    "--training.accumulate": "accumulate-grad-batches gradient-accumulation-steps grad-accumulation-batches "
+    "grad-accumulation-factor gradient-accumulation grad-accumulation accum-grad update-freq update-frequency",
+    "--model.sub-batches": "batch-split-factor",
+    "--training.num-updates": "steps max-steps max-update max-updates training-steps num-steps max-iters "
+    "num-train-steps total-steps",
+    "--training.num-epochs": "num-epochs max-epochs max-epoch num-train-epochs number-of-epochs n-epochs epoch "
+    "number-of-ctc-epochs",
+    "--training.epochs-this-job": "epochs-this-job",
+    "--training.precision": "fp16 bf16 use-fp16 use-bf16 amp no-amp use-amp tf32 precision mixed-precision dtype "
+    "train-dtype auto-mix-prec memory-efficient-fp16 torch-dtype half eval-precision",
+    "--training.loss-scale.initial": "fp16-init-scale init-scale",
+    "--training.loss-scale.floor": "min-loss-scale grad-scaler-lower-bound-log2",
+    "--training.ema.decay": "ema ema-decay use-ema ema.enable",
+    "--training.ema.start": "ema-start-step ema-start",
+    "--training.validate-every": "eval-steps val-check-interval val-frequency validate-interval-updates valid-interval "
+    "validate-every-steps eval-frequency val-interval evaluation-strategy eval-strategy num-iters-per-epoch "
+    "valid-interval-updates eval-every cv-interval",
+    "--training.validate-epochs": "check-val-every-n-epoch validate-interval evaluation-strategy eval-strategy",
+    "--training.num-samples": "val-log-samples log-prediction",
+    "--training.sample-every": "prediction-frequency prediction-interval",
+    "--training.save-epochs": "save-every-n save-frequency save-every-n-epochs",
+    "--training.best-of": "metric-for-best-model best-checkpoint-metric monitor",
+    "--training.save-minutes": "save-steps save-interval save-interval-updates "
+    "ckpt-interval-minutes checkpoint-interval save-strategy save-every every-n-train-steps ckpt-interval",
+    "--training.keep-last": "save-total-limit keep-last-k keep-last-epochs keep-interval-updates max-checkpoints "
+    "keep-nbest-models average-period avg num-to-keep",
+    "--training.keep-best": "save-top-k keep-best-checkpoints keep-nbest-models avg-checkpoints average-num val-best "
+    "load-best-model-at-end",
+    "--training.milestones": "keep-milestones",
+    "--training.log-every": "logging-steps log-interval log-frequency log-every log-every-n-steps report-interval "
+    "print-frequency train-logger-interval",
+    "--training.patience": "early-stopping-patience early-stopping patience early-stop",
+    "--training.max-hours": "max-time max-train-time stop-time-hours time-limit",
+    "--training.alarm-wer": "die-if-wer-bad",
+    "--training.validate-loss": "skip-val-loss",
+    "--training.profile": "profiler profile nsys-profile",
+    "--data.train": "train-manifest train-manifests train-data train-file train-csv train-set train-subset train-dir "
+    "train-path train-json train-data-path-and-name-and-type dataset dataset-name dataset-dir data-dir data-folder "
+    "data-path task.data manifest manifest-dir manifest-filepath train-tar-files train-split-name "
+    "train-ds.manifest-filepath train-ds.tarred-audio-filepaths dumpdir full-libri mini-libri "
+    "dataset-index-dir",
+    "--data.validation": "val-manifest val-manifests valid-manifest validation-manifest dev-manifest valid-data "
+    "valid-csv valid-set val-set validation-set dev-set validation-file valid-file eval-file dev-file val-data cv-data "
+    "valid-subset eval-split-name valid-data-path-and-name-and-type val-tar-files val-audio-dir "
+    "validation-ds.manifest-filepath test-ds.manifest-filepath eval-dataset",
+    "--data.validation-share": "val-split validation-split valid-size",
+    "--data.mixing.weights": "train-manifest-ratios relative-train-manifest-ratios sampling-weights",
+    "--data.mixing.exponent": "upsampling-temperature sampling-alpha",
+    "--data.workers": "num-workers n-workers nj dataloader-num-workers preprocessing-num-workers workers "
+    "loader-workers "
+    "num-jobs jobs",
+    "--data.cache": "cache-dir cache-path",
+    "--data.max-train-samples": "max-train-samples limit-train-batches n-utterances-only max-samples",
+    "--data.max-validation-samples": "max-val-samples max-eval-samples limit-val-batches",
+    "--data.filters.max-duration-s": "max-sample-size max-audio-length max-audio-len max-duration-in-seconds "
+    "max-audio-duration-sec max-wav-duration max-length avoid-if-longer-than train-ds.max-duration "
+    "skip-invalid-size-inputs-valid-test",
+    "--data.filters.min-duration-s": "min-sample-size min-duration min-duration-in-seconds min-wav-duration min-length "
+    "avoid-if-shorter-than",
+    "--data.filters.max-chars": "max-transcript-len max-text-length",
+    "--data.speeds": "speed-perturb perturb-speed speed-perturbation speed-perturb-factors speeds speed",
+    "--data.trim-db": "trim-silence trim-silence-threshold",
+    "--data.tokenizer.kind": "token-type tokenizer-type tokenizer.type",
+    "--data.tokenizer.path": "tokenizer tokenizer-name tokenizer-path tokenizer.dir bpe-model bpemodel spm-model "
+    "token-list symbol-table lang-dir dict dictionary vocab vocab-file sentencepiece-model labels",
+    "--data.tokenizer.vocab-size": "vocab-size nbpe output-neurons bpe-size",
+    "--data.tokenizer.normaliser": "normalizer normalize-transcripts text-normalizer cleaner chars-to-ignore "
+    "chars-to-remove standardize-wer lowercase",
+    "--data.tokenizer.alphabet": "labels alphabet charset",
+    "--data.tokenizer.blank-id": "blank blank-index blank-id",
+    "--run-dir": "output-dir output-folder exp-dir expdir exp save-dir save-folder log-dir out-dir model-dir "
+    "results-dir "
+    "work-dir exp-manager.exp-dir exp-manager.name tensorboard-dir tensorboard-logdir default-root-dir resume "
+    "resume-from resume-from-checkpoint resume-if-exists restore-file start-epoch start-batch continue-from",
+    "--fresh": "overwrite-output-dir reset-optimizer reset-dataloader",
+    "--init.path": "ckpt ckpt-path checkpoint load-from pretrained pretrained-model pretrained-path "
+    "model-name-or-path pretrained-model-name-or-path init-from-pretrained-model init-from-nemo-model "
+    "init-from-ptl-ckpt finetune-from-model finetune-ckpt fine-tune finetune do-finetune init-param enc-init w2v-path "
+    "wav2vec2-hub w2v-hf-model-dir w2v-hf-load-weights restore-path checkpoint-path",
+    "--init.strict": "ignore-mismatched-sizes ignore-init-mismatch allow-partial-checkpoint",
+    "--init.new": "init-modules",
+    "--lora.rank": "use-lora lora-rank lora-r",
+    "--lora.alpha": "lora-alpha",
+    "--lora.kernels": "lora-target-modules target-modules lora-list",
+    "--model.encoder.remat": "gradient-checkpointing activation-checkpointing checkpoint-activations "
+    "w2v-activation-checkpointing",
+    "--model.encoder.dim": "d-model encoder-dim encoder-embed-dim hidden-size output-size adim",
+    "--model.encoder.dims": "d-model encoder-dim",
+    "--model.encoder.num-layers": "n-layers num-layers encoder-layers num-encoder-layers num-hidden-layers elayers "
+    "num-blocks",
+    "--model.encoder.num-heads": "n-heads num-heads encoder-attention-heads num-attention-heads attention-heads aheads",
+    "--model.encoder.feedforward-dim": "feedforward-dim encoder-ffn-embed-dim intermediate-size linear-units d-ffn",
+    "--model.encoder.feedforward-dims": "feedforward-dim",
+    "--model.encoder.kernel-size": "conv-kernel-size cnn-module-kernel conv-depthwise-kernel-size",
+    "--model.encoder.kernel-sizes": "cnn-module-kernel",
+    "--model.encoder.subsampling-factor": "subsampling-factor",
+    "--model.encoder.downsampling": "downsampling-factor",
+    "--model.encoder.chunk-frames": "chunk-size",
+    "--model.encoder.dropout": "dropout hidden-dropout dropout-rate",
+    "--model.encoder.dropout-end": "dropout dropout-rate",
+    "--model.encoder.attention-dropout": "attention-dropout dropout-att attention-dropout-rate",
+    "--model.encoder.layer-drop": "layerdrop encoder-layerdrop layer-drop",
+    "--model.encoder.time-mask.probability": "mask-prob mask-time-prob",
+    "--model.encoder.time-mask.length": "mask-length mask-time-length",
+    "--model.encoder.channel-mask.probability": "mask-channel-prob mask-feature-prob",
+    "--model.encoder.channel-mask.length": "mask-channel-length mask-feature-length",
+    "--model.encoder.extractor-gradient": "feature-grad-mult",
+    "--model.encoder.hourglass.middle": "hourglass-transformer hourglass-config",
+    "--model.encoder.hourglass.resample": "hourglass-resample",
+    "--model.encoder.rotary": "rotary-embeddings pos-enc-type",
+    "--model.encoder.fused-attention": "mha flash-attention attn-implementation",
+    "--model.encoder.num-adapters": "add-adapter num-adapter-layers w2v-num-adapter-layers",
+    "--model.encoder.adapter-stride": "w2v-adapter-stride",
+    "--model.encoder.adapter-kernel-size": "w2v-adapter-kernel-size",
+    "--model.heads.*.consistency": "cr-loss-scale use-cr-ctc",
+    "--model.heads.*.scale": "ctc-weight ctc-loss-scale",
+    "--model.heads.*.dropout": "final-dropout",
+    "--model.heads.*.weight-by": "ctc-loss-reduction ctc-reduction sentence-avg ctc-zero-infinity",
+    "--model.heads.*.num-negatives": "num-negatives",
+    "--model.augment.*.num-freq-masks": "freq-masks num-freq-mask spec-freq-masks num-f-mask spec-augment specaug "
+    "enable-spec-aug spec-aug apply-spec-augment",
+    "--model.augment.*.max-freq-bins": "freq-width spec-freq-mask-max-bins max-f",
+    "--model.augment.*.num-time-masks": "time-masks num-time-mask spec-time-masks num-t-mask",
+    "--model.augment.*.max-time-frames": "time-width spec-time-mask-max-frames max-t",
+    "--model.front-end.num-mels": "n-mels num-mel-bins features n-filt feat-dim input-dim preprocessor.features n-mel",
+    "--model.front-end.rate-hz": "sample-rate sampling-rate resample-rate fs",
+    "--model.front-end.dither": "dither",
+    "--model.front-end.window-ms": "window-size window-length win-length frame-length",
+    "--model.front-end.hop-ms": "window-stride hop-length frame-shift",
+    "--decoding.kind": "decoding-method decoder-type ctc-decoding.strategy decoding.strategy",
+    "--decoding.search.beam-width": "beam beam-size beam-width num-beams val-beam-width test-beam-size valid-beam-size",
+    "--decoding.search.num-best": "nbest n-best val-n-best num-paths",
+    "--decoding.fusion.kenlm": "lm lm-path lm-model lm-file kenlm kenlm-path kenlm-model-path kenlm-model "
+    "override-ngram-path skip-ngram lm-tag lm-exp",
+    "--decoding.fusion.lm-weight": "lm-weight lm-alpha beam-alpha ngram-lm-scale lm-scale",
+    "--decoding.fusion.word-bonus": "word-score beam-beta word-insertion-penalty penalty ins-penalty",
+    "--decoding.reranking.kenlm": "val-lm-path",
+    "--decoding.reranking.lm-weight": "val-lm-weight",
+    "--decoding.reranking.word-bonus": "val-lm-word-bonus",
+    "--decoding.reranking.bos": "val-lm-no-bos",
+    "--decoding.reranking.eos": "val-lm-no-eos",
+    "--decoding.fusion.hot-words": "hotwords hot-word keywords key-phrases key-phrases-file context-list boosting "
+    "keyword-boosting",
+    "--decoding.fusion.lexicon": "lexicon",
+}  # fmt: skip
+"""Words for each setting, without leading dashes. If a word stands below several settings, the first that a config has
+is suggested. `*` is any name."""
+
 NOTES = {
+    "--config": "a Python file of settings, such as configs/read_speech.py",
     "--data.buckets.batch-seconds": "seconds of audio of a batch, over all devices",
+    "--data.buckets.max-batch": "utterances of a batch, over all devices",
+    "--data.speeds": "such as 0.9 1.0 1.1",
+    "--data.workers": "0: threads of the training process read the audio",
     "--training.precision": "f32, tf32, bf16 or f16",
     "--training.save-minutes": "minutes between checkpoints; each validation also saves one",
     "--training.num-updates": "optimizer steps",
+    "--training.validate-every": "a number of optimizer steps",
+    "--training.ema.decay": "0: no average",
     "--run-dir": "folder of the run; training in the folder of an existing run continues it",
     "--init.path": "short form --init-from",
-    "--data.speeds": "such as 0.9 1.0 1.1",
-    "--training.ema.decay": "0: no average",
+    "--optim.freeze-updates": "patterns of parameters with the number of optimizer steps during which they are frozen",
+    "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
     "--optim.schedule.warmup-updates": "a number of optimizer steps",
+    "--model.encoder.remat": "none, elementwise, products or layers",
 }
 """Meanings and units of settings that differ from those of other systems."""
 
+_DEVICES = "all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them"
+_PROCESSES = "docs/several-machines.md describes several processes"
+_FIGURES = "RUN/events.jsonl and RUN/tensorboard have all figures; tensorboard --logdir RUN shows them"
+ADVICE = {
+    _DEVICES: "gpus num-gpus ngpu gpu gpu-ids devices trainer.devices device-index device-indices cuda data-parallel "
+    "data-parallel-backend visible-devices",
+    _PROCESSES: "world-size distributed-world-size num-nodes nnodes nproc-per-node local-rank master-port master-addr "
+    "rank node-rank dist-backend ddp-backend ddp.dist-backend strategy accelerator deepspeed fsdp "
+    "distributed-launch distributed-backend multiprocessing-distributed distributed-port train-engine "
+    "ddp-find-unused-parameters",
+    "JAX_PLATFORMS=cpu, cuda or tpu selects the kind of device": "device backend no-cuda use-cpu",
+    "JAX_PLATFORMS=cpu selects the CPU": "cpu",
+    "the config file chooses the class of the optimizer": "optimizer optim optim.name optim-conf optimizer-name",
+    "the config file chooses the model: docs/models.md lists the configs": "model arch architecture variant encoder "
+    "model-type model-name encoder-type encoder-conf model-conf use-transducer use-ctc criterion task "
+    "paraformer-enhanced paraformer-alignment-mode",
+    "the config file chooses the augmentations (model.augment)": "enable-musan musan noise augmentation reverb "
+    "noise-snr musan-dir waveform-noise-std "
+    "waveform-gain-min-db waveform-gain-max-db specaug-conf noise-dir rir-dir noise-scp rir-scp augment",
+    _FIGURES: "tensorboard wandb report-to use-wandb create-wandb-logger create-tensorboard-logger use-tensorboard tui "
+    "wandb-project logger",
+    "every batch shape is compiled before the first update": "torch-compile compile jit jit-compile inf-check "
+    "pre-allocate-range cudnn-benchmark benchmark",
+    "python -m asr_jax.evaluate and transcribe use a trained run": "do-eval do-predict test-only eval-only test-sets",
+    "training is what this command does": "do-train train mode",
+    "python -m asr_jax.average RUN --names SYSTEM writes files for other systems; nothing is uploaded": "push-to-hub "
+    "hub-model-id hub-token hf-upload-checkpoints hf-upload-repo-id hf-upload-revision hf-upload-private "
+    "hf-upload-checkpoint-format token use-auth-token",
+    "settings are flags of their own: --field.name VALUE": "override-config override overrides",
+    "the format of manifests and audio is recognised: docs/data.md lists the formats": "use-lhotse is-tarred "
+    "read-from-tar use-hugging-face val-from-dir text-column-name audio-column-name data-type raw-data "
+    "input-strategy on-the-fly-feats dataset-config-name",
+    "there are no stages: training, evaluation and transcription are commands of their own (python -m asr_jax lists "
+    "them)": "stage stop-stage skip-prep skip-stages",
+}
+"""Words that are no setting, below the advice for them."""
 
-def meant_by(flag: str) -> str:
+OPTIONS = {
+    "--data": "manifest test-manifest test-manifests val-manifest val-manifests dataset-manifest dataset-manifests "
+    "manifest-filepath test-data test-file test-csv test-set test-sets test-ds.manifest-filepath eval-file eval-data "
+    "validation-file dataset dataset-name dataset-dir data-dir gen-subset test-subset data-path "
+    "data-path-and-name-and-type input-manifest",
+    "INPUT …": "input inputs audio audio-file audio-files audio-dir audio-path wav wav-file wav-scp file files "
+    "transcribe-wav transcribe-filelist filelist dataset-manifest manifest data data-dir path",
+    "AUDIO": "audio audio-file audio-path wav wav-file input",
+    "RUN …": "model model-path model-dir model-file pretrained-name pretrained-model model-name-or-path load-dir "
+    "exp-dir "
+    "run run-dir asr-model-file runs ckpt checkpoint-path checkpoint-dir path exp nemo-model",
+    "RUN": "model model-path model-dir model-file pretrained-name pretrained-model model-name-or-path load-dir exp-dir "
+    "run run-dir asr-model-file ckpt checkpoint-path checkpoint-dir exp nemo-model",
+    "--predictions": "save-predictions output-filename output results-path results-dir output-dir pred-out pred-file "
+    "hyp-file",
+    "--out": "output output-dir output-file output-filename out-dir outdir result-dir results-dir dst save-dir",
+    "--log-probs": "save-logits logits save-log-probs probs-cache-file logits-save-to",
+    "--precision": "fp16 bf16 amp no-amp use-amp use-fp16 half dtype torch-dtype compute-dtype compute-type "
+    "inference-precision eval-precision",
+    "--device": "cpu cuda gpu gpus num-gpus ngpu gpu-id device-id device-index accelerator use-gpu no-cuda",
+    "--checkpoint": "epoch iter step ckpt-step update checkpoint-update",
+    "--live": "use-averaged-model ema no-ema use-ema average-model ema-model",
+    "--head": "head-name decoder decoder-name",
+    "--format": "output-format output-formats out-format return-timestamps timestamps compute-timestamps "
+    "word-timestamps",
+    "--window-seconds": "chunk-length-s chunk-length chunk-len-in-secs chunk-size segment-length max-window "
+    "total-buffer-in-secs buffer-len-in-secs",
+    "--overlap-seconds": "stride-length-s overlap stride overlap-in-secs",
+    "--normaliser": "normalizer text-normalizer standardize-wer normalize cleaner",
+    "--by": "group-by breakdown breakdown-wer",
+    "--worst": "show-errors num-errors top-errors",
+    "--text": "transcript transcripts text-file txt",
+    "--decoding.kind": SETTINGS["--decoding.kind"] + " mode modes method",
+    "--decoding.search.beam-width": SETTINGS["--decoding.search.beam-width"],
+    "--decoding.search.num-best": SETTINGS["--decoding.search.num-best"],
+    "--decoding.fusion.kenlm": SETTINGS["--decoding.fusion.kenlm"] + " val-lm-path",
+    "--decoding.fusion.lm-weight": SETTINGS["--decoding.fusion.lm-weight"] + " val-lm-weight",
+    "--decoding.fusion.word-bonus": SETTINGS["--decoding.fusion.word-bonus"] + " val-lm-word-bonus",
+    "--decoding.fusion.hot-words": SETTINGS["--decoding.fusion.hot-words"],
+    "--decoding.fusion.lexicon": "lexicon",
+}
+"""Words for the options of commands that use a run, as in `SETTINGS`. Names without dashes are positional."""
+
+OPTION_ADVICE = {
+    "batches have the shapes of training, and the texts do not depend on them": "batch-size bs b batch-size-seq "
+    "per-device-eval-batch-size eval-batch-size max-tokens max-duration batch-bins batch-duration num-concat-batches",
+    "audio is read by threads of the command": "num-workers nj workers dataloader-num-workers jobs",
+    "texts are in the language of the training data": "language lang task",
+    "the run contains its tokenizer and its settings": "tokenizer bpe-model bpemodel lang-dir token-list symbol-table "
+    "dict config model-config config-name config-path labels asr-train-config",
+    "audio of any length is transcribed": "max-audio-duration-sec max-length vad vad-model",
+    "all words have a confidence and times: --format json": "confidence return-confidence preserve-alignments",
+}
+
+
+def words_of(table: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns the keys of a table by each of their words, in the order of the table."""
+    found: dict[str, list[str]] = {}
+    for key, words in table.items():
+        for word in words.split():
+            found.setdefault(word, []).append(key)
+    return found
+
+
+MEANT, NO_SETTING = words_of(SETTINGS), {word: advice for word, [advice] in words_of(ADVICE).items()}
+_OPTION_MEANT = words_of(OPTIONS)
+_NO_OPTION = {word: advice for word, [advice] in words_of(OPTION_ADVICE).items()}
+
+
+def meant_by(flag: str, fields: Collection[str], *, shortens: bool = True) -> str:
     """Returns the suggestion for a flag with a word of another system; empty if the word is not known.
 
-    `flag` has its leading dashes and may have underscores.
+    Args:
+        flag: The flag, in any spelling: `--batch_size`, `+trainer.max_epochs`.
+        fields: Flags of the settings that the config has.
+        shortens: Whether the flag may begin with names of groups that the word is in, such as `model.optim.lr`.
     """
-    word = flag.lstrip("-").replace("_", "-").lower()
-    if word in NO_SETTING:
-        return f": {NO_SETTING[word]}"
-    if word not in MEANT:
-        return ""
-    setting = MEANT[word]
-    note = f" ({NOTES[setting]})" if setting in NOTES else ""
-    return f"; did you mean {setting}{note}?"
+    for word in spellings(flag) if shortens else [plain_word(flag)]:
+        if word in MEANT:
+            return _suggestion(MEANT[word], fields)
+        if word in NO_SETTING:
+            return f": {NO_SETTING[word]}"
+    return ""
+
+
+def _suggestion(settings: Collection[str], fields: Collection[str]) -> str:
+    for setting in settings:
+        if found := matching(setting, fields):
+            note = f" ({NOTES[setting]})" if setting in NOTES else ""
+            return f"; did you mean {' or '.join(found)}{note}?"
+    return f": it is {' or '.join(settings)} in other configs, and the classes of this config do not have it"
+
+
+def matching(setting: str, fields: Collection[str]) -> list[str]:
+    """Returns the fields that a key of `SETTINGS` names."""
+    return [setting] if setting in (*fields, "--config") else sorted(each for each in fields if fnmatch(each, setting))
+
+
+def option_meant_by(flag: str, known: Collection[str]) -> str:
+    """Returns the suggestion for a word of another system in a command that uses a run; empty if it is not known.
+
+    Args:
+        flag: The flag, in any spelling.
+        known: Flags and names of positional arguments of the command.
+    """
+    for word in spellings(flag):
+        for option in _OPTION_MEANT.get(word, ()):
+            if not option.startswith("--") and option in known:
+                return f": {option.removesuffix(' …')} is given without a flag"
+            if option.startswith("--decoding.") and "AUDIO" in known:
+                return ": alignment uses a known text and has no search"
+            if option in known or option.startswith("--decoding."):
+                return f"; did you mean {option}?"
+        if word in _NO_OPTION:
+            return f": {_NO_OPTION[word]}"
+        if word in MEANT:
+            return f": {MEANT[word][0]} is a setting of training, and is stored in the run"
+        if word in NO_SETTING:
+            return f": {NO_SETTING[word]}"
+    return ""
+
+
+def plain_word(flag: str) -> str:
+    """Returns a flag without leading `-`, `+` and `~` and without its value, in lower case and with dashes."""
+    return re.sub(r"^[-+~]+", "", flag).partition("=")[0].replace("_", "-").lower()
+
+
+def spellings(flag: str) -> Iterator[str]:
+    """Yields the word of a flag, and then the word without each of its leading groups, the longest first."""
+    word = plain_word(flag)
+    yield word
+    while "." in word:
+        word = word.partition(".")[2]
+        yield word

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from asr_jax.cli.command_line import parse_with_experiment
+from asr_jax.core.environment import CACHES
+from asr_jax.core.names import counted
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,12 @@ class TrainOptions:
 def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(TrainOptions, arguments, prog="python -m asr_jax.train", about=__doc__)
 
-    from asr_jax.core.processes import is_main, join  # imported late, since it is slow and --help does not need it
+    from asr_jax.core.files import size_of  # imported late, since it is slow and --help does not need it
+    from asr_jax.core.processes import is_main, join
     from asr_jax.core.run_folder import CURVES, EVENTS
     from asr_jax.metrics.measure import deciding_text, measure_of, shown
+    from asr_jax.observe.tables import quantity
+    from asr_jax.observe.tensorboard import command_for
     from asr_jax.training.loop import train
     from asr_jax.training.preview import dry_run, show_schedule
 
@@ -46,8 +51,10 @@ def main(arguments: Sequence[str]) -> None:
         return
     folder = summary["folder"]
     if summary.get("already"):
-        print(f"already trained: {summary['update']} updates in {folder}; {summary['already']}")
+        print(f"already trained: {counted(summary['update'], 'update')} in {folder}; {summary['already']}")
     measure = measure_of(summary)
     best = shown(measure, summary[f"best_{measure}"])
     print(f"validation {deciding_text(summary)}, best {best}; checkpoint {summary['checkpoint']}")
     print(f"events {folder}/{EVENTS}; curves {folder}/{CURVES}; evaluate: python -m asr_jax.evaluate {folder} --data …")
+    print(f"curves in TensorBoard: {command_for(Path(folder))}")
+    print(f"caches: {quantity(size_of(Path(CACHES)), 'B')} in {CACHES}; python -m asr_jax.clean lists and removes them")

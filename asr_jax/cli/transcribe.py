@@ -12,7 +12,7 @@ import itertools
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +27,14 @@ from asr_jax.cli.recognition_options import (
     load,
     maker_of,
     parse_recognition,
+    print_differing,
     uncalibrated,
 )
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
-from asr_jax.data.manifests.audio_inputs import listed, read_stdin, with_durations
+from asr_jax.core.names import counted
+from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
@@ -79,14 +82,14 @@ def main(arguments: Sequence[str]) -> None:
     )
     check(options)
     with _kept(options) as folder:
-        entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder))
+        entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder), allow_pipes=options.allow_pipes)
+        for line in formats(options.inputs, ReadOptions(texts_may_lack=True, allow_pipes=options.allow_pipes)):
+            print(line, file=sys.stderr)
         output = _output(options, flags, entries)
         todo = [entry for entry in entries if not output.has(entry.id)]
         if len(todo) < len(entries):
-            print(
-                f"{len(entries) - len(todo)} recordings are already in {options.out} (--force overwrites them)",
-                file=sys.stderr,
-            )
+            done = counted(len(entries) - len(todo), "recording")
+            print(f"already in {options.out}: {done} of {len(entries)} (--force overwrites)", file=sys.stderr)
         if not todo:
             return
         with output, ExitStack() as stack:
@@ -94,11 +97,11 @@ def main(arguments: Sequence[str]) -> None:
             if options.to_manifest:
                 pseudo_labels = PseudoLabels(options.to_manifest, min_confidence=options.min_confidence)
                 labels = stack.enter_context(pseudo_labels)
+            of_manifests = {entry.id for entry in todo if isinstance(entry, Utterance) and entry.duration_s > 0}
             measured = with_durations(todo)
             rejected = [entry for entry in measured if isinstance(entry, Rejected)]
             _say_rejected(rejected)
-            broken = _transcribe(options, flags, measured, output, labels, folder)
-            _say_rejected(broken[len(rejected) :])
+            broken = _transcribe(options, flags, measured, output, labels, folder, of_manifests)
             places: list[Output | PseudoLabels] = [output, labels] if labels else [output]
             for entry, place in itertools.product(broken, places):
                 place.reject(entry.id, entry.location, entry.reason)
@@ -106,7 +109,7 @@ def main(arguments: Sequence[str]) -> None:
             print(labels.summary(), file=sys.stderr)
         if len(rejected) == len(entries):
             raise UserError("no input is readable audio; the reasons are above")
-        failed = RunError(f"{len(broken)} of {len(todo)} recordings could not be transcribed")
+        failed = RunError(f"{len(broken)} of {counted(len(todo), 'recording')} could not be transcribed")
         if len(broken) == len(todo):
             raise failed
     if broken:
@@ -182,8 +185,13 @@ def _transcribe(
     output: Output,
     labels: PseudoLabels | None,
     folder: Path,
+    of_manifests: Set[str],
 ) -> list[Rejected]:
-    """Transcribes the utterances; returns the rejected recordings, in order."""
+    """Transcribes the utterances; returns the rejected recordings, in order.
+
+    `of_manifests` has the ids of those whose durations are of a manifest.
+    """
+    differing = list[Rejected]()
     broken = [entry for entry in entries if isinstance(entry, Rejected)]
     utterances = [entry for entry in entries if isinstance(entry, Utterance)]
     if not utterances:
@@ -204,6 +212,8 @@ def _transcribe(
                 if each.transcript is None:
                     broken.append(Rejected(each.utterance.id, each.utterance.location, each.reason))
                     continue
+                if each.differing and each.utterance.id in of_manifests:
+                    differing.append(each.differing)
                 transcript = named(each.utterance, each.transcript, folder)
                 output.write(replace(transcript, head=head, decoding=str(decoder.search.decoding)))
                 if labels:
@@ -212,7 +222,10 @@ def _transcribe(
             if output.goes_on:
                 print(f"{options.out} is incomplete: the same command continues with the rest", file=sys.stderr)
             raise
-    print(f"{len(utterances)} recordings, {meter}, {meter.took_s:.1f} s", file=sys.stderr)
+    print_differing(differing)
+    _say_rejected(broken[len(entries) - len(utterances) :])
+    numbers = f"{len(entries) - len(broken):,} transcribed, {len(broken):,} rejected"
+    print(f"{counted(len(entries), 'recording')}: {numbers}; {meter}, {meter.took_s:.1f} s", file=sys.stderr)
     return broken
 
 

@@ -63,6 +63,38 @@ def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
     return made
 
 
+def size_of(path: Path) -> int:
+    """Returns the size of a file, or of all files in a folder, in bytes. What does not exist has none."""
+    if path.is_dir() and not path.is_symlink():
+        return sum(size_of(Path(entry.path)) for entry in _scanned(path))
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size
+    return 0
+
+
+def _scanned(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:  # removed in the meantime
+        return []
+
+
+def is_free(path: Path) -> bool:
+    """Returns whether no process has locked a file or folder."""
+    try:
+        opened = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(opened)
+    return True
+
+
 def remove_empty(folders: Iterable[Path]) -> None:
     """Removes those folders that are empty."""
     for folder in folders:

@@ -1,7 +1,12 @@
-"""Unique names."""
+"""Unique names, and nouns with their number."""
 
 from collections import Counter
 from collections.abc import Sequence
+
+
+def counted(number: float | int, noun: str) -> str:
+    """Returns a number with its noun in singular or plural, such as `1 file`, `1,200 files` or `2.5 epochs`."""
+    return f"{number:{',' if isinstance(number, int) else ',.4g'}} {noun}{'s' * (number != 1)}"
 
 
 def unique(names: Sequence[str]) -> list[str]:

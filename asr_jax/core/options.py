@@ -8,9 +8,10 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import tyro
@@ -22,7 +23,14 @@ MAY_BE_EMPTY = "may be empty"
 """In an option's `Annotated`: the flag without a value is an empty tuple instead of an error."""
 
 
-def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None) -> Options:
+def parse[Options](
+    kind: type[Options],
+    arguments: Sequence[str],
+    *,
+    prog: str,
+    about: str | None,
+    meant: Callable[[str, Collection[str]], str] = lambda flag, known: "",
+) -> Options:
     """Parses arguments. `--help` prints `about` and the options, and exits.
 
     Args:
@@ -30,6 +38,7 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
         arguments: Command line without the command.
         prog: Name of the command, for messages.
         about: Description of the command, for the help.
+        meant: Returns the suggestion for an unknown flag, given the flags of the command; empty if it has none.
 
     Raises:
         UserError: If options are unknown (all of them are listed, each with the nearest known option), are missing, or
@@ -39,10 +48,15 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
         print_help(kind, prog=prog, about=about)
         sys.exit(0)
     known = {option.flag for option in _options(kind)}
-    if unknown := [flag for each in arguments if is_flag(each) and (flag := _flag(each)) not in spellings(kind)]:
+    unknown = [flag for each in arguments if is_flag(each) and (flag := _flag(each)) not in spellings(kind)]
+    lines = [f"{flag} is not an option{meant(flag, known) or nearest(flag, sorted(known))}" for flag in unknown]
+    for each in arguments:  # such as model_path=a.nemo, or -b 4
+        is_word = re.match(r"\+*[A-Za-z][\w.-]*=|-[A-Za-z]\w*$", each) and not os.path.exists(each)
+        if is_word and (suggestion := meant(each, known)):
+            lines.append(f"{each} is not an option{suggestion}")
+    if lines:
         given = {_flag(each) for each in arguments}
         missing = [each.flag for each in _options(kind) if each.is_required and not {each.flag, *each.aliases} & given]
-        lines = [f"{flag} is not an option{nearest(flag, sorted(known))}" for flag in unknown]
         lines += [f"{flag} is missing" for flag in missing if is_flag(flag)]
         raise UserError("\n".join(lines) + _hint(prog))
     options, others = parse_known(kind, arguments, prog=prog)
@@ -121,6 +135,12 @@ def plain_message(text: str) -> str:
     message = re.sub(
         r"no type matching \{None\}\W(INT|FLOAT|\w+) could be instantiated from \[('.*?')\].*", _not_of_type, message
     )
+    message = re.sub(
+        r"invalid choice ('.*?') for argument '([\w.-]+)'. Expected one of \((.*?)\)\.?", _of_choices, message
+    )
+    message = re.sub(
+        r"Could not find valid parse for arguments: \[(.*?)\]", r"\1 is not of the type of this field", message
+    )
     message = re.sub(r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number", message)
     message = re.sub(r"could not convert string to float: ('.*?')", r"\1 is not a number", message)
     message = re.sub(r"Missing value for argument '(.*?)'. Expected .*", r"\1: expected a value", message)
@@ -130,6 +150,14 @@ def plain_message(text: str) -> str:
 def _not_of_type(found: re.Match[str]) -> str:
     kinds = {"INT": "a whole number", "FLOAT": "a number"}
     return f"{found[2]} is not {kinds.get(found[1], f'of type {found[1]}')}"
+
+
+def _of_choices(found: re.Match[str]) -> str:
+    choices = found[3].replace("'", "").split(", ")
+    if "None" in choices:  # tyro has no order of the others then
+        choices = sorted({*choices} - {"None"})
+    *others, last = choices
+    return f"{found[2]}: {found[1]} is not a choice; expected {', '.join(others) + ' or ' if others else ''}{last}"
 
 
 class _Option(NamedTuple):

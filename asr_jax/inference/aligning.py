@@ -46,12 +46,15 @@ class AlignedUtterance(NamedTuple):
     """A recording with the times of its words, or the reason why there are none."""
 
     utterance: Utterance
+    """The recording, with the duration of the audio that was decoded."""
     transcript: Transcript | None
     """Words of the text with their times; None if the alignment failed."""
     tokens: tuple[Token, ...] = ()
     """Labels of the text with their times."""
     reason: str = ""
     """Why the alignment failed."""
+    differing: Rejected | None = None
+    """Difference between the duration of the audio and that of the manifest. None: it is tolerated."""
 
 
 def plan(trained: Trained, utterances: Utterances) -> PlannedData:
@@ -112,10 +115,15 @@ def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedUtteranc
     writer = decoder.search.writer
     # Ids of a manifest need not be unique, so rows serve as ids.
     utterances = [replace(data.index.utterances[row], id=str(row)) for row in data.windowed_rows]
-    for known, frames in LongAudio(trained, decoder).frames(utterances):
+    long = LongAudio(trained, decoder)
+    for known, frames in long.frames(utterances):
         utterance, labels = data.index.utterances[int(known.id)], data.index.labels_of(int(known.id))
         try:
-            yield _of_frames(utterance, labels, frames, writer)
+            aligned = _of_frames(utterance, labels, frames, writer)
+            differing = long.blocks[known.id].differing
+            decoded = replace(utterance, duration_s=long.blocks[known.id].num_samples / long.blocks[known.id].rate_hz)
+            differing = replace(differing, id=utterance.id) if differing else None
+            yield aligned._replace(utterance=decoded, differing=differing)
         except AudioError as error:
             yield AlignedUtterance(utterance, None, reason=error.reason)
 
@@ -152,15 +160,19 @@ def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedUtteranc
             batch = loaded.batch
             program = programs[batch.signal.shape[1]]
             found: Alignment = jax.device_get(program(trained.variables, global_batch(batch, trained.mesh)))
+            differing = {each.id: each for each in loaded.differing}
             for i in np.flatnonzero(batch.weights > 0):
                 utterance = data.index.utterances[int(batch.utterances[i])]
+                if not data.index.scale.of_features:
+                    utterance = replace(utterance, duration_s=float(batch.lengths[i]) / data.index.scale.per_s)
                 if not found.is_possible[i]:
                     yield AlignedUtterance(utterance, None, reason=NO_PATH)
                     continue
                 num = int(batch.token_lengths[i])
                 row = (each[i, :num] for each in (batch.tokens, found.starts, found.ends, found.log_probs))
                 sequence = TokenSequence.of(*row, score=float(found.scores[i]))
-                yield AlignedUtterance(utterance, writer.transcript([sequence]), writer.tokens(sequence))
+                aligned = AlignedUtterance(utterance, writer.transcript([sequence]), writer.tokens(sequence))
+                yield aligned._replace(differing=differing.get(utterance.id))
             for rejected in loaded.rejected:
                 yield AlignedUtterance(Utterance(rejected.id, rejected.location), None, reason=rejected.reason)
 

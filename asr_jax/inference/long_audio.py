@@ -18,7 +18,7 @@ from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.evaluation import evaluation_buckets, in_scale
 from asr_jax.data.batching.index import scale_of
-from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.durations import UtteranceBlocks
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.decoder import Decoder, Emitted
 from asr_jax.inference.trained import Trained
@@ -88,6 +88,10 @@ class LongAudio:
         """Shape of batches of windows."""
         self.longest_s = max(size, shapes[-1].longest) / rate_hz
         """Longest audio in seconds that fits the shapes of training, or a window if this is longer."""
+        self._computed = 0
+        """Number of samples of the current recording that `tell` was called with."""
+        self.blocks: dict[str, UtteranceBlocks] = {}
+        """Audio of the recordings by id. Its duration is known after the last window of a recording."""
 
     def num_frames(self, num_samples: int) -> int:
         """Returns the number of frames of the decoder's head for a number of samples."""
@@ -122,8 +126,8 @@ class LongAudio:
 
     def _windows(self, utterance: Utterance) -> Iterator[Window | AudioError]:
         """Yields the windows of a recording. If the audio cannot be read to its end, the last item is the error."""
+        self.blocks[utterance.id] = blocks = UtteranceBlocks(utterance, int(self._scale.per_s))
         try:
-            blocks = Location.parse(utterance.location).audio_blocks(rate_hz=int(self._scale.per_s))
             yield from windows_of(blocks, self.windows)
         except AudioError as error:
             yield error
@@ -155,7 +159,9 @@ class LongAudio:
                 yield utterance, window
                 continue
             num, first = self.num_frames(len(window.samples)), window.first_frame
-            self._tell((self.windows.step if first else len(window.samples)) / self._scale.per_s)
+            end = first * self.windows.per_frame + len(window.samples)
+            self._tell((end - (self._computed if first else 0)) / self._scale.per_s)
+            self._computed = end
             yield (
                 utterance,
                 Emission(

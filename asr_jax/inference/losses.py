@@ -90,6 +90,8 @@ class Measured(NamedTuple):
     """`loss` (sum of all terms and heads, as in training), dicts `losses` and `metrics` (NaN if nothing was counted),
     and the numbers of `utterances` that were read, and of `rejected` ones."""
     rejected: list[Rejected]
+    differing: list[Rejected]
+    """Utterances whose audio has another duration than in the manifest."""
 
 
 def measure(
@@ -116,11 +118,12 @@ def measure(
     """
     losses.prepare(used_buckets(data), data.index.scale)
     found: list[tuple[Sums, Sums]] = []
-    rejected: list[Rejected] = []
+    rejected, differing = list[Rejected](), list[Rejected]()
     utterances = 0
     with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
+            differing += loaded.differing
             utterances += int(np.count_nonzero(loaded.batch.weights))
             found.append(losses(variables, global_batch(loaded.batch, losses.mesh)))
             jax.block_until_ready(found[-2:-1])  # bounds the number of batches on the device
@@ -130,7 +133,7 @@ def measure(
         "loss": total_of(terms, losses.scales), "losses": terms, "metrics": metrics,
         "utterances": sum(gathered(utterances)), "rejected": len(every),
     }  # fmt: skip
-    return Measured(figures, every)
+    return Measured(figures, every, rejected_everywhere(differing))
 
 
 def _not_computed(data: PlannedData) -> Iterator[Rejected]:

@@ -1,9 +1,9 @@
 """Recognition of sets: the forward pass in the shapes of training, transcripts and their error rates."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -32,8 +32,10 @@ class Recognition:
     transcripts: dict[int, Transcript]
     rejected: list[Rejected]
     """Utterances without a transcript."""
-    cut: tuple[Rejected, ...] = ()
-    """Utterances whose audio is longer than the manifest's duration and is used up to it."""
+    differing: tuple[Rejected, ...] = ()
+    """Utterances whose audio has another duration than in the manifest. Longer audio is used up to that duration."""
+    decoded_s: Mapping[int, float] = field(default_factory=dict)
+    """Duration in seconds of the audio that was decoded, by row, of this process."""
 
 
 class BrokenOff(Exception):
@@ -88,12 +90,15 @@ def recognise(
     """
     decoder.prepare(used_buckets(data), data.index.scale)
     transcripts: dict[int, Transcript] = {}
-    rejected, cut = list[Rejected](), list[Rejected]()
+    rejected, differing, decoded_s = list[Rejected](), list[Rejected](), dict[int, float]()
     before: Emitted | None = None
     with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
-            cut += loaded.cut
+            differing += loaded.differing
+            batch = loaded.batch
+            rows, lengths = (each[batch.weights > 0].tolist() for each in (batch.utterances, batch.lengths))
+            decoded_s |= {row: length / data.index.scale.per_s for row, length in zip(rows, lengths, strict=True)}
             emitted = decoder(variables, global_batch(without_labels(loaded.batch), decoder.mesh))
             if before:  # while the device computes this batch
                 transcripts |= decoder.finish(before)
@@ -101,7 +106,9 @@ def recognise(
             before = emitted
     if before:
         transcripts |= decoder.finish(before)
-    return Recognition(decoder.whole(transcripts), rejected_everywhere(rejected), tuple(rejected_everywhere(cut)))
+    return Recognition(
+        decoder.whole(transcripts), rejected_everywhere(rejected), tuple(rejected_everywhere(differing)), decoded_s
+    )
 
 
 def used_buckets(data: PlannedData) -> list[Bucket]:
@@ -155,8 +162,8 @@ def scored(
     )
     rejected = data.rejections.entries + found.rejected
     confidence = confidence_report(*judged_words(data, found, tokenizer, normaliser))
-    return counts | {"confidence": confidence, "rejected": len(rejected)}, Recognition(
-        found.transcripts, rejected, found.cut
+    return counts | {"confidence": confidence, "rejected": len(rejected), "differing": len(found.differing)}, replace(
+        found, rejected=rejected
     )
 
 
@@ -237,7 +244,10 @@ def predictions(
     normaliser: str,
     alignment: Alignment = "fewest_edits",
 ) -> Iterator[dict[str, Any]]:
-    """Yields a JSON object per recording that was read: original texts, name of the normaliser, words and n-best list.
+    """Yields a JSON object per recording that was read: original texts, word errors, words and n-best list.
+
+    The errors are `substitutions`, `deletions`, `insertions`, `reference_words` (their number) and `wer` (None without
+    reference words), after normalising. `words` are the recognised words.
 
     Args:
         data: The planned set.
@@ -248,6 +258,8 @@ def predictions(
     """
     rows = sorted(found.transcripts)
     for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
+        counts = word_counts(each, normaliser, alignment)
+        num_words, num_errors = counts.pop("words"), sum(counts.values())
         yield {
             "id": each.id,
             "location": data.index.utterances[row].location,
@@ -257,7 +269,9 @@ def predictions(
             "speaker": each.speaker,
             "duration_s": None if math.isnan(each.duration_s) else each.duration_s,
             "normaliser": normaliser,
-            **word_counts(each, normaliser, alignment),
+            **counts,
+            "reference_words": num_words,  # `words` has the recognised ones
+            "wer": round(num_errors / num_words, 6) if num_words else None,
             **to_json(found.transcripts[row]),
         }
 

@@ -13,8 +13,8 @@ from asr_jax.alignment.emissions import emissions_of
 from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
-from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.data.manifests.durations import UtteranceBlocks
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.aligning import emitting, no_labels
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.trained import Trained
@@ -43,6 +43,8 @@ class Segmented(NamedTuple):
     """All pieces in their order, reliable or not."""
     reason: str = ""
     """Why there are no pieces."""
+    differing: Rejected | None = None
+    """Difference between the duration of the audio and that of the manifest. None: it is tolerated."""
 
 
 class Segmenter:
@@ -67,7 +69,8 @@ class Segmenter:
         """
         for utterance, frames in self._long.frames(utterances):
             try:
-                yield Segmented(utterance, list(self._pieces(utterance, frames)))
+                pieces = list(self._pieces(utterance, frames))
+                yield Segmented(utterance, pieces, differing=self._long.blocks[utterance.id].differing)
             except (AudioError, UserError) as error:
                 yield Segmented(utterance, [], str(error))
 
@@ -87,7 +90,7 @@ class Segmenter:
         opens = np.array([self._spelling.opens[label] for label in labels]) | (np.arange(len(labels)) == 0)
         path = align_long(emissions, columns, opens, search=self._search)
         # The audio is read a second time, because the samples of long audio may not fit into memory.
-        blocks = Location.parse(utterance.location).audio_blocks(rate_hz=int(self._times.rate_hz))
+        blocks = UtteranceBlocks(utterance, int(self._times.rate_hz))
         energies, num_samples = frame_energies(blocks, self._times, len(path.log_probs))
         found = pieces(words, path, energies, self._cutting, shift_s=self._times.shift_s)
         length_s = num_samples / self._times.rate_hz

@@ -33,10 +33,13 @@ class Transcribed:
     """Result for one recording."""
 
     utterance: Utterance
+    """The recording, with the duration of the audio that was decoded."""
     transcript: Transcript | None
     """None if the audio could not be read."""
     reason: str = ""
     """Why there is no transcript."""
+    differing: Rejected | None = None
+    """Difference between the duration of the audio and that of its manifest or header. None: it is tolerated."""
 
 
 class Transcriber:
@@ -105,12 +108,16 @@ class Transcriber:
             data = self.trained.plan(Utterances.of(plain))
             result = recognise(self.decoder, self.trained.variables, data)
             reasons = {each.id: each.reason for each in result.rejected + data.rejections.entries}
-            texts = {data.index.utterances[row].id: transcript for row, transcript in result.transcripts.items()}
-            found |= {
-                utterance.id: Transcribed(utterance, texts.get(utterance.id), reasons.get(utterance.id, ""))
-                for utterance in utterances if utterance.duration_s > 0
-            }  # fmt: skip
-            self._tell(sum(utterance.duration_s for utterance in plain))
+            differing = {each.id: each for each in result.differing}
+            rows = {data.index.utterances[row].id: row for row in range(len(data.index))}
+            for utterance in utterances:
+                if utterance.duration_s > 0:
+                    row = rows.get(utterance.id, -1)
+                    decoded = self._decoded(utterance, result.decoded_s.get(row, utterance.duration_s))
+                    found[utterance.id] = Transcribed(
+                        decoded, result.transcripts.get(row), reasons.get(utterance.id, ""), differing.get(utterance.id)
+                    )
+            self._tell(sum(each.utterance.duration_s for each in found.values() if each.transcript))
         return found
 
     def of_windows(
@@ -132,12 +139,19 @@ class Transcriber:
                 if take and held:
                     take(utterance, together(self._long.joined(held)))
                 if not search.takes_frames:
-                    found = joined_parts(each.part for each in held or windows)
-                    yield Transcribed(utterance, search.transcript([found]))
+                    transcript = search.transcript([joined_parts(each.part for each in held or windows)])
                 else:
-                    yield Transcribed(utterance, self._searched_in_pieces(self._long.joined(held or windows)))
+                    transcript = self._searched_in_pieces(self._long.joined(held or windows))
+                blocks = self._long.blocks.pop(utterance.id)
+                decoded = self._decoded(utterance, blocks.num_samples / blocks.rate_hz)
+                yield Transcribed(decoded, transcript, differing=blocks.differing)
             except AudioError as error:
                 yield Transcribed(utterance, None, error.reason)
+
+    @staticmethod
+    def _decoded(utterance: Utterance, decoded_s: float) -> Utterance:
+        """Utterance with the duration of the audio that was decoded. Features keep theirs."""
+        return utterance if utterance.num_frames else replace(utterance, duration_s=decoded_s)
 
     def _searched_in_pieces(self, frames: Iterator[FrameLogProbs]) -> Transcript:
         """Searches the log-probabilities of a recording in pieces."""
@@ -190,11 +204,12 @@ def recognise_all(
         if log_probs:
             log_probs.add(utterances[int(utterance.id)], whole.logps)
 
-    transcripts, rejected = dict(found.transcripts), list(found.rejected)
+    transcripts, rejected, differing = dict(found.transcripts), list(found.rejected), list(found.differing)
     for each in Transcriber(trained, decoder).of_windows(of_rows, take=add if log_probs else None):
         row = int(each.utterance.id)
         if each.transcript:
             transcripts[row] = each.transcript
+            differing += [replace(each.differing, id=utterances[row].id)] if each.differing else []
         else:
             rejected.append(Rejected(utterances[row].id, each.utterance.location, each.reason, "audio"))
-    return Recognition(transcripts, rejected, found.cut)
+    return replace(found, transcripts=transcripts, rejected=rejected, differing=tuple(differing))

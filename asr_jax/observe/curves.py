@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.metrics.measure import MEAN, by_set, deciding_text
 from asr_jax.observe.events import FILE_NAME, Event, read_events
@@ -222,7 +223,7 @@ def _marker(points: np.ndarray) -> str:
 
 
 def _caption(steps: Sequence[Event], validations: Sequence[Event]) -> str:
-    parts = [f"{steps[-1]['data']['update']:,} updates"] if steps else []
+    parts = [counted(steps[-1]["data"]["update"], "update")] if steps else []
     if steps and "epoch" in steps[-1]["data"]:
         parts.append(f"epoch {steps[-1]['data']['epoch']:,}")
     if best := best_of(validations):

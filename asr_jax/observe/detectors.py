@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from asr_jax.core.names import counted
 from asr_jax.observe.events import Event
 
 SPIKE_AFTER = 10
@@ -148,9 +149,10 @@ class Detectors:
         wer = data.get("wer")
         if wer is None or not self.alarm_updates or data["update"] < self.alarm_updates:
             return
+        after = counted(data["update"], "update")
         self._report(
             "error rate", wer > self.alarm_wer, data,
-            f"the WER is {wer:.1%} after {data['update']:,} updates, above training.alarm_wer ({self.alarm_wer:.0%}): "
+            f"the WER is {wer:.1%} after {after}, above training.alarm_wer ({self.alarm_wer:.0%}): "
             "check the samples. If they are empty or all alike, the model does not learn (learning rate, data). If "
             "words are unrelated, texts belong to other recordings, or the references have another normaliser", wer=wer,
         )  # fmt: skip

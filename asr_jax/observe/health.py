@@ -11,11 +11,14 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import size_of
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.run_folder import CHECKPOINTS
 from asr_jax.metrics.measure import deciding, deciding_text, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
-from asr_jax.observe.tables import percent
+from asr_jax.observe.tables import percent, quantity
 from asr_jax.observe.timeline import best_of, of_used_weights, timeline
 
 ENDS = ("run_complete", "job_stopped", "run_failed")
@@ -24,8 +27,8 @@ ENDS = ("run_complete", "job_stopped", "run_failed")
 def health(events_path: str | PathLike[str]) -> list[str]:
     """Returns a report of a run.
 
-    The lines are the end of the run, the time in training, warnings, voided updates, rejected utterances and the best
-    checkpoint. Updates that were repeated after a resume count once.
+    The lines are the end of the run, the time in training, warnings, voided updates, rejected utterances, the size of
+    the folder and the best checkpoint. Updates that were repeated after a resume count once.
 
     Raises:
         UserError: If the events cannot be read.
@@ -39,6 +42,7 @@ def health(events_path: str | PathLike[str]) -> list[str]:
         _detectors([*by_name.get("warning", []), *_of_no_update(events)]),
         _voided(steps, by_name.get("voided", []), events),
         _rejected(events),
+        _size(Path(events_path).parent),
         _best(validations, by_name.get("checkpoint_saved", [])),
     ]
 
@@ -55,7 +59,7 @@ def _ending(events: Sequence[Event], steps: Sequence[Event]) -> str:
     if last and not goes_on:  # updates that a killed job made after its last checkpoint may not have been repeated
         updates = last["data"].get("update", updates)
     seconds = events[-1]["data"].get("elapsed_s", 0.0) if events else 0.0
-    return f"ended: {end}{reason}; {updates:,} updates in {jobs} job{'s' * (jobs != 1)}, {clock(seconds)}"
+    return f"ended: {end}{reason}; {counted(updates, 'update')} in {counted(jobs, 'job')}, {clock(seconds)}"
 
 
 def _speed(steps: Sequence[Event], compiled: Sequence[Event]) -> str:
@@ -100,19 +104,33 @@ def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Ev
 
 def _rejected(events: Sequence[Event]) -> str:
     reasons: Counter[str] = Counter()
-    path = ""
+    path, num_differing = "", 0
     for place, event in enumerate(events):
         if event["event"] == "run_start":
             after = next((e["event"] for e in events[place + 1 :] if e["event"] in ("resumed", "train_step")), "")
             if after != "resumed":  # restarted before the first checkpoint
                 reasons.clear()
+                num_differing = 0
         if event["event"] in ("rejected", "skipped"):  # "skipped" is the former name
             reasons.update(event["data"].get("reasons", {}))
             path = event["data"].get("path", path)
+        if event["event"] == "differing":
+            num_differing += event["data"]["count"]
+    more = f"; utterances of another duration than in the manifest: {num_differing}" if num_differing else ""
     if not reasons:
-        return "rejected utterances: none"
+        return f"rejected utterances: none{more}"
     parts = ", ".join(f"{num} {reason}" for reason, num in reasons.most_common(5))
-    return f"rejected utterances: {sum(reasons.values())}: {parts}; all in {path}"
+    return f"rejected utterances: {sum(reasons.values())}: {parts}; all in {path}{more}"
+
+
+def _size(folder: Path) -> str:
+    checkpoints = folder / CHECKPOINTS
+    names = sorted((int(path.name) for path in checkpoints.glob("*") if path.name.isdecimal()), key=int)
+    text = f"size: {quantity(size_of(folder), 'B')}"
+    if not names:
+        return text
+    updates = ", ".join(map(str, names))
+    return f"{text}, of which checkpoints {quantity(size_of(checkpoints), 'B')} (after updates {updates})"
 
 
 def _best(validations: Sequence[Event], saved: Sequence[Event]) -> str:

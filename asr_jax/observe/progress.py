@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from asr_jax.core.names import counted
 from asr_jax.metrics.measure import by_set, deciding_text, measure_of
 from asr_jax.observe.events import Event
 from asr_jax.observe.tables import console_for, percent, print_table, quantity, say, validation_name
@@ -53,7 +54,7 @@ class ProgressView:
             "setting_changed": lambda data: self._say(f"{data['setting']}: {data['old']} before, {data['new']} now"),
             "resumed": self._resumed,
             "compile_start": lambda data: self._say(
-                f"compiling {data['shapes']} shapes; later starts load them from a cache"
+                f"compiling {counted(data['shapes'], 'batch shape')}; later starts load them from a cache"
             ),
             "compiled": self._compiled,
             "compile": lambda data: self._table(
@@ -62,11 +63,13 @@ class ProgressView:
             "initialised": lambda data: self._say(data["message"]),
             "samples": lambda data: self._samples(data),
             "voided": lambda data: self._say(
-                f"{data['count']} updates were not finite and changed nothing: {data['path']}", style="yellow"
+                f"{counted(data['count'], 'update')} with values that are not finite changed nothing: {data['path']}",
+                style="yellow",
             ),
             "profile": lambda data: self._say(f"trace in {data['path']}: open it with xprof or Perfetto"),
             "job_stopped": lambda data: self._say(f"stopped after update {data['update']:,}: {data['reason']}"),
             "rejected": self._rejected,
+            "differing": self._differing,
             "train_step": self._train_step,
             "validation_start": lambda data: self._bar.update(
                 self._task, description=f"validating {validation_name(data)}"
@@ -113,11 +116,19 @@ class ProgressView:
 
     def _rejected(self, data: Data) -> None:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in data.get("reasons", {}).items())
-        self._say(f"rejected {data['count']:,} utterances: {reasons}", style="yellow")
+        self._say(f"rejected {counted(data['count'], 'utterance')}: {reasons}", style="yellow")
         for file in data.get("files", []):
             self._say(f"  {file}", style="yellow")
         if data["count"] > len(data.get("files", [])) and "path" in data:
             self._say(f"  … all of them in {data['path']}", style="yellow")
+
+    def _differing(self, data: Data) -> None:
+        self._say(
+            f"{data['count']:,} utterances have another duration in the manifest than their audio, such as "
+            f"{data['files'][0]}: {data['reason']}; all of them are in {data['path']} (stage used). Correct their "
+            "durations if the audio belongs to the text",
+            style="yellow",
+        )
 
     def _train_step(self, data: Data) -> None:
         self._first = self._first or data
@@ -152,7 +163,7 @@ class ProgressView:
 
     def _compiled(self, data: Data) -> None:
         done = f"{data['number']} of {data['shapes']}"
-        self._bar.update(self._task, description=f"compiled {done} shapes")
+        self._bar.update(self._task, description=f"compiled {done} batch shapes")
         if not self._live:
             self._say(f"compiled {done}")
 
@@ -164,7 +175,7 @@ class ProgressView:
         self.close()
         reason = f" ({data['reason']})" if data.get("reason") else ""
         updates = data.get("update", int(self._bar.tasks[0].completed))
-        self._say(f"done{reason}: {updates:,} updates in {clock(data['elapsed_s'])}", style="bold")
+        self._say(f"done{reason}: {counted(updates, 'update')} in {clock(data['elapsed_s'])}", style="bold")
 
     def _left_s(self, data: Data) -> float | None:
         """Returns the estimated seconds to the last update, at the mean rate of this job, including validations."""
@@ -219,9 +230,9 @@ def validation_line(data: Data) -> str:
         figures = data.get("losses", {}) | data.get("metrics", {})
         parts = "  ".join(f"{name.rpartition('/')[2]} {_number(value, '.4g')}" for name, value in figures.items())
         loss = _number(data.get("loss"), ".4g")
-        return f"{place}: loss {loss}  ({parts})  of {data.get('utterances', 0):,} utterances"
+        return f"{place}: loss {loss}  ({parts})  of {counted(data.get('utterances', 0), 'utterance')}"
     errors = "  ".join(f"{name[0].upper()} {data[name]:,}" for name in ("substitutions", "deletions", "insertions"))
-    counts = f"{errors}  of {data['words']:,} words, {data['utterances']:,} utterances"
+    counts = f"{errors}  of {counted(data['words'], 'word')}, {counted(data['utterances'], 'utterance')}"
     rates = f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}"
     loss = f"  loss {_number(data['loss'], '.4g')}" if "loss" in data else ""
     return f"{place}: {rates}  {counts}{loss}{_normaliser(data)}"

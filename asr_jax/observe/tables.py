@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,8 +15,10 @@ from rich.text import Text
 from asr_jax.observe.transcripts import printable
 
 Rows = Sequence[Mapping[str, Any]]
-LOG_WIDTH = 160
-"""Width of lines in a file, in characters. It is large because files can be scrolled."""
+LOG_WIDTH = 10_000
+"""Width of lines in a file, in characters. Nothing is wrapped, because files can be scrolled."""
+SHORTEST_TEXT = 12
+"""Width in characters below which texts in tables are not folded."""
 
 
 def console_for(stream: Any = None) -> Console:
@@ -46,6 +49,9 @@ def say(console: Console, text: str, *, style: str = "") -> None:
 def print_table(rows: Rows, *, title: str = "", console: Console | None = None) -> None:
     """Prints a table with a column per key, in order of first appearance.
 
+    In a terminal that is too narrow, headers are wrapped at spaces and long texts are folded, but no number. If this is
+    not enough, each row is printed as pairs of names and values. In a file, nothing is wrapped.
+
     Args:
         rows: Values by the name of the column. Rows may lack columns.
         title: Line above the table. Empty: none.
@@ -55,13 +61,32 @@ def print_table(rows: Rows, *, title: str = "", console: Console | None = None) 
     if title:
         say(console, title, style="bold")
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    for name in names:
-        texts = any(isinstance(row.get(name), str) for row in rows)
-        header = _shown(console, name.replace("_", " "))
-        table.add_column(header, justify="left" if texts else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(_shown(console, _cell(name, row.get(name))) for name in names))
+    headers = [_shown(console, name.replace("_", " ")) for name in names]
+    cells = [[_shown(console, _cell(name, row.get(name))) for name in names] for row in rows]
+    are_texts = [any(isinstance(row.get(name), str) for row in rows) for name in names]
+    natural = [max(each.cell_len for each in column) for column in zip(headers, *cells, strict=True)]
+    room, padding = console.width, 1
+    if sum(natural) + 3 * (len(names) - 1) > room:
+        room, padding = room - (len(names) - 1), 0
+        least = [
+            min(widest, SHORTEST_TEXT)
+            if is_text
+            else max(*map(cell_len, header.plain.split()), *(c.cell_len for c in column))
+            for is_text, widest, header, *column in zip(are_texts, natural, headers, *cells, strict=True)
+        ]
+        if sum(least) > room:
+            for row in cells:
+                pairs = [f"{header} {cell}" for header, cell in zip(headers, row, strict=True)]
+                console.print(_shown(console, ", ".join(pairs)))
+            return
+        while sum(natural) > room:
+            place = max((k for k in range(len(names)) if natural[k] > least[k]), key=natural.__getitem__)
+            natural[place] -= 1
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, padding=(0, padding))
+    for header, width, is_text in zip(headers, natural, are_texts, strict=True):
+        table.add_column(header, justify="left" if is_text else "right", overflow="fold", width=width)
+    for row in cells:
+        table.add_row(*row)
     console.print(table)
 
 

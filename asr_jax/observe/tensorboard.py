@@ -1,5 +1,8 @@
 """Events in TensorBoard: numbers of train_step and validation as scalars, sample transcripts as text."""
 
+import importlib.util
+import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from os import PathLike
@@ -54,6 +57,17 @@ class TensorBoard:
             with suppress(OSError):  # a full disk, which was already reported
                 self._writer.close()
             self._writer = None
+
+
+def command_for(folder: Path) -> str:
+    """Returns the command that shows the curves of a run, and how to install it if it is missing.
+
+    Args:
+        folder: Folder of the run. The command shows all runs beside it.
+    """
+    missing = shutil.which("tensorboard") is None and importlib.util.find_spec("tensorboard") is None
+    install = "  (missing: pip install 'asr-jax[tensorboard]')" if missing else ""
+    return f"tensorboard --logdir {shlex.quote(str(folder.parent))}{install}"
 
 
 def scalar_tags(event: Event) -> dict[str, float | int]:

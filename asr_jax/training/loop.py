@@ -31,9 +31,10 @@ from asr_jax.config import (
 )  # fmt: skip
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch
+from asr_jax.core.native import move_native_log
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
-from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, REJECTED, TENSORBOARD, TOKENIZER
+from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, NATIVE, REJECTED, TENSORBOARD, TOKENIZER
 from asr_jax.data.batching.removals import share_removed
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.inputs import Role, described
@@ -57,7 +58,7 @@ from asr_jax.training.compile import CompiledSteps, compile_steps
 from asr_jax.training.initial_weights import Given, read_initial_weights
 from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
-from asr_jax.training.reporting import RejectedAudio, Reporter
+from asr_jax.training.reporting import RejectedAudio, Reporter, report_native
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import ADDED, Setup, set_up
 from asr_jax.training.state import TrainState
@@ -163,6 +164,7 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
     """
     folder, changed = setup.folder, None
     stack.enter_context(folders.held(folder))
+    move_native_log(folder / NATIVE)
     refused = refuse_damaged(folder / CHECKPOINTS)
     done = newest(folder / CHECKPOINTS)
     if not done and folders.was_saved(folder):
@@ -370,6 +372,7 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validato
     )  # fmt: skip
     validator.wait()
     log.write("compile", rows=steps.table, seconds=round(time.monotonic() - started_s, 1))
+    report_native(log)
     return steps
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from asr_jax.config import Experiment
 from asr_jax.core.meshes import global_batch
+from asr_jax.core.names import counted
 from asr_jax.core.processes import is_main
 from asr_jax.core.pytrees import num_elements
 from asr_jax.data.batching.buckets import largest_first
@@ -52,7 +53,7 @@ def show_schedule(experiment: Experiment, png: Path) -> None:
         | ({"epoch": int(update // length.updates_per_epoch) + 1} if counts_epochs else {})
         for update in points
     ]
-    print_table(rows, title=f"{experiment.name}: {type(schedule).__name__}, {length.num_updates:,} updates")
+    print_table(rows, title=f"{experiment.name}: {type(schedule).__name__}, {counted(length.num_updates, 'update')}")
     updates = np.unique(np.linspace(0, length.num_updates - 1, 1000).round())
     figure = Figure(figsize=(8, 3.5), dpi=130, layout="constrained")
     axes = figure.add_subplot()
@@ -102,8 +103,9 @@ def dry_run(experiment: Experiment) -> None:
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
         parameters = quantity(num_elements(shapes.state.params))
         print(
-            f"{parameters} parameters; {len(setup.train.index):,} utterances, {setup.train.index.hours:,.2f} h; "
-            f"{setup.num_updates:,} updates, {setup.updates_per_epoch:,.4g} per epoch; nothing was written"
+            f"{parameters} parameters; {counted(len(setup.train.index), 'utterance')}, "
+            f"{setup.train.index.hours:,.2f} h; {counted(setup.num_updates, 'update')}, "
+            f"{setup.updates_per_epoch:,.4g} per epoch; nothing was written"
         )
 
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from asr_jax.core.errors import RunError
+from asr_jax.core.native import native_problems
 from asr_jax.core.processes import gathered, is_main, on_main
 from asr_jax.core.run_folder import REJECTED, VOIDED
 from asr_jax.core.sums import merge
@@ -25,7 +26,7 @@ from asr_jax.training.step import UpdateReport
 
 
 class RejectedAudio:
-    """Records the utterances that cannot be read or are cut, each of them once over all epochs and jobs of the run."""
+    """Records the utterances that cannot be read or have another duration, once over all epochs and jobs of the run."""
 
     def __init__(self, folder: Path, log: EventLog, *, utterances: Utterances, limit: int) -> None:
         self._folder, self._log, self._limit = folder, log, limit
@@ -34,13 +35,12 @@ class RejectedAudio:
         self._seen = utterances.named({(name, location) for name, location in before})
         self._num_utterances = len(utterances)
         self._new: list[Rejected] = []
-        self._seen_cut = set(on_main(lambda: sorted(rejected_utterances(folder, is_used=True))))
-        self._new_cut: list[Rejected] = []
-        self._has_warned = False
+        self._seen_differing = set[tuple[str, str]]()
+        self._differing: list[Rejected] = []
 
     def add(self, group: Sequence[LoadedBatch]) -> None:
-        """Collects the utterances of an update's batches that could not be read or were cut."""
-        self._new_cut += [entry for loaded in group for entry in loaded.cut if _key(entry) not in self._seen_cut]
+        """Collects the utterances of an update's batches that could not be read or have another duration."""
+        self._differing += [e for loaded in group for e in loaded.differing if _key(e) not in self._seen_differing]
         self._new += [entry for loaded in group for entry in loaded.rejected if _key(entry) not in self._seen]
 
     def flush(self) -> None:
@@ -49,9 +49,10 @@ class RejectedAudio:
         Raises:
             RunError: On all processes, if more utterances than allowed cannot be read.
         """
-        self._report_cut(rejected_everywhere(self._new_cut))
-        new = rejected_everywhere(self._new)
-        self._new, self._new_cut = [], []
+        differing, new = rejected_everywhere(self._differing), rejected_everywhere(self._new)
+        self._new, self._differing = [], []
+        self._seen_differing.update(map(_key, differing))
+        report_differing(self._folder, self._log, differing)
         if not new:
             return
         self._seen.update(map(_key, new))
@@ -63,21 +64,6 @@ class RejectedAudio:
                 f"{new[-1].reason}. {self._folder / REJECTED} lists all of them; repair the files, remove the "
                 "utterances from the manifest, or raise --training.max-rejected"
             )
-
-    def _report_cut(self, cut: Sequence[Rejected]) -> None:
-        """Adds utterances that were cut to rejected.jsonl, and writes a warning for the first ones of a job."""
-        if not cut:
-            return
-        self._seen_cut.update(map(_key, cut))
-        if is_main():
-            append_rejected(self._folder, list({_key(entry): entry for entry in cut}.values()))
-        if not self._has_warned:
-            self._has_warned = True
-            self._log.write(
-                "warning", detector="duration", message=f"{cut[0].location}: {cut[0].reason}. "
-                f"{self._folder / REJECTED} (stage used) lists all such utterances; correct their durations in the "
-                "manifest if the audio belongs to the text",
-            )  # fmt: skip
 
 
 def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
@@ -95,6 +81,30 @@ def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) ->
             log.write(
                 "rejected", count=len(new), reasons=Counter(each.reason for each in new),
                 files=[each.location for each in new[:3]], path=folder / REJECTED,
+            )  # fmt: skip
+
+
+def report_native(log: EventLog) -> None:
+    """Writes a warning with new problems that native libraries, such as CUDA, report."""
+    if is_main() and (message := native_problems()):
+        log.write("warning", detector="native libraries", message=message)
+
+
+def report_differing(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
+    """Appends utterances of another duration that rejected.jsonl lacks, and writes an event with their number.
+
+    Args:
+        folder: Folder of the run.
+        log: Event log of the run.
+        entries: Utterances of all processes, with the difference as the reason.
+    """
+    if is_main() and entries:
+        before = rejected_utterances(folder, are_differing=True)
+        if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
+            append_rejected(folder, new)
+            log.write(
+                "differing", count=len(new), files=[each.location for each in new[:3]], reason=new[0].reason,
+                path=folder / REJECTED,
             )  # fmt: skip
 
 
@@ -188,6 +198,7 @@ class Reporter:
             gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,
             throughput=self.throughput.rates(), **scaling,
         )  # fmt: skip
+        report_native(self._log)
         self._save_voided(first, reports)
         self._warn(first, reports)
         for report in reports[self._num_counted :]:

@@ -22,6 +22,7 @@ from asr_jax.core.run_folder import (
     TENSORBOARD,
     TOKENIZER,
 )
+from asr_jax.data.manifests.durations import THAN_IN_MANIFEST
 from asr_jax.data.manifests.utterances import Rejected
 
 
@@ -117,21 +118,22 @@ def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
         os.fsync(file.fileno())
 
 
-def rejected_utterances(folder: Path, *, is_used: bool = False) -> set[tuple[str, str]]:
+def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tuple[str, str]]:
     """Returns id and location of the utterances in rejected.jsonl.
 
     Incomplete lines are ignored.
 
     Args:
         folder: Folder of the run.
-        is_used: Whether to return the utterances of the stage `used` instead of the rejected ones.
+        are_differing: Whether to return the used utterances of another duration instead of the rejected ones.
     """
     utterances = set()
     for path in filter(Path.exists, (folder / FORMER_REJECTED, folder / REJECTED)):
         for line in path.read_text().splitlines():
             with contextlib.suppress(ValueError):
                 entry = json.loads(line)
-                if (entry.get("stage") == "used") == is_used:
+                is_used = entry.get("stage") == "used"
+                if is_used == are_differing and (not is_used or THAN_IN_MANIFEST in entry["reason"]):
                     utterances.add((entry["id"], entry["location"]))
     return utterances
 

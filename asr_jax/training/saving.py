@@ -7,6 +7,7 @@ from typing import Any
 from asr_jax.checkpoints.store import Checkpoints, restore_meta
 from asr_jax.config import from_json, to_json
 from asr_jax.core.errors import RunError
+from asr_jax.core.names import counted
 from asr_jax.core.processes import gathered, on_main
 from asr_jax.core.pytrees import Tree
 from asr_jax.inference.trained import tokenizer_files
@@ -41,7 +42,9 @@ class Saver:
             return None
         more = "to continue: --training.num-updates N"
         if gains_nothing:
-            more = f"no gain in {self.num_without_gain} validations; to continue: --training.patience N, or 0"
+            more = (
+                f"no gain in {counted(self.num_without_gain, 'validation')}; to continue: --training.patience N, or 0"
+            )
         # The folder may have been renamed since the summary was written.
         return summary and summary | self._places(latest) | {"already": more}
 

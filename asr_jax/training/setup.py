@@ -25,6 +25,7 @@ from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
 from asr_jax.data.batching.overlap import Overlap, find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_removed
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
+from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
 from asr_jax.metrics.measure import ALL, MEAN, Measure
@@ -212,8 +213,11 @@ def check_best_of(best_of: str, sets: Sets) -> None:
 
 def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:
     """Opens the audio of some utterances of each input, or of all with data.check_all."""
-    both = ((sets.train, data.train), (sets.validation, data.train if sets.is_split else data.validation or data.train))
-    return [check for of, paths in both for check in check_audio(of, paths, opens_all=data.check_all)]
+    both: tuple[tuple[Utterances, tuple[str, ...], Role], ...] = (
+        (sets.train, data.train, "train"),
+        (sets.validation, sets.validation_paths, "train" if sets.is_split else "validation"),
+    )
+    return [check for of, paths, role in both for check in check_audio(of, paths, role=role, opens_all=data.check_all)]
 
 
 def count_removed_of(sets: Sets, train: PlannedData, tokenizer: Tokenizer, data: Data) -> dict[str, Removed]:

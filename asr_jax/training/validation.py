@@ -8,6 +8,7 @@ import jax
 
 from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
+from asr_jax.core.names import counted
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import REJECTED
 from asr_jax.data.batching.dataset import PlannedData
@@ -28,7 +29,7 @@ from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
 from asr_jax.metrics.scoring import score
 from asr_jax.observe.events import EventLog
 from asr_jax.training.beginning import Beginning
-from asr_jax.training.reporting import report_rejected
+from asr_jax.training.reporting import report_differing, report_rejected
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
@@ -120,7 +121,7 @@ class Validator:
         patience = self._setup.experiment.training.patience
         if not patience or self.num_without_gain < patience:
             return ""
-        return f"{NO_GAIN} in {self.num_without_gain} validations"
+        return f"{NO_GAIN} in {counted(self.num_without_gain, 'validation')}"
 
     def show_samples(self, average: Tree, update: int) -> None:
         """Writes a samples event with transcripts of the first batch of the validation set."""
@@ -162,12 +163,15 @@ class Validator:
         if not self._losses or not setup.for_losses:
             return {}
         threads = setup.experiment.data.threads
-        figures, rejected = measure(self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped)
+        figures, rejected, differing = measure(
+            self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped
+        )
         if not setup.recognises:  # otherwise `_recognised` reports them
             report_rejected(setup.folder, self._log, rejected)
+            report_differing(setup.folder, self._log, differing)
         found = {ALL: figures}
         for name, part in self._parts.items():
-            found[name], _ = measure(self._losses, weights, part, threads=threads, is_stopped=is_stopped)
+            found[name] = measure(self._losses, weights, part, threads=threads, is_stopped=is_stopped).figures
             del found[name]["rejected"]  # counted over all sets
         return {name: each | {"loss_utterances": each["utterances"]} for name, each in found.items()}
 
@@ -181,6 +185,7 @@ class Validator:
             self._decoder, weights, setup.validation, workers=0, threads=threads, is_stopped=is_stopped
         )
         report_rejected(setup.folder, self._log, found.rejected)
+        report_differing(setup.folder, self._log, found.differing)
         shown = samples(setup.validation, found, setup.tokenizer, num_samples)
         figures = {ALL: _figures(counts) | {"head": setup.head, "decoding": setup.decoding_digest, "samples": shown}}
         for number, name in enumerate(setup.set_names):

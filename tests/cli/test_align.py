@@ -104,7 +104,7 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     assert "no such file" in named["rejected gone"]
     assert "empty text" in named["rejected silent"]
     write_manifest(tmp_path / "none.jsonl", broken[2:3])
-    with pytest.raises(RunError, match="1 of 1 utterances"):
+    with pytest.raises(RunError, match="1 of 1 utterance could"):
         main([run, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.json")])
     assert not (tmp_path / "none.json").exists()
     write_manifest(tmp_path / "silent.jsonl", broken[3:])

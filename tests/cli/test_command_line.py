@@ -159,6 +159,12 @@ def test_fresh_needs_no_value():
     assert parse("--fresh", "--seed", "3").fresh
 
 
+def test_commands_in_the_place_of_files_are_allowed_by_a_flag():
+    assert not parse().data.allow_pipes
+    for flags in (["--allow-pipes"], ["--allow-pipes", "--seed", "3"], ["--data.allow-pipes", "True"]):
+        assert parse(*flags).data.allow_pipes
+
+
 def test_values_without_a_field_are_named():
     with pytest.raises(UserError, match="'3' does not belong to a field"):
         parse("3")

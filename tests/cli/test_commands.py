@@ -46,6 +46,11 @@ def trained(corpus, tmp_path_factory):
     output = run(*command).stdout
     assert "validation WER" in output
     assert "Compiled, one row per bucket" in output
+    assert f"tensorboard --logdir {folder.parent}" in output
+    assert re.search(r"size: .* of which checkpoints .* \(after updates 3, 6\)", output)
+    assert re.search(r"caches: .*B in .*; python -m asr_jax.clean lists and removes them", output)
+    assert re.search(r"update 6/6 .* left 0:00:00 ", output)  # a file has the time left in its lines
+    assert not (folder / "native.log").exists()
     assert "already trained: 6 updates" in run(*command).stdout
     return folder
 
@@ -117,6 +122,13 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
     assert re.search(rf"{re.escape(str(test))}.*95 %.*\b{len(sets[str(test)]['by_speaker'])} speakers", output)
     predicted = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {line["id"] for line in predicted} >= {utterance.id for utterance in utterances}
+    of_test = [line for line in predicted if line["set"] == str(test)]
+    for name, column in (("words", "reference_words"), ("deletions", "deletions"), ("insertions", "insertions")):
+        assert sum(line[column] for line in of_test) == sets[str(test)][name]
+    for line in of_test:
+        errors = line["substitutions"] + line["deletions"] + line["insertions"]
+        assert line["wer"] == pytest.approx(errors / line["reference_words"], abs=1e-6)
+        assert [word["text"] for word in line["words"]] == line["hypothesis"].split()
 
 
 def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained, corpus, tmp_path):
@@ -160,13 +172,14 @@ def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_pa
     write_flac(tmp_path / "long.flac", np.concatenate(audio), 16000)
     text, length_s = " ".join(utterance.text for utterance in several), sum(map(len, audio)) / 16000
     write_manifest(
-        tmp_path / "m.jsonl", [Utterance("joined", str(tmp_path / "long.flac"), text, length_s), *utterances]
+        tmp_path / "m.jsonl", [Utterance("joined", str(tmp_path / "long.flac"), text, length_s + 0.4), *utterances]
     )
     command = ["asr_jax.evaluate", trained, "--data", tmp_path / "m.jsonl", "--predictions", lines, "--json", out]
     output = run(*command, "--live", "--log-probs", folder).stdout
     assert re.search(r"\b1 .*windows.*: joined", " ".join(output.split()))
     counts = json.loads(out.read_text())["runs"][0]["sets"][str(tmp_path / "m.jsonl")]
     assert (counts["windowed_ids"], counts["utterances"], counts["rejected"]) == (["joined"], len(utterances) + 1, 0)
+    assert counts["differing"] == 1
     assert counts["words"] == sum(len(each.text.split()) for each in (*several, *utterances))
     labels = json.loads((folder / "labels.json").read_text())
     predicted = {row["id"]: row["hypothesis"] for row in map(json.loads, lines.read_text().splitlines())}
@@ -193,3 +206,5 @@ def test_transcribe_prints_a_line_per_file_and_names_what_is_broken(trained, cor
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == paths
     assert str(broken) in done.stderr
     assert str(empty) in done.stderr
+    assert "5 recordings: 3 transcribed, 2 rejected; " in done.stderr
+    assert "error: 2 of 5 recordings could not be transcribed" in done.stderr

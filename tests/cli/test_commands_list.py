@@ -1,9 +1,12 @@
 """`python -m asr_jax` lists every command and runs them."""
 
+import importlib
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import jax
 import pytest
 
 import asr_jax
@@ -14,7 +17,7 @@ PACKAGE = Path(asr_jax.__file__).parent
 
 def test_every_command_is_listed():
     modules = {path.stem for path in PACKAGE.glob("*.py") if "run_command(main)" in path.read_text()}
-    assert set(COMMANDS) == modules
+    assert set(COMMANDS) == {*modules, "observe.health", "observe.curves"}
     assert len(listing().splitlines()) == len(COMMANDS)
 
 
@@ -27,6 +30,19 @@ def test_without_arguments_the_list_is_printed(monkeypatch, capsys):
         run()
     assert ended.value.code == 2
     assert "pln is not a command; did you mean 'plan'?" in capsys.readouterr().err
+
+
+def test_the_console_command_runs_them():
+    scripts = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["asr-jax"].partition(":")
+    assert getattr(importlib.import_module(module), function) is run
+
+
+def test_the_versions(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["asr-jax", "--version"])
+    run()
+    versions = capsys.readouterr().out
+    assert versions.startswith(f"asr-jax {asr_jax.__version__}, jax {jax.__version__}, ")
 
 
 def test_a_command_is_run():

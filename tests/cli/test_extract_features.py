@@ -149,12 +149,12 @@ def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_
     copy = tmp_path / "cut.flac"
     copy.write_bytes((folder / "2.flac").read_bytes()[:3000])
     (shards / "a.jsonl").write_text((shards / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
-    with pytest.raises(RunError, match="1 utterances"):
+    with pytest.raises(RunError, match="rejected: 1 utterance;"):
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "0000-a.parquet", "0000-a.rejected.jsonl", "0001-b.parquet",
     ]  # fmt: skip
-    with pytest.raises(RunError, match="1 utterances"):  # also reported for existing files
+    with pytest.raises(RunError, match="rejected: 1 utterance;"):  # also reported for existing files
         extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
     rejected = json.loads((tmp_path / "out/0000-a.rejected.jsonl").read_text())
     assert (rejected["id"], rejected["location"]) == ("u2", str(copy))
@@ -234,6 +234,10 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
     assert [utterance.id for utterance in read_utterances([tmp_path / "f.parquet"])] == [
         "u0", "u1", "u2", "u0#2", "u1#2", "u2#2",
     ]  # fmt: skip
+    row = json.loads((folder / "audio.jsonl").read_text().splitlines()[0])
+    (folder / "again.jsonl").write_text(json.dumps(row | {"duration": row["duration"] + 0.1}) + "\n")
+    extract(folder, tmp_path / "d.parquet", "--input", str(folder / "again.jsonl"), "--max-samples", "1")
+    assert "1 utterances have another duration in the manifest than their audio" in capsys.readouterr().out
     extract(folder, tmp_path / "short.parquet", "--max-duration-s", "0.8")  # requested, so this is not an error
     assert "utterances are longer than --max-duration-s 0.8" in capsys.readouterr().out
     for option, value in (("--max-duration-s", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):

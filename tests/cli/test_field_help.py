@@ -48,6 +48,9 @@ def test_every_field_of_every_config_has_a_text():
         ("learning-rate", "--optim.schedule.peak-lr"),
         ("num_workers", "--data.workers"),  # a word of another system
         ("highest learning rate", "--optim.schedule.peak-lr"),
+        ("batch size", "--data.buckets.batch-seconds"),  # words of another system
+        ("trainer.max_epochs", "--training.num-epochs"),
+        ("seconds bucket", "--data.buckets.edges-s"),  # all words, in any order
     ],
 )
 def test_help_on_a_word(word, found, capsys):
@@ -57,6 +60,18 @@ def test_help_on_a_word(word, found, capsys):
     assert lines[0] == f"Settings with {word!r}:"
     assert any(line.startswith(f"  {found} ") for line in lines)
     assert len(lines) < 20
+
+
+def test_help_on_words_with_advice_or_within_others(capsys):
+    def help_lines(config, *words):
+        with pytest.raises(SystemExit):
+            parse_experiment(["--config", config, "--help", *words], prog="")
+        return capsys.readouterr().out.splitlines()
+
+    assert help_lines(CONFIG, "gpus") == ["gpus: all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them"]
+    assert not any("low-hz" in line for line in help_lines(CONFIG, "wer"))  # "lower" contains the word
+    assert help_lines(CONFIG, "peak", "lr")[1].startswith("  --optim.schedule.peak-lr ")
+    assert "in other configs" in help_lines(CONFIG, "spec_augment")[0]
 
 
 def test_help_on_an_unknown_word(capsys):

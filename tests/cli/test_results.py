@@ -56,7 +56,7 @@ def test_the_worst_utterances(capsys):
     found["sets"]["test"]["worst"] = [row | {"substitutions": 1, "deletions": 0, "insertions": 1}]
     show([found], by="source")
     output = capsys.readouterr().out
-    assert "test: 1 utterances with the most word errors:" in output
+    assert "test: 1 utterance with the most word errors:" in output
     assert "u7: S 1  D 0  I 1  of 3 words, /u7.wav" in output
     assert "ref" in output
 

@@ -49,7 +49,7 @@ def test_audio_and_pictures_before_and_after_each_augmentation(folder, tmp_path,
     given = ["--config", folder / "config.py", "--data", folder / "train.jsonl", "--out", tmp_path, "--num", 1,
              "--model.augment.1.max-db", "-5"]  # fmt: skip
     augment.main([str(word) for word in given])
-    assert "1 utterances" in capsys.readouterr().out
+    assert "1 utterance\n" in capsys.readouterr().out
     shown = sorted(path.name for path in tmp_path.iterdir())
     assert shown[0] == "0-u_0"
     assert json.loads((tmp_path / "about.json").read_text())["not shown"]["speeds"] == [1.0]
@@ -86,7 +86,7 @@ def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):
     out = tmp_path / "statistics.json"
     feature_statistics.main(["--preset", "rnnt", "--data", str(folder / "train.jsonl"), "--out", str(out)])
     output = capsys.readouterr()
-    assert "1 utterances could not be read" in output.out
+    assert "1 utterance could not be read" in output.out
     assert "3.flac" in output.err
     found = NormaliseByDataSet.of_json(out)
     front_end, values = PRESETS["rnnt"](), []

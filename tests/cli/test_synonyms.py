@@ -4,37 +4,137 @@ from pathlib import Path
 
 import pytest
 
-from asr_jax.cli.command_line import DECODING, field_flags, load_config, parse_experiment
-from asr_jax.cli.synonyms import MEANT, NO_SETTING, NOTES, meant_by
+from asr_jax.cli.command_line import load_config, named_fields, parse_experiment
+from asr_jax.cli.evaluate import EvaluateOptions
+from asr_jax.cli.recognition_options import parse_recognition
+from asr_jax.cli.synonyms import (
+    ADVICE,
+    MEANT,
+    NO_SETTING,
+    NOTES,
+    OPTIONS,
+    SETTINGS,
+    matching,
+    meant_by,
+    option_meant_by,
+)
+from asr_jax.cli.transcribe import TranscribeOptions
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import spellings
 
-CONFIG = str(Path(__file__).parents[2] / "configs" / "read_speech.py")
+CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIG = str(CONFIGS / "read_speech.py")
+FIELDS = {path.stem: named_fields(load_config(str(path))) for path in CONFIGS.glob("*.py")}
+
+
+def error_of(*arguments, config="read_speech"):
+    with pytest.raises(UserError) as error:
+        parse_experiment(["--config", str(CONFIGS / f"{config}.py"), *arguments], prog="")
+    return str(error.value)
 
 
 def test_every_suggested_setting_exists():
-    experiment = load_config(CONFIG)
-    flags = {*field_flags(experiment), *field_flags(experiment.primary_decoding, DECODING)}
-    assert set(MEANT.values()) <= flags
-    assert set(NOTES) <= flags
-    assert not {f"--{word}" for word in (*MEANT, *NO_SETTING)} & flags
-    assert len(MEANT) + len(NO_SETTING) > 50
+    everywhere = {field for fields in FIELDS.values() for field in fields}
+    assert [setting for setting in SETTINGS if not matching(setting, everywhere)] == []
+    assert {*NOTES} <= {*SETTINGS}
+    assert not {f"--{word}" for word in (*MEANT, *NO_SETTING)} & everywhere
+    assert not {*MEANT} & {*NO_SETTING}
+    assert len(MEANT) + len(NO_SETTING) > 700
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--lr", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
-        ("--batch_size", "did you mean --data.buckets.batch-seconds (seconds of audio of a batch, over all devices)?"),
-        ("--num-workers", "did you mean --data.workers?"),
-        ("--gpus", "--gpus is not a field: all devices that JAX sees are used"),
-        ("--trainer.max_epochs", "did you mean --training.num-epochs?"),
-    ],
-)
-def test_the_message(flag, message):
-    with pytest.raises(UserError) as error:
-        parse_experiment(["--config", CONFIG, flag, "1"], prog="")
-    assert message in str(error.value)
+@pytest.mark.parametrize("config", FIELDS)
+def test_no_config_suggests_a_setting_that_it_does_not_have(config):
+    """The words that users of most systems begin with have a suggestion in every config."""
+    fields = FIELDS[config]
+    for word in MEANT:
+        text = meant_by(f"--{word}", fields)
+        named = text.partition("did you mean ")[2].partition(" (")[0].rstrip("?").split(" or ")
+        assert "in other configs" in text or {*named} <= {*fields, "--config"}, (word, text)
+    for word in (
+        "lr", "learning-rate", "batch-size", "epochs", "max-epochs", "max-steps", "num-workers", "warmup-steps",
+        "weight-decay", "accumulate-grad-batches", "max-grad-norm", "precision", "train-manifest", "output-dir",
+        "init-from-nemo-model", "seed", "vocab-size", "max-duration", "save-total-limit", "logging-steps",
+    ):  # fmt: skip
+        known = word in ("epochs", "seed") or "did you mean" in meant_by(f"--{word}", fields)
+        assert known, word
+
+
+MESSAGES = [
+    ("--lr", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
+    ("--batch_size", "did you mean --data.buckets.batch-seconds (seconds of audio of a batch, over all devices)?"),
+    ("--num-workers", "did you mean --data.workers (0: threads of the training process read the audio)?"),
+    ("--gpus", "--gpus is not a field: all devices that JAX sees are used"),
+    ("--trainer.max_epochs", "did you mean --training.num-epochs?"),
+    ("--lr=1e-4", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
+    ("--Learning_Rate", "did you mean --optim.schedule.peak-lr?"),
+    ("model.optim.lr=1e-4", "model.optim.lr=1e-4 is not a field; did you mean --optim.schedule.peak-lr?"),
+    ("+trainer.precision=16", "+trainer.precision=16 is not a field; did you mean --training.precision (f32, "),
+    ("++exp_manager.exp_dir=x", "++exp_manager.exp_dir=x is not a field; did you mean --run-dir"),
+    ("optimization.lr=[0.1]", "did you mean --optim.schedule.peak-lr?"),
+    ("-b", "-b is not a field; did you mean --data.buckets.batch-seconds"),
+    ("optim.clip_at=3", "optim.clip_at=3 is not a flag; did you mean --optim.clip-at=3?"),
+    ("epochs=3", "epochs=3 is not a flag; did you mean --training.num-epochs=3?"),
+    ("--peak-lr", "--peak-lr is not a field; did you mean --optim.schedule.peak-lr?"),
+    ("--config-name", "--config-name is not a field; did you mean --config (a Python file of settings"),
+    (
+        "--spec-augment",
+        "it is --model.augment.*.num-freq-masks in other configs, and the classes of this",
+    ),
+]
+
+
+def test_the_messages():
+    """All are reported by one command."""
+    lines = error_of(*(part for flag, _ in MESSAGES for part in (flag, "1"))).splitlines()
+    assert lines[0].startswith(f"{len(MESSAGES)} settings of ")
+    for flag, message in MESSAGES:
+        assert any(message in line for line in lines), flag
+
+
+def test_suggestions_depend_on_the_config():
+    assert "did you mean --optim.schedule.warmup-updates" in error_of("--warmup-steps", "3")
+    assert "did you mean --optim.schedule.warmup-epochs?" in error_of("--warmup-steps", "3", config="zipformer_rust")
+    assert "did you mean --optim.schedule.warmup-share?" in error_of("--warmup-steps", "3", config="wav2vec2_finetune")
+    assert "did you mean --model.augment.1.num-freq-masks?" in error_of("--freq-masks", "2", config="zipformer")
+
+
+def test_a_value_is_not_taken_for_a_setting(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=3").mkdir()
+    found = parse_experiment(["--config", CONFIG, "--name", "epochs=3", "--data.train", "a", "lr=3"], prog="")
+    assert (found.name, found.data.train) == ("epochs=3", ("a", "lr=3"))
 
 
 def test_unknown_words_have_no_suggestion():
-    assert meant_by("--zebra") == ""
+    assert meant_by("--zebra", FIELDS["digits"]) == ""
+    assert meant_by("--model.zebra", FIELDS["digits"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        (EvaluateOptions, ["--lr", "3"], "--lr is not an option: --optim.schedule.peak-lr is a setting of training"),
+        (EvaluateOptions, ["--batch_size", "3"], "--batch-size is not an option: batches have the shapes of training"),
+        (EvaluateOptions, ["--test-manifest", "x"], "--test-manifest is not an option; did you mean --data?"),
+        (
+            EvaluateOptions,
+            ["--beam-size=3"],
+            "did you mean --decoding.search.beam-width?",
+        ),
+        (TranscribeOptions, ["--audio_dir", "x"], "--audio-dir is not an option: INPUT is given without a flag"),
+        (TranscribeOptions, ["model_path=x"], "model_path=x is not an option: RUN is given without a flag"),
+        (TranscribeOptions, ["--cuda"], "--cuda is not an option; did you mean --device?"),
+        (TranscribeOptions, ["ctc_decoding.beam.kenlm_path=x"], "did you mean --decoding.fusion.kenlm?"),
+    ],
+)
+def test_other_commands(kind, arguments, message):
+    with pytest.raises(UserError) as error:
+        parse_recognition(kind, arguments, prog="it", about="")
+    assert message in str(error.value)
+
+
+def test_every_suggested_option_exists():
+    known = {*spellings(EvaluateOptions), *spellings(TranscribeOptions), "AUDIO", "--text", *FIELDS["digits"]}
+    assert set(OPTIONS) <= known
+    assert option_meant_by("--beam", {"AUDIO"}) == ": alignment uses a known text and has no search"
+    assert all(ADVICE)

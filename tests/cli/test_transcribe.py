@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,7 +67,7 @@ def test_folders_in_every_format(run, folder, capsys):
     names = ["a.flac", "long.flac", "deep/b.wav"]
     assert [line.split("\t")[0] for line in lines] == [f"{audio}/{name}" for name in names]
     assert f"rejected {audio}/none.wav: not audio" in errors
-    assert "3 recordings, 11.3 s of 11.3 s of audio" in errors
+    assert "4 recordings: 3 transcribed, 1 rejected; 11.3 s of 11.3 s of audio" in errors
     texts = dict(line.split("\t") for line in lines)
     with pytest.raises(RunError):
         main([run, str(audio), "--format", "json"])
@@ -80,6 +81,30 @@ def test_folders_in_every_format(run, folder, capsys):
     assert [row[4] for row in rows] == [word for text in texts.values() for word in text.split()]
     with pytest.raises(UserError, match=r"4 recordings: expected --out FOLDER.* srt "):
         main([run, str(audio), "--format", "srt"])
+
+
+def test_durations_are_those_that_were_decoded(run, folder, capsys):
+    """In batches and in windows. Audio is used up to the manifest's duration, and differences are named."""
+    durations = [("a.flac", 0.8), ("deep/b.wav", 0.5), ("long.flac", 9.8), ("long.flac", 5.0), ("a.flac", 0.72)]
+    rows = [{"id": f"u{i}", "audio_path": name, "duration": length} for i, (name, length) in enumerate(durations)]
+    rows += [{"id": "gone", "audio_path": "long.flac", "duration": 12.0}]
+    manifest = jsonl(folder / "in/manifest.jsonl", *rows)
+    with pytest.raises(RunError, match="1 of 6 recordings"):
+        main([run, str(manifest), "--json"])
+    lines, errors = printed(capsys)
+    assert [json.loads(line)["duration"] for line in lines] == [0.7, 0.5, 9.5, 5.0, 0.7]
+    assert "u0: " + str(folder / "in/a.flac: shorter than its manifest says: 0.70 s of 0.80 s") in errors
+    assert "u1: " + str(folder / "in/deep/b.wav: longer than its manifest says: 1.10 s, of which 0.50 s") in errors
+    assert "u2: " + str(folder / "in/long.flac: shorter than its manifest says: 9.50 s of 9.80 s") in errors
+    assert "u3: " + str(folder / "in/long.flac: longer than its manifest says: 9.50 s, of which 5.00 s") in errors
+    assert "warning: 4 utterances have another duration in the manifest than their audio" in errors
+    assert "shorter than its manifest says: 9.50 s of 12.00 s; the file may be truncated" in errors
+    assert f"{manifest}: read as JSON (id, audio_path, duration)" in errors
+    computed = float(re.search(r"6 recordings, ([\d.]+) s of", errors)[1])
+    assert 16.4 <= computed <= 16.4 + 9.5  # with windows of the rejected recording
+    write(folder / "in/long5.flac", sound(9.5, seed=2)[: 5 * RATE])
+    main([run, str(folder / "in/long5.flac")])
+    assert printed(capsys)[0][0].split("\t")[1] == json.loads(lines[3])["text"]
 
 
 def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
@@ -100,8 +125,8 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     capsys.readouterr()
     main([run, str(folder / "in"), "--format", "vtt", "--out", str(out)])
     errors = printed(capsys)[1]
-    assert f"2 recordings are already in {out}" in errors
-    assert "1 recordings, 9.5 s" in errors
+    assert f"already in {out}: 2 recordings of 3 (--force overwrites)" in errors
+    assert "1 recording: 1 transcribed, 0 rejected; 9.5 s" in errors
     assert (out / "a.vtt").read_text() == "kept"
     assert not (out / "rejected.jsonl").exists()
     main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--force"])

@@ -30,6 +30,8 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
         steps(log, 20, 30, voided=2)  # update 20 is repeated
         log.write("warning", message="a checkpoint was refused")
         log.write("rejected", count=3, reasons={"too long": 2, "no such file": 1}, path="rejected.jsonl")
+        for count in (2, 3):
+            log.write("differing", count=count, files=["a.flac"], reason="longer …", path="rejected.jsonl")
         log.write("voided", update=25, count=2, updates=[24, 25], path="voided.jsonl")
         log.write("warning", update=25, detector="loss spike", message="…")
         log.write("warning", update=25, detector="not finite", message="…")
@@ -38,13 +40,18 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
         log.write("checkpoint_saved", update=30, path="checkpoints/30")
         log.write("run_complete", update=30, reason="all updates done")
         log.write("compile", rows=[], seconds=28.0)
-    ended, time, detectors, voided, rejected, best = health(path)
+    ended, time, detectors, voided, rejected, size, best = health(path)
     assert re.search(r"complete.*all updates done.*\b30 updates.*\b2 jobs", ended)
     assert re.search(r"0:01:00.*waiting 25 %.*host 25 %.*device 50 %.*waiting.*0:00:15.*compiling.*0:00:28", time)
     assert re.search(r"loss spike ×1 .*\b25\b.*not finite ×1 .*\b25\b.*other ×1", detectors)
     assert re.search(r"\b2\b.*voided\.jsonl.*\b0\b", voided)
-    assert re.search(r"\b3\b.*\b2 too long.*\b1 no such file.*rejected\.jsonl", rejected)
+    assert re.search(r"\b3\b.*\b2 too long.*\b1 no such file.*rejected\.jsonl; .*another duration.*: 5$", rejected)
     assert re.search(r"WER 20\.00 %.*\b30\b.*checkpoints/30", best)
+    assert re.fullmatch(r"size: [\d.]+ kB", size)
+    for update in (4, 30):
+        (tmp_path / "checkpoints" / str(update)).mkdir(parents=True)
+        (tmp_path / "checkpoints" / str(update) / "state").write_bytes(bytes(500_000))
+    assert re.fullmatch(r"size: 1 MB, of which checkpoints 1 MB \(after updates 4, 30\)", health(path)[5])
     main([str(tmp_path)])
     assert capsys.readouterr().out.splitlines() == health(path)
 
@@ -52,7 +59,7 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
 def test_a_run_that_has_hardly_begun(tmp_path):
     with EventLog(tmp_path / "events.jsonl") as log:
         log.write("run_start", run="r")
-    _, time, detectors, voided, rejected, best = health(tmp_path / "events.jsonl")
+    _, time, detectors, voided, rejected, _, best = health(tmp_path / "events.jsonl")
     assert not re.search(r"\d", time + detectors + rejected + best)
     assert re.findall(r"\d+", voided) == ["0", "0"]
 

@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from rich.console import Console
 
 from asr_jax.observe.events import EventLog
 from asr_jax.observe.progress import ProgressView, clock
@@ -214,6 +215,27 @@ def test_a_table_of_rows_with_different_keys():
     ]  # fmt: skip
     assert re.split(r"\s{2,}", first.strip()) == ["1.6 s", "1,024", "12.3 GFLOP", "5.10 %", "4.205", "-", "-"]
     assert re.split(r"\s{2,}", second.strip()) == ["long [x]", "8", "-", "-", "-", "-", "123,457"]
+
+
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_a_narrow_terminal_folds_texts_but_no_numbers(width):
+    stream = io.StringIO()
+    row = {"set": "/data/librispeech/train-clean-100.jsonl", "utterances": 28539, "epoch hours": 100.59, "share": 0.25}
+    print_table([row, row | {"set": "b"}], console=Console(file=stream, width=width, force_terminal=False))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for number in ("28,539", "100.6", "25.00"):
+        assert sum(number in line for line in lines) == 2
+    if width == 30:  # pairs of names and values
+        assert "utterances 28,539" in " ".join(lines)
+    else:
+        assert len([line for line in lines if "utterances" in line]) == 1  # a header
+
+
+def test_a_table_in_a_file_is_not_folded():
+    stream = io.StringIO()
+    print_table([{"set": "/long" * 100, "utterances": 1}], console=console_for(stream))
+    assert "/long" * 100 in stream.getvalue().splitlines()[2]
 
 
 def test_an_empty_table_is_its_title():

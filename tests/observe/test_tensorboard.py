@@ -1,12 +1,14 @@
 """TensorBoard files, read back."""
 
 import struct
+from pathlib import Path
 
 import numpy as np
+import pytest
 from tensorboardX.proto.event_pb2 import Event as TensorBoardEvent
 
 from asr_jax.observe.events import EventLog
-from asr_jax.observe.tensorboard import TensorBoard, scalar_tags, text_tags
+from asr_jax.observe.tensorboard import TensorBoard, command_for, scalar_tags, text_tags
 
 STEP = {
     "update": 10, "epoch": 1, "losses": {"total": 0.5, "ctc": 0.25}, "learning_rate": 1e-3,
@@ -78,3 +80,12 @@ def test_no_file_without_something_to_show(tmp_path):
     with EventLog(tmp_path / "events.jsonl", sinks=[TensorBoard(tmp_path / "tb")]) as log:
         log.write("run_start", run="a")
     assert not (tmp_path / "tb").exists()
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_command_that_shows_the_files(is_installed, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if is_installed else None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    command, _, missing = command_for(Path("my runs/a")).partition("  ")
+    assert command == "tensorboard --logdir 'my runs'"
+    assert missing == ("" if is_installed else "(missing: pip install 'asr-jax[tensorboard]')")

@@ -11,6 +11,7 @@ from support import ROOT, SHARED
 
 from asr_jax.audio.io import read_audio
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 
 READ_SPEECH = SHARED / "data/read_speech"
@@ -60,7 +61,10 @@ def test_counts_seconds_and_speakers_of_the_real_files(prepare, capsys, layout, 
         utterances = found[split]
         assert (len(utterances), len({utterance.speaker for utterance in utterances})) == (num, speakers)
         assert utterances.hours * 3600 == pytest.approx(seconds, abs=0.02)  # mp3 headers count 6 ms more
-        assert f"{split}.jsonl: {num} utterances, {seconds / 3600:.2f} h, {speakers} speakers" in output
+        assert (
+            f"{split}.jsonl: {counted(num, 'utterance')}, {seconds / 3600:.2f} h, {counted(speakers, 'speaker')}"
+            in output
+        )
         for utterance in utterances:
             assert len(read_audio(utterance.location)) / 16000 == pytest.approx(utterance.duration_s, abs=0.01)
 

@@ -13,7 +13,7 @@ from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.observe.events import EventLog
-from asr_jax.training.reporting import RejectedAudio
+from asr_jax.training.reporting import RejectedAudio, report_differing
 from tests.training.toy import toy_batch
 
 PLACES = ["/a.wav"] * 4 + [f"/long.wav#seconds={i}.0+1.0" for i in range(4, 20)]
@@ -60,3 +60,26 @@ def test_the_utterances_that_are_named() -> None:
     assert UTTERANCES.named(pairs) == {("u1", "/a.wav"), ("u5", PLACES[5])}
     assert UTTERANCES.select(np.array([7, 5, 2])).named(pairs) == {("u5", PLACES[5])}
     assert UTTERANCES.named(set()) == set()
+
+
+def test_utterances_of_another_duration_are_recorded_once(tmp_path: Path) -> None:
+    """Also after a restart, and if rejected.jsonl has them for another reason."""
+    differing = [Rejected(f"u{row}", PLACES[row], "shorter than its manifest says: …", "used") for row in (1, 2)]
+    (tmp_path / "rejected.jsonl").write_text(
+        json.dumps(Rejected("u1", PLACES[1], "removed characters", "used").to_json()) + "\n"
+    )
+    for _ in range(2):
+        with EventLog(tmp_path / "events.jsonl") as log:
+            unread = RejectedAudio(tmp_path, log, utterances=UTTERANCES, limit=5)
+            for entry in (differing[0], differing[0], differing[1]):
+                unread.add([LoadedBatch(toy_batch(), 0, (), (entry,))])
+                unread.flush()
+            report_differing(tmp_path, log, differing)  # as validation does
+    lines = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
+    assert [(line["id"], line["reason"][:7]) for line in lines] == [
+        ("u1", "removed"),
+        ("u1", "shorter"),
+        ("u2", "shorter"),
+    ]
+    events = [json.loads(line)["data"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(event["count"], event["files"]) for event in events] == [(1, ["/a.wav"]), (1, ["/a.wav"])]

@@ -111,7 +111,7 @@ def test_a_signal_saves_and_the_same_command_goes_on_exactly(manifests, unbroken
     assert found == code, output
     assert "Traceback" not in output
     assert f"{signals[0].name}: saved after update 1" in output
-    assert "1 updates in 1 job" in output
+    assert "1 update in 1 job" in output
     assert (folder / "curves.png").stat().st_size > 0
     (step,) = read_events(folder / "events.jsonl", "train_step")  # written although no line was due
     assert step["data"]["update"] == 1

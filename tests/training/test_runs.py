@@ -107,7 +107,8 @@ def test_live_and_averaged_weights_are_validated_and_the_run_is_reported(plain, 
     lines = health(plain / "events.jsonl")
     assert lines[0].startswith("ended: complete (all updates done); 4 updates in 1 job")
     assert [line.partition(":")[0] for line in lines[1:]] == [
-        "time in training", "detectors", "updates that changed nothing", "rejected utterances", "best checkpoint",
+        "time in training", "detectors", "updates that changed nothing", "rejected utterances", "size",
+        "best checkpoint",
     ]  # fmt: skip
     assert "updates that changed nothing: 0; programs compiled after the first update: 0" in lines
 
@@ -219,7 +220,7 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_
     settings = training(num_updates=9, validate_every=1, patience=1, keep_best=1, keep_last=1)
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
     assert train(run)["update"] == 2
-    assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validations"
+    assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validation"
     beam = CTCDecoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
     assert "--training.patience N" in train(run.with_decoding(replace(run.primary_decoding)))["already"]
     capsys.readouterr()
@@ -425,17 +426,29 @@ def test_unreadable_files_are_listed_and_counted(data, tmp_path):
     rows[0]["text"] += "é"
     rows[1]["audio_path"] += ".gone"
     rows[2]["audio_path"] = str(short)
+    rows[3]["duration"] += 0.1
+    validation = [json.loads(line) for line in Path(data.validation[0]).read_text().splitlines()]
+    for row in validation:
+        row["audio_path"] = str(Path(data.validation[0]).parent / row["audio_path"])
+    validation[0]["duration"] += 0.1
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in validation))
     manifest = tmp_path / "train.jsonl"
     manifest.write_text("\n".join(map(json.dumps, rows)) + '\n{"audio_path": "cut\n')
     settings = training(num_updates=0, num_epochs=2.0)
     letters = TokenizerSettings(normaliser="english_letters.v1")
     data = replace(data, train=(str(manifest),), tokenizer=letters, max_removed_share=0.05)
+    data = replace(data, validation=(str(tmp_path / "validation.jsonl"),))
     train(experiment(data, tmp_path / "run", training=settings))
     lines = [json.loads(line) for line in (tmp_path / "run/rejected.jsonl").read_text().splitlines()]
     rejected = [line for line in lines if line["stage"] != "used"]
-    assert [(line["id"], line["value"]) for line in lines if line["stage"] == "used"] == [(rows[0]["id"], "é")]
+    of_used = [line for line in lines if line["stage"] == "used"]
+    assert [(line["id"], line["value"]) for line in of_used if "value" in line] == [(rows[0]["id"], "é")]
+    differing = {line["id"]: line["reason"] for line in of_used if "value" not in line}
+    assert differing.keys() == {rows[3]["id"], validation[0]["id"]}
+    assert all(reason.startswith("shorter than its manifest says: ") for reason in differing.values())
+    assert sum(event["count"] for event in events(tmp_path / "run", "differing")) == 2
     warning = next(event for event in events(tmp_path / "run", "warning") if event["detector"] == "removed_characters")
-    assert "'é' (LATIN SMALL LETTER E WITH ACUTE): 1 times in 1 text" in warning["message"]
+    assert "'é' (LATIN SMALL LETTER E WITH ACUTE): 1 time in 1 text" in warning["message"]
     assert sorted(entry["location"] for entry in rejected) == sorted(
         [rows[1]["audio_path"], str(short), f"{manifest}:{len(rows) + 1}"]
     )

@@ -169,11 +169,13 @@ def sets(recognition: Recognition, system: System, options: InferenceOptions) ->
         Figures of each set, keyed by its manifest.
     """
     from asr_jax.cli.benchmark.recognising import recognise_set
+    from asr_jax.data.manifests.readers.base import ReadOptions
     from asr_jax.data.manifests.reading import read_utterances
 
-    found = {}
+    how, found = ReadOptions(allow_pipes=options.allow_pipes), {}
     for manifest in options.data:
-        data = system.plan(read_utterances([manifest], role="validation"), batch_seconds=options.batch_seconds)
+        utterances = read_utterances([manifest], role="validation", options=how)
+        data = system.plan(utterances, batch_seconds=options.batch_seconds)
         found[manifest] = recognise_set(recognition, data, workers=options.workers, threads=options.threads)
     return found
 

@@ -51,6 +51,9 @@ class Data:
     """Maximum number of validation utterances of all sets together, evenly spread over them. 0: all."""
     check_all: bool = False
     """Whether the audio of all utterances is opened before training, instead of some of each input."""
+    allow_pipes: bool = False
+    """Whether commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp, are run to read the
+    audio: without a shell, and only programs that decode audio. If not, such utterances are rejected."""
     trim_db: float = 0.0
     """Threshold for trimming silence at both ends of training utterances, in dB below their loudest part. 0: no
     trimming. 60 is QuartzNet's."""
@@ -131,6 +134,8 @@ class Sets:
     """Whether the validation set is a part of the given training set."""
     names: tuple[str, ...] = ()
     """Names of the validation sets, by their number in `columns.input_of`. Empty for a split one, which is one set."""
+    validation_paths: tuple[str, ...] = ()
+    """Paths that the validation set is read from, in the order of `Columns.input_of`."""
 
 
 def read_sets(data: Data, *, seed: int) -> Sets:
@@ -146,7 +151,10 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     if validation is None:
         validation = _read(data, validation_inputs, options)
     validation = _some(validation, data.max_validation_samples)
-    return Sets(train, validation, is_split=not validation_of, names=set_names(validation_of))
+    return Sets(
+        train, validation, is_split=not validation_of, names=set_names(validation_of),
+        validation_paths=validation_of or data.train,
+    )  # fmt: skip
 
 
 def read_training(data: Data, *, seed: int) -> Utterances:
@@ -161,7 +169,7 @@ def read_training(data: Data, *, seed: int) -> Utterances:
 
 
 def _options(data: Data) -> ReadOptions:
-    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none")
+    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none", allow_pipes=data.allow_pipes)
 
 
 def _read_training(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected
@@ -74,12 +75,12 @@ class Removed:
     def lines(self) -> list[str]:
         """One line for each of the most frequent parts: its occurrences, and an utterance as an example."""
         shown = [
-            f"  {each.description}: {each.number:,} times in {each.texts:,} text{'s' * (each.texts != 1)}, by {each.by}"
+            f"  {each.description}: {counted(each.number, 'time')} in {counted(each.texts, 'text')}, by {each.by}"
             f"; for example in {each.id}: {each.text[:100]!r}"
             for each in self.spoken[:SHOWN]
         ]
         more = len(self.spoken) - SHOWN
-        return shown + ([f"  and {more} other character{'s' * (more > 1)}"] if more > 0 else [])
+        return shown + ([f"  and {counted(more, 'other character')}"] if more > 0 else [])
 
     def to_json(self) -> dict[str, Any]:
         """`share`, and under `characters` each removed part with its occurrences and its first text."""
@@ -94,7 +95,8 @@ class Removed:
         return [
             Rejected(
                 each.id, each.location,
-                f"character removed by {each.by}, {each.number} times in {each.texts} texts, first in {each.text!r}",
+                f"character removed by {each.by}, {counted(each.number, 'time')} in {counted(each.texts, 'text')}, "
+                f"first in {each.text!r}",
                 "used", each.part,
             )
             for each in self.parts
@@ -165,8 +167,9 @@ def check_removed(removed: Removed, *, limit: float, what: str) -> None:
 def share_removed(removed: Removed, what: str) -> str:
     """Returns a sentence with the share of removed characters of a set."""
     number = sum(each.number * len(each.part) for each in removed.spoken)
+    share, are = f"{100 * removed.share:.2g} %", "is" if number == 1 else "are"
     return (
-        f"{number:,} of {removed.num_chars:,} characters ({100 * removed.share:.2g} %) of the {what} texts are removed "
+        f"{number:,} of {removed.num_chars:,} characters ({share}) of the {what} texts {are} removed "
         "by the normaliser or the vocabulary"
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from asr_jax.audio.io import AudioError, probe
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import Entries
@@ -123,7 +124,7 @@ def write_splits(out: Path, found: Mapping[str, Sequence[Utterance]], rejected: 
         write_manifest(path, utterances)
         hours = sum(utterance.duration_s for utterance in utterances) / 3600
         speakers = len({utterance.speaker for utterance in utterances})
-        print(f"{path}: {len(utterances)} utterances, {hours:.2f} h, {speakers} speakers")
+        print(f"{path}: {counted(len(utterances), 'utterance')}, {hours:.2f} h, {counted(speakers, 'speaker')}")
     path = out / "rejected.jsonl"
     path.unlink(missing_ok=True)
     if rejected:

@@ -76,6 +76,7 @@ def extract(
     max_duration_s: float,
     max_samples: int = 0,
     workers: int = 0,
+    allow_pipes: bool = False,
 ) -> int:
     """Writes the frames of all utterances of some inputs to one file.
 
@@ -89,6 +90,7 @@ def extract(
         max_duration_s: Maximum duration of an utterance in seconds.
         max_samples: Maximum number of utterances of each input, from its start. 0: all.
         workers: Number of processes that read audio. 0: threads of this process read it.
+        allow_pipes: Whether commands in the place of files are run.
 
     Returns:
         Number of rejected utterances, without those that are outside of a limit.
@@ -96,7 +98,8 @@ def extract(
     Raises:
         UserError: If no utterance is left, if the file has other features, or if another process is writing it.
     """
-    index, rejections = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples)
+    options = ReadOptions(texts_may_lack=tokenizer is None, allow_pipes=allow_pipes)
+    index, rejections = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples, options)
     digest = _digest(extractor.made_of, index, tokenizer, rejections.entries)
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
     if _is_done(out, digest):
@@ -114,19 +117,31 @@ def extract(
     lines = rejected_path.read_text(encoding="utf-8").splitlines() if rejected_path.exists() else []
     if not lines:
         rejected_path.unlink(missing_ok=True)
-    unread = [entry for entry in map(json.loads, lines) if entry.get("limit") is None]
-    if num_filtered := len(lines) - len(unread):
+    entries = list(map(json.loads, lines))
+    num_filtered = sum(entry.get("limit") is not None for entry in entries)
+    num_differing = sum(entry.get("stage") == "used" for entry in entries)
+    if num_differing:
+        print(
+            f"{out}: {num_differing} utterances have another duration in the manifest than their audio; they are "
+            f"listed in {rejected_path} (stage used)"
+        )
+    if num_filtered:
         print(
             f"{out}: {num_filtered} utterances are longer than --max-duration-s {max_duration_s:g}; they are listed in "
             f"{rejected_path}"
         )
-    return len(unread)
+    return len(entries) - num_filtered - num_differing
 
 
 def _index(
-    paths: Sequence[str], front_end: FrontEnd, tokenizer: Tokenizer | None, max_duration_s: float, max_samples: int
+    paths: Sequence[str],
+    front_end: FrontEnd,
+    tokenizer: Tokenizer | None,
+    max_duration_s: float,
+    max_samples: int,
+    options: ReadOptions,
 ) -> tuple[Index, Rejections]:
-    utterances = read_utterances(paths, options=ReadOptions(texts_may_lack=tokenizer is None))
+    utterances = read_utterances(paths, options=options)
     if max_samples:
         input_of = utterances.columns.input_of[utterances.rows]
         first = np.searchsorted(input_of, input_of)  # utterances are in the order of the inputs
@@ -230,9 +245,9 @@ def _write_part(part: Path, index: Index, batches: Iterator[LoadedBatch], num_ro
 def _features(
     batches: Iterator[LoadedBatch], extractor: Extractor, rejected: list[Rejected]
 ) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
-    """Yields frames by row of the index. Utterances that cannot be read are added to `rejected`."""
+    """Yields frames by row of the index. Utterances that cannot be read or have another duration go to `rejected`."""
     for loaded in batches:
-        rejected += loaded.rejected
+        rejected += [*loaded.rejected, *loaded.differing]
         assert loaded.batch.audio is not None, "expected an index of audio"
         frames = extractor.compute(loaded.batch.audio, loaded.batch.lengths)
         values, lengths = np.asarray(frames.values, extractor.dtype), np.asarray(frames.lengths)

@@ -20,19 +20,13 @@ from asr_jax.core.batch import Batch
 from asr_jax.data.batching.batch_plan import PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.index import Index
+from asr_jax.data.manifests.durations import difference, tolerated_s
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Rejected
 
 SHARED_FROM = 1 << 16
 """Size in bytes from which arrays of a worker are sent through shared memory. Smaller arrays are faster to send than
 shared memory is to create and remove: if all arrays are shared, workers read a tenth less."""
-
-# Tolerated difference between the duration in the manifest and a shorter signal. If the difference exceeds both limits,
-# a part of the signal is missing.
-SLACK_S, SLACK_SHARE = 0.5, 0.1
-# Tolerated difference between the duration in the manifest and a longer signal, because durations are rounded. If the
-# difference exceeds both limits, the utterance is the part of the signal up to the duration.
-LONGER_S, LONGER_SHARE = 0.05, 0.01
 
 
 @dataclass(frozen=True)
@@ -43,8 +37,8 @@ class LoadedBatch:
     position: int
     rejected: tuple[Rejected, ...]
     """Utterances whose audio is missing, damaged or too short; their rows have weight 0."""
-    cut: tuple[Rejected, ...] = ()
-    """Utterances whose audio is longer than the manifest's duration and is used up to it."""
+    differing: tuple[Rejected, ...] = ()
+    """Utterances whose audio has another duration than in the manifest. Longer audio is used up to that duration."""
 
 
 @runtime_checkable
@@ -81,32 +75,29 @@ class BatchSource:
         tokens = np.zeros((num_rows, bucket.num_tokens), np.int32)
         lengths, token_lengths = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         weights = np.zeros(num_rows, np.float32)
-        rejected, cut = [], []
+        rejected, differing = [], []
         for i in np.flatnonzero(planned.rows >= 0):
             row = int(planned.rows[i])
             location = columns.locations.text(int(utterances.rows[row]))  # building the Utterance takes 3 % of the time
             try:
                 length = int(self._index.lengths[row])
-                signal, whole_s = self._read(location, float(planned.speeds[i]), length, bucket.length)
+                signal, differs = self._read(location, float(planned.speeds[i]), length, bucket.length)
             except AudioError as error:
                 rejected.append(Rejected(utterances[row].id, location, error.reason, "audio"))
                 continue
-            if whole_s:
-                reason = (
-                    f"longer than its manifest says: {whole_s:.2f} s, of which {length / scale.per_s:.2f} s are used"
-                )
-                cut.append(Rejected(utterances[row].id, location, reason, "used"))
+            if differs:
+                differing.append(Rejected(utterances[row].id, location, differs, "used"))
             labels = self._index.labels_of(row)
             signals[i, : len(signal)], lengths[i] = signal, len(signal)
             tokens[i, : len(labels)], token_lengths[i] = labels, len(labels)
             weights[i] = 1
         audio, features = (None, signals) if scale.of_features else (signals, None)
         batch = Batch(audio, features, lengths, tokens, token_lengths, weights, planned.rows)
-        return LoadedBatch(batch, int(position), tuple(rejected), tuple(cut))
+        return LoadedBatch(batch, int(position), tuple(rejected), tuple(differing))
 
     def _read(
         self, location: str, speed: float, length: int, room: int
-    ) -> tuple[Int16[np.ndarray, " S"] | Float32[np.ndarray, "T F"], float]:
+    ) -> tuple[Int16[np.ndarray, " S"] | Float32[np.ndarray, "T F"], str]:
         """Reads samples or features of an utterance.
 
         A duration without an offset is that of the part from the beginning of the file, as in NeMo. Audio is cut after
@@ -119,35 +110,25 @@ class BatchSource:
             room: Length of the bucket, in samples or frames.
 
         Returns:
-            The signal, and the duration of the whole audio in seconds if it was cut; 0 if it was not.
+            The signal, and the difference between its duration and the manifest's; empty if it is tolerated.
 
         Raises:
-            AudioError: If there are considerably fewer samples than `length / speed`, more features than `room`, or
-                they cannot be read.
+            AudioError: If there are considerably fewer samples than `length`, more features than `room`, or they cannot
+                be read.
         """
-        scale = self._index.scale
-        place = Location.parse(location)
-        signal = place.features() if scale.of_features else place.audio(rate_hz=int(scale.per_s), speed=speed)
-        more = len(signal) * speed - length
-        if not scale.of_features and more > max(LONGER_S * scale.per_s, LONGER_SHARE * length):
-            return signal[: min(round(length / speed), room)], len(signal) * speed / scale.per_s
-        if not scale.of_features:
-            signal = signal[:room]
-        if len(signal) > room:
-            raise AudioError(
-                location,
-                f"longer than its manifest says: {len(signal) / scale.per_s:.2f} s where its bucket has room for "
-                f"{room / scale.per_s:.2f} s; correct the duration in the manifest",
-            )
-        missing = length / speed - len(signal)
-        if missing > max(SLACK_S * scale.per_s, SLACK_SHARE * length / speed):
-            raise AudioError(
-                location,
-                f"shorter than its manifest says: {len(signal) / scale.per_s:.2f} s of "
-                f"{length / speed / scale.per_s:.2f} s; the file may be truncated: copy it again, or correct the "
-                "duration in the manifest",
-            )
-        return signal, 0.0
+        scale, place = self._index.scale, Location.parse(location)
+        if scale.of_features:
+            features = place.features()
+            if len(features) > room:
+                raise AudioError(
+                    location, f"{len(features)} frames where its bucket has room for {room}; correct the manifest"
+                )
+            return features, ""
+        samples = place.audio(rate_hz=int(scale.per_s), speed=speed)
+        there_s, duration_s = len(samples) * speed / scale.per_s, length / scale.per_s
+        is_longer = there_s - duration_s > tolerated_s(duration_s)
+        used = min(round(length / speed), room) if is_longer else room
+        return samples[:used], difference(there_s, duration_s, place)
 
 
 @contextmanager
@@ -210,7 +191,7 @@ class _PlainSource:
         return {
             "arrays": vars(loaded.batch), "position": loaded.position,
             "rejected": tuple((each.id, each.location, each.reason) for each in loaded.rejected),
-            "cut": tuple((each.id, each.location, each.reason) for each in loaded.cut),
+            "differing": tuple((each.id, each.location, each.reason) for each in loaded.differing),
         }  # fmt: skip
 
 
@@ -220,8 +201,8 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
     if copy:
         arrays = {name: None if array is None else np.array(array) for name, array in arrays.items()}
     rejected = tuple(Rejected(name, where, reason, "audio") for name, where, reason in plain["rejected"])
-    cut = tuple(Rejected(name, where, reason, "used") for name, where, reason in plain["cut"])
-    return LoadedBatch(Batch(**arrays), plain["position"], rejected, cut)
+    differing = tuple(Rejected(name, where, reason, "used") for name, where, reason in plain["differing"])
+    return LoadedBatch(Batch(**arrays), plain["position"], rejected, differing)
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:

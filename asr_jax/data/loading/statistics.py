@@ -16,6 +16,7 @@ from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import build_index, scale_of
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.progress import with_bar
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.data.manifests.utterances import Rejected
 
@@ -33,7 +34,7 @@ def before_normalisation(front_end: FrontEnd) -> FrontEnd:
 
 
 def bin_statistics(
-    paths: Sequence[str], front_end: FrontEnd, *, max_hours: float = 0.0, workers: int = 0
+    paths: Sequence[str], front_end: FrontEnd, *, max_hours: float = 0.0, workers: int = 0, allow_pipes: bool = False
 ) -> tuple[NormaliseByDataSet, int, list[Rejected]]:
     """Statistics of each bin over all frames, summed in float64.
 
@@ -42,15 +43,17 @@ def bin_statistics(
         front_end: Front-end that computes the bins.
         max_hours: Approximate amount of audio in hours, spread evenly over the set. 0: all.
         workers: Number of processes that read audio. 0: threads of this process read it.
+        allow_pipes: Whether commands in the place of files are run.
 
     Returns:
-        Normalisation with the statistics, number of frames, and utterances that could not be read.
+        Normalisation with the statistics, number of frames, and utterances that could not be read or have another
+        duration than in the manifest (stage `used`).
 
     Raises:
         UserError: If there are ready features, if no audio can be read, or if a bin is constant.
     """
     front_end = before_normalisation(front_end)
-    utterances = read_utterances(paths)
+    utterances = read_utterances(paths, options=ReadOptions(allow_pipes=allow_pipes))
     if utterances.columns.num_frames[utterances.rows].any():
         raise UserError(f"{', '.join(paths)}: contains ready features; expected audio as input of the front-end")
     build = partial(
@@ -72,7 +75,7 @@ def bin_statistics(
     rejected: list[Rejected] = []
     with open_batches(BatchSource(index, plan), stop=num, workers=workers) as batches:
         for loaded in with_bar(batches, num, "batches"):
-            rejected += loaded.rejected
+            rejected += [*loaded.rejected, *loaded.differing]
             frames = compute(loaded.batch.audio, loaded.batch.lengths)
             values, lengths = np.asarray(frames.values, np.float64), np.asarray(frames.lengths)
             for row in np.flatnonzero(loaded.batch.weights):

@@ -12,11 +12,13 @@ from asr_jax.audio.io import AudioError
 from asr_jax.audio.pyav import SUFFIXES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import unique
-from asr_jax.data.manifests.inputs import READERS, local_input
-from asr_jax.data.manifests.locations import Location, local_path
+from asr_jax.data.manifests.inputs import READERS, described, local_input
+from asr_jax.data.manifests.locations import Location, local_location
+from asr_jax.data.manifests.pipes import is_pipe
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
+from asr_jax.data.manifests.readers.json_lines import is_json
 from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.reading import read_once
 from asr_jax.data.manifests.utterances import Rejected, Utterance
@@ -32,7 +34,9 @@ MAGIC = re.compile(
 """First bytes of audio files: wav, flac, ogg and opus, mp3, sph, aiff, au, caf, webm, m4a."""
 
 
-def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder: str) -> list[Utterance | Rejected]:
+def listed(
+    inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder: str, allow_pipes: bool = False
+) -> list[Utterance | Rejected]:
     """Lists the recordings of all inputs in order. Only recordings of manifests have durations.
 
     Ids are file names, paths relative to a folder, lines of lists, and ids of manifests. Repeated ids get `#2`, `#3` ….
@@ -44,19 +48,30 @@ def listed(inputs: Iterable[str], *, read_stdin: Callable[[int], bytes], folder:
     - a list (`.txt`, `.lst`, `.list`) with one path per line, relative to the list or otherwise to the current folder;
     - a manifest or folder of any format that `read_utterances` supports, with or without texts;
     - a glob pattern;
+    - a command with `|` at its end, also in a list, if commands are allowed;
     - `-`, standard input: audio if it begins with the first bytes of an audio file, otherwise one path per line.
 
     Args:
         inputs: Inputs as given by the user.
         read_stdin: Returns up to the given number of bytes of standard input; -1: all.
         folder: Folder for audio that is contained in tables or read from standard input.
+        allow_pipes: Whether commands in the place of files are run.
 
     Raises:
         UserError: If a manifest, a list or standard input cannot be read, or if a folder is empty.
     """
-    entries = [entry for number, given in enumerate(inputs) for entry in _of(given, read_stdin, f"{folder}/{number}")]
+    options = ReadOptions(texts_may_lack=True, allow_pipes=allow_pipes)
+    entries = [
+        entry for number, given in enumerate(inputs) for entry in _of(given, read_stdin, f"{folder}/{number}", options)
+    ]
     names = unique([entry.id for entry in entries])
     return [replace(entry, id=name) for entry, name in zip(entries, names, strict=True)]
+
+
+def formats(inputs: Iterable[str], options: ReadOptions) -> list[str]:
+    """Describes the inputs that are read as manifests or data folders, one line each."""
+    local = [local_input(given) for given in inputs if given != STDIN and not is_pipe(given)]
+    return described([given for given in local if _is_set(given, options)], "validation", options)
 
 
 def read_stdin(num_bytes: int) -> bytes:
@@ -81,24 +96,40 @@ def with_durations(entries: Iterable[Utterance | Rejected]) -> list[Utterance | 
     return in_threads(_measured, list(entries), "durations")
 
 
-def _of(given: str, read_stdin: Callable[[int], bytes], unpack_to: str) -> Iterator[Utterance | Rejected]:
+def _of(
+    given: str, read_stdin: Callable[[int], bytes], unpack_to: str, options: ReadOptions
+) -> Iterator[Utterance | Rejected]:
     given = local_input(given)
     if given == STDIN:
-        yield from _of_stdin(read_stdin, f"{unpack_to}.audio")
-    elif given.lower().endswith(LISTS) and os.path.isfile(given):
-        yield from _of_list(given, unpack_to)
+        yield from _of_stdin(read_stdin, f"{unpack_to}.audio", options)
+    elif is_pipe(given):
+        yield from _of_line(given, (os.curdir,), unpack_to, options)
+    elif _is_list(given):
+        yield from _of_list(given, unpack_to, options)
     elif os.path.isdir(given):
-        yield from _of_folder(given, unpack_to)
+        yield from _of_folder(given, unpack_to, options)
     elif not os.path.exists(given) and (found := sorted(glob.glob(given, recursive=True))):
         for number, path in enumerate(found):
-            yield from _of(path, read_stdin, f"{unpack_to}.{number}")
-    elif any(reader.matches(given) for reader in READERS if reader is not FOLDER):
-        yield from _of_manifest(given, unpack_to)
+            yield from _of(path, read_stdin, f"{unpack_to}.{number}", options)
+    elif _is_set(given, options):
+        yield from _of_manifest(given, unpack_to, options)
     else:
         yield _audio(given)
 
 
-def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Utterance | Rejected]:
+def _is_list(path: str) -> bool:
+    return path.lower().endswith(LISTS) and os.path.isfile(path) and not is_json(path)
+
+
+def _is_set(path: str, options: ReadOptions) -> bool:
+    """Whether a path is a manifest, or a folder that is read as a data set: Kaldi's, or one without audio."""
+    if os.path.isdir(path):
+        return KALDI.matches(path) or not any(name.lower().endswith(IN_FOLDERS) for name in options.walk(path))
+    is_there = os.path.exists(path) and not _is_list(path)
+    return is_there and any(reader.matches(path) for reader in READERS if reader is not FOLDER)
+
+
+def _of_stdin(read_stdin: Callable[[int], bytes], path: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
     """Utterances of standard input.
 
     Audio is copied to a file first, because libsndfile seeks and a pipe cannot.
@@ -110,7 +141,7 @@ def _of_stdin(read_stdin: Callable[[int], bytes], path: str) -> Iterator[Utteran
         with io.TextIOWrapper(io.BytesIO(start + read_stdin(-1)), errors="surrogateescape") as lines:
             for number, line in enumerate(lines):
                 if line.strip():
-                    yield from _of_line(line.rstrip("\r\n"), (os.curdir,), f"{path}.{number}")
+                    yield from _of_line(line.rstrip("\r\n"), (os.curdir,), f"{path}.{number}", options)
         return
     with open(path, "wb") as file:
         file.write(start)
@@ -125,7 +156,7 @@ def _renamed(path: str) -> str:
     return f"{path}.m4a"
 
 
-def _of_list(path: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
+def _of_list(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
@@ -135,13 +166,14 @@ def _of_list(path: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
         raise UserError(f"{path} is empty: expected a path per line")
     for number, line in enumerate(lines):
         if line.strip():
-            yield from _of_line(line, (os.path.dirname(path) or os.curdir, os.curdir), f"{unpack_to}.{number}")
+            roots = os.path.dirname(path) or os.curdir, os.curdir
+            yield from _of_line(line, roots, f"{unpack_to}.{number}", options)
 
 
-def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Utterance | Rejected]:
-    """Utterances of a line of a list: an audio file or a folder of audio."""
+def _of_line(line: str, roots: tuple[str, ...], unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
+    """Utterances of a line of a list: an audio file, a folder of audio or a command."""
     try:
-        where = Location.parse(local_path(line))
+        where = Location.parse(local_location(line, allow_pipes=options.allow_pipes))
     except ValueError as error:
         yield Rejected(line, line, str(error))
         return
@@ -149,23 +181,21 @@ def _of_line(line: str, roots: tuple[str, ...], unpack_to: str) -> Iterator[Utte
     path = next(filter(os.path.exists, there), where.path)
     path = path if os.path.isabs(where.path) else os.path.normpath(path)
     if os.path.isdir(path):
-        yield from (replace(entry, id=os.path.join(line, entry.id)) for entry in _of_folder(path, unpack_to))
+        yield from (replace(entry, id=os.path.join(line, entry.id)) for entry in _of_folder(path, unpack_to, options))
     else:
         yield _audio(str(replace(where, path=path)), name=line)
 
 
-def _of_folder(folder: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
+def _of_folder(folder: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
     """All audio files in a folder, with relative paths as ids. If there are none, the folder is read as a data set."""
-    is_set = KALDI.matches(folder)
-    paths = [] if is_set else [path for path in ReadOptions().walk(folder) if path.lower().endswith(IN_FOLDERS)]
-    if paths:
-        yield from (_audio(path, name=os.path.relpath(path, folder)) for path in paths)
+    if _is_set(folder, options):
+        yield from _of_manifest(folder, unpack_to, options)
     else:
-        yield from _of_manifest(folder, unpack_to)
+        paths = (path for path in options.walk(folder) if path.lower().endswith(IN_FOLDERS))
+        yield from (_audio(path, name=os.path.relpath(path, folder)) for path in paths)
 
 
-def _of_manifest(path: str, unpack_to: str) -> Iterator[Utterance | Rejected]:
-    options = ReadOptions(texts_may_lack=True)
+def _of_manifest(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
     utterances = read_once([path], role="validation", unpack_to=unpack_to, options=options)
     yield from utterances
     yield from utterances.rejected

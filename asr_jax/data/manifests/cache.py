@@ -16,14 +16,14 @@ from typing import Any
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.environment import CACHES
-from asr_jax.core.files import write_whole
+from asr_jax.core.files import is_free, write_whole
 from asr_jax.data.manifests.columns import Columns, load_columns, save_columns
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import Measured
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
-VERSION = 5
+VERSION = 6
 """Version of the readers and the columns. With another version, everything is read again."""
 CACHE = "ASR_JAX_INDEX_CACHE"
 """Environment variable for the folder of the cache. Not set: the user's cache folder."""
@@ -32,10 +32,11 @@ UNUSED_DAYS = 30
 """Days after which unused columns of other data are removed."""
 REPLACED_DAYS = 1
 """Days after which replaced columns (of the same inputs before a change) and files of killed processes are removed."""
-_PLACE = re.compile("[0-9a-f]{24}")
+PLACE = re.compile("[0-9a-f]{24}")
+"""Names of the folders of inputs in the cache."""
 _held: dict[Path, int] = {}
 """Open folders of columns that this process uses, or may start worker processes with. They are locked for
-`_is_free`."""
+`is_free`."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
         trim_db: Threshold of trimming in dB.
         options: Options of reading.
     """
-    digest = hashlib.sha256(f"{VERSION} {trim_db}{' texts may lack' if options.texts_may_lack else ''}".encode())
+    how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes
+    digest = hashlib.sha256(f"{VERSION} {trim_db}{how}".encode())
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
         for name in reader.files(path, options):
@@ -162,23 +164,70 @@ def _tidy(place: Path, folder: Path, of: Any) -> None:
 
     `folder` contains the columns that were just written to `place`, and `of` the paths of their inputs.
     """
-    for other in filter(lambda path: _PLACE.fullmatch(path.name), place.parent.iterdir()):
+    for other in filter(lambda path: PLACE.fullmatch(path.name), place.parent.iterdir()):
         stale = [path for path in other.glob("*.partial") if _age_days(path) > REPLACED_DAYS]
         if other == place:
             replaced = set(place.glob("columns-*")) - {folder}
-            stale += [path for path in replaced if _age_days(path) > REPLACED_DAYS and _is_free(path)]
+            stale += [path for path in replaced if _age_days(path) > REPLACED_DAYS and is_free(path)]
         elif _age_days(other) > (REPLACED_DAYS if _inputs(other) == of else UNUSED_DAYS):
-            stale = [other] if all(map(_is_free, other.glob("columns-*"))) else stale
+            stale = [other] if all(map(is_free, other.glob("columns-*"))) else stale
         for path in stale:
             with suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _inputs(place: Path) -> Any:
+def inputs_of(place: Path) -> list[str]:
+    """Paths of the inputs whose columns a folder has. Empty if it is unfinished or damaged."""
+    inputs = _inputs(place)
+    return list(map(str, inputs)) if isinstance(inputs, list) else []
+
+
+def foreign_files(place: Path) -> list[Path]:
+    """Files in the folder of some inputs that this module does not write."""
+    known = re.compile(r"meta\.json|columns-\w+|unpacked\.bytes|.*\.(partial|unfinished|removed)")
+    of_columns = re.compile(r".*\.(npy|json|partial|unfinished)|(labels|tokenizer)-[\w-]+|\.partial-\w+")
+    return [path for path in place.iterdir() if path.is_symlink() or not known.fullmatch(path.name)] + [
+        path
+        for columns in place.glob("columns-*")
+        for path in columns.iterdir()
+        if path.is_symlink() or not of_columns.fullmatch(path.name)
+    ]
+
+
+def user_of(place: Path) -> str:
+    """Why the columns of some inputs must not be removed. Empty if no process uses or writes them."""
+    if not all(map(is_free, place.glob("columns-*"))):
+        return "in use"
+    named = _meta(place).get("columns")
+    unfinished = [path for path in place.iterdir() if path.name not in (META, UNPACKED, named)]
+    return "being written" if any(_age_days(path) < REPLACED_DAYS for path in unfinished) else ""
+
+
+def remove_place(place: Path) -> bool:
+    """Removes the columns of some inputs unless a process uses them; returns whether they were removed."""
+    hidden = place / f"{META}.removed"
     try:
-        return json.loads((place / META).read_text(encoding="utf-8"))["of"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        if (place / META).exists():
+            os.replace(place / META, hidden)  # no other process takes the columns from now on
+        if not all(map(is_free, place.glob("columns-*"))):
+            os.replace(hidden, place / META)
+            return False
+        shutil.rmtree(place)
+    except OSError:
+        return False
+    return True
+
+
+def _inputs(place: Path) -> Any:
+    return _meta(place).get("of")
+
+
+def _meta(place: Path) -> dict[str, Any]:
+    try:
+        meta = json.loads((place / META).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return meta if isinstance(meta, dict) else {}
 
 
 def _age_days(path: Path) -> float:
@@ -186,21 +235,6 @@ def _age_days(path: Path) -> float:
         return (time.time() - path.stat().st_mtime) / 86_400
     except OSError:
         return 0.0
-
-
-def _is_free(path: Path) -> bool:
-    """Whether no process uses the columns."""
-    try:
-        opened = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(opened)
-    return True
 
 
 def _opens(location: str) -> bool:

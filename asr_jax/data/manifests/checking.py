@@ -1,12 +1,15 @@
 """Check of the audio of a set before training: some files of each input are opened, or all of them."""
 
-import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.durations import OVERSHOOT, tolerated_s
+from asr_jax.data.manifests.inputs import Role, resolve
+from asr_jax.data.manifests.lines import Lines, lines_of, place_in
 from asr_jax.data.manifests.locations import AudioError, Location
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.reading import Utterances
@@ -16,10 +19,7 @@ OPENED = 50
 """Number of utterances of each input that are opened."""
 TOO_MANY = 0.5
 """Share of the opened utterances of an input that cannot be read at which the input as a whole is wrong."""
-DIFFERENCE_S, DIFFERENCE_SHARE = 0.05, 0.01
-"""Tolerated difference between the durations of a manifest and of the audio. A larger one exceeds both limits."""
 SHOWN = 3
-TEXT_FILES = (".jsonl", ".json", ".ndjson", ".tsv", ".csv", ".list", ".manifest")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class AudioCheck:
     """Utterances whose audio cannot be read."""
     differing: tuple[Rejected, ...]
     """Utterances whose duration in the manifest differs from that of the audio."""
+
+    role: Role = "train"
+    """Set that is read from the input if it is a folder of several sets."""
 
     def lines(self) -> list[str]:
         """Warnings: one line for each kind of problem, with its number and the first utterances."""
@@ -62,14 +65,18 @@ class AudioCheck:
 
     def named(self, found: Sequence[Rejected]) -> list[str]:
         """One line for each utterance: line of the manifest, location and reason."""
-        lines = _lines(self.path)
-        return [f"{_place(self.path, lines, each)}{each.location}: {each.reason}" for each in found]
+        lines: Lines = {}
+        with suppress(UserError):  # the input may be gone
+            lines = lines_of([file for _, file, _ in resolve([self.path], self.role)] if found else [])
+        return [f"{place_in(lines, each)}{each.location}: {each.reason}" for each in found]
 
     def _shown(self, found: Sequence[Rejected]) -> list[str]:
         return self.named(found[:SHOWN])
 
 
-def check_audio(utterances: Utterances, inputs: Sequence[str], *, opens_all: bool = False) -> list[AudioCheck]:
+def check_audio(
+    utterances: Utterances, inputs: Sequence[str], *, role: Role = "train", opens_all: bool = False
+) -> list[AudioCheck]:
     """Opens the audio of OPENED utterances of each input, evenly spread over it.
 
     Only headers are read where they have the duration.
@@ -77,6 +84,7 @@ def check_audio(utterances: Utterances, inputs: Sequence[str], *, opens_all: boo
     Args:
         utterances: The set.
         inputs: Paths of the inputs, in the order of `Columns.input_of`.
+        role: Set that is read from folders of several sets.
         opens_all: Whether all utterances are opened.
 
     Returns:
@@ -91,7 +99,8 @@ def check_audio(utterances: Utterances, inputs: Sequence[str], *, opens_all: boo
         chosen = [utterances[place] for place in places[np.arange(num) * len(places) // num].tolist()]
         found = [each for each in in_threads(_checked, chosen, "audio") if each]
         unreadable = tuple(each for each in found if each.stage == "audio")
-        checks.append(AudioCheck(path, num, len(places), unreadable, tuple(e for e in found if e.stage == "used")))
+        differing = tuple(each for each in found if each.stage == "used")
+        checks.append(AudioCheck(path, num, len(places), unreadable, differing, role))
     return checks
 
 
@@ -106,30 +115,11 @@ def _checked(utterance: Utterance) -> Rejected | None:
         whole_s = replace(place, start_s=0.0, length_s=None, may_overshoot=False).info().duration_s
     except AudioError as error:
         return Rejected(utterance.id, where, error.reason, "audio")
-    tolerated = max(DIFFERENCE_S, DIFFERENCE_SHARE * utterance.duration_s)
+    tolerated = tolerated_s(utterance.duration_s)
     is_part = bool(place.start_s) or place.length_s is not None
     difference = whole_s - place.start_s - utterance.duration_s
-    if -difference > tolerated * (10 if place.may_overshoot else 1) or (difference > tolerated and not is_part):
+    if -difference > tolerated * (OVERSHOOT if place.may_overshoot else 1) or (difference > tolerated and not is_part):
         part = f" from {place.start_s:g} s" * is_part
         reason = f"the manifest has {utterance.duration_s:.2f} s{part}, the audio has {whole_s:.2f} s"
         return Rejected(utterance.id, where, reason, "used")
     return None
-
-
-def _lines(path: str) -> list[str]:
-    """Lines of an input that is a text file; otherwise empty."""
-    if not path.lower().endswith(TEXT_FILES) or not os.path.isfile(path):
-        return []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return list(file)
-
-
-def _place(path: str, lines: Sequence[str], rejected: Rejected) -> str:
-    """Manifest and line of an utterance, such as `train.jsonl:12: `. Empty if no line has the name of its file.
-
-    The line is the first one that has the name of the file and, if there is one with both, the id.
-    """
-    name = os.path.basename(Location.parse(rejected.location).path)
-    found = [number for number, line in enumerate(lines, 1) if name in line]
-    with_id = next((number for number in found if rejected.id in lines[number - 1]), 0)
-    return f"{path}:{with_id or found[0]}: " if found else ""

@@ -3,14 +3,17 @@
 import functools
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns
-from asr_jax.data.manifests.locations import Location, local_path
+from asr_jax.data.manifests.lines import lines_of, place_in
+from asr_jax.data.manifests.locations import Location, local_location
 from asr_jax.data.manifests.measuring import Measured, Row, measure
 from asr_jax.data.manifests.progress import with_bar
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
@@ -23,6 +26,8 @@ MAX_REJECTED = 10
 MAX_REJECTED_SHARE = 0.1
 LOOKED_UP = 100
 """Maximum number of relative locations that are looked for to find the folder that all are relative to."""
+SPECIAL = re.compile(r"^~|://|\||#(.*&)?pipe=")
+"""Parts of the locations that are not paths: home folders, URLs and commands."""
 MUCH_UNPACKED = 1 << 28
 """Number of unpacked bytes from which a warning is logged."""
 logger = logging.getLogger(__name__)
@@ -93,7 +98,7 @@ def _listed(
     """Utterances and rejected utterances as in the manifest."""
     utterances, rejected = list[Utterance](), list[Rejected]()
     for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
-        entry = _local(_printable(entry))
+        entry = _local(_printable(entry), path, options)
         if isinstance(entry, Utterance):
             utterances.append(entry)
         else:
@@ -116,14 +121,14 @@ def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
     return Rejected(name, location, "its name is not UTF-8, or has a zero byte; rename the file")
 
 
-def _local(entry: Utterance | Rejected) -> Utterance | Rejected:
-    """Resolves `~` and file:// in the location of an utterance. Returns a Rejected for other URLs."""
-    if isinstance(entry, Rejected) or not (entry.location.startswith("~") or "://" in entry.location):
+def _local(entry: Utterance | Rejected, manifest: str, options: ReadOptions) -> Utterance | Rejected:
+    """Resolves `~`, file:// and commands in the location of an utterance. Returns a Rejected for what is not read."""
+    if isinstance(entry, Rejected) or not SPECIAL.search(entry.location):
         return entry
     try:
-        return replace(entry, location=local_path(entry.location))
+        return replace(entry, location=local_location(entry.location, allow_pipes=options.allow_pipes))
     except ValueError as error:
-        return Rejected(entry.id, entry.location, str(error))
+        return Rejected(entry.id, f"{manifest}: {entry.id}" if "|" in entry.location else entry.location, str(error))
 
 
 def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -> None:
@@ -134,7 +139,8 @@ def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -
     """
     if num_utterances and len(rejected) <= max(MAX_REJECTED, MAX_REJECTED_SHARE * (num_utterances + len(rejected))):
         return
-    reasons = "\n".join(f"{entry.location}: {entry.reason}" for entry in rejected[:3])
+    lines = lines_of([path])
+    reasons = "\n".join(f"{place_in(lines, entry)}{entry.location}: {entry.reason}" for entry in rejected[:3])
     if not num_utterances and len(rejected) <= 3:
         raise UserError(reasons)
     raise UserError(
@@ -193,5 +199,6 @@ def unique_ids(utterances: Sequence[Utterance]) -> list[Utterance]:
             renamed.append(utterance.id)
             utterance = replace(utterance, id=name)
         result.append(utterance)
-    logger.warning("%d utterances with repeated ids (first: %s) are renamed to #2, #3 …", len(renamed), renamed[0])
+    are = "has the id of another one, and its id" if len(renamed) == 1 else "have ids of others, and their ids"
+    logger.warning("%s %s got #2, #3 … (first: %s)", counted(len(renamed), "utterance"), are, renamed[0])
     return result

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import local_path
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside
 from asr_jax.data.manifests.readers.corpora import AN4, LIBRISPEECH, an4_set, subsets
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
 from asr_jax.data.manifests.readers.fields import EXAMPLE
@@ -32,7 +33,13 @@ MANIFESTS = (".jsonl", ".json", ".jsonl.gz", ".tsv", ".csv", ".parquet")
 KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".tar",))
 TABLES = (".csv", ".tsv")
 # Tables of Hugging Face's audiofolder and of LJSpeech, beside the audio.
-METADATA = ("metadata.csv", "metadata.tsv")
+METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl")
+NEMO_TARRED = "tarred_audio_manifest.json"
+NEMO_TAR = re.compile(r"audio_\d+\.tar")
+BRACES = re.compile(r"(?:_OP_|\{)(\d+)\.\.(\d+)(?:_CL_|\})")
+"""Range of numbers in a path, as in NeMo's `audio__OP_0..511_CL_.tar`."""
+RECORDINGS, SUPERVISIONS, CUTS = "recordings", "supervisions", "cuts"
+"""Parts of the names of lhotse's manifests."""
 # Files of Hugging Face's `datasets`, of our runs, and of rejected utterances.
 NOT_DATA = re.compile(
     r"(dataset_info|dataset_infos|dataset_dict|state|experiment)\.json|(cache-|tmp).*\.arrow|(.*\.)?(rejected|skipped|rejects)\.jsonl"
@@ -44,6 +51,7 @@ OF_A_SET = re.compile(rf"(?:.*[-_])?({_SET})(?:[-_.]?\d+(?:-of-\d+)?)?(?:\.[a-z.
 OF_A_NAMED_SET = re.compile(rf"((?:{_SET})[-_].+?)(?:[-_.](?:0\d*|\d{{4,}}|\d+-of-\d+))?(?:\.[a-z.]+)?")
 # Ending of a manifest's or an archive's name, which is no part of the name of its set.
 ENDING = re.compile(r"(\.jsonl\.gz|\.(jsonl|json|list|tsv|csv|parquet|arrow|tar))$", re.IGNORECASE)
+OF_LHOTSE = re.compile(rf"^(?:.*[-_])?(?:{RECORDINGS}|{SUPERVISIONS}|{CUTS})[-_]")
 LISTED = 20
 logger = logging.getLogger(__name__)
 
@@ -54,9 +62,9 @@ def resolve(
     """Resolves files, folders and glob patterns (`shards/*.tar`) to the paths to read, in order.
 
     A folder may have several sets: manifests or folders named `train` (.jsonl, .json, .tsv …), also in a subfolder
-    `manifests`, or files with names, or folder names, that end in the name of a set. `role` selects one of them. A
-    folder of several sets without one that is named just `train` is an error. A folder with file names that name no
-    sets is read whole.
+    `manifests` or `data`, or files with names, or folder names, that end in the name of a set. `role` selects one of
+    them. A folder of several sets without one that is named just `train` is an error. A folder with file names that
+    name no sets is read whole.
 
     Args:
         paths: Files, folders and glob patterns.
@@ -88,7 +96,8 @@ def described(paths: Sequence[str], role: Role = "train", options: ReadOptions |
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for number, file, reader in resolve(paths, role, options):
-        found.setdefault(paths[number], []).append((file, reader.name))
+        name = JSON.name if reader is JSON_ONCE else reader.name  # speeds are those of QuartzNet's manifests only
+        found.setdefault(paths[number], []).append((file, reader.details(file) or name))
     return [
         f"{path}: read as {', '.join(sorted({name for _, name in of_path}))}"
         + ("" if of_path[0][0] == path else f" from {of_path[0][0]}" + (f" … ({len(of_path)})" * (len(of_path) > 1)))
@@ -146,10 +155,14 @@ def local_input(path: str) -> str:
 def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     path = local_input(path)
     if not os.path.exists(path):
+        if BRACES.search(path):
+            return [file for name in _numbered(path) for file in _expanded(name, role, options)]
         if found := sorted({*glob.glob(path, recursive=True)} - {path}):  # a dangling link finds itself
-            return [file for name in found for file in _expanded(name, role, options)]
+            return list(dict.fromkeys(file for name in found for file in _expanded(name, role, options)))
         raise UserError(f"{path}: no such file or folder; check the path (relative paths start at {os.getcwd()})")
-    if not os.path.isdir(path) or KALDI.matches(path):
+    if not os.path.isdir(path):
+        return _of_file(path, role, options)
+    if KALDI.matches(path):
         return [path]
     if corpus := _of_corpus(path, role):
         return corpus
@@ -164,8 +177,8 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
         return [file for name in chosen for file in (_expanded(name, role, options) if os.path.isdir(name) else [name])]
     if files and others:
         _warn(
-            f"{path}: only {len(files)} files such as {os.path.basename(files[0])} are read; {len(others)} files of "
-            f"another kind, such as {os.path.basename(others[0])}, are ignored: give the paths of the files to read"
+            f"{path}: {_such_as(files)} {'is' if len(files) == 1 else 'are'} read, and {_such_as(others)} "
+            f"{'is' if len(others) == 1 else 'are'} ignored: give the paths of the files to read"
         )
     has_audio = any(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(path))
     for name in files:
@@ -184,6 +197,55 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     )
 
 
+def _numbered(path: str) -> list[str]:
+    """Paths of a pattern such as `audio__OP_0..511_CL_.tar` or `audio_{0..511}.tar`."""
+    found = BRACES.search(path)
+    if not found:
+        return [path]
+    first, last = map(int, found.groups())
+    numbers = (str(number).zfill(len(found[1]) if found[1].startswith("0") else 0) for number in range(first, last + 1))
+    return [name for number in numbers for name in _numbered(path[: found.start()] + number + path[found.end() :])]
+
+
+def _of_file(path: str, role: Role, options: ReadOptions) -> list[str]:
+    """Files to read for a file: those of a list of tars, and the recordings for lhotse's supervisions.
+
+    Raises:
+        UserError: If the file is a tar of NeMo, whose texts are in the manifest, or supervisions without recordings.
+    """
+    folder, name = os.path.split(path)
+    if NEMO_TAR.fullmatch(name) and os.path.exists(manifest := os.path.join(folder, NEMO_TARRED)):
+        raise UserError(
+            f"{path} is a tar of NeMo, whose texts are in the manifest: give {manifest} instead of the tars"
+        )
+    if SUPERVISIONS in name and JSON.matches(path):
+        recordings = os.path.join(folder, name.replace(SUPERVISIONS, RECORDINGS))
+        if not os.path.exists(recordings):
+            raise UserError(f"{path} has supervisions of lhotse: expected the recordings in {recordings}; or pass cuts")
+        return [recordings]
+    if name.lower().endswith(".list") and not JSON.matches(path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            names = list(filter(None, map(str.strip, file)))
+        if names and all(map(TAR.matches, names)):
+            places = [[os.path.join(root, each) for root in beside(path)] for each in names]
+            found = [next(filter(os.path.exists, each), each[0]) for each in places]
+            return [file for name in found for file in _expanded(name, role, options)]
+    return [path]
+
+
+def _of_lhotse(files: list[str]) -> list[str]:
+    """Files without the supervisions, which are read with the recordings, and without both if there are cuts."""
+    split = [os.path.split(file) for file in files]
+    recordings = [(folder, name) for folder, name in split if RECORDINGS in name]
+    others = {os.path.join(folder, name.replace(RECORDINGS, SUPERVISIONS)) for folder, name in recordings} & set(files)
+    if not others:
+        return files
+    cuts = [file for file, (_, name) in zip(files, split, strict=True) if CUTS in name]
+    if cuts:
+        _warn(f"{cuts[0]}: only the cuts are read, and not the recordings and supervisions beside them")
+    return cuts or [file for file in files if file not in others]
+
+
 def _of_corpus(path: str, role: Role) -> list[str]:
     """Paths of a role in a corpus as it is distributed, or in a folder with `metadata.csv`. Empty for other folders.
 
@@ -192,6 +254,8 @@ def _of_corpus(path: str, role: Role) -> list[str]:
     """
     if AN4.matches(path):
         return [an4_set(path, role)]
+    if os.path.isfile(manifest := os.path.join(path, NEMO_TARRED)):
+        return [manifest]
     if table := next((name for name in METADATA if os.path.isfile(os.path.join(path, name))), ""):
         return [os.path.join(path, table)]
     if not LIBRISPEECH.matches(path) or not (sets := [each for each in subsets(path) if LIBRISPEECH.matches(each)]):
@@ -224,9 +288,15 @@ def _set_of(folder: str, role: Role, files: list[str], options: ReadOptions) -> 
 def _set_name(path: str) -> str:
     """Name of the set in the name of a file, or otherwise of one of its folders. Empty if there is none."""
     for part in reversed(path.split(os.sep)):
+        part = OF_LHOTSE.sub("", part)
         if found := OF_A_SET.fullmatch(part) or OF_A_NAMED_SET.fullmatch(part):
             return found[1]
     return ""
+
+
+def _such_as(files: list[str]) -> str:
+    name = os.path.basename(files[0])
+    return name if len(files) == 1 else f"{counted(len(files), 'file')} such as {name}"
 
 
 def _listed(folder: str, files: list[str]) -> str:
@@ -242,7 +312,9 @@ def _warn(message: str) -> None:
 
 def _named(folder: str, role: Role, options: ReadOptions) -> list[str]:
     names = [f"{stem}{ending}" for stem in STEMS[role] for ending in (*MANIFESTS, "")]
-    paths = [os.path.join(folder, inner, name) for inner in ("", "manifests") for name in names]
+    has_manifests = any(name.endswith(MANIFESTS) for name in os.listdir(folder))
+    inside = ("", "manifests", *(["data"] * (not has_manifests)))
+    paths = [os.path.join(folder, inner, name) for inner in inside for name in names]
     return [path for path in paths if os.path.isfile(path) or (os.path.isdir(path) and _is_data_folder(path, options))]
 
 
@@ -262,6 +334,8 @@ def _data_files(folder: str, options: ReadOptions) -> tuple[list[str], list[str]
     files = [name for name in options.walk(folder) if not NOT_DATA.fullmatch(os.path.basename(name))]
     kinds = [[name for name in files if name.lower().endswith(endings)] for endings in (*KINDS, TABLES)]
     chosen = next(filter(None, kinds[:-1]), [])
+    if chosen is kinds[0]:
+        return _of_lhotse(chosen), [name for kind in kinds[1:] for name in kind]
     return chosen, [name for kind in kinds if kind is not chosen for name in kind]
 
 

@@ -8,6 +8,7 @@ A path alone is an audio file. A suffix selects a part of it:
 - `PATH#channel=1`: the second channel.
 - `PATH#bytes=512+20480`: 20,480 bytes from byte 512 (a member of a tar, a cell of a table).
 - `PATH#features=120x80.text`: ready features, 120 frames of 80 values.
+- `PATH#pipe=ffmpeg -i @ -f wav -`: the output of a command with the path in the place of @.
 
 Several parts are joined by `&`.
 """
@@ -25,10 +26,14 @@ from jaxtyping import Float32, Int16
 
 from asr_jax.audio.io import AudioError, AudioInfo, Named, PathLike, probe, read_audio
 from asr_jax.audio.streaming import stream_audio
+from asr_jax.data.manifests import pipes
 
+IN_PIPES = " |@:,=+'"
+"""Characters of commands that are written in locations as they are."""
 URL = re.compile(r"([a-z][a-z0-9+.-]+)://(.*)", re.IGNORECASE | re.DOTALL)
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
-_PART = rf"(?:bytes=\d+\+\d+|name=[^&#]+|channel=\d+|seconds={_NUMBER}\+(?:{_NUMBER}~?)?|features=\d+x\d+\.[a-z0-9]+)"
+_SECONDS = rf"seconds={_NUMBER}\+(?:{_NUMBER}~?)?"
+_PART = rf"(?:pipe=[^&#]+|bytes=\d+\+\d+|name=[^&#]+|channel=\d+|{_SECONDS}|features=\d+x\d+\.[a-z0-9]+)"
 _PARTS = re.compile(rf"{_PART}(?:&{_PART})*")
 
 
@@ -56,6 +61,28 @@ def local_path(path: str) -> str:
     return os.path.expanduser(path) if path.startswith("~") else path
 
 
+def local_location(text: str, *, allow_pipes: bool) -> str:
+    """Resolves a location of a manifest or of a user: `~`, file:// and commands.
+
+    Args:
+        text: Location, or a command with `|` at its end, with or without a suffix.
+        allow_pipes: Whether commands are accepted that do more than decode a file.
+
+    Raises:
+        ValueError: If the path is a URL of another scheme, or a command that is not accepted.
+    """
+    place = Location.parse(text)
+    if place.command:
+        place = replace(place, path=pipes.written(place.command, place.path), command="")
+    if not pipes.is_pipe(place.path):
+        return str(replace(place, path=local_path(place.path)))
+    pipe = pipes.parsed(place.path, is_allowed=allow_pipes)
+    if place.channel and pipe.channel is not None:
+        raise ValueError(f"channel {place.channel} of the command {place.path!r}, whose output has one channel")
+    channel = place.channel if pipe.channel is None else pipe.channel
+    return str(replace(place, path=local_path(pipe.path), command=pipe.command, channel=channel))
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """Location of a signal. `str` and `parse` are inverse to each other."""
@@ -78,9 +105,13 @@ class Location:
     """Frames and values per frame of ready features. None for audio."""
     form: str = ""
     """Format of features: f32 (little endian), npy, or text (numbers)."""
+    command: str = ""
+    """Command of a `pipes.Pipe` whose output is the audio. Empty: the file is the audio."""
 
     def __str__(self) -> str:
         parts = []
+        if self.command:
+            parts.append(f"pipe={quote(self.command, safe=IN_PIPES)}")
         if self.num_bytes is not None:
             parts.append(f"bytes={self.first_byte}+{self.num_bytes}")
         if self.name:
@@ -117,6 +148,7 @@ class Location:
             may_overshoot=seconds.endswith("~"),
             shape=(int(frames), int(values)) if sizes else None,
             form=form,
+            command=unquote(fields.get("pipe", "")),
         )
 
     def beside(self, folder: PathLike) -> "Location":
@@ -130,8 +162,10 @@ class Location:
         """Bytes at the location.
 
         Raises:
-            AudioError: If the file is missing, unreadable or too short.
+            AudioError: If the file is missing, unreadable or too short, or the command fails.
         """
+        if self.command:
+            return pipes.output(self.command, self.path)
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.first_byte)
@@ -150,7 +184,9 @@ class Location:
 
     def file(self) -> PathLike | Named:
         """Argument of `read_audio` and `probe`: the path, or the bytes with their name."""
-        return self.path if self.num_bytes is None else Named(self.content(), self.name or str(self))
+        if self.num_bytes is None and not self.command:
+            return self.path
+        return Named(self.content(), self.name or str(self))
 
     def info(self) -> AudioInfo:
         """Duration, rate and channels of the audio. For a part, the duration of the part.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from asr_jax.data.manifests import pipes
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Utterance
 
@@ -32,6 +33,8 @@ def manifest_fields(utterance: Utterance, folder: str) -> dict[str, Any]:
     location = Location.parse(utterance.location)
     relative = os.path.relpath(location.path, folder)
     path = location.path if relative.startswith(os.path.join("..", "..")) else relative
+    if location.command:
+        path = pipes.written(location.command, location.path)
     where = Location(path, location.first_byte, location.num_bytes, location.name)
     if location.may_overshoot:  # manifests have no field for it; the path has it
         where = replace(where, start_s=location.start_s, length_s=location.length_s, may_overshoot=True)

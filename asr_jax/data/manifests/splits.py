@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.reading import Utterances
 
 _NUMBERED = re.compile(r"#\d+$")
@@ -28,7 +29,7 @@ def split(utterances: Utterances, *, share: float, seed: int) -> tuple[Utterance
     """
     if len(utterances) < 2:
         raise UserError(
-            f"{len(utterances)} utterance{'s' * (len(utterances) != 1)} to train on: expected 2 or more to split off a "
+            f"{counted(len(utterances), 'utterance')} to train on: expected 2 or more to split off a "
             "validation set; name a validation set (data.validation)"
         )
     rng = np.random.default_rng(seed)

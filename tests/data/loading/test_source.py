@@ -105,7 +105,7 @@ def test_an_epoch_is_exactly_the_files(tmp_path: Path, speeds: tuple[float, ...]
     [
         (1.0, 1.0, ""),
         (1.049, None, ""),  # a rounded duration, up to the end of the bucket
-        (0.6, 0.6, ""),
+        (0.6, 0.6, "shorter than its manifest says: 0.60 s of 1.00 s"),
         (1.06, 1.0, "longer than its manifest says: 1.06 s, of which 1.00 s are used"),
         (5.0, 1.0, "longer than its manifest says: 5.00 s, of which 1.00 s are used"),
     ],
@@ -118,7 +118,7 @@ def test_a_duration_is_that_of_the_beginning_of_the_file(tmp_path, seconds, used
     assert not loaded.rejected
     room = source.plan.buckets[0].length
     assert loaded.batch.lengths.max() == (pytest.approx(used_s * RATE / speed, abs=1) if used_s else room)
-    assert [each.reason for each in loaded.cut] == [reason] * bool(reason)
+    assert [each.reason for each in loaded.differing] == [reason] * bool(reason)
 
 
 def test_what_is_broken_has_weight_0_and_is_named(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_duration_that_was_rounded_is_not_too_long(tmp_path: Path) -> None:
     ("duration_s", "num", "speed", "reason"),
     [
         (5.0, 8000, 1.0, "shorter than its manifest says: 0.50 s of 5.00 s; the file may be truncated"),
-        (5.0, 8000, 1.1, "shorter than its manifest says: 0.45 s of 4.55 s; the file may be truncated"),
+        (5.0, 8000, 1.1, "shorter than its manifest says: 0.50 s of 5.00 s; the file may be truncated"),
         (1.0, 7840, 1.0, "shorter than its manifest says: 0.49 s of 1.00 s"),
         (1.0, 8160, 1.0, ""),  # 0.5 s of rounding and padding
         (6.0, 5.45 * RATE, 1.0, ""),  # a tenth

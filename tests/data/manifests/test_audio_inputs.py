@@ -1,12 +1,14 @@
 """Inputs of transcription: files, folders, lists, manifests, patterns, standard input."""
 
 import io
+import json
 
 import pytest
 from recordings import jsonl, noise, write, write_av
 
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.audio_inputs import listed, with_durations
+from asr_jax.data.manifests.audio_inputs import formats, listed, with_durations
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 
@@ -74,6 +76,12 @@ def test_manifests_with_texts_or_without(given, tmp_path):
     (tmp_path / "kaldi").mkdir()
     (tmp_path / "kaldi" / "wav.scp").write_text(f"r1 {tmp_path}/a.wav\n")
     assert ids(given("kaldi")) == ["r1"]
+    (tmp_path / "data.list").write_text(json.dumps({"key": "w1", "wav": f"{tmp_path}/a.wav", "txt": "a"}) + "\n")
+    assert ids(given("data.list")) == ["w1"]
+    inputs = [str(tmp_path / name) for name in ("m.jsonl", "kaldi", "data.list", "a.wav", "in", "*.wav")] + ["-"]
+    assert [line.partition(": read as ")[2] for line in formats(inputs, ReadOptions(texts_may_lack=True))] == [
+        "JSON (id, audio_path, duration)", "Kaldi data folder", "WeNet's list (key, wav, txt)",
+    ]  # fmt: skip
 
 
 def test_patterns_and_names_that_no_reader_knows(given, tmp_path):

@@ -1,11 +1,13 @@
 """Audio that is missing or has another duration is found before training, with its line in the manifest."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import convert
@@ -72,3 +74,31 @@ def test_convert_checks_all(tmp_path, capsys):
     output = capsys.readouterr().out
     assert f"{path}:2: {tmp_path / 'gone.flac'}: no such file" in output
     assert "3 utterances checked, 1 cannot be read, 0 have another duration" in output
+
+
+def test_lines_of_folders(tmp_path):
+    """The line is one of the file that the folder is read from: wav.scp, or a table of names without endings."""
+    (tmp_path / "kaldi").mkdir()
+    (tmp_path / "kaldi/wav.scp").write_text(f"u0 {tmp_path}/good.flac\nu1 {tmp_path}/gone.flac\n")
+    (tmp_path / "kaldi/text").write_text("u0 a\nu1 b\n")
+    (tmp_path / "kaldi/utt2dur").write_text("u0 1.0\nu1 1.0\n")
+    write_flac(tmp_path / "good.flac", np.ones(RATE, np.int16), RATE)
+    speech = tmp_path / "speech"
+    (speech / "wavs").mkdir(parents=True)
+    soundfile.write(speech / "wavs/L1.wav", np.ones(RATE, np.int16), RATE)
+    (speech / "metadata.csv").write_text("L1|a|a\n")
+    found = check(str(tmp_path / "kaldi"))
+    assert found.named(found.unreadable) == [f"{tmp_path}/kaldi/wav.scp:2: {tmp_path}/gone.flac: no such file"]
+    utterances = read_utterances([speech])
+    (speech / "wavs/L1.wav").unlink()
+    (found,) = check_audio(utterances, [str(speech)])
+    assert found.named(found.unreadable) == [f"{speech}/metadata.csv:1: {speech}/wavs/L1.wav: no such file"]
+
+
+def test_lines_of_audio_without_durations(tmp_path):
+    """Such audio is opened when the manifest is read."""
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(f'{{"audio_path": "wrong/{i}.flac", "text": "a"}}\n' for i in range(20)))
+    expected = f"{path}:1: {tmp_path}/wrong/0.flac: no duration in the manifest, and the audio: no such file"
+    with pytest.raises(UserError, match=re.escape(expected)):
+        read_utterances([path])

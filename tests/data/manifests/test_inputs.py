@@ -156,10 +156,13 @@ def test_kinds_that_are_ignored_are_named(tmp_path: Path, caplog: pytest.LogCapt
     for _ in range(2):
         assert [name for name, _ in names(tmp_path)] == ["a.jsonl"]
     (message,) = caplog.messages
-    assert message == (
-        f"{tmp_path}: only 1 files such as a.jsonl are read; 1 files of another kind, such as {other}, are ignored: "
-        "give the paths of the files to read"
-    )
+    assert message == f"{tmp_path}: a.jsonl is read, and {other} is ignored: give the paths of the files to read"
+
+
+def test_several_files_of_each_kind_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tree(tmp_path, "a.jsonl", "b.jsonl", "c.csv", "d.tsv")
+    names(tmp_path)
+    assert "2 files such as a.jsonl are read, and 2 files such as c.csv are ignored: give" in caplog.text
 
 
 @pytest.mark.parametrize("content", ['{"name": "my data"}', '{\n  "text": "a"\n}', "no JSON", ""])

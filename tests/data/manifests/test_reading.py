@@ -77,7 +77,7 @@ def test_inputs_follow_each_other_and_ids_become_unique(tmp_path: Path, caplog: 
         utterances = read(tmp_path, first, second)
     assert [utterance.id for utterance in utterances] == ["x", "x#2", "x#3", "x#4", "y"]
     assert utterances.columns.input_of.tolist() == [0, 0, 0, 1, 1]
-    assert "2 utterances with repeated ids (first: x)" in caplog.text
+    assert "2 utterances have ids of others, and their ids got #2, #3 … (first: x)" in caplog.text
 
 
 def test_paths_that_cannot_be_opened_are_named(tmp_path: Path) -> None:

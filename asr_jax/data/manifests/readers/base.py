@@ -30,6 +30,8 @@ class ReadOptions:
     texts_may_lack: bool = False
     """Whether utterances without a text are read, with an empty text: for transcription, and for training on audio
     alone."""
+    allow_pipes: bool = False
+    """Whether commands in the place of files are run, as `ffmpeg -i a.m4a -f wav - |` (see `data.manifests.pipes`)."""
     walked: dict[str, list[str]] = field(default_factory=dict, compare=False)
     """Files of each folder that is already walked. To walk a million files takes seconds."""
 
@@ -68,6 +70,8 @@ class Reader:
     read individually are unpacked. Raises UserError if the path as a whole cannot be read."""
     roots: Callable[[str], tuple[str, ...]] = beside
     """Folders that relative locations may start from. All start from the first folder in which a file exists."""
+    details: Callable[[str], str] = lambda path: ""
+    """Returns the format of a path more exactly than `name`, with the columns that are used. Empty: only `name`."""
 
 
 def this_file(path: str, options: ReadOptions) -> list[str]:

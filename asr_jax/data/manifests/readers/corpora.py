@@ -73,11 +73,13 @@ def read_an4(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     """
     transcription = _an4_lists(path)[0]
     root = os.path.dirname(os.path.dirname(os.path.abspath(transcription)))
-    ids = dict(_ids(transcription.removesuffix(".transcription") + ".fileids"))
+    of_files = transcription.removesuffix(".transcription") + ".fileids"
+    ids, listed = dict(_ids(of_files)), set[str]()
     for number, line in text_lines(transcription):
         place = f"{transcription}:{number}"
         text, _, name = (line if isinstance(line, str) else line.uncut or "").rpartition("(")
         name = name.strip(" )")
+        listed.add(name)
         stem = os.path.join(root, "wav", ids.get(name, name))
         audio = next((stem + ending for ending in AN4_AUDIO if os.path.exists(stem + ending)), "")
         if not audio:
@@ -85,6 +87,8 @@ def read_an4(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
             continue
         words = text.replace("<s>", " ").replace("</s>", " ").split()
         yield Utterance(name, str(Location(audio)), " ".join(words), speaker=name.split("-")[1] if "-" in name else "")
+    for name in (name for name in ids if name not in listed):
+        yield Rejected(name, of_files, f"no line in {transcription}")
 
 
 def _ids(path: str) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from asr_jax.core.errors import nearest
+from asr_jax.data.manifests.durations import tolerated_s
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -22,6 +23,9 @@ ROOT = re.compile(r"^(\{\w+\}|\$\{?\w+\}?)/+")
 """Placeholder of the root folder in the paths of SpeechBrain, such as `{data_root}/` or `$data_root/`."""
 # Hop in seconds of features without a duration; nearly every front-end has it.
 HOP_S = 0.01
+RATES_HZ = (8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000)
+RATE_SHARE = 0.02
+"""Largest relative difference between a duration and that of a part in samples at one of RATES_HZ."""
 
 
 def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name: str) -> Utterance:
@@ -53,7 +57,9 @@ def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: st
         raise InvalidEntry(f'audio is {f.shown(value)[:60]}; expected a path or, in a table, {{"bytes": …, "path": …}}')
     if embedded is None and not audio_path:
         raise InvalidEntry(_lacking(fields, "audio_path", (*f.AUDIO_PATH, *f.AUDIO, *f.FEATURES)))
-    start_s, length_s, channel = f.seconds(fields, f.OFFSET), f.duration_s(fields), f.count(fields, f.CHANNEL)
+    part = f.first(fields, f.AUDIO)
+    (start_s, length_s) = _part({**fields, **part} if isinstance(part, Mapping) else fields)
+    channel = f.count(fields, f.CHANNEL)
     if start_s < 0 or (start_s >= 0 and length_s <= 0) or length_s < 0:
         offset = "" if math.isnan(start_s) else f"an offset of {start_s:g} s and "
         raise InvalidEntry(
@@ -71,9 +77,41 @@ def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: st
     return _utterance(fields, options, str(location), audio_path, length_s)
 
 
+def _part(fields: Fields) -> tuple[float, float]:
+    """Offset and duration in seconds; NaN if there are none.
+
+    A part may also be given as `start` and `end` in seconds (WeNet), or in samples as `start` and `stop` (SpeechBrain)
+    or `start` and `end`. Samples need a duration, which determines the sample rate.
+
+    Raises:
+        InvalidEntry: If the values contradict each other.
+    """
+    offset_s, duration_s = f.seconds(fields, f.OFFSET), f.duration_s(fields)
+    start, end, stop = (f.seconds(fields, names) for names in (f.START, f.END, f.STOP))
+    if not math.isnan(offset_s) or math.isnan(start):
+        return offset_s, duration_s
+    if math.isnan(end) and math.isnan(stop):
+        return start, duration_s
+    last, has_samples = (end, False) if math.isnan(stop) else (stop, True)
+    span = last - start
+    if not has_samples and (math.isnan(duration_s) or abs(span - duration_s) <= tolerated_s(duration_s)):
+        return start, span
+    per_s = next((rate for rate in RATES_HZ if abs(span / rate - duration_s) <= RATE_SHARE * duration_s), 0)
+    if not per_s:
+        known = "no duration" if math.isnan(duration_s) else f"a duration of {duration_s:g} s"
+        names = "start and stop" if has_samples else "start and end"
+        raise InvalidEntry(
+            f"{names} of {start:g} and {last:g}, and {known}: expected offset and duration in seconds; or {names} with "
+            "the duration in seconds, from which the sample rate follows"
+        )
+    return start / per_s, span / per_s
+
+
 def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
     """Audio in the fields, as bytes or their location (None if there is none), and its path or name."""
     value = f.first(fields, f.AUDIO)
+    if isinstance(value, Mapping) and "file" in value:  # SpeechBrain: {"file": …, "start": …, "stop": …}
+        return None, f.string(value, ("file",))
     path = f.string(fields, f.AUDIO_PATH)
     if isinstance(value, Mapping):  # Hugging Face's Audio: {"bytes": …, "path": …}
         path = f.string(value, ("path",)) or path

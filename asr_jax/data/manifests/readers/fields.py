@@ -15,6 +15,7 @@ TEXT = ("text", "transcript", "transcription", "sentence", "normalized_text", "t
 LABELS = ("tokens", "target", "targets", "labels", "label_ids")
 AUDIO_PATH = (
     "audio_path", "audio_filepath", "path", "file", "file_path", "file_name", "filename", "wav_filename", "wav_path",
+    "audio_file",
 )  # fmt: skip
 AUDIO = ("audio", "audio_bytes", "bytes", "wav", "audio_data", "audio.bytes")
 FEATURES = ("features", "input_features", "feature", "fbank", "filterbank")
@@ -24,15 +25,23 @@ COLS = ("cols", "feature_dim", "num_features")
 DURATION = ("duration", "duration_s", "duration_sec", "duration_seconds")
 DURATION_MS = ("duration_ms",)
 OFFSET = ("offset",)
+START = ("start",)
+END = ("end",)
+STOP = ("stop",)
+"""End of a part in samples, as in SpeechBrain. START is then in samples too."""
 CHANNEL = ("channel",)
-SPEAKER = ("speaker", "speaker_id", "spk_id", "client_id")
+SPEAKER = ("speaker", "speaker_id", "spk_id", "client_id", "speaker_name")
 SOURCE = ("source",)
 KNOWN = frozenset(
     {
         *ID, *TEXT, *LABELS, *AUDIO_PATH, *AUDIO, *FEATURES, *FEATURES_PATH, *ROWS, *COLS, *DURATION, *DURATION_MS,
-        *OFFSET, *CHANNEL, *SPEAKER, *SOURCE,
+        *OFFSET, *START, *END, *STOP, *CHANNEL, *SPEAKER, *SOURCE,
     }
 )  # fmt: skip
+USED = (
+    ID, AUDIO_PATH + AUDIO, FEATURES + FEATURES_PATH, TEXT, LABELS, DURATION + DURATION_MS, OFFSET + START, SPEAKER,
+)  # fmt: skip
+"""Names of each field, of which the first one that has a value is used."""
 EXAMPLE = '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}'
 # Largest count or id: columns have 32 bits.
 LARGEST = 2**31 - 1
@@ -193,6 +202,12 @@ def shown(value: Any) -> str:
     """Value as JSON for messages, cut after 80 characters."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def used(names: Iterable[str]) -> str:
+    """Names that are used, for messages."""
+    there = set(names)
+    return ", ".join(filter(None, (next((name for name in of if name in there), "") for of in USED)))
 
 
 def _named(fields: Fields, names: Sequence[str]) -> str:

@@ -62,8 +62,8 @@ def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool
                 raise value
             if not isinstance(value, dict):
                 raise InvalidEntry(f"a JSON {type(value).__name__}; expected an object: {f.EXAMPLE}")
-            if "recording_id" in value and "audio_path" not in value:
-                continue  # a supervision of lhotse, which is read with its recording
+            if "recording_id" in value and "start" in value:
+                raise InvalidEntry("a supervision of lhotse without its recording: expected the recordings beside it")
             if "sources" in value and "sampling_rate" in value:
                 of_recordings = of_recordings or lhotse.supervisions_beside(path)
                 for cut in lhotse.cuts_of(value, of_recordings):
@@ -81,8 +81,36 @@ def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool
             yield Rejected(name if isinstance(name, str) else place, place, str(error))
 
 
-JSON = Reader("JSON", is_json, files, read_json)
-JSON_ONCE = Reader("JSON at one speed", is_json, files, partial(read_json, once=True))
+def details(path: str) -> str:
+    """System whose JSON a file has, by its first object, and the fields that are used. Empty if it has none."""
+    try:
+        with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
+            start = file.read(PEEKED).removeprefix(MARK).decode(errors="ignore").lstrip().removeprefix("[").lstrip()
+        value, _ = json.JSONDecoder().raw_decode(start)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+        return ""
+    if not isinstance(value, dict) or not value:
+        return ""
+    if all(isinstance(each, dict) for each in value.values()):
+        return f"JSON of SpeechBrain ({f.used(next(iter(value.values())))})"
+    name = next((name for name, keys in SYSTEMS.items() if keys <= value.keys()), "JSON")
+    used = f.used(value)
+    return f"{name} ({used})" if used and not name.startswith("lhotse") else name
+
+
+PEEKED = 1 << 20
+"""Number of bytes in which the first object is looked for."""
+SYSTEMS = {
+    "lhotse's recordings and supervisions": {"sources", "sampling_rate"},
+    "lhotse's cuts": {"supervisions", "recording"},
+    "NeMo's tarred manifest": {"shard_id"},
+    "JSON of NVIDIA, with a file for each speed": {"files", "transcript"},
+    "WeNet's list": {"key", "wav"},
+    "JSON of NeMo": {"audio_filepath"},
+}
+"""Fields by which the JSON of a system is recognised."""
+JSON = Reader("JSON", is_json, files, read_json, details=details)
+JSON_ONCE = Reader("JSON at one speed", is_json, files, partial(read_json, once=True), details=details)
 """Reader for validation and evaluation, which count an utterance once."""
 
 
@@ -125,10 +153,12 @@ def objects(path: str) -> Iterator[tuple[int, Any]]:
 def _named(file: Any) -> list[tuple[int, Any]]:
     """Objects of a file `{id: {…}, …}`, as SpeechBrain writes it. Empty for other files."""
     try:
-        json.loads(file.readline())
-        return []  # an object on one line
-    except ValueError:
-        file.seek(0)
+        first = json.loads(file.readline().removeprefix(MARK))
+        if not all(isinstance(value, dict) for value in first.values()):
+            return []  # one object per line
+    except (ValueError, RecursionError):
+        pass
+    file.seek(0)
     try:
         whole = json.loads(file.read().decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -138,13 +168,11 @@ def _named(file: Any) -> list[tuple[int, Any]]:
     return [(number, speechbrain(name, value)) for number, (name, value) in enumerate(whole.items(), 1)]
 
 
-def speechbrain(name: str, fields: dict[str, Any]) -> dict[str, Any] | InvalidEntry:
-    """Fields of an object of SpeechBrain, whose `length` is in seconds. An InvalidEntry for parts of files."""
+def speechbrain(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of an object of SpeechBrain, whose `length` is in seconds."""
     found = {"id": name} | fields
     if "length" in found and "duration" not in found:
         found["duration"] = found.pop("length")
-    if isinstance(found.get("wav"), dict):
-        return InvalidEntry('"wav" has start and stop in samples; expected a path of a whole file')
     return found
 
 

@@ -1,13 +1,10 @@
 """Reader of Kaldi's data folders: `wav.scp text`, and optionally `segments utt2spk utt2dur reco2dur`.
 
-`wav.scp` may have commands instead of paths. Commands that only decode a file (`flac`, `sph2pipe`, `cat`, `sox FILE -t
-wav -`) are read as that file. Utterances of other commands are rejected.
+`wav.scp` may have commands instead of paths, which are resolved as in every manifest (`data.manifests.pipes`).
 """
 
 import math
 import os
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,14 +16,6 @@ from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 FILES = ("wav.scp", "text", "segments", "utt2spk", "utt2dur", "reco2dur")
-# Arguments of programs that change only format and rate.
-HARMLESS = {
-    "flac": r"-[cds]+|--stdout|--decode|--silent",
-    "cat": r"",
-    "sox": r"-t (wav|flac|sph)|-r (16k|16000)|-b (16|24|32)|-e signed(-integer)?|-c 1|-G|-R|-",
-    "sph2pipe": r"-f (wav|rif|sph)|-p|-c ?[12]",
-}
-
 LEVELS = 3
 """Number of folders above the parent folder that paths may be relative to. ESPnet's are `dump/raw/train`."""
 
@@ -119,7 +108,7 @@ def _signal(name: str, tables: Mapping[str, Table]) -> tuple[Location, float]:
     if tables["segments"]:
         return _segment(_value(tables["segments"], name), tables["wav.scp"])
     length = _value(tables["utt2dur"], name) or _value(tables["reco2dur"], name)
-    return _location(_value(tables["wav.scp"], name)), _number(length, "duration") if length else math.nan
+    return _location(_value(tables["wav.scp"], name)), (_number(length, "duration") if length else 0) or math.nan
 
 
 def _segment(line: str, recordings: Table) -> tuple[Location, float]:
@@ -163,24 +152,9 @@ def _location(entry: str) -> Location:
     """Location of a line of wav.scp.
 
     Raises:
-        InvalidEntry: If the line is a command that does more than decode, or audio in an archive.
+        InvalidEntry: If the line is audio in an archive.
     """
-    if not entry.endswith("|"):
-        path, _, offset = entry.rpartition(":")
-        if path.endswith(".ark") and offset.isdecimal():
-            raise InvalidEntry(f"{entry}: audio in an archive cannot be read; write it to files first (wav-copy)")
-        return Location(entry)
-    try:
-        words = shlex.split(entry.removesuffix("|"))
-    except ValueError:
-        words = []
-    program = os.path.basename(words[0]) if words else ""
-    paths = [word for word in words[1:] if not word.startswith("-") and "." in os.path.basename(word)]
-    flags = "".join(f"{word} " for word in words[1:] if word not in paths)
-    if len(paths) == 1 and program in HARMLESS and re.fullmatch(rf"(?:(?:{HARMLESS[program]}) )*", flags):
-        channel = re.search(r"-c ?(\d)", flags) if program == "sph2pipe" else None
-        return Location(paths[0], channel=int(channel[1]) - 1 if channel else None)
-    raise InvalidEntry(
-        f"the command {entry!r}: expected a path, or flac, sph2pipe, cat or sox that only decode one file; run it and "
-        "give the path of its output"
-    )
+    path, _, offset = entry.rpartition(":")
+    if path.endswith(".ark") and offset.isdecimal():
+        raise InvalidEntry(f"{entry}: audio in an archive cannot be read; write it to files first (wav-copy)")
+    return Location(entry)

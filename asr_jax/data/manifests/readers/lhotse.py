@@ -56,10 +56,16 @@ def utterances(cut: Fields, options: ReadOptions) -> Iterator[Utterance]:
         yield Utterance(
             id=name if len(supervisions) == 1 else f.string(supervision, f.ID, name),
             location=str(location),
-            text=f.string(supervision, f.TEXT),
+            text=_text(supervision, options),
             duration_s=part_s,
             speaker=f.string(supervision, f.SPEAKER),
         )
+
+
+def _text(supervision: Fields, options: ReadOptions) -> str:
+    if not options.texts_may_lack and f.first(supervision, f.TEXT) is None:
+        raise InvalidEntry('a supervision without "text"')
+    return f.string(supervision, f.TEXT)
 
 
 def supervisions_beside(path: str) -> dict[str, list[Fields]]:
@@ -115,8 +121,10 @@ def _file(recording: Fields, channel: object) -> tuple[str, int | None]:
         channels = source.get("channels")
         if isinstance(channels, list) and channel in channels:
             path = f.string(source, ("source",))
-            if source.get("type") != "file" or not path:
-                raise InvalidEntry(f"a recording of type {f.shown(source.get('type'))}: expected a file")
+            kind = source.get("type")
+            if kind not in ("file", "command", "url") or not path:
+                raise InvalidEntry(f"a recording of type {f.shown(kind)}: expected a file")
+            path = f"{path.rstrip(' |')} |" if kind == "command" else path
             return path, None if len(channels) == 1 else channels.index(channel)
     raise InvalidEntry(f"no source of the recording has channel {f.shown(channel)}")
 

@@ -1,4 +1,4 @@
-"""Reader of NeMo's tarred manifests: audio is in `audio_SHARD.tar`, beside the manifest."""
+"""Reader of NeMo's tarred manifests: audio is in `audio_SHARD.tar`, beside the manifest or in the folder above."""
 
 import glob
 import os
@@ -32,8 +32,12 @@ class NemoTars:
             InvalidEntry: If the tar or its member does not exist, or the line is not valid.
         """
         shard, name = f.count(fields, ("shard_id",)), f.string(fields, f.AUDIO_PATH)
+        if not options.texts_may_lack and f.first(fields, f.TEXT) is None:
+            raise InvalidEntry(f'no "text" among its fields ({", ".join(map(repr, fields))}); expected {f.EXAMPLE}')
         folder = os.path.dirname(os.path.abspath(manifest))
         path = os.path.join(folder, f"audio_{shard}.tar")
+        if not os.path.exists(path) and os.path.exists(above := os.path.join(folder, os.pardir, f"audio_{shard}.tar")):
+            path = os.path.normpath(above)  # the manifest of a shard, in the folder sharded_manifests
         if path not in self._spans:
             self._spans[path] = _spans(path)
         if name not in self._spans[path]:

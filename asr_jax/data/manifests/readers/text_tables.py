@@ -13,6 +13,7 @@ from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file
 from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
+from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -62,19 +63,20 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
     is_ljspeech = _is_ljspeech(path)
     separator = TAB if is_ljspeech else separator  # its texts have quotes that are not those of CSV
     names: list[str] | None = None
-    for number, line in _rows(path, separator):
+    for row, (number, line) in enumerate(_rows(path, separator)):
+        is_first = row == 0
         place = f"{path}:{number}"
         try:
             if isinstance(line, BadLine) and (line.uncut is None or (names is None and not is_ljspeech)):
                 raise line
             text = line.uncut if isinstance(line, BadLine) else line
             values = _values(text or "", separator)
-            if number == 1 and _num_names(values) >= 2:
+            if is_first and _num_names(values) >= 2:
                 names = [value.strip().lower() for value in values]
             elif names is None and is_ljspeech:
                 yield _of_ljspeech(text or "", path)
             elif names is None:
-                if separator != TAB and number == 1:
+                if separator != TAB and is_first:
                     raise UserError(_no_names(path, values))
                 yield _of_features(values)
             elif isinstance(line, BadLine) and len(values) < len(names):
@@ -87,10 +89,16 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
 
 def separator_of(path: str) -> str:
     """Separator of the columns, from the header line; without known names, that of the file's ending."""
-    with open(path, "rb") as file:
-        header = file.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n")
+    header = _header(path)
     usual = TAB if path.lower().endswith(".tsv") else ","
     return max((usual, *SEPARATORS), key=lambda separator: _num_names(header.replace('"', "").split(separator)))
+
+
+def _header(path: str) -> str:
+    """First line that is not blank, without byte-order mark and line end."""
+    with open(path, "rb") as file:
+        lines = (line.decode("utf-8-sig", "replace") for line in iter(lambda: file.readline(1 << 20), b""))
+        return next((line.rstrip("\r\n") for line in lines if line.strip()), "")
 
 
 def _rows(path: str, separator: str) -> Iterator[tuple[int, str | BadLine]]:
@@ -119,7 +127,18 @@ def with_clips(path: str) -> tuple[str, ...]:
     return folder, os.path.join(folder, "clips"), *others
 
 
-TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips)
+def details(path: str) -> str:
+    """Separator of a table and the columns that are used."""
+    if _is_ljspeech(path):
+        return "table of LJSpeech (ID|text|normalised text)"
+    separator = separator_of(path)
+    header = _header(path)
+    names = [value.strip().strip('"').lower() for value in header.split(separator)]
+    return f"table separated by {NAMES[separator]} ({f.used(names) or 'features'})"
+
+
+NAMES = {TAB: "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
+TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips, details)
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
@@ -151,7 +170,7 @@ def _values(line: str, separator: str) -> list[str]:
     if separator == TAB:
         return line.split(TAB)
     try:
-        return next(csv.reader([line], delimiter=separator, strict=True))
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
     except csv.Error as error:
         raise InvalidEntry(
             f"not a line of CSV ({error}); expected one utterance per line, and quotes in pairs"
@@ -162,8 +181,7 @@ def _is_ljspeech(path: str) -> bool:
     """Whether a file is LJSpeech's `metadata.csv`: `ID|text|normalised text` without a header, audio in `wavs`."""
     if not os.path.isdir(os.path.join(os.path.dirname(os.path.abspath(path)), "wavs")):
         return False
-    with open(path, "rb") as file:
-        values = file.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n").split("|")
+    values = _header(path).split("|")
     return len(values) in (2, 3) and not _num_names(values)
 
 
@@ -172,7 +190,8 @@ def _of_ljspeech(line: str, path: str) -> Utterance:
     name, *texts = line.split("|")
     if not 1 <= len(texts) <= 2:
         raise InvalidEntry(f"{len(texts) + 1} columns; expected ID|text|normalised text")
-    return Utterance(id=name, location=os.path.join("wavs", f"{name}.wav"), text=texts[-1] or texts[0])
+    file = name if name.lower().endswith(AUDIO_ENDINGS) else f"{name}.wav"
+    return Utterance(id=name, location=os.path.join("wavs", file), text=texts[-1] or texts[0])
 
 
 def _num_names(values: Sequence[str]) -> int:

@@ -239,7 +239,8 @@ def test_whatever_a_line_holds_it_is_read_or_refused(tmp_path: Path) -> None:
     """Values of any type at any place that readers use: no line may prevent the others from being read."""
     draw = random.Random(0)
     cut = {
-        "id": "c", "start": 0, "duration": 1, "channel": 0, "supervisions": [{"start": 0, "duration": 1}] * 2,
+        "id": "c", "start": 0, "duration": 1, "channel": 0,
+        "supervisions": [{"start": 0, "duration": 1, "text": "a"}] * 2,
         "recording": {"sources": [{"type": "file", "channels": [0], "source": "a.wav"}], "duration": 1},
     }  # fmt: skip
     lines = [

@@ -70,7 +70,7 @@ def test_channels_of_one_file_and_of_several(tmp_path: Path) -> None:
 
 
 PERTURBED = recording("r", "r.wav", 1.8) | {"transforms": [{"name": "Speed", "kwargs": {"factor": 1.1}}]}
-FROM_COMMAND = {"sources": [{"type": "command", "channels": [0], "source": "sox r.wav -t wav - |"}], "duration": 2.0}
+IN_MEMORY = {"sources": [{"type": "memory", "channels": [0], "source": "AAAA"}], "duration": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ FROM_COMMAND = {"sources": [{"type": "command", "channels": [0], "source": "sox 
     [
         ({"recording": None}, "a MonoCut without a recording"),
         ({"recording": PERTURBED}, "a recording with transforms (Speed)"),
-        ({"recording": FROM_COMMAND}, 'a recording of type "command": expected a file'),
+        ({"recording": IN_MEMORY}, 'a recording of type "memory": expected a file'),
         ({"recording": {"sources": "r.wav"}}, '"sources" is "r.wav"; expected a list of objects'),
         ({"channel": [0, 1]}, "no source of the recording has channel [0, 1]"),
         ({"start": None}, 'without "start" and "duration"'),

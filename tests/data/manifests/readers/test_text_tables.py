@@ -144,6 +144,14 @@ def test_line_numbers_after_a_quoted_line_end(tmp_path: Path) -> None:
     assert [entry.location for entry in utterances.rejected] == [f"{tmp_path}/t.csv:5"]
 
 
+def test_blank_lines_and_spaces_after_separators(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav", noise(1))
+    (tmp_path / "t.csv").write_text('\n\nText, Path\n"b, c", a.wav\n\n"d", "a.wav"\n')
+    utterances = read(tmp_path, tmp_path / "t.csv")
+    assert [utterance.text for utterance in utterances] == ["b, c", "d"]
+    assert not utterances.rejected
+
+
 def test_columns_without_known_names_are_named(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("sound,speech\na.wav,b\n")
     with pytest.raises(UserError, match=r"t.csv:1: the columns 'sound', 'speech' have fewer than two known names"):
