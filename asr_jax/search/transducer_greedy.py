@@ -87,8 +87,8 @@ def greedy_transducer_search(
             at = jnp.where(visited & is_blank[:, number], at + decision.jumps[:, number], at)
             return (at, found), visited
 
-        nobody = jnp.zeros(rows, bool)
-        (at, found), visited = lax.scan(visit, (jnp.zeros(rows, jnp.int32), nobody), jnp.arange(block))
+        no_row = jnp.zeros(rows, bool)
+        (at, found), visited = lax.scan(visit, (jnp.zeros(rows, jnp.int32), no_row), jnp.arange(block))
         score = state.score + jnp.sum(jnp.where(visited.T, decision.log_probs, 0), axis=1)
         place = jnp.minimum(at, block - 1)
         label = jnp.where(found, decision.labels[row, place], 0)
