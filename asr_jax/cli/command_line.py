@@ -260,7 +260,7 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
     return _parse(arguments, default, prog=prog)
 
 
-def load_config(path: str, *, init_from: str = "") -> Experiment:
+def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
     """Calls the function `experiment` of a Python file and returns its Experiment.
 
     Args:
@@ -275,7 +275,7 @@ def load_config(path: str, *, init_from: str = "") -> Experiment:
     file = Path(path)
     if not file.is_file():
         others = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise UserError(f"config {path} does not exist{nearest(path, others)}")
+        raise UserError(f"config {path} does not exist{nearest(str(path), others)}")
     spec = importlib.util.spec_from_file_location(f"asr_jax_config_{file.stem}", file.absolute())
     if spec is None or spec.loader is None:
         raise UserError(

@@ -119,7 +119,7 @@ def plan(experiment: Experiment) -> Plan:
         sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=experiment.model.frames_needed,
         front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
-        sub_batches=experiment.model.sub_batches,
+        row_parts=experiment.model.row_parts,
     )  # fmt: skip
     removed = count_removed_of(sets, planned, tokenizer, data)
     for check in check_sets(sets, data):

@@ -111,6 +111,11 @@ class HeadSettings:
         """Settings of the search: the subclass's field `decoding`, or None if it has none."""
         return getattr(self, "decoding", None)
 
+    @property
+    def row_parts(self) -> int:
+        """Number that must divide the rows of a batch in training, because the head splits them."""
+        return 1
+
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames that the head needs for an utterance. Shorter utterances are rejected.
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -448,6 +449,11 @@ class Model:
                 head.check(taps=taps, views=self.views)
             except ValueError as error:
                 raise ValueError(f"heads.{name}: {error}") from error
+
+    @property
+    def row_parts(self) -> int:
+        """Number that must divide the rows of a batch in training: `sub_batches` and the splits of heads."""
+        return math.lcm(self.sub_batches, *(head.row_parts for head in self.heads.values()))
 
     @property
     def recognises(self) -> bool:

@@ -150,7 +150,7 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         train = plan_training(
             sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
             frames_needed=experiment.model.frames_needed, front_end=front_end,
-            seed=experiment.seed, num_devices=mesh.size, sub_batches=experiment.model.sub_batches,
+            seed=experiment.seed, num_devices=mesh.size, row_parts=experiment.model.row_parts,
         )  # fmt: skip
     except UserError as error:
         raise UserError(f"{error}{_of_other_data(experiment, folder)}") from error

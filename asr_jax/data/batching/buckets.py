@@ -123,7 +123,7 @@ def make_buckets(
     scale: Scale,
     speeds: Sequence[float] = (1.0,),
     num_devices: int = 1,
-    sub_batches: int = 1,
+    row_parts: int = 1,
     shares: Float[np.ndarray, " R"] | None = None,
 ) -> tuple[Bucket, ...]:
     """Chooses buckets that have room for every utterance at every speed.
@@ -137,7 +137,7 @@ def make_buckets(
         scale: Unit of lengths.
         speeds: Playback speeds; with jitter, those of `slowest`.
         num_devices: Number of devices that a batch is split over.
-        sub_batches: Number of micro-batches of a batch.
+        row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
         shares: Mean number of times that an epoch contains each utterance [R]. None: once.
 
     Returns:
@@ -145,11 +145,11 @@ def make_buckets(
 
     Raises:
         UserError: If there are no utterances, if `edges_s` ends below the longest utterance, or if `num_devices` or
-            `sub_batches` does not divide `batch_multiple`.
+            `row_parts` does not divide `batch_multiple`.
     """
-    multiple = math.lcm(num_devices, sub_batches)
+    multiple = math.lcm(num_devices, row_parts)
     if settings.batch_multiple % multiple:
-        parts = f" and into {sub_batches} sub-batches (model.sub_batches)" if sub_batches > 1 else ""
+        parts = f" and into {row_parts} parts (model.sub_batches, model.heads.*.split)" if row_parts > 1 else ""
         raise UserError(
             f"batch_multiple {settings.batch_multiple} cannot be split over {num_devices} devices{parts}; "
             f"set data.buckets.batch_multiple to a multiple of {multiple}"

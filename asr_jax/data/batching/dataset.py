@@ -229,7 +229,7 @@ def plan_training(
     front_end: FrontEnd,
     seed: int,
     num_devices: int,
-    sub_batches: int = 1,
+    row_parts: int = 1,
 ) -> PlannedData:
     """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
 
@@ -242,7 +242,7 @@ def plan_training(
         front_end: Front-end of the model.
         seed: Seed of the batch plan.
         num_devices: Number of devices that a batch is split over.
-        sub_batches: Number of micro-batches of a batch, as in `models.base.Recogniser`.
+        row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
 
     Raises:
         UserError: If no utterance is left, or if settings do not apply to ready features.
@@ -272,7 +272,7 @@ def plan_training(
     sources, shares = _mixed(index, data)
     buckets = make_buckets(
         index.lengths, num_labels, data.buckets, scale=scale, speeds=slowest(data.speeds, data.speed_jitter),
-        num_devices=num_devices, sub_batches=sub_batches,
+        num_devices=num_devices, row_parts=row_parts,
         shares=None if sources is None or shares is None else shares[sources],
     )  # fmt: skip
     plan = BatchPlan(

@@ -1,0 +1,399 @@
+"""Head of transducers: a prediction network of labels, and a joint network of frames and predictions."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
+from asr_jax.core.errors import check_numbers
+from asr_jax.core.pytrees import Tree
+from asr_jax.core.random_streams import GENERATOR, row_keys
+from asr_jax.core.sums import Sum, Sums
+from asr_jax.heads.base import Head, HeadSettings
+from asr_jax.heads.ctc import WeightBy
+from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
+from asr_jax.losses.pruned_transducer import (
+    at_positions,
+    kept_positions,
+    occupancies,
+    simple_log_probs,
+)
+from asr_jax.losses.transducer import (
+    NO_PENALTIES,
+    Penalties,
+    arc_log_probs,
+    in_tiles,
+    penalised,
+    tdt_arcs,
+    tdt_log_probs,
+)
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.prediction import LSTMPrediction, PredictionSettings
+from asr_jax.search.base import Decoding
+from asr_jax.search.transducer import TransducerDecoding
+from asr_jax.search.transducer_greedy import Decision, greedy_transducer_search
+
+TILE_LOGITS = 1 << 24
+"""Number of logits of a tile, over all rows, that `Joint.tile_frames` = 0 aims at."""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Settings of the pruned loss. The defaults are icefall's.
+
+    Source: Kuang et al. 2022 (arXiv:2206.13236); icefall's zipformer/train.py at commit 36e0420c.
+    """
+
+    size: int = 5
+    """Number of label positions that are kept at each frame."""
+    acoustic_scale: float = 0.0
+    """Share of the acoustic part alone in the simple loss."""
+    language_scale: float = 0.25
+    """Share of the language part alone in the simple loss."""
+    simple_scale: float = 0.5
+    """Factor of the simple loss after the warm-up. It falls from 1 during the warm-up."""
+    warmup: int = 2000
+    """Number of updates over which the factor of the pruned loss rises from 0.1 to 1."""
+    counts_padding: bool = False
+    """Whether padding counts in the mean distribution of the language part, as in icefall. The loss of an utterance
+    then depends on the padding of its batch."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "size", least=2)
+        check_numbers(self, "acoustic_scale", "language_scale", "simple_scale", "warmup", least=0)
+        if self.acoustic_scale + self.language_scale > 1:
+            raise ValueError(
+                f"acoustic_scale is {self.acoustic_scale} and language_scale is {self.language_scale}: expected a sum "
+                "of at most 1"
+            )
+
+
+@dataclass(frozen=True)
+class Transducer(HeadSettings):
+    """Settings of a transducer head. The defaults are CAIMAN-ASR's base model, with the exact loss in tiles."""
+
+    recognises: ClassVar[bool] = True
+
+    prediction: PredictionSettings = LSTMPrediction()
+    """Prediction network: LSTMPrediction or StatelessPrediction."""
+    joint_dim: int = 768
+    """Width of the joint network."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """Activation of the joint network: relu in CAIMAN-ASR and NeMo, tanh in icefall."""
+    dropout: float = 0.3
+    """Dropout rate of the joint network, rounded to a multiple of 1/256."""
+    weight_by: WeightBy = "utterances"
+    """Denominator of the loss: the number of utterances, of labels or of frames."""
+    tap: str = OUTPUT
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
+    pruning: Pruning | None = None
+    """Settings of the pruned loss. None: the exact loss."""
+    durations: tuple[int, ...] = ()
+    """Durations of labels in frames for a token-and-duration transducer (TDT), such as 0 1 2 3 4. Empty: RNN-T."""
+    sigma: float = 0.0
+    """TDT: number that is subtracted from the log-probabilities of labels and blanks. NeMo uses 0.05."""
+    fast_emit: float = 0.0
+    """λ of FastEmit, which favours early labels."""
+    penalties: Penalties = NO_PENALTIES
+    """Delay penalty, EOS penalty and star."""
+    split: int = 1
+    """Number of parts that the rows of a batch are split into for the joint network and the loss (batch_split_factor).
+    The encoder and the prediction network compute whole batches. Only memory and speed depend on it."""
+    tile_frames: int = 0
+    """Number of frames for which logits exist at a time; they are computed again in the backward pass. 0: chosen for
+    about 16 million logits. -1: all frames, and logits are stored."""
+    decoding: TransducerDecoding = TransducerDecoding()
+    """Settings of the search in validation, and defaults of evaluation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(self, "joint_dim", "split", least=1)
+        check_numbers(self, "fast_emit", "sigma", least=0)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
+        if self.tile_frames < -1:
+            raise ValueError(
+                f"tile_frames is {self.tile_frames}: expected a number of frames, 0 (automatic) or -1 (all)"
+            )
+        if self.durations:
+            tdt_arcs(self.durations)
+            if self.pruning:
+                raise ValueError("durations and pruning are set: expected one of them only")
+
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        if self.tap != OUTPUT and self.tap not in taps:
+            raise ValueError(no_such_tap(self.tap, taps))
+
+    def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
+        """Returns the minimum number of frames: 1, more for pruning and for durations without 0."""
+        if self.pruning:
+            return 1 + (num_labels - 1) // (self.pruning.size - 1) * (num_labels > 0)
+        return 0 * num_labels + 1 if not self.durations or 0 in self.durations else num_labels + 1
+
+    @property
+    def row_parts(self) -> int:
+        return self.split
+
+    def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "TransducerHead":
+        return TransducerHead(self, vocab_size, blank_id, dtype)
+
+
+class TransducerHead(Head):
+    """Module of a transducer head.
+
+    Loss terms: `loss` (nats) and, with pruning, `simple`; both include the factors of `Pruning`. Metric: `infeasible`,
+    the share of rows whose frames are too few for any path, as for rows without frames.
+
+    Source: Graves 2012 (arXiv:1211.3711), with the joint network of He et al. 2018 (arXiv:1811.06621).
+    """
+
+    recognises: ClassVar[bool] = True
+
+    settings: Transducer
+    vocab_size: int
+    blank_id: int
+    dtype: DTypeLike
+
+    @property
+    def tap(self) -> str:
+        return self.settings.tap
+
+    @property
+    def arcs(self) -> Arcs:
+        return tdt_arcs(self.settings.durations) if self.settings.durations else RNNT
+
+    def setup(self) -> None:
+        settings = self.settings
+        self.prediction = settings.prediction.build(
+            vocab_size=self.vocab_size, blank_id=self.blank_id, dtype=self.dtype
+        )
+        self.of_frames = Linear(settings.joint_dim, dtype=self.dtype)
+        self.of_labels = Linear(settings.joint_dim, dtype=self.dtype)
+        self.output = Linear(self.vocab_size + len(settings.durations), dtype=self.dtype)
+        if settings.pruning:
+            self.simple_frames = Linear(self.vocab_size, 0.25, dtype=self.dtype)
+            self.simple_labels = Linear(self.vocab_size, 0.25, dtype=self.dtype)
+
+    def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
+        settings, frames = self.settings, encoded.at(self.tap)
+        predicted = self.prediction(batch.tokens, batch.token_lengths, step=step)
+        projected = self.of_frames(frames.values), self.of_labels(predicted)
+        rows, lengths = batch.weights, frames.lengths
+        feasible = self._is_feasible(lengths, batch)
+        weight = self._weight(lengths, batch)
+
+        def summed(losses: Float[Array, " B"]) -> Float[Array, ""]:
+            return jnp.sum(jnp.where(feasible, losses * rows, 0.0))
+
+        terms = {"infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows))}
+        keys = None
+        if settings.dropout and step is not None:
+            keys = jax.random.key_data(row_keys(self.make_rng("dropout"), len(rows)))
+        starts = None
+        of_simple, of_loss = 1.0, 1.0
+        if settings.pruning:
+            of_simple, of_loss = self._factors(step)
+            simple = self._simple(frames, predicted, batch)
+            losses = lattice_loss(simple[0][None], simple[1][None], lengths, batch.token_lengths)
+            terms["simple"] = Sum(of_simple * summed(losses), weight)
+            size = min(settings.pruning.size, batch.tokens.shape[1] + 1)
+            kept = occupancies(*simple, lengths, batch.token_lengths)
+            starts = kept_positions(*kept, lengths, batch.token_lengths, size=size)
+        blank, label = self._arcs(projected, batch, lengths, keys, starts)
+        losses = lattice_loss(blank, label, lengths, batch.token_lengths, self.arcs, settings.fast_emit)
+        terms["loss"] = Sum(of_loss * summed(losses), weight)
+        return terms
+
+    def _factors(self, step: Int[Array, ""] | None) -> tuple[Any, Any]:
+        """Returns the factors of the simple loss and of the pruned loss after `step` updates."""
+        assert self.settings.pruning
+        pruning = self.settings.pruning
+        if step is None:
+            return pruning.simple_scale, 1.0
+        share = jnp.minimum(step / max(pruning.warmup, 1), 1.0)
+        return 1.0 - share * (1.0 - pruning.simple_scale), 0.1 + 0.9 * share
+
+    def _simple(
+        self, frames: Frames, predicted: Float[Array, "B S D"], batch: Batch
+    ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
+        """Returns the log-probabilities of the loss whose joint network is an addition."""
+        assert self.settings.pruning
+        pruning, weights = self.settings.pruning, None
+        if not pruning.counts_padding:
+            weights = length_mask(batch.token_lengths + 1, predicted.shape[1]) * batch.weights[:, None]
+        simple = simple_log_probs(
+            self.simple_frames(frames.values), self.simple_labels(predicted), batch.tokens, blank_id=self.blank_id,
+            acoustic_scale=pruning.acoustic_scale, language_scale=pruning.language_scale, weights=weights,
+        )  # fmt: skip
+        return penalised(*simple, frames.lengths, batch.tokens, self.settings.penalties)
+
+    def _arcs(
+        self,
+        projected: tuple[Float[Array, "B T J"], Float[Array, "B S J"]],
+        batch: Batch,
+        lengths: Int[Array, " B"],
+        keys: UInt32[Array, "B 2"] | None,
+        starts: Int[Array, "B T"] | None,
+    ) -> tuple[Float[Array, "K B T S"], Float[Array, "L B T U"]]:
+        """Returns the log-probabilities of all arcs, computed in tiles.
+
+        Args:
+            projected: Projected frames and predictions.
+            batch: Batch of utterances.
+            lengths: Number of frames of each row.
+            keys: Data of the random key of each row for dropout. None: no dropout.
+            starts: First label position that is kept at each frame. None: no pruning.
+        """
+        settings, arcs = self.settings, self.arcs
+        kernel, bias = self.output_parameters()
+        size = projected[1].shape[1] if starts is None else min(settings.pruning.size, projected[1].shape[1])  # type: ignore[union-attr]
+
+        def compute(of_frames: Any, of_rows: Any, first: Any) -> tuple[Array, Array]:
+            frames, predictions = of_frames["frames"], of_rows["predictions"]
+            if starts is None:
+                predictions = predictions[:, None]
+            else:
+                places = of_frames["starts"][..., None] + jnp.arange(size)[None, None]
+                places = jnp.minimum(places, predictions.shape[1] - 1)
+                predictions = jax.vmap(lambda row, places: row[places])(predictions, places)
+            hidden = frames[:, :, None] + predictions
+            hidden = nn.relu(hidden) if settings.activation == "relu" else jnp.tanh(hidden)
+            if keys is not None:
+                hidden = self._dropped(hidden, of_rows["keys"], first)
+            logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias
+            if starts is not None:
+                return _pruned(logits, of_frames["starts"], of_rows["labels"], blank_id=self.blank_id)
+            if settings.durations:
+                blank, label = tdt_log_probs(
+                    logits, of_rows["labels"], blank_id=self.blank_id, arcs=arcs, sigma=settings.sigma
+                )
+                return jnp.moveaxis(blank, 0, -1), jnp.moveaxis(label, 0, -1)
+            return arc_log_probs(logits, of_rows["labels"], blank_id=self.blank_id)
+
+        of_frames = {"frames": projected[0]} | ({} if starts is None else {"starts": starts})
+        of_rows = {"predictions": projected[1], "labels": batch.tokens} | ({} if keys is None else {"keys": keys})
+        # Batches of evaluation may have any number of rows. Those of training are multiples (`HeadSettings.row_parts`).
+        num_splits = math.gcd(settings.split, len(lengths))
+        tile_frames = self._tile_frames(len(lengths) // num_splits, projected[0].shape[1], size)
+        blank, label = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=num_splits)
+        if starts is not None:
+            width = batch.tokens.shape[1] + 1
+            blank = at_positions(blank, starts, num_positions=width)
+            label = at_positions(label, starts, num_positions=width)[..., :-1]
+        if not settings.durations:
+            blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
+            return blank[None], label[None]
+        return jnp.moveaxis(blank, -1, 0), jnp.moveaxis(label, -1, 0)
+
+    def output_parameters(self) -> tuple[Float[Array, "J V"], Float[Array, "1 1 1 V"]]:
+        """Returns the kernel of the output in the dtype of the computation, and its bias in float32."""
+        if self.is_initializing():
+            self.output(jnp.zeros((1, self.settings.joint_dim), self.dtype))
+        parameters: Any = self.variables["params"]["output"]
+        return parameters["kernel"].astype(self.dtype), parameters["bias"][None, None, None]
+
+    def _tile_frames(self, rows: int, num_frames: int, size: int) -> int:
+        """Returns the number of frames of a tile; 0 for all frames."""
+        if self.settings.tile_frames:
+            return max(self.settings.tile_frames, 0)
+        of_frame = rows * size * self.vocab_size
+        return 0 if of_frame * num_frames <= TILE_LOGITS else max(TILE_LOGITS // of_frame, 1)
+
+    def _dropped(
+        self, hidden: Float[Array, "b t S J"], keys: UInt32[Array, "b 2"], first: Any
+    ) -> Float[Array, "b t S J"]:
+        """Applies dropout with random numbers that depend on utterance and frame, not on tiles and parts.
+
+        A random word gives four bytes, one for each value.
+        """
+        rate = round(256 * self.settings.dropout)
+        size = math.prod(hidden.shape[2:])
+        frames = first + jnp.arange(hidden.shape[1])
+
+        def of_row(key: Array) -> Array:
+            key = jax.random.wrap_key_data(key, impl=GENERATOR)
+            words = jax.vmap(lambda frame: jax.random.bits(jax.random.fold_in(key, frame), (-(-size // 4),)))(frames)
+            return jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(len(frames), -1)[:, :size]
+
+        kept = jax.vmap(of_row)(keys).reshape(hidden.shape) >= rate
+        return hidden * (kept * (256 / (256 - rate))).astype(hidden.dtype)
+
+    def denominators(
+        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
+    ) -> dict[str, Float[Array, ""]]:
+        terms = ("loss", "simple") if self.settings.pruning else ("loss",)
+        return dict.fromkeys(terms, self._weight(lengths[self.tap], batch))
+
+    def _is_feasible(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Bool[Array, " B"]:
+        labels = batch.token_lengths
+        return frame_lengths >= self.settings.frames_needed(labels, 0 * labels)
+
+    def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
+        counts = {
+            "utterances": jnp.ones_like(frame_lengths),
+            "labels": jnp.maximum(batch.token_lengths, 1),
+            "frames": frame_lengths,
+        }[self.settings.weight_by]
+        return jnp.sum(jnp.where(self._is_feasible(frame_lengths, batch), batch.weights * counts, 0.0))
+
+    def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
+        """Returns the token sequences of a greedy search.
+
+        Args:
+            encoded: Output and taps of the encoder.
+            decoding: Settings of the search.
+            state: Not used; each call begins an utterance.
+        """
+        assert isinstance(decoding, TransducerDecoding), decoding
+        frames = encoded.at(self.tap)
+        projected = self.of_frames(frames.values)
+        kernel, bias = self.output_parameters()
+        # Flax modules cannot be called in a loop of JAX while they are bound.
+        prediction, variables = self.prediction.unbind()
+        of_labels, of_labels_variables = self.of_labels.unbind()
+        settings, rows = self.settings, len(projected)
+        durations = jnp.asarray(settings.durations or (0,))
+        penalty = jnp.zeros(self.vocab_size).at[self.blank_id].set(decoding.blank_penalty)
+
+        def decide(places: Int[Array, "B W"], predicted: Any) -> Decision:
+            hidden = jax.vmap(lambda row, places: row[places])(projected, places)
+            of_label: Any = of_labels.apply(of_labels_variables, predicted["output"])
+            hidden += of_label[:, None]
+            hidden = nn.relu(hidden) if settings.activation == "relu" else jnp.tanh(hidden)
+            logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias[0]
+            scores = logits[..., : self.vocab_size] - penalty[None, None]
+            labels = jnp.argmax(scores, axis=-1).astype(jnp.int32)
+            log_probs = jnp.max(scores, axis=-1) - jax.nn.logsumexp(scores, axis=-1)
+            is_blank = labels == self.blank_id
+            if not settings.durations:
+                return Decision(labels, log_probs, is_blank.astype(jnp.int32))
+            jumps = durations[jnp.argmax(logits[..., self.vocab_size :], axis=-1)].astype(jnp.int32)
+            return Decision(labels, log_probs, jnp.where(is_blank, jnp.maximum(jumps, 1), jumps))
+
+        def advance(before: Any, labels: Int[Array, " B"]) -> Any:
+            return prediction.apply(variables, before, labels, method="advance")
+
+        found = greedy_transducer_search(
+            frames.lengths, projected.shape[1], decide=decide, start=self.prediction.start(rows), advance=advance,
+            blank_id=self.blank_id, max_symbols=decoding.max_symbols,
+        )  # fmt: skip
+        return found, None
+
+
+def _pruned(
+    logits: Float[Array, "b t R V"], starts: Int[Array, "b t"], labels: Int[Array, "b U"], *, blank_id: int
+) -> tuple[Float[Array, "b t R"], Float[Array, "b t R"]]:
+    """Returns the log-probabilities of blanks and labels at the kept positions."""
+    log_norm = jax.nn.logsumexp(logits, axis=-1)
+    places = starts[..., None] + jnp.arange(logits.shape[2])[None, None]
+    places = jnp.minimum(places, max(labels.shape[1] - 1, 0))
+    ids = jax.vmap(lambda row, places: row[places])(labels, places)
+    label = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0] - log_norm
+    return logits[..., blank_id] - log_norm, label

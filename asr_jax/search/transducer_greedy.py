@@ -1,0 +1,127 @@
+"""Greedy search of transducers on the device, for a batch, by labels instead of frames.
+
+The prediction network runs once per label, not once per frame: for each label, the joint network computes a block of
+frames with the same prediction, and the first of them whose best label is not the blank gives the next label.
+
+Source: Graves 2012 (arXiv:1211.3711); Bataev et al. 2024, "Label-looping" (arXiv:2406.06220), for the order of loops.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.core.timed_tokens import TimedTokens
+
+
+class Decision(NamedTuple):
+    """Best label of each frame of a block, for a given prediction."""
+
+    labels: Int[Array, "B W"]
+    log_probs: Float[Array, "B W"]
+    jumps: Int[Array, "B W"]
+    """Number of frames that the label consumes: at least 1 for a blank."""
+
+
+class Search(NamedTuple):
+    """State of the search of all rows."""
+
+    frame: Int[Array, " B"]
+    at_frame: Int[Array, " B"]
+    """Number of labels that were found at `frame`."""
+    num: Int[Array, " B"]
+    prediction: Any
+    """Output and state of the prediction network after the last label."""
+    tokens: Int[Array, "B U"]
+    starts: Int[Array, "B U"]
+    ends: Int[Array, "B U"]
+    log_probs: Float[Array, "B U"]
+    score: Float[Array, " B"]
+
+
+def greedy_transducer_search(
+    lengths: Int[Array, " B"],
+    num_frames: int,
+    *,
+    decide: Callable[[Int[Array, "B W"], Any], Decision],
+    start: Any,
+    advance: Callable[[Any, Int[Array, " B"]], Any],
+    blank_id: int,
+    max_symbols: int,
+    block: int = 8,
+) -> TimedTokens:
+    """Returns one hypothesis per row, with shapes [B 1 U], where U = `num_frames` · `max_symbols`.
+
+    The score is the sum of the log-probabilities of all decisions, including those of blanks.
+
+    Args:
+        lengths: Number of valid frames of each row.
+        num_frames: Number of frames of the batch.
+        decide: Computes the best labels at the given frames with the current predictions.
+        start: Prediction before the first label, a tree of arrays whose first axis has the rows.
+        advance: Computes the next prediction from the current one and the labels.
+        blank_id: Label id of the blank.
+        max_symbols: Largest number of labels of one frame.
+        block: Number of frames for which labels are computed at a time.
+    """
+    rows, size = len(lengths), num_frames * max_symbols
+    row = jnp.arange(rows)
+
+    def is_going(state: Search) -> Bool[Array, ""]:
+        return jnp.any(state.frame < lengths)
+
+    def step(state: Search) -> Search:
+        frames = state.frame[:, None] + jnp.arange(block)[None]
+        inside = frames < lengths[:, None]
+        decision = decide(jnp.minimum(frames, num_frames - 1), state.prediction)
+        is_blank = decision.labels == blank_id
+
+        # Blanks lead to the next frame whose decision counts. Frames that a duration jumps over are not visited.
+        def visit(carried: tuple[Array, Array], number: Array) -> tuple[tuple[Array, Array], Array]:
+            at, found = carried
+            visited = (at == number) & ~found & inside[:, number]
+            found |= visited & ~is_blank[:, number]
+            at = jnp.where(visited & is_blank[:, number], at + decision.jumps[:, number], at)
+            return (at, found), visited
+
+        no_row = jnp.zeros(rows, bool)
+        (at, found), visited = lax.scan(visit, (jnp.zeros(rows, jnp.int32), no_row), jnp.arange(block))
+        score = state.score + jnp.sum(jnp.where(visited.T, decision.log_probs, 0), axis=1)
+        place = jnp.minimum(at, block - 1)
+        label = jnp.where(found, decision.labels[row, place], 0)
+        frame = state.frame + at
+        at_frame = jnp.where(at == 0, state.at_frame, 0) + found
+        column = jnp.where(found, state.num, size)  # mode="drop" ignores this index
+        jump = jnp.where(found, decision.jumps[row, place], 0)
+        jump = jnp.where(found & (at_frame >= max_symbols), jnp.maximum(jump, 1), jump)
+
+        def written(values: Array, new: Array) -> Array:
+            return values.at[row, column].set(new.astype(values.dtype), mode="drop")
+
+        advanced = advance(state.prediction, label)
+        prediction = jax.tree.map(
+            lambda new, old: jnp.where(found.reshape(-1, *(1,) * (new.ndim - 1)), new, old), advanced, state.prediction
+        )
+        return Search(
+            frame=frame + jump,
+            at_frame=jnp.where(jump > 0, 0, at_frame),
+            num=state.num + found,
+            prediction=prediction,
+            tokens=written(state.tokens, label),
+            starts=written(state.starts, frame),
+            ends=written(state.ends, frame + jnp.maximum(decision.jumps[row, place], 1)),
+            log_probs=written(state.log_probs, decision.log_probs[row, place]),
+            score=score,
+        )
+
+    zeros, whole = jnp.zeros(rows, jnp.int32), jnp.zeros((rows, size), jnp.int32)
+    nothing = jnp.full((rows, size), -jnp.inf, jnp.float32)
+    state = Search(zeros, zeros, zeros, start, whole, whole, whole, nothing, jnp.zeros(rows, jnp.float32))
+    state = lax.while_loop(is_going, step, state)
+    found = (state.tokens, state.starts, state.ends, state.log_probs)
+    tokens, starts, ends, log_probs = (values[:, None] for values in found)
+    lengths_found = jnp.where(jnp.isfinite(state.score), state.num, 0)
+    return TimedTokens(tokens, starts, ends, log_probs, lengths_found[:, None], state.score[:, None])

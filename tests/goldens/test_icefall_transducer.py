@@ -1,0 +1,104 @@
+"""icefall's transducer: pruned and simple losses with gradients, the joint network, and greedy search."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.pytrees import flatten, unflatten
+from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.search.transducer import TransducerDecoding
+from tests.support import golden_cases, relative, report
+
+pytestmark = pytest.mark.golden
+NAMES = {
+    "decoder.embedding": "prediction/embedding", "decoder.conv": "prediction/conv", "joiner.encoder_proj": "of_frames",
+    "joiner.decoder_proj": "of_labels", "joiner.output_linear": "output", "simple_am_proj": "simple_frames",
+    "simple_lm_proj": "simple_labels",
+}  # fmt: skip
+
+
+def ours(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the parameters of the head from icefall's, or from their gradients; others are left out."""
+    found = {}
+    for name, value in weights.items():
+        place, _, kind = name.rpartition(".")
+        if place in NAMES:
+            leaf = "embedding" if place.endswith("embedding") else "bias" if kind == "bias" else "kernel"
+            found[f"{NAMES[place]}/{leaf}"] = (
+                value if leaf == "embedding" else value.transpose(*range(value.ndim)[::-1])
+            )
+    return found
+
+
+def of(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
+
+
+@pytest.mark.parametrize("case", golden_cases("icefall_zipformer", "asr_model*"))
+def test_losses_and_gradients(case: Any, record_property: Any) -> None:
+    arrays, sizes = case.arrays(), case.info["config"]
+    expected, params = ours(of(arrays, "grad/")), unflatten(ours(of(arrays, "param/")))
+    head = Transducer(
+        prediction=StatelessPrediction(sizes["dec"], sizes["ctx"]), joint_dim=sizes["join"], activation="tanh",
+        dropout=0.0, tile_frames=7,
+        pruning=Pruning(
+            case.info["prune_range"], case.info["am_scale"], case.info["lm_scale"], simple_scale=0.5,
+            counts_padding=True,
+        ),
+    ).build(vocab_size=sizes["vocab"], blank_id=0, dtype=jnp.float32)  # fmt: skip
+    frames = Frames(jnp.asarray(arrays["out/encoder_out"]), jnp.asarray(arrays["out/encoder_lens"], jnp.int32))
+    num_labels = jnp.asarray(arrays["input/y_lens"], jnp.int32)
+    labels = jnp.asarray(arrays["input/y"], jnp.int32) if "input/y" in arrays else labels_of(case.info, num_labels)
+    rows = len(num_labels)
+    batch = Batch(None, frames.values, frames.lengths, labels, num_labels, jnp.ones(rows), jnp.arange(rows))
+
+    def total(params: Any) -> Any:
+        sums = head.apply({"params": params}, Encoded(frames), batch, step=None)
+        return sums["simple"].total + sums["loss"].total, sums
+
+    (_, sums), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
+    simple, pruned = float(sums["simple"].total) / 0.5, float(sums["loss"].total)
+    assert report(record_property, "simple loss", relative(simple, arrays["out/simple_loss"])) < 1e-5
+    assert report(record_property, "pruned loss", relative(pruned, arrays["out/pruned_loss"])) < 1e-5
+    found = flatten(gradient)
+    assert found.keys() == expected.keys()
+    worst = max(relative(found[name], expected[name]) for name in expected)
+    assert report(record_property, "gradients", worst) < 1e-3
+
+
+def labels_of(info: dict[str, Any], num_labels: Any) -> Any:
+    rows = np.zeros((len(num_labels), int(num_labels.max())), np.int32)
+    for row, labels in enumerate(info["y"]):
+        rows[row, : len(labels)] = labels
+    return jnp.asarray(rows)
+
+
+@pytest.mark.parametrize("case", golden_cases("icefall_decode", "transducer*"))
+def test_greedy_search(case: Any) -> None:
+    arrays, sizes = case.arrays(), case.info["config"]
+    params = unflatten(ours(of(arrays, "param/")))
+    head = Transducer(
+        prediction=StatelessPrediction(sizes["dec"], sizes["ctx"]), joint_dim=sizes["join"], activation="tanh"
+    ).build(vocab_size=sizes["V"], blank_id=0, dtype=jnp.float32)
+    frames = Frames(jnp.asarray(arrays["input/encoder_out"]), jnp.asarray(arrays["input/lens"], jnp.int32))
+    names = [name for name in case.info["results"][0] if name.startswith("greedy_max")]
+    assert names
+    for name in names:
+        max_symbols, _, penalty = name.removeprefix("greedy_max").partition("_blankpenalty")
+        decoding = TransducerDecoding(int(max_symbols), float(penalty or 0))
+        found = jax.device_get(
+            jax.jit(lambda p, f, d=decoding: head.apply({"params": p}, Encoded(f), d, method="search")[0])(
+                params, frames
+            )
+        )
+        for result in case.info["results"]:
+            expected = result[name] if isinstance(result[name], dict) else {"hyp": result[name]}
+            sequence = found.sequences(result["utt"])[0]
+            assert list(sequence.tokens) == expected["hyp"]
+            if "timestamps" in expected:
+                assert list(sequence.starts) == expected["timestamps"]

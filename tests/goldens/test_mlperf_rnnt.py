@@ -1,0 +1,96 @@
+"""MLPerf's RNN-T: LSTM encoder with stacking, prediction network, joint network, loss, gradients and greedy search."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.pytrees import flatten, unflatten
+from asr_jax.heads.transducer import Transducer
+from asr_jax.models.lstm import LSTMEncoder
+from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.search.transducer import TransducerDecoding
+from tests.support import golden_cases, max_abs, relative, report
+
+pytestmark = pytest.mark.golden
+
+
+def ours(weights):
+    """Returns the parameters of encoder and head from MLPerf's, or from their gradients."""
+    found = {}
+    for name, value in weights.items():
+        part, _, rest = name.partition(".")
+        if ".lstm." in name:
+            kind, layer = rest.rpartition(".")[2].rsplit("_l", 1)
+            place = {"encoder.pre_rnn": "encoder/before", "encoder.post_rnn": "encoder/after"}.get(
+                name.partition(".lstm.")[0], "head/prediction/lstm"
+            )
+            of_kind = {
+                "weight_ih": "input", "weight_hh": "recurrent", "bias_ih": "input_bias", "bias_hh": "recurrent_bias"
+            }  # fmt: skip
+            found[f"{place}/layer_{layer}/{of_kind[kind]}"] = value.T
+        elif name == "prediction.embed.weight":
+            found["head/prediction/embedding/embedding"] = value
+        else:
+            place = {"joint_enc": "of_frames", "joint_pred": "of_labels", "joint_net": "output"}[part]
+            found[f"head/{place}/{'kernel' if rest.endswith('weight') else 'bias'}"] = value.T
+    return found
+
+
+@pytest.mark.parametrize("case", golden_cases("mlperf_rnnt", "model*"))
+def test_equals_mlperf(case, record_property):
+    arrays, sizes = case.arrays(), case.info["config"]
+
+    def of(prefix):
+        return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
+
+    encoder = LSTMEncoder(
+        num_mels=sizes["in_f"], dim=sizes["enc"], layers_before=sizes["pre"], layers_after=sizes["post"],
+        stack=sizes["st"], dropout=0.0, mask_padding=False,
+    ).build(dtype=jnp.float32)  # fmt: skip
+    settings = Transducer(
+        prediction=LSTMPrediction(sizes["pred"], sizes["pl"], dropout=0.0), joint_dim=sizes["joint"], dropout=0.0,
+        tile_frames=4,
+    )  # fmt: skip
+    head = settings.build(vocab_size=sizes["ncls"], blank_id=case.info["blank"], dtype=jnp.float32)
+    params = unflatten(jax.tree.map(jnp.asarray, ours(of("param/"))))
+    labels, num_labels = (arrays[f"input/{name}"].astype(np.int32) for name in ("y", "y_lens"))
+    frames = Frames(jnp.asarray(arrays["input/x_TBF"].swapaxes(0, 1)), jnp.asarray(arrays["input/x_lens"], jnp.int32))
+    rows = len(labels)
+    batch = Batch(
+        None, frames.values, frames.lengths, jnp.asarray(labels), jnp.asarray(num_labels), jnp.ones(rows),
+        jnp.arange(rows),
+    )  # fmt: skip
+
+    def encode(params):
+        return encoder.apply({"params": params["encoder"]}, frames, step=None)
+
+    def loss(params):
+        sums = head.apply({"params": params["head"]}, encode(params), batch, step=None)
+        return sums["loss"].total / sums["loss"].weight
+
+    expected = dict(ours(of("grad/")).items())
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    encoded = jax.jit(encode)(params)
+    valid = np.arange(arrays["out/enc"].shape[1]) < arrays["out/logit_lens"][:, None]
+    difference = max_abs(np.asarray(encoded.frames.values)[valid], arrays["out/enc"][valid])
+    assert report(record_property, "encoder", difference) < 1e-4
+    np.testing.assert_array_equal(encoded.frames.lengths, arrays["out/logit_lens"])
+    assert report(record_property, "loss", relative(value, arrays["out/loss"].mean())) < 1e-5
+    found = flatten(gradient)
+    assert found.keys() == expected.keys()
+    worst = max(relative(found[name], expected[name]) for name in expected)
+    assert report(record_property, "gradients", worst) < 1e-3
+
+    for max_symbols, texts in case.info["greedy"].items():
+        decoding = TransducerDecoding(max_symbols=int(max_symbols))
+
+        @jax.jit
+        def search(params, encoded, decoding=decoding):
+            found = head.apply({"params": params["head"]}, encoded, decoding, method="search")[0]
+            assert isinstance(encoded, Encoded)
+            return found
+
+        result = jax.device_get(search(params, encoded))
+        assert [list(result.sequences(row)[0].tokens) for row in range(rows)] == texts

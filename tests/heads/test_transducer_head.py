@@ -1,0 +1,158 @@
+"""The transducer head in a model: padding, splits, tiles, devices, searches, and what does not fit."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.core.random_streams import random_streams
+from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.search.transducer import TransducerDecoding
+from tests.training.toy import toy_batch, toy_model
+
+SMALL = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+HEADS = {
+    "lstm": SMALL,
+    "stateless, pruned": replace(
+        SMALL, prediction=StatelessPrediction(8, regularise=False), pruning=Pruning(2), activation="tanh"
+    ),
+    "durations": replace(SMALL, durations=(0, 1, 2), sigma=0.05, prediction=LSTMPrediction(8, 1, dropout=0.2)),
+}
+
+
+def model_of(head, **changes):
+    settings = replace(toy_model(**changes), heads={"transducer": head})
+    return settings.build(vocab_size=6, blank_id=5, precision="f32")
+
+
+def loss_and_gradient(model):
+    @jax.jit
+    def run(params, batch):
+        def total(params):
+            streams = random_streams(jax.random.key_data(jax.random.key(3)), jnp.int32(7))
+            sums = model.apply({"params": params}, batch, step=jnp.int32(7), rngs=streams)
+            return sum(sums[f"transducer/{name}"].total for name in ("loss", "simple") if f"transducer/{name}" in sums)
+
+        return jax.value_and_grad(total)(params)
+
+    return run
+
+
+def params_of(model, batch):
+    return jax.jit(partial(model.init, step=None))(jax.random.key(0), batch)["params"]
+
+
+def close(a, b, tolerance):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name):
+    head, batch = HEADS[name], toy_batch(seed=3)
+    whole = model_of(replace(head, tile_frames=-1), dropout=0.2)
+    params = params_of(whole, batch)
+    value, gradient = loss_and_gradient(whole)(params, batch)
+    parts = loss_and_gradient(model_of(replace(head, split=2, tile_frames=5), dropout=0.2))
+    close(parts(params, batch), (value, gradient), 1e-5)
+    mesh = data_mesh(2)
+    close(parts(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh)), (value, gradient), 1e-5)
+    order = np.array([2, 0, 3, 1])
+    close(parts(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-5)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_padding_has_no_influence(name):
+    model, batch = model_of(HEADS[name]), toy_batch(seed=4)
+    params = params_of(model, batch)
+    run = jax.jit(lambda params, batch: model.apply({"params": params}, batch, step=None)["transducer/loss"].total)
+    batch = batch.replace(lengths=jnp.minimum(batch.lengths, 4000), token_lengths=jnp.array([3, 2, 0, 1]))
+    other = jnp.where(jnp.arange(3)[None] < batch.token_lengths[:, None], batch.tokens, 4)
+    longer = jnp.pad(batch.audio, ((0, 0), (0, 1600)), constant_values=77)
+    close(run(params, batch.replace(audio=longer, tokens=other)), run(params, batch), 1e-5)
+
+
+def one_by_one(model, params, encoded, head, *, max_symbols):
+    """A Python loop over frames, with one decision at a time; the reference of the searches."""
+    texts = []
+    durations = head.durations or (0,)
+
+    def joint(values, output):
+        p = params["heads_transducer"]
+        hidden = values @ p["of_frames"]["kernel"] + p["of_frames"]["bias"]
+        hidden = hidden + output @ p["of_labels"]["kernel"] + p["of_labels"]["bias"]
+        hidden = np.maximum(hidden, 0) if head.activation == "relu" else np.tanh(hidden)
+        return hidden @ p["output"]["kernel"] + p["output"]["bias"]
+
+    def predicted(labels):
+        bound = model.bind({"params": jax.tree.map(jnp.asarray, params)})
+        outputs = bound.heads["transducer"].prediction(jnp.asarray([[*labels, 0]]), jnp.array([len(labels)]), step=None)
+        return np.asarray(outputs[0, len(labels)])
+
+    for values, length in zip(np.asarray(encoded.frames.values), encoded.frames.lengths, strict=True):
+        labels, at, t, output = [], 0, 0, predicted([])
+        while t < length:
+            logits = joint(values[t], output)
+            label, jump = int(np.argmax(logits[:6])), 0
+            if head.durations:
+                jump = durations[int(np.argmax(logits[6:]))]
+            if label == 5:
+                t, at = t + max(jump, 1), 0
+                continue
+            labels.append(label)
+            output, at = predicted(labels), at + 1
+            jump = max(jump, int(at >= max_symbols))
+            t, at = t + jump, at * (not jump)
+        texts.append(labels)
+    return texts
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_search_equals_a_loop_over_frames(name):
+    head, batch = HEADS[name], toy_batch(seed=5)
+    model = model_of(head)
+    params = params_of(model, batch)
+    params["heads_transducer"]["output"]["bias"] = jnp.zeros(6 + len(head.durations)).at[5].set(-0.5 if head.durations else 0.7)
+    scale = 4 * params["heads_transducer"]["output"]["kernel"]
+    params["heads_transducer"]["output"]["kernel"] = scale
+    encoded = jax.jit(lambda p: model.apply({"params": p}, batch, step=None, method="encode"))(params)
+    decoding = TransducerDecoding(max_symbols=3)
+    search = jax.jit(partial(model.apply, head="transducer", decoding=decoding, method="search"))
+    found = jax.device_get(search({"params": params}, batch)[0])
+    expected = one_by_one(model, jax.device_get(params), encoded, head, max_symbols=3)
+    assert [list(found.sequences(row)[0].tokens) for row in range(4)] == expected
+    assert 0 < sum(map(len, expected)) < 3 * int(encoded.frames.lengths.sum())
+
+
+def test_rows_without_a_path_are_counted():
+    model, batch = model_of(replace(HEADS["stateless, pruned"], dropout=0.0)), toy_batch(seed=6)
+    batch = batch.replace(lengths=batch.lengths.at[0].set(0))
+    sums = jax.jit(partial(model.apply, step=None))({"params": params_of(model, batch)}, batch)
+    assert sums["transducer/infeasible"].total == 1
+    assert sums["transducer/loss"].weight == 3
+    assert np.isfinite(sums["transducer/loss"].total)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"durations": (0, 2)}, "expected distinct numbers of frames"),
+        ({"durations": (0, 1), "pruning": Pruning()}, "expected one of them only"),
+        ({"tile_frames": -2}, "tile_frames is -2: expected a number of frames"),
+        ({"split": 0}, "split is 0"),
+        ({"tap": "layer_3"}, "tap is 'layer_3'"),
+    ],
+)
+def test_wrong_settings(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **change).check(taps=(), views=1)
+
+
+def test_least_frames_of_a_text():
+    assert [SMALL.frames_needed(n, 0) for n in (0, 5)] == [1, 1]
+    assert [replace(SMALL, pruning=Pruning(3)).frames_needed(n, 0) for n in (0, 1, 2, 5)] == [1, 1, 1, 3]
+    assert replace(SMALL, durations=(1, 2)).frames_needed(4, 0) == 5

@@ -1,0 +1,202 @@
+"""Transducer losses against sums over all paths, and their behaviour for padding, tiles, splits and penalties."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
+from asr_jax.losses.pruned_transducer import kept_positions, occupancies, pruned_log_probs, simple_log_probs
+from asr_jax.losses.transducer import Penalties, in_tiles, tdt_arcs, tdt_log_probs, transducer_loss
+
+
+def paths(num_frames, num_labels, arcs):
+    """Yields all paths as lists of arcs (kind, duration, frame, label position)."""
+
+    def of(t, u):
+        if t == num_frames:
+            if u == num_labels:
+                yield []
+            return
+        for kind, durations in (("blank", arcs.blank), ("label", arcs.label)):
+            for number, d in enumerate(durations):
+                after = t + d, u + (kind == "label")
+                last = after == (num_frames, num_labels) and kind == "blank"
+                if after[1] <= num_labels and (after[0] < num_frames or last):
+                    for rest in of(*after):
+                        yield [(kind, number, t, u), *rest]
+
+    return of(0, 0)
+
+
+def enumerated(blank, label, num_frames, num_labels, arcs):
+    """Returns the loss and the occupancies of one row, in float64, by enumeration."""
+    of = {"blank": np.zeros(blank.shape), "label": np.zeros(label.shape)}
+    total = 0.0
+    for path in paths(num_frames, num_labels, arcs):
+        score = np.exp(sum({"blank": blank, "label": label}[kind][k, t, u] for kind, k, t, u in path))
+        total += score
+        for kind, *place in path:
+            of[kind][tuple(place)] += score
+    if not total:  # TDT without duration 0 has no path with more labels than frames
+        return np.inf, of["blank"], of["label"]
+    return -np.log(total), of["blank"] / total, of["label"] / total
+
+
+def lattice(seed, arcs, *, rows, frames, labels, scale=1.0):
+    random = np.random.default_rng(seed)
+    blank = random.normal(size=(len(arcs.blank), rows, frames, labels + 1)) * scale - 1
+    label = random.normal(size=(len(arcs.label), rows, frames, labels)) * scale - 1
+    return blank, label
+
+
+@partial(jax.jit, static_argnames=("arcs", "fast_emit"))
+def swept(blank, label, num_frames, num_labels, *, arcs, fast_emit=0.0):
+    losses, pull_back = jax.vjp(lambda *w: lattice_loss(*w, num_frames, num_labels, arcs, fast_emit), blank, label)
+    return losses, *pull_back(jnp.ones_like(losses))
+
+
+@pytest.mark.parametrize("arcs", [RNNT, tdt_arcs((0, 1, 2)), tdt_arcs((1, 3))])
+def test_equals_the_sum_over_all_paths(arcs):
+    """Rows with U = 0, T = 1, T < U and padding, in float64."""
+    num_frames, num_labels = np.array([4, 1, 5, 2, 3, 0]), np.array([2, 1, 0, 3, 3, 1])
+    with jax.enable_x64(True):
+        blank, label = lattice(0, arcs, rows=6, frames=5, labels=3, scale=3.0)
+        losses, of_blank, of_label = jax.device_get(swept(blank, label, num_frames, num_labels, arcs=arcs))
+    assert losses[5] == 0
+    assert not of_blank[:, 5].any()
+    assert not of_label[:, 5].any()
+    for row, (frames, labels) in enumerate(zip(num_frames[:5], num_labels[:5], strict=True)):
+        expected = enumerated(blank[:, row], label[:, row], frames, labels, arcs)
+        if np.isinf(expected[0]):
+            assert np.isinf(losses[row])
+            continue
+        np.testing.assert_allclose(losses[row], expected[0], rtol=1e-9)
+        np.testing.assert_allclose(of_blank[:, row], -expected[1], atol=1e-9)
+        np.testing.assert_allclose(of_label[:, row], -expected[2], atol=1e-9)
+
+
+def test_long_rows_are_precise_in_float32():
+    """Losses of about 2,000 nats have occupancies that agree with float64 to 1e-5."""
+    blank, label = lattice(1, RNNT, rows=2, frames=300, labels=60, scale=4.0)
+    lengths = np.array([300, 211]), np.array([60, 47])
+    with jax.enable_x64(True):
+        exact = jax.device_get(swept(blank, label, *lengths, arcs=RNNT))
+    found = jax.device_get(swept(blank.astype(np.float32), label.astype(np.float32), *lengths, arcs=RNNT))
+    np.testing.assert_allclose(found[0], exact[0], rtol=1e-6)
+    for a, b in zip(found[1:], exact[1:], strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+def joint(frames, of_rows, first):
+    """Logits of an additive joint network, with a part that depends on the number of the frame."""
+    places = (first + jnp.arange(frames.shape[1]))[None, :, None, None]
+    hidden = jnp.tanh(frames[:, :, None] + of_rows["predictions"][:, None] + 0.01 * places)
+    return jnp.einsum("btsj,jv->btsv", hidden, of_rows["kernel"][0])
+
+
+@pytest.mark.parametrize(("tile_frames", "num_splits"), [(3, 1), (0, 2), (4, 2), (7, 4)])
+def test_tiles_and_splits_change_nothing(tile_frames, num_splits):
+    with jax.enable_x64(True):
+        random = np.random.default_rng(2)
+        frames, predictions = random.normal(size=(4, 7, 6)), random.normal(size=(4, 4, 6))
+        kernel, labels = random.normal(size=(6, 5)), random.integers(1, 5, (4, 3))
+        labels, *lengths = map(jnp.asarray, (labels, [7, 3, 5, 7], [3, 2, 0, 1]))
+
+        def total(frames, predictions, kernel, tile_frames, num_splits):
+            rest = {"predictions": predictions, "kernel": jnp.broadcast_to(kernel, (4, *kernel.shape))}
+            logits = in_tiles(joint, frames, rest, tile_frames=tile_frames, num_splits=num_splits)
+            return transducer_loss(logits, lengths[0], labels, lengths[1], blank_id=0).sum()
+
+        run = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)), static_argnums=(3, 4))
+        whole, parts = (run(frames, predictions, kernel, *how) for how in ((0, 1), (tile_frames, num_splits)))
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12), parts, whole)
+
+
+def test_rows_that_cannot_be_split_are_named():
+    with pytest.raises(ValueError, match="a batch of 4 rows cannot be split into 3 equal parts"):
+        in_tiles(joint, jnp.zeros((4, 2, 1)), {}, tile_frames=0, num_splits=3)
+
+
+def test_padding_and_other_rows_have_no_influence():
+    random = np.random.default_rng(3)
+    logits, labels = random.normal(size=(2, 6, 4, 5)).astype(np.float32), random.integers(0, 4, (2, 3))
+    changed, others = logits.copy(), labels.copy()
+    changed[1, 4:], changed[1, :, 3:], others[1, 2:] = 1e4, -1e4, 3
+    lengths = jnp.array([6, 4]), jnp.array([3, 2])
+
+    @jax.jit
+    @jax.value_and_grad
+    def run(logits, labels):
+        return transducer_loss(logits, lengths[0], labels, lengths[1], blank_id=4).sum()
+
+    value, gradient = run(logits, jnp.asarray(labels))
+    value_2, gradient_2 = run(changed, jnp.asarray(others))
+    np.testing.assert_allclose(value, value_2, rtol=1e-6)
+    np.testing.assert_allclose(gradient, gradient_2, atol=1e-6)
+
+
+def test_penalties_change_the_log_probabilities_of_arcs():
+    """The delay penalty, EOS penalty and star against arcs that are changed one by one."""
+    random, blank_id = np.random.default_rng(4), 5
+    with jax.enable_x64(True):
+        logits, labels = random.normal(size=(1, 4, 4, 6)), np.array([[2, 3, 1]])
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        blank, label = (
+            log_probs[None, 0, :, :, blank_id],
+            np.stack([log_probs[0, :, u, labels[0, u]] for u in range(3)], 1)[None],
+        )
+        blank, label = blank.copy(), label.copy()
+        for t in range(4):
+            early = (4 - 1) / 2 - t
+            label[0, t, :] += 0.3 * early
+            label[0, t, 2] += 0.2 * early  # 1 is the end of the utterance
+            label[0, t, 1] = 0.3 * early  # 3 is the star
+            blank[0, t, 2] = np.log(0.75)
+        expected, _, _ = enumerated(blank, label, 4, 3, RNNT)
+        penalties = Penalties(delay=0.3, eos=0.2, eos_id=1, star=0.75, star_id=3)
+        found = transducer_loss(*map(jnp.asarray, (logits, [4], labels, [3])), blank_id=blank_id, penalties=penalties)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_durations_have_probabilities_of_their_own():
+    arcs = tdt_arcs((0, 1, 2))
+    random = np.random.default_rng(5)
+    logits, labels = random.normal(size=(1, 3, 3, 4 + 3)), np.array([[1, 2]])
+    blank, label = tdt_log_probs(*map(jnp.asarray, (logits, labels)), blank_id=0, arcs=arcs, sigma=0.05)
+    assert (blank.shape, label.shape) == ((2, 1, 3, 3), (3, 1, 3, 2))
+    log_softmax = partial(jax.nn.log_softmax, axis=-1)
+    tokens, durations = log_softmax(logits[..., :4]), log_softmax(logits[..., 4:])
+    np.testing.assert_allclose(blank[1, 0, 2, 1], tokens[0, 2, 1, 0] + durations[0, 2, 1, 2] - 0.05, rtol=1e-6)
+    np.testing.assert_allclose(label[0, 0, 1, 1], tokens[0, 1, 1, 2] + durations[0, 1, 1, 0] - 0.05, rtol=1e-6)
+    with pytest.raises(ValueError, match="expected distinct numbers of frames"):
+        tdt_arcs((0, 2))
+
+
+def test_pruning_nothing_is_the_whole_loss():
+    """With all label positions kept, the pruned loss is the loss; with few, it is an upper bound."""
+    random = np.random.default_rng(6)
+    logits, labels = random.normal(size=(3, 8, 5, 6)).astype(np.float32) * 2, random.integers(1, 6, (3, 4))
+    logits, labels, *lengths = map(jnp.asarray, (logits, labels, [8, 6, 5], [4, 4, 2]))
+    whole = transducer_loss(logits, lengths[0], labels, lengths[1], blank_id=0)
+    acoustic, language = logits[:, :, 0], logits[:, 0]
+    of_arcs = occupancies(*simple_log_probs(acoustic, language, labels, blank_id=0), *lengths)
+    for size in (2, 3, 5):
+        starts = kept_positions(*of_arcs, *lengths, size=size)
+        places = starts[..., None] + np.arange(size)[None, None]
+        kept = jnp.take_along_axis(logits, jnp.minimum(places, 4)[..., None], axis=2)
+        blank, label = pruned_log_probs(kept, starts, labels, blank_id=0)
+        found = lattice_loss(blank[None], label[None], *lengths)
+        if size == 5:
+            np.testing.assert_allclose(found, whole, rtol=1e-6)
+        else:
+            assert np.isfinite(found).all()
+            assert (found >= whole - 1e-4).all()
+
+
+def test_paths_of_this_file_are_those_of_rnnt():
+    assert sum(1 for _ in paths(4, 2, RNNT)) == len(list(itertools.combinations(range(5), 2)))
+    assert Arcs().span == 1
