@@ -27,7 +27,7 @@ CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
 @pytest.fixture(autouse=True)
 def without_audio(monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifests of these tests name no audio files; tests/data/manifests/test_checking.py opens some."""
-    monkeypatch.setattr(setup, "check_audio", lambda utterances, inputs, opens_all: [])
+    monkeypatch.setattr(setup, "check_audio", lambda utterances, inputs, role, opens_all: [])
 
 
 def write_manifest(path: Path, durations: np.ndarray, source: str = "") -> str:
