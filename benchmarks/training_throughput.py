@@ -126,7 +126,7 @@ def synthetic(
         "tflops": achieved / 1e12,
         **{f"share_of_{name}": achieved / peak for name, peak in peaks.items()},
         "compile_s": compile_s,
-        "planned_gb": (row["bytes"] + num_bytes(average)) / 1e9,
+        "planned_gb": (row["memory_bytes"] + num_bytes(average)) / 1e9,
         # The peak is that of the process, so it is known only if this model raised it.
         "peak_gb": memory["peak_bytes_in_use"] / 1e9 if memory.get("peak_bytes_in_use", 0) > peak_before else None,
         "loss": float(report.sums["ctc/loss"].mean()),
@@ -156,7 +156,7 @@ def real(
     rates = step["throughput"]
     names = ("audio_s_per_s", "padding_share", "waiting_share", "host_share", "device_share", "batch_s")
     return {"model": f"Zipformer-{size}", "precision": precision, "data": Path(data).parent.parent.name} | {
-        "compile_s": table["seconds"], "planned_gb": max(row["bytes"] for row in table["rows"]) / 1e9,
+        "compile_s": table["seconds"], "planned_gb": max(row["memory_bytes"] for row in table["rows"]) / 1e9,
     } | {name: rates[name] for name in names}  # fmt: skip
 
 

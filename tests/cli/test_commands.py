@@ -49,7 +49,7 @@ def trained(corpus, tmp_path_factory):
     assert f"tensorboard --logdir {folder.parent}" in output
     assert re.search(r"size: .* of which checkpoints .* \(after updates 3, 6\)", output)
     assert re.search(r"caches: .*B in .*; python -m asr_jax.clean lists and removes them", output)
-    assert re.search(r"update 6/6 .* left 0:00:00 ", output)  # a file has the time left in its lines
+    assert re.search(r"update 6/6 .* remaining 0:00:00 ", output)  # a file has the time left in its lines
     assert not (folder / "native.log").exists()
     assert "already trained: 6 updates" in run(*command).stdout
     return folder

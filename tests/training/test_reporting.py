@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import pytest
 
-from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import RunError
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.loading.source import LoadedBatch
@@ -22,7 +21,9 @@ from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
 from asr_jax.training import reporting
 from asr_jax.training.reporting import RejectedAudio, Reporter, report_differing
-from tests.training.toy import toy_batch
+from asr_jax.training.setup import Setup
+from asr_jax.training.step import UpdateReport
+from tests.training.toy import toy_batch, toy_model
 
 PLACES = ["/a.wav"] * 4 + [f"/long.wav#seconds={i}.0+1.0" for i in range(4, 20)]
 UTTERANCES = Utterances.of(Utterance(f"u{i}", place, "a", 1.0) for i, place in enumerate(PLACES))
@@ -63,37 +64,40 @@ def test_a_restart_does_not_construct_every_utterance(tmp_path: Path, monkeypatc
     reported_ids(tmp_path, [1])
 
 
-class Report:
-    """Report of an update whose computation takes a second, on a clock that advances only while it is waited for."""
+class Slow:
+    """Value that a device computes in a second, on a clock that advances only while it is waited for."""
 
     now_s = 0.0
+    is_done = False
 
-    def __init__(self) -> None:
-        self.is_done = False
-
-    def block_until_ready(self) -> "Report":
-        Report.now_s += 1 - self.is_done
+    def block_until_ready(self) -> "Slow":
+        Slow.now_s += 1 - self.is_done
         self.is_done = True
         return self
 
 
+def made(cls: type[Any], **fields: Any) -> Any:
+    """Returns an object of a frozen class with some of its fields, unchecked."""
+    result = object.__new__(cls)
+    for name, value in fields.items():
+        object.__setattr__(result, name, value)
+    return result
+
+
 def test_the_first_figures_exclude_the_first_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "Throughput", partial(Throughput, clock=lambda: Report.now_s))
-    front_end = KaldiFbank()
-    setup: Any = SimpleNamespace(
-        mesh=SimpleNamespace(size=1), experiment=SimpleNamespace(training=SimpleNamespace(accumulate=1)),
-        train=SimpleNamespace(index=SimpleNamespace(scale=scale_of(front_end, of_features=False))),
-        model=SimpleNamespace(front_end=front_end, output_length=lambda lengths, of_features: lengths // 320),
-        tokenizer=SimpleNamespace(num_letters=np.ones(99)),
+    monkeypatch.setattr(reporting, "Throughput", partial(Throughput, clock=lambda: Slow.now_s))
+    model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
+    setup = made(
+        Setup, mesh=SimpleNamespace(size=1), experiment=SimpleNamespace(training=SimpleNamespace(accumulate=1)),
+        recipe=SimpleNamespace(model=model), tokenizer=SimpleNamespace(num_letters=np.ones(99)),
+        train=SimpleNamespace(index=SimpleNamespace(scale=scale_of(model.front_end, of_features=False))),
     )  # fmt: skip
     with EventLog(tmp_path / "events.jsonl") as log:
         reporter = Reporter(setup, log, loss_terms=())
-    reports: Any = [Report(), Report()]
+    reports = [made(UpdateReport, **dict.fromkeys(UpdateReport.__dataclass_fields__, Slow())) for _ in range(2)]
     for report in reports:
-        with reporter.throughput.timed("host"):
-            pass
-        reporter.add(report, [LoadedBatch(toy_batch(), 0)])
-    assert [report.is_done for report in reports] == [True, False]
+        reporter.add(report, [LoadedBatch(jax.tree.map(np.asarray, toy_batch()), 0, ())])
+    assert [report.finite.is_done for report in reports] == [True, False]
     with reporter.throughput.timed("device"):
         jax.block_until_ready(reports)
     assert reporter.throughput.rates()["batch_s"] == 1.0

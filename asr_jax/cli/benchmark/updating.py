@@ -175,7 +175,8 @@ def time_updates(
         "batch_s": total_s / batches, "rows_of_a_device": utterances / batches / num_devices,
         "utterances_per_s": utterances / total_s, "audio_s_per_s": audio_s / total_s,
         "padded_audio_s_per_s": sum(each.padded_s for each in measured) / total_s,
-        "waiting_share": sum(waiting_s[-updates:]) / total_s, "planned_bytes": max(row["bytes"] for row in table),
+        "waiting_share": sum(waiting_s[-updates:]) / total_s,
+        "planned_bytes": max(row["memory_bytes"] for row in table),
         "parameters": table[0]["parameters"], "voided": sum(not each.applied for each in measured),
     }  # fmt: skip
 
