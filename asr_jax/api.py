@@ -166,9 +166,9 @@ class Run:
 
         Returns:
             The figures of `python -m asr_jax.evaluate --json`: `run`, `checkpoint`, `weights`, `precision`, `head`,
-            `decoding`, `normaliser`, `calibrated`; `wer` and `cer` (fractions, None if the references have no words),
-            `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`, and the same
-            by source, speaker and length; `removed`, the characters that the normaliser removes from the references.
+            `decoding`, `normaliser`, `calibrated`, `labels` (their kind); `wer` and `cer` (fractions, None if the
+            references have no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`,
+            `wer_interval`, and the same by source, speaker and length; `removed`, the characters that the normaliser removes from the references.
 
         Raises:
             UserError: If the manifest cannot be read.
@@ -179,7 +179,8 @@ class Run:
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
         removed = count_removed(utterances, self.trained.tokenizer)
-        return self.trained.description(self._decoder) | counts | {"removed": removed.to_json()}
+        of_run = self.trained.description(self._decoder) | {"labels": self.trained.tokenizer.kind}
+        return of_run | counts | {"removed": removed.to_json()}
 
     @overload
     def align(self, audio: Audio, text: str, *, rate_hz: int | None = None) -> Transcript: ...  # type: ignore[overload-overlap]

@@ -177,9 +177,12 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
                 f"{prog} --init-from RUN --run-dir {source.run_dir} to start one with the settings and weights of RUN"
             )
         raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
-    if not asks_for_help(rest):
-        Init(path=init_from).check_exists()  # A config that reads it would report a file that is not readable.
-    default = load_config(source.config, init_from=init_from)
+    try:
+        default = load_config(source.config, init_from=init_from)
+    except UserError:
+        # The config has read the weights. Otherwise they are checked later, by all processes of a run together.
+        Init(path=init_from).check_exists()
+        raise
     return parse_fields(rest, default, prog=prog, of=f"--config {source.config}")
 
 

@@ -191,7 +191,7 @@ class Validator:
         for number, name in enumerate(setup.set_names):
             rows = setup.validation.rows_of(number).tolist()
             part = Recognition({row: found.transcripts[row] for row in rows if row in found.transcripts}, [])
-            of_set = list(recognised(setup.validation, part, setup.tokenizer))
+            of_set = list(recognised(setup.validation, part, setup.tokenizer, has_tokens=True))
             figures[name] = _figures(score(of_set, normaliser=setup.tokenizer.normaliser))
         return figures
 

@@ -117,7 +117,7 @@ def test_search_equals_a_loop_over_frames(name):
     model = model_of(head)
     params = params_of(model, batch)
     params["heads_transducer"]["output"]["bias"] = (
-        jnp.zeros(6 + len(head.durations)).at[5].set(-0.5 if head.durations else 0.7)
+        jnp.zeros(6 + len(head.durations)).at[5].set(0.1 if head.durations else 0.7)
     )
     scale = 4 * params["heads_transducer"]["output"]["kernel"]
     params["heads_transducer"]["output"]["kernel"] = scale
