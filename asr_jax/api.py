@@ -168,7 +168,8 @@ class Run:
             The figures of `python -m asr_jax.evaluate --json`: `run`, `checkpoint`, `weights`, `precision`, `head`,
             `decoding`, `normaliser`, `calibrated`, `labels` (their kind); `wer` and `cer` (fractions, None if the
             references have no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`,
-            `wer_interval`, and the same by source, speaker and length; `removed`, the characters that the normaliser removes from the references.
+            `wer_interval`, and the same by source, speaker and length; `removed`, the
+            characters that the normaliser removes from the references.
 
         Raises:
             UserError: If the manifest cannot be read.
