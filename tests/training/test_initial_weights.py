@@ -191,7 +191,7 @@ def test_what_pre_training_leaves_over_is_no_mistake_in_the_recipe_of_fine_tunin
     model, weights = wav2vec2_weights(replace(WAV2VEC2, taps=("features", "extractor")), heads, wav2vec2())
     if of == "fairseq":
         path = tmp_path / "pretrained.safetensors"
-        save_exported(exported(weights, model, "fairseq"), "fairseq", LETTERS.symbols, path, like=None)
+        save_exported(exported(weights, model, "fairseq"), model, "fairseq", LETTERS.symbols, path, like=None)
     else:
         path = tmp_path
         save_huggingface(weights, model, LETTERS.symbols, path)
