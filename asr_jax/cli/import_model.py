@@ -44,7 +44,7 @@ class ImportOptions:
     front_end: Annotated[str, arg(metavar="NAME")] = ""
     """Front-end of the model, a name in asr_jax.audio.presets. Default: that of the model."""
     batch_seconds: float | None = None
-    """Padded audio of a batch in seconds. Default: 60 on a CPU, otherwise 240 for each device."""
+    """Padded audio of a batch in seconds. Default: 20 on a CPU, otherwise 240 for each device."""
 
 
 def main(arguments: Sequence[str]) -> None:
