@@ -12,7 +12,6 @@ from asr_jax.core.meshes import abstract, replicate, replicated
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import GENERATOR
-from asr_jax.core.sums import Sums, empty_sums
 from asr_jax.inference.model import example_batch
 from asr_jax.optim.loss_scale import Scaling, no_scaling
 from asr_jax.training.state import TrainState
@@ -24,8 +23,6 @@ class Beginning(NamedTuple):
 
     state: TrainState
     average: Tree
-    sums: Sums
-    """Zeros, by the names of the sums that the model returns."""
 
 
 def lower_beginning(recipe: Recipe, *, seed: int, programs: Programs = TRACED) -> Lowered:
@@ -43,9 +40,9 @@ def lower_beginning(recipe: Recipe, *, seed: int, programs: Programs = TRACED) -
         # rbg draws in one operation; the default generator is a loop, which is compiled for each parameter.
         key = jax.random.key(seed, impl="rbg")
         streams = {"params": key, "mask": key, "dropout": key}  # some heads also draw in evaluation
-        sums, variables = recipe.model.init_with_output(streams, example_batch(recipe.model), step=None)
+        variables = recipe.model.init(streams, example_batch(recipe.model), step=None)
         state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
-        return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)), empty_sums(sums))
+        return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)))
 
     return programs.given(seed=seed).lower("begin", begin).lowered
 
@@ -84,7 +81,7 @@ def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
 def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]:
     """Returns the state and the averaged parameters of a new run, replicated on all devices."""
     # Drawn on one device and copied, because several devices might draw other numbers.
-    state, average, _ = replicate(beginning(), mesh)
+    state, average = replicate(beginning(), mesh)
     return state, average
 
 

@@ -30,12 +30,13 @@ from asr_jax.models.terms import batch_denominators
 from asr_jax.training.beginning import Beginning
 from asr_jax.training.state import TrainState
 from asr_jax.training.step import (
+    Accumulated,
     Denominators,
     Recipe,
-    accumulate,
+    add,
     added_denominators,
     apply_update,
-    nothing_accumulated,
+    gradient_of,
 )
 
 Compiled = Callable[..., Any]
@@ -50,12 +51,12 @@ class CompiledSteps:
     """Executables of training. A call with another shape or sharding raises an error instead of compiling."""
 
     denominators: dict[Bucket, Compiled]
-    accumulate: dict[Bucket, Compiled]
+    gradient: dict[Bucket, Compiled]
+    add: Compiled | None
+    """Program that adds the gradients of batches; None if an update has one batch."""
     apply_update: Compiled
     loss_terms: tuple[str, ...]
     """Names of the sums that are loss terms; the others are metrics."""
-    begin: Compiled
-    """Program that returns zeros to accumulate into."""
     add_denominators: Compiled
     """Program that adds the denominators of each loss term over a list of batches."""
     no_denominators: Denominators
@@ -64,11 +65,40 @@ class CompiledSteps:
     """A row per bucket: shape, rows, parameters, bytes according to XLA's memory analysis, and floating-point
     operations of products, both on one device."""
 
+    def accumulate(
+        self,
+        bucket: Bucket,
+        state: TrainState,
+        accumulated: Accumulated | None,
+        batch: Batch,
+        denominators: Denominators,
+        position: np.int32,
+    ) -> Accumulated:
+        """Computes `training.step.accumulate`, without checking the gradients of the first batch.
+
+        Args:
+            bucket: Bucket of the batch.
+            state: State before the update.
+            accumulated: Sums over the previous batches of the update; None before the first batch.
+            batch: Batch on all devices.
+            denominators: Denominator of each loss term over the whole update.
+            position: Position of the batch in the plan.
+        """
+        batch_stats = state.batch_stats if accumulated is None else accumulated.batch_stats
+        found: Accumulated = self.gradient[bucket](state, batch_stats, batch, denominators, position)
+        if accumulated is None:
+            return found
+        assert self.add, "the programs were compiled for updates of one batch"
+        added: Accumulated = self.add(accumulated, found)
+        return added
+
 
 class Compiling(NamedTuple):
     """A program that is being compiled."""
 
     future: Future[Compiled]
+    outputs: Any
+    """Shapes of the outputs."""
     flops: float
     """Floating-point operations on all devices together, as `core.programs.products` counts them."""
 
@@ -102,7 +132,7 @@ def compile_steps(
         UserError: If a batch does not fit into the memory of a device.
     """
     same = replicated(mesh)
-    state, average, sums = shapes
+    state, average = shapes
 
     def denominators_of(batch: Batch, key: UInt32[Array, "2"], position: Int[Array, ""]) -> Denominators:
         return batch_denominators(recipe.model, batch, random_streams(key, position))
@@ -110,7 +140,6 @@ def compile_steps(
     example = abstract_batch(buckets[0], mesh, scale)
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
     denominators = abstract(jax.eval_shape(denominators_of, example, state.key, position), same)
-    empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(recipe, s, sums), state), same)
     on_device = jax.device_put(dict(sounds), same)
 
     ordered = [buckets[i] for i in largest_first(buckets)]
@@ -119,27 +148,26 @@ def compile_steps(
         def compiling(name: str, function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Compiling:
             # Traced in this thread: threads that trace at the same time only wait for each other.
             program = programs.lower(name, function, *arguments, donate_argnums=donate, out_shardings=same)
-            return Compiling(pool.submit(program.lowered.compile), program.flops)
+            return Compiling(pool.submit(program.lowered.compile), program.lowered.out_info, program.flops)
 
-        gradients = functools.partial(accumulate, recipe)
         jobs = {
             bucket: compiling(
-                "accumulate",
-                gradients,
+                "gradient",
+                functools.partial(gradient_of, recipe),
                 state,
-                empty,
+                state.batch_stats,
                 abstract_batch(bucket, mesh, scale),
                 denominators,
                 position,
                 abstract(on_device, same),
-                donate=(1,),
             )
             for bucket in ordered
         }
+        accumulated = abstract(jobs[ordered[0]].outputs, same)
         updating = compiling(
-            "apply_update", functools.partial(apply_update, recipe), state, average, empty, donate=(0, 1, 2)
+            "apply_update", functools.partial(apply_update, recipe), state, average, accumulated, donate=(0, 1)
         )
-        beginning = compiling("begin_update", lambda s: nothing_accumulated(recipe, s, sums), state)
+        summing = compiling("add", add, accumulated, accumulated, donate=(0,)) if num_batches > 1 else None
         adding = compiling("add_denominators", added_denominators, [denominators] * num_batches)
         of_batches = {
             bucket: compiling(
@@ -152,13 +180,14 @@ def compile_steps(
             _row(bucket, compiled[bucket], state, recipe.model, scale) | {"flops": jobs[bucket].flops / mesh.size}
             for bucket in ordered
         ]
-        _check_memory(table, num_bytes(average), mesh)
+        # Between the batches of an update, the sum of their gradients is in memory as well.
+        _check_memory(table, num_bytes(average) + (num_bytes(accumulated) if summing else 0), mesh)
         return CompiledSteps(
             denominators={bucket: job.future.result() for bucket, job in of_batches.items()},
-            accumulate={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
+            gradient={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
+            add=summing and summing.future.result(),
             apply_update=updating.future.result(),
             loss_terms=tuple(denominators),
-            begin=beginning.future.result(),
             add_denominators=adding.future.result(),
             no_denominators=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
             table=table,
@@ -193,11 +222,11 @@ def _results(
     return compiled
 
 
-def _check_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: Mesh) -> None:
-    """Raises a UserError if the largest bucket and the averaged parameters need more memory than a device has."""
+def _check_memory(table: Sequence[Mapping[str, Any]], more_bytes: int, mesh: Mesh) -> None:
+    """Raises a UserError if the largest bucket and `more_bytes` need more memory than a device has."""
     limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # None on CPUs
     worst = max(table, key=lambda row: row["bytes"])
-    needed = worst["bytes"] + average_bytes
+    needed = worst["bytes"] + more_bytes
     if limit and needed > limit:
         raise UserError(
             f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with the training "

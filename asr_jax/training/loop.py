@@ -263,7 +263,7 @@ def _train(
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
-    timed, accumulated = reporter.throughput.timed, steps.begin(state)
+    timed = reporter.throughput.timed
     signals.wait_for_save()
     with ExitStack() as stack:
         stack.enter_context(profile := Profile(training.profile, setup.folder, log))
@@ -312,9 +312,10 @@ def _train(
                 denominators = steps.add_denominators(
                     each + [steps.no_denominators] * (training.accumulate - len(each))
                 )
+                accumulated = None
                 for number, bucket, batch in parts:
-                    accumulated = steps.accumulate[bucket](state, accumulated, batch, denominators, number)
-                state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+                    accumulated = steps.accumulate(bucket, state, accumulated, batch, denominators, number)
+                state, average, report = steps.apply_update(state, average, accumulated)
             update += 1
             unread.add(group)
             reporter.add(report, group)

@@ -93,10 +93,10 @@ def dry_run(experiment: Experiment) -> None:
         if position is not None:
             batch = global_batch(source[position].batch, setup.mesh)
             denominators = steps.denominators[bucket](batch, state.key, np.int32(position))
-            accumulated = steps.accumulate[bucket](state, steps.begin(state), batch, denominators, np.int32(position))
-            loss = total_loss(jax.device_get(accumulated.sums), jax.device_get(denominators), setup.recipe.scales)
-            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(accumulated.grads))]
-            found = {"loss": float(loss), "gradient_norm": float(np.sqrt(sum(norms)))}
+            of_batch = steps.accumulate(bucket, state, None, batch, denominators, np.int32(position))
+            loss = total_loss(jax.device_get(of_batch.sums), jax.device_get(denominators), setup.recipe.scales)
+            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(of_batch.grads))]
+            found = {"loss": float(loss), "gradient_norm": float(of_batch.factor) * float(np.sqrt(sum(norms)))}
         rows.append(_shown(row) | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
