@@ -166,7 +166,7 @@ class Run:
             UserError: If the manifest cannot be read.
         """
         utterances = read_utterances([os.fspath(manifest)], role="validation")
-        data = self.trained.plan(utterances, has_windows=True)
+        data = self.trained.plan(utterances, has_windows=True, few_shapes=True)
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
         removed = count_removed(utterances, self.trained.tokenizer)

@@ -141,7 +141,7 @@ def evaluate_run(
     normaliser = options.normaliser or trained.tokenizer.normaliser
     sets, recognised = {}, []
     for manifest, of_set in utterances.items():
-        data = trained.plan(of_set, has_windows=True)
+        data = trained.plan(of_set, has_windows=True, few_shapes=True)
         if log_probs:
             log_probs.begin(manifest)
         everything = recognise_all(trained, decoder, data, log_probs=log_probs)
