@@ -108,9 +108,7 @@ class Trained:
         programs = programs_of(self.experiment, self.tokenizer)
         return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, programs=programs)
 
-    def plan(
-        self, utterances: Utterances, *, has_windows: bool = False, few_shapes: bool = False
-    ) -> PlannedData:
+    def plan(self, utterances: Utterances, *, has_windows: bool = False, few_shapes: bool = False) -> PlannedData:
         """Plans utterances in the shapes of training, whose compiled programs are in the cache.
 
         Args:

@@ -59,7 +59,7 @@ def scheduled_dropout(
 ) -> Float[Array, "B T D"]:
     """Applies dropout with one mask for all frames of a row, and a rate that changes from the first to the second.
 
-    The draw is from the stream "dropout". If both rates are 0, nothing is drawn and no program has to be compiled for it.
+    The draw is from the stream "dropout". If both rates are 0, nothing is drawn, which makes programs much smaller.
 
     Args:
         x: Input frames.

@@ -40,6 +40,8 @@ from asr_jax.training.step import (
 )
 
 Compiled = Callable[..., Any]
+Part = tuple[Bucket, Batch, np.int32]
+"""Batch of an update on all devices, with its bucket and its position in the plan."""
 
 SMALLER_BATCHES = (
     "lower --data.buckets.batch-seconds, or --data.filters.max-duration-s if one long recording fills the batch"
@@ -50,46 +52,53 @@ SMALLER_BATCHES = (
 class CompiledSteps:
     """Executables of training. A call with another shape or sharding raises an error instead of compiling."""
 
-    denominators: dict[Bucket, Compiled]
     gradient: dict[Bucket, Compiled]
-    add: Compiled | None
-    """Program that adds the gradients of batches; None if an update has one batch."""
     apply_update: Compiled
     loss_terms: tuple[str, ...]
     """Names of the sums that are loss terms; the others are metrics."""
-    add_denominators: Compiled
-    """Program that adds the denominators of each loss term over a list of batches."""
-    no_denominators: Denominators
-    """Zeros, for the missing batches of an update with fewer batches."""
+    of_several: "OfSeveral | None"
+    """Programs for updates of several batches; None if all updates have one batch."""
     table: list[dict[str, Any]]
     """A row per bucket: shape, rows, parameters, bytes according to XLA's memory analysis, and floating-point
     operations of products, both on one device."""
 
-    def accumulate(
-        self,
-        bucket: Bucket,
-        state: TrainState,
-        accumulated: Accumulated | None,
-        batch: Batch,
-        denominators: Denominators,
-        position: np.int32,
-    ) -> Accumulated:
-        """Computes `training.step.accumulate`, without checking the gradients of the first batch.
+    def accumulate(self, state: TrainState, parts: Sequence[Part]) -> Accumulated:
+        """Computes the gradient of an update.
 
         Args:
-            bucket: Bucket of the batch.
             state: State before the update.
-            accumulated: Sums over the previous batches of the update; None before the first batch.
-            batch: Batch on all devices.
-            denominators: Denominator of each loss term over the whole update.
-            position: Position of the batch in the plan.
+            parts: Batches of the update.
         """
-        batch_stats = state.batch_stats if accumulated is None else accumulated.batch_stats
-        found: Accumulated = self.gradient[bucket](state, batch_stats, batch, denominators, position)
-        if accumulated is None:
-            return found
-        assert self.add, "the programs were compiled for updates of one batch"
-        added: Accumulated = self.add(accumulated, found)
+        bucket, batch, position = parts[0]
+        if self.of_several is None:
+            only: Accumulated = self.gradient[bucket](state, state.batch_stats, batch, None, position)
+            return only
+        denominators = self.of_several.denominators_of(state, parts)
+        found: Accumulated = self.gradient[bucket](state, state.batch_stats, batch, denominators, position)
+        for bucket, batch, position in parts[1:]:
+            more = self.gradient[bucket](state, found.batch_stats, batch, denominators, position)
+            found = self.of_several.add(found, more)
+        return found
+
+
+@dataclass(frozen=True)
+class OfSeveral:
+    """Executables for updates of several batches."""
+
+    denominators: dict[Bucket, Compiled]
+    add_denominators: Compiled
+    """Program that adds the denominators of each loss term over a list of batches."""
+    num_batches: int
+    """Length of that list."""
+    none: Denominators
+    """Zeros, for the missing batches of an update with fewer batches."""
+    add: Compiled
+    """Program that adds the gradients of batches."""
+
+    def denominators_of(self, state: TrainState, parts: Sequence[Part]) -> Denominators:
+        """Computes the denominator of each loss term over the batches of an update."""
+        each = [self.denominators[bucket](batch, state.key, position) for bucket, batch, position in parts]
+        added: Denominators = self.add_denominators(each + [self.none] * (self.num_batches - len(each)))
         return added
 
 
@@ -133,15 +142,14 @@ def compile_steps(
     """
     same = replicated(mesh)
     state, average = shapes
+    position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
+    on_device = jax.device_put(dict(sounds), same)
 
     def denominators_of(batch: Batch, key: UInt32[Array, "2"], position: Int[Array, ""]) -> Denominators:
         return batch_denominators(recipe.model, batch, random_streams(key, position))
 
     example = abstract_batch(buckets[0], mesh, scale)
-    position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
     denominators = abstract(jax.eval_shape(denominators_of, example, state.key, position), same)
-    on_device = jax.device_put(dict(sounds), same)
-
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
@@ -152,44 +160,45 @@ def compile_steps(
 
         jobs = {
             bucket: compiling(
-                "gradient",
-                functools.partial(gradient_of, recipe),
-                state,
-                state.batch_stats,
-                abstract_batch(bucket, mesh, scale),
-                denominators,
-                position,
+                "gradient", functools.partial(gradient_of, recipe), state, state.batch_stats,
+                abstract_batch(bucket, mesh, scale), denominators if num_batches > 1 else None, position,
                 abstract(on_device, same),
             )
             for bucket in ordered
-        }
+        }  # fmt: skip
         accumulated = abstract(jobs[ordered[0]].outputs, same)
         updating = compiling(
             "apply_update", functools.partial(apply_update, recipe), state, average, accumulated, donate=(0, 1)
         )
-        summing = compiling("add", add, accumulated, accumulated, donate=(0,)) if num_batches > 1 else None
-        adding = compiling("add_denominators", added_denominators, [denominators] * num_batches)
-        of_batches = {
-            bucket: compiling(
-                "batch_denominators", denominators_of, abstract_batch(bucket, mesh, scale), state.key, position
-            )
-            for bucket in ordered
-        }
+        several: tuple[dict[Bucket, Compiling], Compiling, Compiling] | None = None
+        if num_batches > 1:
+            of_batches = {
+                bucket: compiling(
+                    "batch_denominators", denominators_of, abstract_batch(bucket, mesh, scale), state.key, position
+                )
+                for bucket in ordered
+            }
+            adding = compiling("add_denominators", added_denominators, [denominators] * num_batches)
+            several = of_batches, adding, compiling("add", add, accumulated, accumulated, donate=(0,))
         compiled = _results(jobs, pool, tell)
         table = [
             _row(bucket, compiled[bucket], state, recipe.model, scale) | {"flops": jobs[bucket].flops / mesh.size}
             for bucket in ordered
         ]
         # Between the batches of an update, the sum of their gradients is in memory as well.
-        _check_memory(table, num_bytes(average) + (num_bytes(accumulated) if summing else 0), mesh)
+        _check_memory(table, num_bytes(average) + (num_bytes(accumulated) if several else 0), mesh)
         return CompiledSteps(
-            denominators={bucket: job.future.result() for bucket, job in of_batches.items()},
             gradient={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
-            add=summing and summing.future.result(),
             apply_update=updating.future.result(),
             loss_terms=tuple(denominators),
-            add_denominators=adding.future.result(),
-            no_denominators=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
+            of_several=several
+            and OfSeveral(
+                denominators={bucket: job.future.result() for bucket, job in several[0].items()},
+                add_denominators=several[1].future.result(),
+                num_batches=num_batches,
+                none=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
+                add=several[2].future.result(),
+            ),
             table=table,
         )
 

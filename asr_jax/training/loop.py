@@ -307,15 +307,9 @@ def _train(
                 buckets = [plan.buckets[plan[loaded.position].bucket] for loaded in group]
                 shards = [global_batch(loaded.batch, setup.mesh) for loaded in group]
                 numbers = [np.int32(loaded.position) for loaded in group]
-                parts = list(zip(numbers, buckets, shards, strict=True))
-                each = [steps.denominators[bucket](batch, state.key, number) for number, bucket, batch in parts]
-                denominators = steps.add_denominators(
-                    each + [steps.no_denominators] * (training.accumulate - len(each))
-                )
-                accumulated = None
-                for number, bucket, batch in parts:
-                    accumulated = steps.accumulate(bucket, state, accumulated, batch, denominators, number)
+                accumulated = steps.accumulate(state, list(zip(buckets, shards, numbers, strict=True)))
                 state, average, report = steps.apply_update(state, average, accumulated)
+                del accumulated  # otherwise its memory would still be in use during the next gradient
             update += 1
             unread.add(group)
             reporter.add(report, group)

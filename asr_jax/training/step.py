@@ -24,7 +24,7 @@ from asr_jax.core.pytrees import AnyArray, Node, Tree, join, pick
 from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums
 from asr_jax.models.base import Recogniser
-from asr_jax.models.terms import Denominators
+from asr_jax.models.terms import Denominators, batch_denominators
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
@@ -133,7 +133,7 @@ def gradient_of(
     state: TrainState,
     batch_stats: Tree,
     batch: Batch,
-    denominators: Denominators,
+    denominators: Denominators | None,
     position: Int[Array, ""],
     sounds: Mapping[str, Array],
 ) -> Accumulated:
@@ -144,16 +144,18 @@ def gradient_of(
         state: State before the update.
         batch_stats: Running statistics before the batch.
         batch: Batch on all devices.
-        denominators: Denominator of each loss term over the whole update.
+        denominators: Denominator of each loss term over the whole update. None: those of the batch.
         position: Position of the batch in the plan, which determines its random numbers.
         sounds: Recordings that augmentations add.
     """
+    streams = random_streams(state.key, position)
+    if denominators is None:
+        denominators = batch_denominators(recipe.model, batch, streams)
     trained, frozen = recipe.split(state.params)
 
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
         params = recipe.lora.merged(join(trained, frozen))
         variables = {"params": params, "batch_stats": batch_stats, "sounds": dict(sounds)}
-        streams = random_streams(state.key, position)
         sums, changed = recipe.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
         loss = total_loss(sums, denominators, recipe.scales)
         return scaled * loss, (sums, changed.get("batch_stats", {}))

@@ -18,28 +18,26 @@ from asr_jax.nn.gradients import penalize_large
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import fresh_state, initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, apply_update, nothing_accumulated
+from asr_jax.training.step import Recipe, accumulate, apply_update
 from tests.training.toy import as_features, joined, toy_batch, toy_model
 
 SCALES = {"ctc": 1.0}
 LENGTH = RunLength(100, 10)
-SUMS = ("ctc/loss", "ctc/infeasible")
 
 
 class Parts:
     """Compiled functions of a recipe, and its initial state."""
 
-    def __init__(self, model, names=SUMS):
+    def __init__(self, model):
         self.recipe = recipe = Recipe(model, SCALES, AdamW().build(LENGTH))
         self.state, self.average = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
         self.weights = jax.jit(functools.partial(batch_denominators, model))
-        self.zeros = jax.jit(lambda state: nothing_accumulated(recipe, state, names))(self.state)
         self.accumulate = jax.jit(functools.partial(accumulate, recipe))
 
     def gradients(self, *batches):
         """Returns the accumulated sums of the batches of one update."""
         weights = {"ctc/loss": np.sum([self.weights(batch)["ctc/loss"] for batch in batches])}
-        accumulated = self.zeros
+        accumulated = None
         for position, batch in enumerate(batches):
             accumulated = self.accumulate(self.state, accumulated, batch, weights, np.int32(position))
         return accumulated
@@ -93,9 +91,8 @@ def test_devices_agree_with_one(parts, num_devices):
     batch = joined(toy_batch(seed=7), toy_batch(seed=8))
     expected = parts.gradients(batch)
     mesh = data_mesh(num_devices)
-    alike = jax.device_put((parts.state, parts.zeros, parts.weights(batch), np.int32(0)), replicated(mesh))
-    state, zeros, weights, position = alike
-    found = parts.accumulate(state, zeros, global_batch(batch, mesh), weights, position)
+    state, weights, position = jax.device_put((parts.state, parts.weights(batch), np.int32(0)), replicated(mesh))
+    found = parts.accumulate(state, None, global_batch(batch, mesh), weights, position)
     assert_close(found.grads, expected.grads, rtol=1e-5)
 
 
@@ -112,14 +109,13 @@ def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
     nothing = parts.gradients(toy_batch(seed=8).replace(weights=np.zeros(4, np.float32)))
     update = jax.jit(functools.partial(apply_update, parts.recipe))
     for accumulated, finite in ((nothing, True), (bad, False)):
-        after, after_average, zeros, report = update(state, average, accumulated)
+        after, after_average, report = update(state, average, accumulated)
         assert not report.applied
         assert report.finite == finite
         for before, now in ((state, after), (average, after_average)):
             jax.tree.map(np.testing.assert_array_equal, without_key(now), without_key(before))
-        assert not any(np.any(leaf) for leaf in jax.tree.leaves(zeros.grads))
     infinite_metric = good.replace(sums=good.sums | {"ctc/infeasible": Sum(np.float32(np.inf), np.float32(1.0))})
-    after, _, _, report = update(state, average, infinite_metric)
+    after, _, report = update(state, average, infinite_metric)
     assert report.applied
     assert int(after.updates) == int(state.updates) + 1
 
@@ -128,9 +124,7 @@ def test_dropout_depends_on_the_position_in_the_plan_alone():
     parts = Parts(toy_model(dropout=0.5).build(vocab_size=6, blank_id=5, precision="f32"))
     batch = toy_batch(seed=9)
     weights = parts.weights(batch)
-    found = [
-        parts.accumulate(parts.state, parts.zeros, batch, weights, np.int32(p)).sums["ctc/loss"] for p in (3, 3, 4)
-    ]
+    found = [parts.accumulate(parts.state, None, batch, weights, np.int32(p)).sums["ctc/loss"] for p in (3, 3, 4)]
     losses = [float(each.total) for each in found]
     assert losses[0] == losses[1] != losses[2]
 
@@ -151,15 +145,14 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
     recipe = Recipe(model, SCALES, AdamW(decay_factors=EVERYTHING).build(LENGTH))
     begin = jax.jit(lambda params: fresh_state(recipe, params, {}, seed=0))
     state = begin(params)
-    zeros = jax.jit(lambda state: nothing_accumulated(recipe, state, ("ctc/loss",)))(state)
     add = jax.jit(functools.partial(accumulate, recipe))
-    found = add(state, zeros, batch, {"ctc/loss": np.float32(4.0)}, np.int32(0))
+    found = add(state, None, batch, {"ctc/loss": np.float32(4.0)}, np.int32(0))
     np.testing.assert_allclose(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)
     nothing = batch.replace(weights=np.zeros(4, np.float32))
-    found = add(state, zeros, nothing, {"ctc/loss": np.float32(0.0)}, np.int32(0))
+    found = add(state, None, nothing, {"ctc/loss": np.float32(0.0)}, np.int32(0))
     assert found.grads["value"] == 0  # the penalty alone is not an update
     update = jax.jit(functools.partial(apply_update, recipe))
-    assert not update(state, recipe.evaluated(state), found)[3].applied
+    assert not update(state, recipe.evaluated(state), found)[2].applied
 
 
 class Wide(Recogniser):
@@ -196,10 +189,9 @@ def test_in_float64_accumulation_is_the_big_batch_to_nine_digits():
         of_parts = [jax.device_get(apply({"params": params}, batch)) for batch in parts]
         total = {name: sum(sums[name].weight for sums in of_parts) for name in names}
         add = jax.jit(functools.partial(accumulate, recipe))
-        zeros = jax.jit(lambda state: nothing_accumulated(recipe, state, names))(state)
 
         def gradient(*batches):
-            found = zeros
+            found = None
             for position, batch in enumerate(batches):
                 found = add(state, found, batch, total, np.int32(position))
             return found.grads
