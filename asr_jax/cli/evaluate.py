@@ -21,10 +21,12 @@ from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.data.batching.crops import num_divided
 from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
@@ -36,7 +38,7 @@ from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(RecognitionOptions):
+class EvaluateOptions(BatchOptions, RecognitionOptions):
     """Options of `asr_jax.evaluate`."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN …")]
@@ -97,14 +99,14 @@ def main(arguments: Sequence[str]) -> None:
     results = []
     for run in options.runs:
         if recognises(run):
-            trained = load(run, options)
+            trained = load(run, options, options)
             for name in options.heads:
                 head = name or trained.model.recognising
                 decoding = decoding_of(flags, trained.experiment.model.decoding_of(head))
                 results.append(evaluate_run(trained, head, decoding, utterances, options))
         else:
             check_options_of_losses(run, options, flags)
-            results.append(evaluate_losses(load(run, options), utterances))
+            results.append(evaluate_losses(load(run, options, options), utterances))
     nothing = show(results, by=options.by)
     if options.json:
         options.json.write_text(json.dumps({"runs": results}, indent=2, ensure_ascii=False) + "\n")
@@ -141,14 +143,16 @@ def evaluate_run(
     normaliser = options.normaliser or trained.tokenizer.normaliser
     sets, recognised = {}, []
     for manifest, of_set in utterances.items():
-        data = trained.plan(of_set, has_windows=True)
+        data = trained.plan(of_set)
         if log_probs:
             log_probs.begin(manifest)
         everything = recognise_all(trained, decoder, data, log_probs=log_probs)
         counts, found = scored(data, everything, trained.tokenizer, normaliser=normaliser)
         windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
         removed = count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser))
-        sets[manifest] = counts | {"windowed_ids": windowed, "removed": removed.to_json()}
+        sets[manifest] = counts | {
+            "windowed_ids": windowed, "whole_s": data.longest_s, "removed": removed.to_json(),
+        }  # fmt: skip
         if options.worst > 0:
             most = worst(data, found, trained.tokenizer, normaliser=normaliser, number=options.worst)
             sets[manifest] |= {"worst": most}
@@ -207,7 +211,13 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
     """Computes the losses of weights without a recognising head; returns a description and the losses of each set."""
     losses, sets = trained.losses(), {}
     for manifest, of_set in utterances.items():
-        figures, rejected = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
+        data = trained.plan(of_set)
+        if num := num_divided(data.index):
+            print(
+                f"{manifest}: {num} utterances are longer than {data.longest_s:g} s, computed in pieces",
+                file=sys.stderr,
+            )
+        figures, rejected = measure(losses, trained.variables, data)
         sets[manifest] = figures
         for each in rejected:
             print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)

@@ -1,22 +1,25 @@
-"""Transcription of recordings of any length: short ones in batches of the shapes of training, long ones in windows."""
+"""Transcription of recordings of any length: short ones in batches of few shapes, long ones in windows."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
+from asr_jax.core.meshes import of_this_process
 from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.batching.evaluation import part_of
 from asr_jax.data.manifests.reading import Utterances
-from asr_jax.data.manifests.utterances import Rejected, Utterance
-from asr_jax.inference.decoder import Decoder
+from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
+from asr_jax.inference.decoder import Decoder, whole_transcripts
 from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
-from asr_jax.inference.recognition import Recognition, recognise
+from asr_jax.inference.recognition import BrokenOff, Recognition, recognise
 from asr_jax.inference.trained import Trained
 from asr_jax.transcripts.seams import FrameLogProbs, joined_parts, together
 from asr_jax.transcripts.transcript import Transcript, joined
@@ -56,30 +59,32 @@ class Transcriber:
         Args:
             trained: The run.
             decoder: Decoder of the run.
-            window_s: Length of a window of long audio in seconds. 0: the longest length of training.
+            window_s: Length of a window of long audio in seconds. 0: as in `LongAudio`.
             overlap_s: Overlap of windows in seconds. None: a third of a window.
             tell: Called with the seconds of audio that were computed since the last call.
 
         Raises:
-            UserError: If the overlap does not fit the windows.
+            UserError: As `LongAudio`.
         """
         self.trained, self.decoder, self._tell = trained, decoder, tell
         self._long = LongAudio(trained, decoder, window_s=window_s, overlap_s=overlap_s, tell=tell)
         self.windows, self.longest_s = self._long.windows, self._long.longest_s
         """Sizes of windows, and the length in seconds above which audio is computed in windows."""
-        self._batch_s = self._long.bucket.batch_size * self.longest_s
 
-    def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Transcribed]:
+    def __call__(self, utterances: Sequence[Utterance]) -> Iterator[Transcribed]:
         """Yields the result for each recording in order.
 
-        Recordings are processed in groups that fill some batches. The short ones of a group are computed before any
-        result of the group is returned. Utterances need durations and different ids.
+        The shapes of batches are chosen for all recordings. These are processed in groups that fill some batches. The
+        short ones of a group are computed before any result of the group is returned. Utterances need durations and
+        different ids.
         """
+        self._long.make_room(filter(self._is_long, utterances))
+        short = self._planned([utterance for utterance in utterances if not self._is_long(utterance)])
         for group in self._groups(utterances):
-            short = self._short([utterance for utterance in group if not self._is_long(utterance)])
+            found = self._short([utterance for utterance in group if not self._is_long(utterance)], short)
             long = self.of_windows(filter(self._is_long, group))
             for utterance in group:
-                yield next(long) if self._is_long(utterance) else short[utterance.id]
+                yield next(long) if self._is_long(utterance) else found[utterance.id]
 
     def _groups(self, utterances: Iterable[Utterance]) -> Iterator[list[Utterance]]:
         """Yields groups of recordings. An interruption loses at most one group."""
@@ -87,7 +92,7 @@ class Transcriber:
         for utterance in utterances:
             group.append(utterance)
             seconds += utterance.duration_s if utterance.duration_s > 0 else 0.0
-            if seconds >= BATCHES_AT_ONCE * self._batch_s or len(group) == AT_ONCE:
+            if seconds >= BATCHES_AT_ONCE * self.trained.limits.seconds or len(group) == AT_ONCE:
                 yield group
                 group, seconds = [], 0.0
         if group:
@@ -96,22 +101,32 @@ class Transcriber:
     def _is_long(self, utterance: Utterance) -> bool:
         return not utterance.num_frames and utterance.duration_s > self.longest_s
 
-    def _short(self, utterances: Sequence[Utterance]) -> dict[str, Transcribed]:
-        """Returns the results of short recordings by id."""
-        found = {utterance.id: Transcribed(utterance, None, "no samples") for utterance in utterances}
+    def _planned(self, utterances: Sequence[Utterance]) -> PlannedData | None:
+        """Returns the plan of short recordings; None if there are none with samples."""
         # Labels and texts of a manifest are not needed, and could cause rejections.
         plain = [replace(utterance, text="", labels=None) for utterance in utterances if utterance.duration_s > 0]
-        if plain:
-            data = self.trained.plan(Utterances.of(plain))
+        limits = replace(self.trained.limits, longest_s=self.longest_s)
+        return replace(self.trained, limits=limits).plan(Utterances.of(plain)) if plain else None
+
+    def _short(self, utterances: Sequence[Utterance], planned: PlannedData | None) -> dict[str, Transcribed]:
+        """Returns the results of short recordings, which are a part of a plan, by id."""
+        found = {utterance.id: Transcribed(utterance, None, "no samples") for utterance in utterances}
+        if planned is None:
+            return found
+        reasons = {each.id: each.reason for each in planned.rejections.entries}
+        texts: dict[str, Transcript] = {}
+        rows = np.array([row for row, name in enumerate(planned.index.utterances.ids()) if name in found], np.int64)
+        if len(rows):
+            data = part_of(planned, rows)
             result = recognise(self.decoder, self.trained.variables, data)
-            reasons = {each.id: each.reason for each in result.rejected + data.rejections.entries}
+            reasons |= {each.id: each.reason for each in result.rejected}
             texts = {data.index.utterances[row].id: transcript for row, transcript in result.transcripts.items()}
-            found |= {
-                utterance.id: Transcribed(utterance, texts.get(utterance.id), reasons.get(utterance.id, ""))
-                for utterance in utterances if utterance.duration_s > 0
-            }  # fmt: skip
-            self._tell(sum(utterance.duration_s for utterance in plain))
-        return found
+        with_samples = [utterance for utterance in utterances if utterance.duration_s > 0]
+        self._tell(sum(utterance.duration_s for utterance in with_samples))
+        return found | {
+            utterance.id: Transcribed(utterance, texts.get(utterance.id), reasons.get(utterance.id, ""))
+            for utterance in with_samples
+        }
 
     def of_windows(
         self, utterances: Iterable[Utterance], *, take: Callable[[Utterance, FrameLogProbs], None] | None = None
@@ -168,8 +183,12 @@ def recognise_all(
     *,
     threads: int = 2,
     log_probs: LogProbs | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Recognition:
     """Recognises all recordings of a set; audio that is too long for the batches is computed in windows.
+
+    Several processes share the rows of batches. Of the recordings that are computed in windows, each computes some on
+    its own devices. The result is the same on all processes.
 
     Args:
         trained: The run.
@@ -177,24 +196,55 @@ def recognise_all(
         data: Set planned by `Trained.plan`.
         threads: Number of threads that load data.
         log_probs: Writer that gets the log-probabilities of all recordings. None: they are not written.
+        is_stopped: Called before each batch, and before and after the recordings in windows; True stops the evaluation.
+
+    Raises:
+        BrokenOff: If `is_stopped` returns True.
     """
     take = functools.partial(log_probs.take, data=data) if log_probs else lambda emitted: None
-    found = recognise(decoder, trained.variables, data, threads=threads, take=take)
+    found = recognise(decoder, trained.variables, data, threads=threads, is_stopped=is_stopped, take=take)
     if not data.windowed_rows:
         return found
+    if is_stopped():
+        raise BrokenOff
     utterances = data.index.utterances
     # Ids of a manifest need not be unique, so rows serve as ids.
-    of_rows = (replace(utterances[row], id=str(row)) for row in data.windowed_rows)
+    own = [replace(utterances[row], id=str(row)) for row in own_windowed_rows(data)]
 
     def add(utterance: Utterance, whole: FrameLogProbs) -> None:
         if log_probs:
             log_probs.add(utterances[int(utterance.id)], whole.logps)
 
-    transcripts, rejected = dict(found.transcripts), list(found.rejected)
-    for each in Transcriber(trained, decoder).of_windows(of_rows, take=add if log_probs else None):
+    transcripts, rejected = dict[int, Transcript](), list[Rejected]()
+    alone = decoder.of_this_process
+    local = replace(trained, variables=of_this_process(trained.variables, alone.mesh))
+    for each in Transcriber(local, alone).of_windows(own, take=add if log_probs else None):
         row = int(each.utterance.id)
         if each.transcript:
             transcripts[row] = each.transcript
         else:
             rejected.append(Rejected(utterances[row].id, each.utterance.location, each.reason, "audio"))
-    return Recognition(transcripts, rejected, found.cut)
+    if is_stopped():
+        raise BrokenOff
+    return Recognition(
+        found.transcripts | whole_transcripts(transcripts), found.rejected + rejected_everywhere(rejected), found.cut
+    )
+
+
+def prepare_windows(trained: Trained, decoder: Decoder, data: PlannedData) -> None:
+    """Starts to compile the shape in which `recognise_all` computes the recordings of a set that are too long.
+
+    Args:
+        trained: The run.
+        decoder: Decoder of the run.
+        data: Set planned by `Trained.plan`.
+    """
+    if rows := own_windowed_rows(data):
+        long_audio = LongAudio(trained, decoder.of_this_process)
+        long_audio.make_room(data.index.utterances[row] for row in rows)
+        long_audio.prepare()
+
+
+def own_windowed_rows(data: PlannedData) -> list[int]:
+    """Returns the rows that this process computes in windows."""
+    return list(data.windowed_rows[jax.process_index() :: jax.process_count()])

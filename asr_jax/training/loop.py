@@ -417,6 +417,9 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     for role, paths in roles:
         for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
             log.write("data", set=role, message=line)
+    for role, message in (("train", setup.crops()), ("validation", setup.long_validation())):
+        if message:
+            log.write("data", set=role, message=message)
     for name, removed in setup.removed.items():
         if removed.spoken:
             message = "\n".join([share_removed(removed, name), *removed.lines()])

@@ -14,19 +14,22 @@ from jax.sharding import Mesh
 
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
-from asr_jax.config import Experiment
+from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import TOKENIZER
+from asr_jax.data.batching.crops import num_divided
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
 from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
+from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.batching.overlap import Overlap, find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_removed
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
+from asr_jax.inference.trained import WHOLE, longest_and_batch_s
 from asr_jax.metrics.measure import ALL, MEAN, Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
@@ -37,6 +40,8 @@ from asr_jax.training.run import was_saved
 from asr_jax.training.step import Recipe
 from asr_jax.training.timetable import Groups
 
+LEAST_WHOLE_S = 40.0
+"""Shortest default of the longest audio in seconds that validation computes at once."""
 ADDED = "added"
 """Key of the fingerprint of the recordings that augmentations add."""
 
@@ -113,6 +118,27 @@ class Setup:
             {ADDED: digest_of(self.sounds)} if self.sounds else {}
         )
 
+    def long_validation(self) -> str:
+        """Returns a message on validation utterances that are longer than what is computed at once; empty if none is.
+
+        The message has their number, and how they are computed.
+        """
+        longest_s, how = self.validation.longest_s, ""
+        num, pieces = num_divided(self.validation.index)
+        if num:
+            how = f"they are computed in {pieces:,} pieces"
+        elif num := len(self.validation.windowed_rows):
+            how = "they are computed in windows" + ", and have no loss" * (self.for_losses is not None)
+        return (
+            f"{num:,} of {len(self.sets.validation):,} utterances are longer than {longest_s:g} s: {how}" if num else ""
+        )
+
+    def crops(self) -> str:
+        """Returns a message on training utterances that are cropped; empty if none is."""
+        num, rows = num_divided(self.train.index)
+        crop_s = self.experiment.data.crop_s
+        return f"{num:,} utterances are longer than {crop_s:g} s: an epoch has {rows:,} crops of them" if num else ""
+
     @property
     def updates_per_epoch(self) -> float:
         return self.groups.updates_per_epoch
@@ -159,15 +185,17 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)
     num_updates = run_length(training.num_updates, training.num_epochs, groups.updates_per_epoch)
     as_trained: dict[str, Any] = {
-        "scale": train.index.scale, "front_end": front_end, "tokenizer": tokenizer,
+        "limits": validation_limits(train, training, data), "front_end": front_end, "tokenizer": tokenizer,
         "takes_ids": data.tokenizer.takes_ids, "num_devices": mesh.size,
     }  # fmt: skip
-    validation = plan_evaluation(sets.validation, train.plan.buckets, **as_trained)
-    for_losses = None if experiment.model.recognises else validation
-    if experiment.model.recognises and training.validate_loss:
+    recognises = experiment.model.recognises
+    longest_s, _ = longest_and_batch_s(train.plan.buckets, train.index.scale)
+    validation = plan_evaluation(sets.validation, piece_s=0.0 if recognises else longest_s, **as_trained)
+    for_losses = None if recognises else validation
+    if recognises and training.validate_loss:
         for_losses = plan_with_labels(
-            sets.validation, train.plan.buckets, output_length=model.label_length,
-            frames_needed=experiment.model.frames_needed, has_windows=False, **as_trained,
+            sets.validation, output_length=model.label_length, frames_needed=experiment.model.frames_needed,
+            **as_trained,
         )  # fmt: skip
         check_labels(for_losses, tokenizer)
     return Setup(
@@ -187,6 +215,19 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
     )
+
+
+def validation_limits(train: PlannedData, training: Training, data: Data) -> BatchLimits:
+    """Returns the limits of the batches of validation, which have at most as much audio as those of training.
+
+    Args:
+        train: The planned training set.
+        training: Settings of training.
+        data: Settings of the data.
+    """
+    longest_s, batch_s = longest_and_batch_s(train.plan.buckets, train.index.scale)
+    whole_s = training.validate_max_duration_s or max(WHOLE * longest_s, LEAST_WHOLE_S)
+    return BatchLimits(batch_s, longest_s=whole_s, multiple=data.buckets.batch_multiple)
 
 
 def check_best_of(best_of: str, sets: Sets) -> None:

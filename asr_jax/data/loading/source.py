@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -86,8 +86,9 @@ class BatchSource:
             row = int(planned.rows[i])
             location = columns.locations.text(int(utterances.rows[row]))  # building the Utterance takes 3 % of the time
             try:
-                length = int(self._index.lengths[row])
-                signal, whole_s = self._read(location, float(planned.speeds[i]), length, bucket.length)
+                length, stretches = int(self._index.lengths[row]), self._index.stretches
+                part = None if stretches is None else stretches.part(row, length, float(planned.places[i]))
+                signal, whole_s = self._read(location, float(planned.speeds[i]), length, bucket.length, part)
             except AudioError as error:
                 rejected.append(Rejected(utterances[row].id, location, error.reason, "audio"))
                 continue
@@ -105,7 +106,7 @@ class BatchSource:
         return LoadedBatch(batch, int(position), tuple(rejected), tuple(cut))
 
     def _read(
-        self, location: str, speed: float, length: int, room: int
+        self, location: str, speed: float, length: int, room: int, part: tuple[int, int] | None
     ) -> tuple[Int16[np.ndarray, " S"] | Float32[np.ndarray, "T F"], float]:
         """Reads samples or features of an utterance.
 
@@ -115,8 +116,9 @@ class BatchSource:
         Args:
             location: Location of the signal.
             speed: Speed factor.
-            length: Length in the manifest, in samples or frames.
+            length: Length in the manifest or of the part, in samples or frames.
             room: Length of the bucket, in samples or frames.
+            part: Begin and end of the part of the utterance to read, in samples or frames. None: the whole utterance.
 
         Returns:
             The signal, and the duration of the whole audio in seconds if it was cut; 0 if it was not.
@@ -127,7 +129,12 @@ class BatchSource:
         """
         scale = self._index.scale
         place = Location.parse(location)
+        if part and not scale.of_features:
+            start_s = place.start_s + part[0] / scale.per_s
+            place = replace(place, start_s=start_s, length_s=length / scale.per_s, may_overshoot=True)
         signal = place.features() if scale.of_features else place.audio(rate_hz=int(scale.per_s), speed=speed)
+        if part and scale.of_features:
+            signal = signal[slice(*part)]
         more = len(signal) * speed - length
         if not scale.of_features and more > max(LONGER_S * scale.per_s, LONGER_SHARE * length):
             return signal[: min(round(length / speed), room)], len(signal) * speed / scale.per_s
