@@ -72,8 +72,8 @@ def load(
         precision: Precision of activations. None: as in training.
         head: Head that texts come from. Empty: the primary head.
         decoding: Decoding of the head. None: as in validation.
-        batch_seconds: Maximum padded audio per batch in seconds, over all devices. None: 60 per CPU device; on accelerators,
-            as much as fits the memory.
+        batch_seconds: Maximum padded audio per batch in seconds, over all devices. None: 60 per CPU device; on
+            accelerators, as much as fits the memory.
         batch_size: Maximum number of rows per batch, over all devices. None: 512.
         max_duration: Longest audio in seconds that is computed at once; longer audio is computed in windows. None: the
             longest utterance of training in `transcribe`, and four times as much in `evaluate` and `align`.

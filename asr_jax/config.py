@@ -64,8 +64,8 @@ class Training:
     augmentation and counts the utterances whose labels fit their frames (loss_utterances in the event). Models without
     a recognising head, as in pre-training, always compute it."""
     validate_max_duration_s: float = 0.0
-    """Longest validation audio in seconds that is computed at once. Longer audio is computed in windows, or in pieces by
-    a model without a recognising head. 0: four times the longest training utterance, and at least 40."""
+    """Longest validation audio in seconds that is computed at once. Longer audio is computed in windows, or in pieces
+    by a model without a recognising head. 0: four times the longest training utterance, and at least 40."""
     sample_every: int = 0
     """Number of updates between samples of validation transcripts. 0: only at validations."""
     save_minutes: float = 15.0

@@ -19,7 +19,7 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_ever
 from asr_jax.inference.decoder import Decoder, whole_transcripts
 from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
-from asr_jax.inference.recognition import BrokenOff, Recognition, recognise
+from asr_jax.inference.recognition import BrokenOff, Recognition, recognise, used_buckets
 from asr_jax.inference.trained import Trained
 from asr_jax.transcripts.seams import FrameLogProbs, joined_parts, together
 from asr_jax.transcripts.transcript import Transcript, joined
@@ -78,13 +78,22 @@ class Transcriber:
         short ones of a group are computed before any result of the group is returned. Utterances need durations and
         different ids.
         """
-        self._long.make_room(filter(self._is_long, utterances))
-        short = self._planned([utterance for utterance in utterances if not self._is_long(utterance)])
+        short = self.prepare(utterances)
         for group in self._groups(utterances):
             found = self._short([utterance for utterance in group if not self._is_long(utterance)], short)
             long = self.of_windows(filter(self._is_long, group))
             for utterance in group:
                 yield next(long) if self._is_long(utterance) else found[utterance.id]
+
+    def prepare(self, utterances: Sequence[Utterance]) -> PlannedData | None:
+        """Starts to compile all shapes for recordings; returns the plan of short ones, None if there are none."""
+        if long := list(filter(self._is_long, utterances)):
+            self._long.make_room(long)
+            self._long.prepare()
+        planned = self._planned([utterance for utterance in utterances if not self._is_long(utterance)])
+        if planned:
+            self.decoder.prepare(used_buckets(planned), planned.index.scale)
+        return planned
 
     def _groups(self, utterances: Iterable[Utterance]) -> Iterator[list[Utterance]]:
         """Yields groups of recordings. An interruption loses at most one group."""

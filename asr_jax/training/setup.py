@@ -123,15 +123,12 @@ class Setup:
 
         The message has their number, and how they are computed.
         """
-        longest_s, how = self.validation.longest_s, ""
         num, pieces = num_divided(self.validation.index)
-        if num:
-            how = f"they are computed in {pieces:,} pieces"
-        elif num := len(self.validation.windowed_rows):
-            how = "they are computed in windows" + ", and have no loss" * (self.for_losses is not None)
-        return (
-            f"{num:,} of {len(self.sets.validation):,} utterances are longer than {longest_s:g} s: {how}" if num else ""
-        )
+        how = f"they are computed in {pieces:,} pieces"
+        if windowed := len(self.validation.windowed_rows):
+            num, how = windowed, "they are computed in windows" + ", and have no loss" * (self.for_losses is not None)
+        longer = f"{num:,} of {len(self.sets.validation):,} utterances are longer than {self.validation.longest_s:g} s"
+        return f"{longer}: {how}" if num else ""
 
     def crops(self) -> str:
         """Returns a message on training utterances that are cropped; empty if none is."""

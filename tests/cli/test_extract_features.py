@@ -233,9 +233,9 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
     assert [utterance.id for utterance in read_utterances([tmp_path / "f.parquet"])] == [
         "u0", "u1", "u2", "u0#2", "u1#2", "u2#2",
     ]  # fmt: skip
-    extract(folder, tmp_path / "short.parquet", "--max-duration-s", "0.8")  # requested, so this is not an error
-    assert "utterances are longer than --max-duration-s 0.8" in capsys.readouterr().out
-    for option, value in (("--max-duration-s", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
+    extract(folder, tmp_path / "short.parquet", "--reject-above", "0.8")  # requested, so this is not an error
+    assert "utterances are longer than --reject-above 0.8" in capsys.readouterr().out
+    for option, value in (("--reject-above", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
         with pytest.raises(UserError, match=option):
             extract(folder, tmp_path / "n.parquet", option, value)
 

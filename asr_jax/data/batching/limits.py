@@ -13,8 +13,9 @@ from jaxtyping import Int
 from asr_jax.data.batching.buckets import TOKEN_MULTIPLE, Bucket, Scale
 from asr_jax.data.batching.edges import least_padding
 
-MAX_SHAPES = 3
-"""Maximum number of shapes of a set. A program is compiled for each."""
+MAX_SHAPES = 4
+"""Maximum number of shapes of a set. A program is compiled for each. On lengths like those of LibriSpeech's test sets,
+3 shapes have 34 % of padding, 4 have 27 % and 8 have 14 %."""
 COARSE, FINE = 2, 8
 """Lengths of rows per octave: for sets of a few batches, whose shapes should be those of other small sets, and for
 larger sets, whose padding takes more time than a compilation. A row of at least LEAST_S is at most 1.5 or 1.125 times
