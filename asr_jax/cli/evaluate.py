@@ -151,7 +151,7 @@ def evaluate_run(
         windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
         removed = count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser))
         sets[manifest] = counts | {
-            "windowed_ids": windowed, "whole_s": data.longest_s, "removed": removed.to_json(),
+            "windowed_ids": windowed, "max_duration_s": data.longest_s, "removed": removed.to_json(),
         }  # fmt: skip
         if options.worst > 0:
             most = worst(data, found, trained.tokenizer, normaliser=normaliser, number=options.worst)

@@ -133,7 +133,7 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
         if ids := counts[f"empty_{what}_ids"]:
             text += f"; {len(ids)} with an empty {what}: {some(ids)}"
     if ids := counts["windowed_ids"]:
-        text += f"; {len(ids)} longer than {counts['whole_s']:g} s, recognised in windows: {some(ids)}"
+        text += f"; {len(ids)} longer than {counts['max_duration_s']:g} s, recognised in windows: {some(ids)}"
     return text
 
 

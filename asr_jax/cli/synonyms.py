@@ -109,7 +109,7 @@ MEANT = {
     "model.validation-ds.manifest-filepath": "--data.validation",
     "num-workers": "--data.workers",
     "dataloader-num-workers": "--data.workers",
-    "max-sample-size": "--data.filters.max-duration-s",
+    "max-sample-size": "--data.crop-s",
     "max-audio-length": "--data.filters.max-duration-s",
     "max-duration-in-seconds": "--data.filters.max-duration-s",
     "min-sample-size": "--data.filters.min-duration-s",

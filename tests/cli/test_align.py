@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import relative, report
 
+from asr_jax.cli import evaluate
 from asr_jax.cli.align import main
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.manifests.manifest import write_manifest
@@ -16,12 +17,13 @@ from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning as alignment
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.trained import WHOLE, load_trained
+from asr_jax.observe.events import read_events
 from tests.toned import RATE_HZ, toned_run, words_of, write_toned
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return str(toned_run(tmp_path_factory.mktemp("toned")))
+    return str(toned_run(tmp_path_factory.mktemp("toned"), num_long=2))
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,25 @@ def recordings(tmp_path_factory):
     made = [write_toned(folder, f"r{number}", words_of(rng, number), rng) for number in (1, 3, 4, 9)]
     write_manifest(folder / "m.jsonl", [utterance for utterance, _ in made])
     return folder / "m.jsonl", {utterance.id: (utterance.text.split(), spans) for utterance, spans in made}
+
+
+def test_validation_computes_long_utterances_in_windows(run, tmp_path):
+    """They are counted and announced, and no program is compiled after the first update."""
+    events = list(read_events(Path(run) / "events.jsonl"))
+    messages = [event["data"]["message"] for event in events if event["event"] == "data"]
+    assert "2 of 6 utterances are longer than 8 s: they are computed in windows" in messages
+    (found,) = (
+        event["data"] for event in events if event["event"] == "validation" and event["data"]["weights"] == "ema"
+    )
+    assert (found["utterances"], found["words"], found["rejected"]) == (6, 4 * 4 + 2 * 16, 0)
+    assert found["wer"] < 0.1
+    assert not [event for event in events if event["event"] == "recompiled"]
+    out = tmp_path / "rates.json"
+    manifest = str(Path(run).parent / "validation.jsonl")
+    evaluate.main([run, "--data", manifest, "--max-duration", "8", "--json", str(out)])
+    counts = json.loads(out.read_text())["runs"][0]["sets"][manifest]
+    assert (counts["wer"], counts["max_duration_s"]) == (found["wer"], 8)
+    assert counts["windowed_ids"] == ["long0", "long1"]
 
 
 def check_times(starts, ends, spans):

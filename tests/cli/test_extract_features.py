@@ -240,6 +240,21 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
             extract(folder, tmp_path / "n.parquet", option, value)
 
 
+def test_long_audio_has_the_features_of_the_whole(folder, tmp_path):
+    """The recordings are shorter and longer than a window."""
+    extract(folder, tmp_path / "whole.parquet")
+    extract(folder, tmp_path / "windows.parquet", "--max-duration", "0.7", "--batch-seconds", "2")
+    whole, found = (
+        pyarrow.parquet.read_table(tmp_path / f"{name}.parquet").to_pylist() for name in ("whole", "windows")
+    )
+    assert min(row["duration_ms"] for row in whole) < 700 < 1200 < max(row["duration_ms"] for row in whole)
+    for one, other in zip(whole, found, strict=True):
+        assert (one["id"], one["rows"], one["text"]) == (other["id"], other["rows"], other["text"])
+        np.testing.assert_allclose(other["features"], one["features"], atol=1e-4)
+    with pytest.raises(UserError, match="has features of other inputs or settings"):
+        extract(folder, tmp_path / "whole.parquet", "--max-duration", "0.7")
+
+
 def test_worker_processes_start_once(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(extraction, "PART_RECORDS", 7)
     opened, open_batches = [], extraction.open_batches
