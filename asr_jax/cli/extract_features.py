@@ -145,14 +145,15 @@ def _extractor(options: ExtractOptions) -> Callable[..., int]:
 
 def _frames(options: ExtractOptions) -> Extractor:
     """Extractor of the frames: the front-end, a layer of the encoder, or the quantiser."""
-    limits = options.limits(data_mesh(1))
     if options.source and (options.layer or options.codes):
         trained = load(options.source, RecognitionOptions(), options)  # a path RUN/checkpoints/N selects a checkpoint
         extractor = of_codes(trained) if options.codes else of_layer(trained, options.layer)
+        limits = options.limits(data_mesh(1), extractor.front_end)
         return replace(extractor, limits=replace(limits, longest_s=extractor.limits.longest_s))
     experiment = load_config(options.config) if options.config else None
     if options.source:
         experiment = load_experiment(run_and_checkpoint(options.source)[0] / EXPERIMENT)
     front_end = experiment.model.front_end if experiment else KaldiFbank()
+    limits = options.limits(data_mesh(1), front_end)
     limits = replace(limits, longest_s=options.max_duration or LONGEST_AT_ONCE_S)
     return with_windows(Extractor.of_front_end(front_end), front_end.output_length, limits, limits.longest_s)

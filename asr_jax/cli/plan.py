@@ -18,6 +18,7 @@ from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import perturbed_lengths
+from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed
@@ -226,6 +227,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
         f"mean batch: {_amounts(mean, 1)}",
         f"current global batch, training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
     ]
+    found += [message] if (message := about_crops(planned.index, experiment.data.crop_s)) else []
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
         more = "; an epoch has fewer batches, so use larger ones" if reaching > batches else ""

@@ -169,8 +169,9 @@ def load_trained(
     kept: WeightKind = "live" if live else "averaged"
     variables = restore_weights(folder, chosen, experiment, shapes, mesh=mesh, weights=kept)
     longest_s, batch_s = lengths_of_training(folder, experiment.model.front_end)
-    limits = (batches or BatchOptions()).limits(mesh, most_s=math.inf if experiment.model.recognises else batch_s)
-    if not experiment.model.recognises:  # the loss may depend on the rows of a batch, which are then those of training
+    front_end, recognises = experiment.model.front_end, experiment.model.recognises
+    limits = (batches or BatchOptions()).limits(mesh, front_end, most_s=math.inf if recognises else batch_s)
+    if not recognises:  # the loss may depend on the rows of a batch, which are then those of training
         limits = replace(limits, multiple=experiment.data.buckets.batch_multiple)
     return Trained(
         experiment=experiment,

@@ -34,6 +34,7 @@ from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, REJECTED, TENSORBOARD, TOKENIZER
+from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.removals import share_removed
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.inputs import Role, described
@@ -417,9 +418,10 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     for role, paths in roles:
         for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
             log.write("data", set=role, message=line)
-    for role, message in (("train", setup.crops()), ("validation", setup.long_validation())):
-        if message:
-            log.write("data", set=role, message=message)
+    if message := about_crops(index, data.crop_s):
+        log.write("data", set="train", message=message)
+    if message := setup.long_validation():
+        log.write("data", set="validation", message=message)
     for name, removed in setup.removed.items():
         if removed.spoken:
             message = "\n".join([share_removed(removed, name), *removed.lines()])

@@ -114,7 +114,7 @@ class Setup:
     def data_fingerprints(self) -> dict[str, str]:
         """Returns fingerprints of the training data, the validation data and added recordings; independent of paths."""
         # The fingerprint of the validation set excludes its plan, which depends on the devices.
-        return {"training": self.train.fingerprint(), "validation": self.validation.index.fingerprint()} | (
+        return {"training": self.train.fingerprint(), "validation": self.validation.of_set} | (
             {ADDED: digest_of(self.sounds)} if self.sounds else {}
         )
 
@@ -129,12 +129,6 @@ class Setup:
             num, how = windowed, "they are computed in windows" + ", and have no loss" * (self.for_losses is not None)
         longer = f"{num:,} of {len(self.sets.validation):,} utterances are longer than {self.validation.longest_s:g} s"
         return f"{longer}: {how}" if num else ""
-
-    def crops(self) -> str:
-        """Returns a message on training utterances that are cropped; empty if none is."""
-        num, rows = num_divided(self.train.index)
-        crop_s = self.experiment.data.crop_s
-        return f"{num:,} utterances are longer than {crop_s:g} s: an epoch has {rows:,} crops of them" if num else ""
 
     @property
     def updates_per_epoch(self) -> float:

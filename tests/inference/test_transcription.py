@@ -1,4 +1,4 @@
-"""Recordings of any length: windows have the results of whole recordings, shapes of training and constant memory."""
+"""Recordings of any length: windows have the results of whole recordings, few shapes and constant memory."""
 
 import functools
 import json

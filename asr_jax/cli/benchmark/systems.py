@@ -65,8 +65,8 @@ class System:
             batches: Sizes of the batches.
         """
         return plan_evaluation(
-            utterances, batches.limits(data_mesh(1)), front_end=self.model.front_end, tokenizer=self.tokenizer,
-            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=1,
+            utterances, batches.limits(data_mesh(1), self.model.front_end), front_end=self.model.front_end,
+            tokenizer=self.tokenizer, takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=1,
         )  # fmt: skip
 
 

@@ -44,6 +44,17 @@ def num_divided(index: Index) -> tuple[int, int]:
     return len(np.unique(index.utterances.rows[is_part])), int(is_part.sum())
 
 
+def about_crops(index: Index, crop_s: float) -> str:
+    """Returns a message on the utterances of a training set that are cropped; empty if there are none.
+
+    Args:
+        index: Index of the training set.
+        crop_s: Length of a crop in seconds.
+    """
+    num, rows = num_divided(index)
+    return f"{num:,} utterances are longer than {crop_s:g} s: an epoch has {rows:,} crops of them" if num else ""
+
+
 def _divided(index: Index, numbers: np.ndarray, *, is_part: np.ndarray) -> Index:
     """Index with `numbers` rows for each utterance, whose lengths are those of their stretches."""
     if not is_part.any():

@@ -118,6 +118,8 @@ class PlannedData:
     rejections: Rejections
     longest_s: float = math.inf
     """Length in seconds above which audio of an evaluation set is in no batch as a whole."""
+    of_set: str = ""
+    """Digest of an evaluation set, as `Index.fingerprint`, which does not depend on how its long audio is computed."""
 
     @property
     def windowed_rows(self) -> range:

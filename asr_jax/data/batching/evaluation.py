@@ -63,12 +63,13 @@ def plan_evaluation(
     rejections.merge(unreadable)
     if not len(index):
         raise NoUtterances("no utterance can be read", rejections)
+    of_set = index.fingerprint()
     if piece_s and not index.scale.of_features:
         index = in_pieces(index, _longest(limits, index), round(piece_s * index.scale.per_s))
     index, num = _windowed_last(index, limits)
     shapes = shapes_of(index.lengths[:num], limits, scale=index.scale, num_devices=num_devices)
     plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], shapes, order="unshuffled")
-    return PlannedData(index, plan, rejections, longest_s=limits.longest_s)
+    return PlannedData(index, plan, rejections, longest_s=limits.longest_s, of_set=of_set)
 
 
 def plan_with_labels(
@@ -110,11 +111,12 @@ def plan_with_labels(
     rejections.merge(unreadable)
     if not len(index):
         raise NoUtterances("no utterance can be aligned", rejections)
+    of_set = index.fingerprint()
     index, num = _windowed_last(index, limits)
     lengths, num_labels = index.lengths[:num], index.num_labels()[:num]
     shapes = with_labels(shapes_of(lengths, limits, scale=own, num_devices=num_devices), lengths, num_labels)
     plan = BatchPlan(lengths, num_labels, shapes, order="unshuffled")
-    return PlannedData(index, plan, rejections, longest_s=limits.longest_s)
+    return PlannedData(index, plan, rejections, longest_s=limits.longest_s, of_set=of_set)
 
 
 def part_of(data: PlannedData, rows: Int[np.ndarray, " N"]) -> PlannedData:

@@ -46,6 +46,8 @@ def test_audio_that_is_longer_than_the_limit_is_for_windows_and_comes_last() -> 
         part = part_of(data, np.array([2, 4]))
         assert [part.index.utterances[row].id for row in part.windowed_rows] == ["2"]
         assert rows(part) == [0]
+    assert plan(*made, limits=LIMITS).of_set == plan(*made).of_set == plan(*made).index.fingerprint()
+    assert plan(*made, limits=LIMITS, piece_s=2.0).of_set == plan(*made).of_set
     assert {bucket.num_tokens for bucket in aligned.plan.buckets} == {8}
     assert plan(*made).plan.buckets[-1].longest >= 57600000, "without a limit, shapes are as long as the audio"
     ready = Utterance("a", "/x", "a", 99.0, num_frames=9900, num_values=80)
