@@ -97,7 +97,6 @@ def plan(experiment: Experiment) -> Plan:
 
     Without a readable validation set, the training set alone is planned and a warning has the reason.
     """
-    from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
     from asr_jax.training.run import find_run
     from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer
@@ -114,7 +113,7 @@ def plan(experiment: Experiment) -> Plan:
     planned = plan_training(
         sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=experiment.model.frames_needed,
-        front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
+        front_end=experiment.model.front_end, seed=experiment.seed,
         sub_batches=experiment.model.sub_batches,
     )  # fmt: skip
     removed = count_removed_of(sets, planned, tokenizer, data)
@@ -214,8 +213,8 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     batches, accumulate, speeds = plan.batches_per_epoch, training.accumulate, len(plan.speeds)
     seconds = plan.length_per_epoch / planned.index.scale.per_s
     mean = {"s": seconds / batches, "utterances": plan.entries_per_epoch / batches}
-    updates = Groups(batches, accumulate, training.epoch_end).updates_per_epoch
-    num_updates = run_length(training.num_updates, training.num_epochs, updates)
+    groups = Groups(batches, accumulate, training.epoch_end)
+    updates, num_updates = groups.updates_per_epoch, run_length(training.num_updates, training.num_epochs, groups)
     moved = f", each changed at random by up to {plan.jitter:g}" if plan.jitter else ""
     at_speeds = f" (each utterance at {speeds} speed{'s' * (speeds > 1)}{moved})" if speeds > 1 or moved else ""
     entries = f"{plan.entries_per_epoch:,} utterances{at_speeds}"

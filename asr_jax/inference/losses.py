@@ -118,7 +118,7 @@ def measure(
     found: list[tuple[Sums, Sums]] = []
     rejected: list[Rejected] = []
     utterances = 0
-    with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, losses.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             utterances += int(np.count_nonzero(loaded.batch.weights))

@@ -219,7 +219,6 @@ def plan_training(
     frames_needed: FramesNeeded,
     front_end: FrontEnd,
     seed: int,
-    num_devices: int,
     sub_batches: int = 1,
 ) -> PlannedData:
     """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
@@ -232,7 +231,6 @@ def plan_training(
         frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
         front_end: Front-end of the model.
         seed: Seed of the batch plan.
-        num_devices: Number of devices that a batch is split over.
         sub_batches: Number of micro-batches of a batch, as in `models.base.Recogniser`.
 
     Raises:
@@ -263,7 +261,7 @@ def plan_training(
     sources, shares = _mixed(index, data)
     buckets = make_buckets(
         index.lengths, num_labels, data.buckets, scale=scale, speeds=slowest(data.speeds, data.speed_jitter),
-        num_devices=num_devices, sub_batches=sub_batches,
+        sub_batches=sub_batches,
         shares=None if sources is None or shares is None else shares[sources],
     )  # fmt: skip
     plan = BatchPlan(
