@@ -190,8 +190,8 @@ class Resume:
     allow: tuple[str, ...] = ()
     """Changes that are allowed, separated by spaces or commas: devices (another number of devices or processes),
     accumulation (training.split), precision, or settings that may differ from those of the run: optim, training,
-    model.augment, or fields in them such as optim.schedule.peak_lr. The optimizer state and the position in the data are
-    kept."""
+    model.augment, or fields in them such as optim.schedule.peak_lr. The optimizer state and the position in the data
+    are kept."""
 
     def __post_init__(self) -> None:
         names = tuple(name for each in self.allow for name in each.split(",") if name)
@@ -231,7 +231,8 @@ class Experiment:
     seed: int = 0
     """Random seed of initial parameters, data order, augmentation and dropout."""
     run_dir: str = ""
-    """Folder of the run. Training in the folder of an existing run continues it. Empty: runs/NAME."""
+    """Folder of the run. Training in the folder of an existing run continues it. RUN/checkpoints/N: a new run in a
+    folder next to RUN (RUN-2, RUN-3 …) begins from that checkpoint. Empty: runs/NAME."""
     fresh: bool = False
     """Whether to start a new run in a folder next to the existing one (NAME-2, NAME-3 …). Nothing is deleted."""
     dry_run: bool = False

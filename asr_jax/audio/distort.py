@@ -120,9 +120,9 @@ class BackgroundNoise(AudioAugmentation):
 
 @dataclass(frozen=True)
 class Babble(AudioAugmentation):
-    """Adds the next utterance of the batch as noise, repeated if it is shorter. A batch of one utterance is not changed.
+    """Adds the next utterance of the batch as noise, repeated if it is shorter; to the last utterance, the first one.
 
-    The last utterance, behind which there are only padding rows, gets the first one.
+    A batch of one utterance is not changed.
     """
 
     probability: float = 0.25
@@ -143,7 +143,8 @@ class Babble(AudioAugmentation):
         is_padding = their_lengths == 0  # the number of padding rows depends on the number of devices
         others = jnp.where(is_padding[:, None], values[:1], others)
         their_lengths = jnp.where(is_padding, lengths[0], their_lengths)
-        return jnp.where(jnp.sum(lengths > 0) > 1, jax.vmap(mixed)(values, lengths, others, their_lengths, drawn), values)
+        babble = jax.vmap(mixed)(values, lengths, others, their_lengths, drawn)
+        return jnp.where(jnp.sum(lengths > 0) > 1, babble, values)
 
 
 @dataclass(frozen=True)

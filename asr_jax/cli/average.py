@@ -61,8 +61,10 @@ def main(arguments: Sequence[str]) -> None:
     if min(options.last, options.first, options.to) < 0:
         raise UserError(f"--last {options.last}, --from {options.first}, --to {options.to}: expected 0 or more")
 
+    from asr_jax.core.devices import say_devices
     from asr_jax.inference.averaging import choose, mean_weights, save_run
 
+    say_devices()
     chosen = choose(options.run, last=options.last, first=options.first, to=options.to)
     weights, about_names = mean_weights(options.run, chosen, live=options.weights == "live"), ""
     if is_file or options.names != "ours":

@@ -20,6 +20,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.cli.command_line import load_config
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
+from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
@@ -139,6 +140,7 @@ def _frames(options: ExtractOptions) -> Extractor:
     if options.source and (options.layer or options.codes):
         trained = load(options.source, RecognitionOptions())  # a path RUN/checkpoints/N selects a checkpoint
         return of_codes(trained) if options.codes else of_layer(trained, options.layer)
+    say_devices()
     experiment = load_config(options.config) if options.config else None
     if options.source:
         experiment = load_experiment(run_and_checkpoint(options.source)[0] / EXPERIMENT)

@@ -98,10 +98,11 @@ def plan(experiment: Experiment) -> Plan:
     Without a readable validation set, the training set alone is planned and a warning has the reason.
     """
     from asr_jax.inference.model import make_model
-    from asr_jax.training.run import find_run
+    from asr_jax.training.run import find_run, source_of
     from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer
 
     folder, data, warnings = find_run(experiment), experiment.data, list[str]()
+    folder = source_of(experiment) or folder
     try:
         sets = read_sets(data, seed=experiment.seed)
     except UserError as error:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 from collections.abc import Sequence
 from typing import Literal
 
@@ -89,6 +90,12 @@ def description() -> str:
         return f"{number} CPU device{'s' * (number > 1)}{several} ({cores} cores)"
     names = ", ".join(map(_name, own[:SHOWN])) + " …" * (len(own) > SHOWN)
     return f"{number} × {own[0].device_kind}{several} ({names})"
+
+
+@functools.cache
+def say_devices() -> None:
+    """Prints the devices on standard error, once."""
+    print(f"on {description()}", file=sys.stderr)
 
 
 def _name(device: jax.Device) -> str:

@@ -10,7 +10,7 @@ from asr_jax.core.devices import devices
 
 
 def data_mesh(num_devices: int | None = None) -> Mesh:
-    """Returns a mesh of the chosen devices of all processes, or of the first `num_devices`, with one axis named `data`."""
+    """Returns a mesh of the devices of all processes, or of the first `num_devices`, with one axis named `data`."""
     # jax.make_mesh may reorder devices, but each process loads contiguous rows of a batch.
     return Mesh(np.array(devices()[:num_devices]), ("data",), axis_types=(AxisType.Auto,))
 

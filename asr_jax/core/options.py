@@ -18,6 +18,11 @@ import tyro
 from asr_jax.core.errors import UserError, nearest
 
 POSITIONAL = get_args(tyro.conf.Positional[int])[1]
+ABOUT_DEVICES = (
+    "Devices: --device cpu, gpu or tpu chooses the kind, and --devices 0,2 some of them. Default: all devices that JAX "
+    "finds, which CUDA_VISIBLE_DEVICES and JAX_PLATFORMS limit."
+)
+"""Help on the flags that every command takes (`cli.command_line.run_command`)."""
 MAY_BE_EMPTY = "may be empty"
 """In an option's `Annotated`: the flag without a value is an empty tuple instead of an error."""
 
@@ -102,6 +107,7 @@ def print_help(kind: type[Any], *, prog: str, about: str | None) -> None:
     shown = re.sub(r"\{None\}\|(\S+)", r"\1       ", text.getvalue())
     shown = re.sub(r"\{None,(\S+)", r"{\1     ", shown)
     print(re.sub(r"\(default: (None|'')?\)", lambda hint: " " * len(hint[0]), shown))
+    print(ABOUT_DEVICES)
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:

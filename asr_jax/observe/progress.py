@@ -50,7 +50,6 @@ class ProgressView:
         self._numbers = ""
         self._views: dict[str, Callable[[Data], None]] = {
             "run_start": self._run_start,
-            "setting_changed": lambda data: self._say(f"{data['setting']}: {data['old']} before, {data['new']} now"),
             "resumed": self._resumed,
             "compile_start": lambda data: self._say(
                 f"compiling {data['shapes']} shapes; later starts load them from a cache"
@@ -94,13 +93,16 @@ class ProgressView:
         self._run = data
         counts = {
             "parameters": data.get("num_parameters"),
-            "devices": data.get("num_devices"),
+            "devices": None if "on" in data else data.get("num_devices"),
             "updates": data.get("num_updates"),
             "epochs": data.get("num_epochs"),
         }
         known = {name: count for name, count in counts.items() if count}
         about = [f"{name} {quantity(n) if name == 'parameters' else f'{n:,}'}" for name, n in known.items()]
-        self._say(f"run {data.get('run', '')}: {', '.join(about)}", style="bold")
+        about += [f"on {data['on']}"] * ("on" in data)
+        changes = [f"{each['setting']}: {each['old']} before, {each['new']} now" for each in data.get("changed", ())]
+        changed = f"; changed: {'; '.join(changes)}" * bool(changes)
+        self._say(f"run {data.get('run', '')}: {', '.join(about)}{changed}", style="bold")
         self._start_live()
 
     def _resumed(self, data: Data) -> None:

@@ -9,8 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from asr_jax.checkpoints.store import checkpoint_to_evaluate, newest
-from asr_jax.config import DEVICES, RESUMABLE, Experiment, Resume, differences, is_of, load_experiment, may_change
+from asr_jax.checkpoints.store import checkpoint_to_evaluate, newest, restore_meta
+from asr_jax.config import (
+    DEVICES,
+    RESUMABLE,
+    Experiment,
+    Resume,
+    differences,
+    from_json,
+    is_of,
+    load_experiment,
+    may_change,
+)
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import (
@@ -41,11 +51,8 @@ def find_run(experiment: Experiment) -> Path:
                 f"--fresh True starts from random weights, and --run-dir {checkpoint} from a checkpoint: expected one "
                 "of them"
             )
-        run = source_of(experiment)
-        before = load_experiment(run / EXPERIMENT)
-        checkpoint_to_evaluate(checkpoint.parent, int(checkpoint.name))
-        refuse_changes(run, differences(before, experiment), experiment.resume)
-        return _unused(run)
+        refuse_changes(checkpoint, differences(experiment_of_checkpoint(checkpoint), experiment), experiment.resume)
+        return _unused(checkpoint.parent.parent)
     folder = _unused(experiment.folder) if experiment.fresh else experiment.folder
     before = folder / EXPERIMENT
     if before.exists() and not was_saved(folder):
@@ -69,6 +76,17 @@ def source_of(experiment: Experiment) -> Path | None:
     """Returns the folder of the run that contains the named checkpoint; None if there is no such name."""
     checkpoint = named_checkpoint(experiment)
     return checkpoint and checkpoint.parent.parent
+
+
+def experiment_of_checkpoint(checkpoint: Path) -> Experiment:
+    """Returns the settings that a checkpoint was written with.
+
+    Raises:
+        UserError: If the checkpoint is missing or damaged.
+    """
+    checkpoint_to_evaluate(checkpoint.parent, int(checkpoint.name))
+    experiment: Experiment = from_json(restore_meta(checkpoint.parent, int(checkpoint.name))["experiment"])
+    return experiment
 
 
 def copy_checkpoint(checkpoint: Path, folder: Path) -> None:
@@ -104,8 +122,8 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
     ways = [f"  continue it with these changes and its optimizer state: --resume.allow {','.join(groups)}"] * keeps
     if "training.accumulate" in names or any(name.startswith("data.buckets.") for name in names):
         ways += [
-            "  continue it with its batches, each computed in N parts (for N from 1 to its number of rows), with the same "
-            "utterances in each update: --training.split N --resume.allow accumulation, without the changes of "
+            "  continue it with the same utterances in each update, and compute each batch in N parts (N from 1 to its "
+            "number of rows): --training.split N --resume.allow accumulation, without other changes of "
             "training.accumulate and data.buckets"
         ]
     ways += [

@@ -112,8 +112,10 @@ class Setup:
         return programs_of(self.experiment, self.tokenizer, length=length)
 
     @property
-    def devices(self) -> Devices:
-        return Devices(self.layout.num_devices, self.layout.num_processes, self.mesh.devices.flat[0].device_kind)
+    def devices(self) -> dict[str, Any]:
+        """Number and kind of the devices, and number of processes, for checkpoints."""
+        kind = self.mesh.devices.flat[0].device_kind
+        return {"number": self.layout.num_devices, "processes": self.layout.num_processes, "kind": kind}
 
     def data_fingerprints(self) -> dict[str, str]:
         """Returns fingerprints of the training data, the validation data and added recordings; independent of paths."""
@@ -130,6 +132,19 @@ class Setup:
     def shapes(self) -> tuple[Bucket, ...]:
         """Shapes of the parts of the training batches, by the number of the bucket."""
         return tuple(self.layout.shape(bucket) for bucket in self.train.plan.buckets)
+
+    @property
+    def most_parts(self) -> int:
+        """Largest number of parts of an update's batches."""
+        parts = max(self.layout.num_parts(bucket.batch_size) for bucket in self.train.plan.buckets)
+        return parts * self.experiment.training.accumulate
+
+    @property
+    def padding_rows(self) -> float:
+        """Number of rows in an epoch that are added for devices and parts, divided by the number without them."""
+        num, sizes = self.train.plan.batches_by_bucket(), [each.batch_size for each in self.train.plan.buckets]
+        rows = [self.layout.num_parts(size) * self.layout.num_rows(size) for size in sizes]
+        return float(num @ rows) / float(num @ sizes) - 1
 
     def continued(self, update: int, position: int) -> "Setup":
         """Returns the setup of a job that continues a run.

@@ -47,8 +47,8 @@ class Buckets:
     max_batch: int = 512
     """Maximum number of rows per batch."""
     batch_multiple: int = 8
-    """Divisor of the number of rows of every batch, and its minimum. If the number of devices does not divide it, padding
-    rows are added to each batch."""
+    """Divisor of the number of rows of every batch, and its minimum. If the number of devices does not divide it,
+    padding rows are added to each batch."""
     slack_s: float = 0.01
     """Room of each bucket beyond its longest utterance in seconds, because manifests round durations."""
     order: Literal["shuffled", "sorted"] = "shuffled"
@@ -143,13 +143,13 @@ def make_buckets(
         Buckets, shortest first. Each `length` is a whole number of front-end hops.
 
     Raises:
-        UserError: If there are no utterances, if `edges_s` ends below the longest utterance, or if `sub_batches` does not
-            divide `batch_multiple`.
+        UserError: If there are no utterances, if `edges_s` ends below the longest utterance, or if `sub_batches` does
+            not divide `batch_multiple`.
     """
     if settings.batch_multiple % sub_batches:
         raise UserError(
-            f"data.buckets.batch_multiple is {settings.batch_multiple} and model.sub_batches is {sub_batches}: expected "
-            f"a multiple of {sub_batches} as batch_multiple"
+            f"data.buckets.batch_multiple is {settings.batch_multiple} and model.sub_batches is {sub_batches}: "
+            f"expected a batch_multiple that {sub_batches} divides"
         )
     if not len(lengths):
         raise UserError("no utterances to plan: the manifests are empty or every utterance was rejected")

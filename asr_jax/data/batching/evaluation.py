@@ -143,9 +143,7 @@ def _windowed_last(index: Index, buckets: Sequence[Bucket], scale: Scale) -> tup
     return moved, int((~is_long).sum())
 
 
-def _shapes(
-    lengths: Int32[np.ndarray, " R"], buckets: Sequence[Bucket], old: Scale, own: Scale
-) -> tuple[Bucket, ...]:
+def _shapes(lengths: Int32[np.ndarray, " R"], buckets: Sequence[Bucket], old: Scale, own: Scale) -> tuple[Bucket, ...]:
     longest = int(lengths.max(initial=0))
     return evaluation_buckets(in_scale(buckets, old, own), longest, hop=own.hop)
 

@@ -64,9 +64,9 @@ class BatchSource:
     With a layout, these are the rows of this process, part by part, with padding rows.
     """
 
-    def __init__(self, index: Index, plan: Plan, layout: Layout = Layout()) -> None:
+    def __init__(self, index: Index, plan: Plan, layout: Layout | None = None) -> None:
         self.plan = plan
-        self.layout = layout
+        self.layout = layout or Layout()
         self._index = index  # pickled as file names: worker processes map the columns again
 
     def __len__(self) -> int:
