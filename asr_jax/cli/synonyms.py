@@ -177,8 +177,8 @@ NOTES = {
     "--training.precision": "f32, tf32, bf16 or f16",
     "--training.save-minutes": "minutes between checkpoints; each validation also saves one",
     "--training.num-updates": "optimizer steps",
-    "--run-dir": "folder of the run; training in the folder of an existing run continues it; RUN/checkpoints/N begins a "
-    "new run from that checkpoint",
+    "--run-dir": "folder of the run; training in the folder of an existing run continues it; RUN/checkpoints/N begins "
+    "a new run from that checkpoint",
     "--init.path": "short form --init-from",
     "--data.speeds": "such as 0.9 1.0 1.1",
     "--training.ema.decay": "0: no average",

@@ -281,8 +281,8 @@ def _train(
     names = {name for name, _, _ in changed or ()}
     if "training.split" in names and jax.tree.leaves(shapes.state.batch_stats):
         log.write(
-            "warning", message=f"training.split is {training.split}: batch norm uses the statistics of each part of a "
-            "batch, so losses differ from those with another split",
+            "warning", detector="batch norm", message=f"training.split is {training.split}: batch norm uses the "
+            "statistics of each part of a batch, so losses differ from those with another split",
         )  # fmt: skip
     given = None
     if checkpoints.latest is None and experiment.init.path:
@@ -467,11 +467,12 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     )  # fmt: skip
     for name, old, new in changed or ():
         log.write("setting_changed", setting=name, old=old, new=new)
+    each = setup.layout.num_devices * training.split
     if more := setup.padding_rows:
         log.write(
-            "warning", message=f"padding rows for {setup.devices['number']} devices and training.split "
-            f"{training.split} add {more:.0%} to the rows of the batches; in a new run, data.buckets.batch_multiple "
-            f"{setup.devices['number'] * training.split} avoids them",
+            "warning", detector="padding rows", message=f"padding rows add {100 * more:.0f} % to the rows of the "
+            f"batches, because the rows of some are not a multiple of {each} (devices × training.split); in a new run, "
+            f"data.buckets.batch_multiple {each} avoids them",
         )  # fmt: skip
     data = setup.experiment.data
     roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))

@@ -116,7 +116,7 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
     shutil.copytree(alone, folder)
     (folder / "plan.json").unlink()
     (folder / "plan.json").mkdir()
-    jobs = two(manifests, folder)
+    jobs = two(manifests, folder, "--resume.allow", "devices")
     try:
         main, other = ("".join(job.communicate(timeout=120)) for job in jobs)
     finally:
