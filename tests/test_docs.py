@@ -15,9 +15,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHERS = {
     "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech",
-    "--xla_force_host_platform_device_count",
+    "--xla_force_host_platform_device_count", "--device", "--devices",
 }  # fmt: skip
-"""Flags of scripts, of the help, and of XLA."""
+"""Flags of scripts, of the help, of XLA, and of every command (`run_command`)."""
 
 
 @pytest.fixture(scope="module")

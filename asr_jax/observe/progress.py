@@ -99,7 +99,8 @@ class ProgressView:
         }
         known = {name: count for name, count in counts.items() if count}
         about = [f"{name} {quantity(n) if name == 'parameters' else f'{n:,}'}" for name, n in known.items()]
-        about += [f"on {data['on']}"] * ("on" in data)
+        if "on" in data:
+            about.append(f"on {data['on']}")
         changes = [f"{each['setting']}: {each['old']} before, {each['new']} now" for each in data.get("changed", ())]
         changed = f"; changed: {'; '.join(changes)}" * bool(changes)
         self._say(f"run {data.get('run', '')}: {', '.join(about)}{changed}", style="bold")

@@ -70,6 +70,19 @@ def test_plain_lines_every_n_updates():
     assert "left" not in lines[1]
 
 
+def test_the_first_line_has_the_devices_and_what_changed():
+    changed = [
+        {"setting": "devices", "old": "1 × cpu", "new": "2 × cpu"},
+        {"setting": "training.precision", "old": "f32", "new": "bf16"},
+    ]
+    start = START["data"] | {"on": "2 CPU devices (4 cores)", "changed": changed}
+    first = shown(event("run_start", **start)).splitlines()
+    assert " ".join(first).endswith(
+        "updates 100, epochs 5, on 2 CPU devices (4 cores); changed: devices: 1 × cpu before, 2 × cpu now; "
+        "training.precision: f32 before, bf16 now"
+    )
+
+
 def test_the_end_counts_the_updates_that_were_seen_if_the_event_has_none():
     assert re.search(r"\b90 updates.*0:00:00", shown(START, step(90), event("run_complete")).splitlines()[-1])
 
