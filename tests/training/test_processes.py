@@ -198,6 +198,20 @@ def test_two_processes_agree_with_one(manifests, alone, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_of_one_process_goes_on_in_two_from_a_checkpoint(manifests, alone, tmp_path):
+    shutil.copytree(alone, tmp_path / "whole")
+    checkpoint = tmp_path / "whole" / "checkpoints" / "10"
+    outputs = finish(*two(manifests, checkpoint, "--resume.allow", "devices"))
+    assert "devices: 1 × cpu before, 2 × cpu in 2 processes now" in " ".join(outputs[0].split())
+    np.testing.assert_allclose(losses(tmp_path / "whole-2"), losses(alone)[5:], rtol=1e-5)
+    whole = batches(alone.with_name("alone-0"))
+    first, second = (batches(checkpoint.with_name(f"10-{number}")) for number in range(2))
+    assert {position: first[position][0] + second[position][0] for position in first} == {
+        position: rows for position, (rows, _) in whole.items() if position >= 20
+    }
+
+
+@pytest.mark.slow
 def test_two_processes_that_share_a_beam_search_agree_with_one(manifests, tmp_path):
     beam = ("--decoding.kind", "beam", "--decoding.search.beam-width", "4")
     finish(start(manifests, tmp_path / "one", devices=1, more=beam))
