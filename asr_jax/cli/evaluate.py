@@ -164,9 +164,9 @@ def evaluate_run(
             sets[manifest] |= {"worst": most}
         recognised.append((data, found))
         for each in found.rejected:
-            print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+            print(f"rejected {each.line}", file=sys.stderr)
         for each in found.cut:
-            print(f"warning: {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+            print(f"warning: {each.line}", file=sys.stderr)
     if log_probs:
         log_probs.close()
     if options.predictions:
@@ -220,7 +220,7 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
         figures, rejected = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
         sets[manifest] = figures
         for each in rejected:
-            print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+            print(f"rejected {each.line}", file=sys.stderr)
     return trained.description() | {"sets": sets}
 
 

@@ -1,10 +1,12 @@
 """Plans the training data of a run without training: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
 
-Prints the training data and the rejected utterances, the characters that are removed from texts or replaced in them,
-the buckets with their padding, the length of an epoch and of the run, and the gradient accumulation for a requested
-global batch. Compiles nothing and writes nothing except the cache of the manifests.
+Prints the training and validation data, the labels, the rejected utterances, the characters that are removed from texts
+or replaced in them, the buckets with their padding, the length of an epoch and of the run, and, for a requested size of
+an update, the gradient accumulation. Compiles nothing and writes nothing except the cache of the manifests and
+requested files.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,17 +19,20 @@ from tyro.conf import arg
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
+from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.reading import Utterances
+from asr_jax.text.tokenizers import Tokenizer
 
 LISTED = 20
 """Number of removed characters of a set that the table has."""
-RECOMMENDED = {"s": 5 * 3600.0, "utterances": 1025}
-"""Global batch that CAIMAN-ASR recommends for transducers: over 5 hours of audio, or over 1,024 utterances."""
+LABELS_SHOWN = 200
+"""Number of labels that are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +40,13 @@ class PlanOptions:
     """Options of `asr_jax.plan`."""
 
     global_seconds: Annotated[float | None, arg(metavar="S")] = None
-    """Size of a global batch in seconds of audio, without padding."""
+    """Audio of an update in seconds, without padding: the accumulation that reaches it is printed."""
     global_rows: Annotated[int | None, arg(metavar="N")] = None
-    """Size of a global batch in utterances."""
+    """Utterances of an update: the accumulation that reaches them is printed."""
     plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
     """File for a histogram of the durations with the boundaries of the buckets."""
+    rejected: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
+    """File for the rejected utterances, one line of JSON each, as in rejected.jsonl of a run."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,15 +54,20 @@ def main(arguments: Sequence[str]) -> None:
     wanted = wanted_batch(options.global_seconds, options.global_rows)
     if options.plot and options.plot.suffix != ".png":
         raise UserError(f"--plot {options.plot}: expected a name that ends in .png")
+    if options.rejected:
+        check_writable(options.rejected)
 
     from asr_jax.observe.tables import console_for, print_table, say
 
-    planned, removed, warnings = plan(experiment)
+    planned, validation, tokenizer, removed, warnings = plan(experiment)
     console = console_for()
     for line in described(experiment.data.train):
         say(console, f"train: {line}")
     print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
-    print_table(rejected_rows(planned), title="rejected", console=console)
+    if validation:
+        print_table(validation_rows(validation, experiment), title="validation data", console=console)
+    say(console, about_labels(tokenizer))
+    print_table(rejected_rows(planned, validation), title="rejected", console=console)
     print_table(removed_rows(removed), title="characters removed from texts or replaced in them", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
     for line in lines(planned, experiment, wanted):
@@ -68,25 +80,32 @@ def main(arguments: Sequence[str]) -> None:
 
         draw_durations(planned, options.plot, title=experiment.name)
         say(console, f"drawn to {options.plot}")
+    if options.rejected:
+        entries = [*planned.rejections.entries, *(validation.rejections.entries if validation else ())]
+        write_whole(options.rejected, "".join(f"{json.dumps(e.to_json(), ensure_ascii=False)}\n" for e in entries))
+        say(console, f"{options.rejected}: the rejected utterances")
 
 
 def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
-    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both. Default: RECOMMENDED.
+    """Requested size of an update in seconds of audio (`s`), in `utterances`, or both. Empty if neither is requested.
 
     Raises:
         UserError: If a size is not a finite number above 0.
     """
     given = {"s": seconds, "utterances": rows}
-    wanted = {unit: amount for unit, amount in given.items() if amount is not None} or RECOMMENDED
+    wanted = {unit: amount for unit, amount in given.items() if amount is not None}
     if not all(0 < amount < math.inf for amount in wanted.values()):
         raise UserError(f"--global-seconds {seconds}, --global-rows {rows}: expected more than 0")
     return wanted
 
 
 class Plan(NamedTuple):
-    """The planned training set, and remarks on both sets."""
+    """The planned sets, and remarks on them."""
 
     train: PlannedData
+    validation: PlannedData | None
+    """None if the validation set cannot be read, or has no utterance that can be used."""
+    tokenizer: Tokenizer
     removed: dict[str, Removed]
     """Characters that are removed from texts or replaced in them, by the name of the set."""
     warnings: list[str]
@@ -125,12 +144,21 @@ def plan(experiment: Experiment) -> Plan:
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
     warnings += find_overlap(sets.train, sets.validation).lines()
+    validation = None
+    try:
+        validation = plan_evaluation(
+            sets.validation, planned.plan.buckets, scale=planned.index.scale, front_end=experiment.model.front_end,
+            tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, num_devices=data_mesh().size,
+        )  # fmt: skip
+    except UserError as error:
+        if len(sets.validation) or sets.validation.rejected:
+            warnings.append(f"training would stop, because of the validation set: {error}")
     for name, of_set in removed.items():
         try:
             check_removed(of_set, limit=data.max_removed_share, what=name)
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
-    return Plan(planned, removed, warnings)
+    return Plan(planned, validation, tokenizer, removed, warnings)
 
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
@@ -159,14 +187,39 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
     ]
 
 
-def rejected_rows(planned: PlannedData) -> list[dict[str, Any]]:
-    """One row for each reason for rejection."""
-    rejections = planned.rejections
-    rows = [
-        {"reason": name, "utterances": num, "hours": rejections.hours[name], "such as": rejections.examples[name]}
-        for name, num in rejections.utterances.items()
+def validation_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
+    """One row for each entry of data.validation: utterances and hours. A split set has one row."""
+    index, paths = planned.index, experiment.data.validation or ("a part of the training set",)
+    input_of = index.utterances.columns.input_of[index.utterances.rows] * bool(experiment.data.validation)
+    hours = index.lengths / index.scale.per_s / 3600
+    return [
+        {"set": path, "utterances": int(np.sum(input_of == place)), "hours": float(hours[input_of == place].sum())}
+        for place, path in enumerate(paths)
     ]
-    return rows or [{"reason": "none", "utterances": 0, "hours": 0.0}]
+
+
+def about_labels(tokenizer: Tokenizer) -> str:
+    """Returns the number of labels without the blank, and their texts, the first LABELS_SHOWN of them."""
+    texts = ["space" if text == " " else text for text in tokenizer.symbols if text is not None]
+    more = f" … and {len(texts) - LABELS_SHOWN:,} more" if len(texts) > LABELS_SHOWN else ""
+    return f"labels: {len(texts):,} and the blank: {' '.join(texts[:LABELS_SHOWN])}{more}"
+
+
+def rejected_rows(planned: PlannedData, validation: PlannedData | None = None) -> list[dict[str, Any]]:
+    """One row for each set and each reason for rejection."""
+    rows = [
+        {
+            "reason": name, "utterances": num, "audio": _duration(of_set.rejections.hours[name]), "set": set_name,
+            "such as": of_set.rejections.examples[name],
+        }
+        for set_name, of_set in (("training", planned), ("validation", validation)) if of_set
+        for name, num in of_set.rejections.utterances.items()
+    ]  # fmt: skip
+    return rows or [{"reason": "none", "utterances": 0}]
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:,.4g} h" if hours >= 1 else f"{3600 * hours:,.4g} s"
 
 
 def removed_rows(removed: dict[str, Removed]) -> list[dict[str, Any]]:
@@ -200,12 +253,12 @@ def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
 
 
 def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:
-    """Lines on padding, an epoch, the run, and the accumulation for each requested global batch.
+    """Lines on padding, an epoch, the run, and the accumulation for each requested size of an update.
 
     Args:
         planned: The planned training set.
         experiment: The experiment.
-        wanted: Size of the global batch, as from `wanted_batch`.
+        wanted: Size of an update, as from `wanted_batch`.
     """
     from asr_jax.training.setup import run_length
     from asr_jax.training.timetable import Groups
@@ -224,13 +277,13 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
         f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batches, {updates:,.6g} updates",
         f"the run: {num_updates:,} updates, {num_updates / updates:,.4g} epochs",
         f"mean batch: {_amounts(mean, 1)}",
-        f"current global batch, training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
+        f"current update, training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
     ]
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
         more = "; an epoch has fewer batches, so use larger ones" if reaching > batches else ""
         what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else f"{amount:,} utterances"
-        found.append(f"a global batch of {what}: --training.accumulate {reaching}{more}")
+        found.append(f"an update of {what}: --training.accumulate {reaching}{more}")
     return found
 
 
