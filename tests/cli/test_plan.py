@@ -16,6 +16,7 @@ from asr_jax.cli import plan as command
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.mixing import Mixing
+from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.training import setup
@@ -99,6 +100,7 @@ def test_rejected_utterances_are_named_and_written(manifest, tmp_path, capsys):
     assert [each["reason"].partition(" (")[0] for each in rejected[:3]] == ["too short", "too long", "too long"]
     assert len(rejected) == 5
     assert "did you mean" not in rejected[3]["reason"]
+    assert Rejected(**rejected[4]).line.startswith(f"{validation}:3: not JSON")
 
 
 def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
