@@ -85,11 +85,11 @@ def _collect(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], draws: li
         if name in OF_KEYS and all(each is not None for each in inputs):
             bind = functools.partial(equation.primitive.bind, **params)
             axes = [
-                0 if np.ndim(each) > var.aval.ndim else None for each, var in zip(inputs, equation.invars, strict=True)
+                0 if np.ndim(each) > _num_axes(var) else None for each, var in zip(inputs, equation.invars, strict=True)
             ]
             outputs = [jax.vmap(bind, axes)(*inputs) if 0 in axes else bind(*inputs)]
         elif name == "random_bits":
-            draws.append(_draw(inputs[0], params, equation.invars[0].aval.ndim, length))
+            draws.append(_draw(inputs[0], params, _num_axes(equation.invars[0]), length))
         elif inner := _drawing(params):
             is_scan = name == "scan"
             if name not in TRANSPARENT or (is_scan and (length or _has_carry(equation, inner[0]))):
@@ -142,7 +142,7 @@ def _replay_scan(
 ) -> list[Any]:
     """Computes all iterations of a scan at once."""
     axes = [
-        0 if outer.aval.ndim > var.aval.ndim else None for outer, var in zip(scan.invars, jaxpr.invars, strict=True)
+        0 if _num_axes(outer) > _num_axes(var) else None for outer, var in zip(scan.invars, jaxpr.invars, strict=True)
     ]
     drawn = [next(bits) for _ in range(_num_draws(jaxpr))]
 
@@ -154,7 +154,7 @@ def _replay_scan(
 
 
 def _has_carry(scan: Any, jaxpr: Jaxpr) -> bool:
-    return any(outer.aval.ndim == var.aval.ndim for outer, var in zip(scan.outvars, jaxpr.outvars, strict=True))
+    return any(_num_axes(outer) == _num_axes(var) for outer, var in zip(scan.outvars, jaxpr.outvars, strict=True))
 
 
 def _drawn(draws: Sequence[Draw]) -> Iterator[Array]:
@@ -178,6 +178,10 @@ def _keys(keys: UInt32[np.ndarray, "L 4"], num: int, words: int) -> UInt32[np.nd
     counters = keys[:, 2:].copy().view(np.uint64) + np.arange(num, dtype=np.uint64) * np.uint64(words // 4)
     halves = np.broadcast_to(keys[:, None, :2], (len(keys), num, 2))
     return np.concatenate([halves, counters[..., None].view(np.uint32)], axis=-1).reshape(-1, 4)
+
+
+def _num_axes(var: Any) -> int:
+    return len(var.aval.shape)
 
 
 def _inputs(equation: Any, values: dict[Any, Any]) -> list[Any]:
