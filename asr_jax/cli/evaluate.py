@@ -212,11 +212,10 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
     losses, sets = trained.losses(), {}
     for manifest, of_set in utterances.items():
         data = trained.plan(of_set)
-        if num := num_divided(data.index):
-            print(
-                f"{manifest}: {num} utterances are longer than {data.longest_s:g} s, computed in pieces",
-                file=sys.stderr,
-            )
+        num, pieces = num_divided(data.index)
+        if num:
+            longer = f"{num} utterances are longer than {data.longest_s:g} s"
+            print(f"{manifest}: {longer} and are computed in {pieces} pieces", file=sys.stderr)
         figures, rejected = measure(losses, trained.variables, data)
         sets[manifest] = figures
         for each in rejected:
