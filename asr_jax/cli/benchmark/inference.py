@@ -41,8 +41,6 @@ STEPS, STEPS_ON_CPU = 500, 20
 REPEATS, REPEATS_ON_CPU = (2, 10), (1, 2)
 """Numbers of unmeasured and measured times that a set is recognised. NVIDIA's are 2 and 10."""
 SECONDS = (2.0, 7.0, 16.7)
-MANY_S = 1e9
-"""Size of batches in seconds that does not limit the number of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,13 +190,14 @@ def sets(recognition: Recognition, system: System, options: InferenceOptions) ->
 
     unmeasured, measured = REPEATS_ON_CPU if machine()["device"] == "cpu" else REPEATS
     warm_ups = unmeasured if options.warm_up_repeats is None else options.warm_up_repeats
-    sizes: list[tuple[int | None, BatchOptions]] = [
-        (rows, BatchOptions(batch_size=rows, batch_seconds=MANY_S)) for rows in options.batch_sizes
-    ]
-    sizes.append((None, BatchOptions(batch_seconds=options.batch_seconds)))
     found: dict[str, list[dict[str, Any]]] = {}
     for manifest in options.data:
         utterances = read_utterances([manifest], role="validation")
+        longest_s = 2 * max((each.duration_s for each in utterances if each.duration_s > 0), default=1.0)
+        sizes: list[tuple[int | None, BatchOptions]] = [
+            (rows, BatchOptions(batch_size=rows, batch_seconds=rows * longest_s)) for rows in options.batch_sizes
+        ]
+        sizes.append((None, BatchOptions(batch_seconds=options.batch_seconds)))
         for rows, sized in sizes:
             figures = recognise_set(
                 recognition, system.plan(utterances, sized), warm_ups=warm_ups, repeats=options.repeats or measured,

@@ -136,17 +136,17 @@ def recognise_set(
     source, plan, scale = BatchSource(data.index, data.plan), data.plan, data.index.scale
     num = plan.batches_per_epoch
     for position in {plan[p].bucket: p for p in range(num)}.values():
-        recognition.warm(without_labels(source[position].batch))
+        recognition.warm(_on_device(source[position].batch))
     times: Times = {name: [] for name in ("data", "network", "both")}
     utterances, audio_s, padded_s, characters = 0, 0.0, 0.0, 0
     with open_batches(source, stop=(warm_ups + repeats) * num, workers=workers, threads=threads) as batches:
         for _ in range(warm_ups * num):
-            recognition.texts(without_labels(next(batches).batch))
+            recognition.texts(_on_device(next(batches).batch))
         begun = time.perf_counter()
         for _ in range(repeats * num):
             waited = time.perf_counter()
             batch = next(batches).batch
-            on_device = jax.block_until_ready(jax.device_put(without_labels(batch), jax.devices()[0]))
+            on_device = _on_device(batch)
             data_s = time.perf_counter() - waited
             texts, network_s = recognition.timed_texts(on_device)
             for name, seconds in (("data", data_s), ("network", network_s), ("both", data_s + network_s)):
@@ -169,6 +169,12 @@ def recognise_set(
         "characters": characters // repeats, "batches": num, "warm_ups": warm_ups, "repeats": repeats,
         "ms": {name: summary(each) for name, each in times.items()}, "workers": workers, "threads": threads,
     }  # fmt: skip
+
+
+def _on_device(batch: Batch) -> Batch:
+    """Copies a batch without its labels to the device, and waits for the copy."""
+    copied: Batch = jax.block_until_ready(jax.device_put(without_labels(batch), jax.devices()[0]))
+    return copied
 
 
 @contextmanager

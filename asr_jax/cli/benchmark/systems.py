@@ -58,14 +58,15 @@ class System:
     def plan(self, utterances: Utterances, batches: BatchOptions) -> PlannedData:
         """Plans batches on one device that contain every utterance once, as evaluation does.
 
-        Audio of any length is computed at once.
+        Audio of any length is computed at once. All batches have `batch_size` rows, if it is given.
 
         Args:
             utterances: The utterances.
             batches: Sizes of the batches.
         """
+        limits = batches.limits(data_mesh(1), self.model.front_end)
         return plan_evaluation(
-            utterances, batches.limits(data_mesh(1), self.model.front_end), front_end=self.model.front_end,
+            utterances, replace(limits, multiple=batches.batch_size or 1), front_end=self.model.front_end,
             tokenizer=self.tokenizer, takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=1,
         )  # fmt: skip
 

@@ -27,6 +27,8 @@ LEAST_S = 0.5
 SLACK_S = 0.05
 """Room of a row beyond its length in seconds, because manifests round durations."""
 MAX_ROWS = 512
+MOST_ROWS = 1.25
+"""Maximum number of rows of all batches, as a multiple of the number of utterances, if there are several batches."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,17 @@ class BatchLimits:
             num_devices: Number of devices that a batch is split over.
 
         Returns:
-            As many rows as are within the limits; fewer, a power of two for each device, if there are fewer utterances.
+            As many rows as are within the limits; fewer, a power of two for each device, if there are fewer utterances
+            or if the last batch would otherwise be mostly empty.
         """
         most = min(self.rows, int(self.seconds / seconds))
         unit = math.lcm(self.multiple, num_devices)
         unit = unit if unit <= most else num_devices
-        needed = -(-max(num, 1) // unit)
-        return unit * max(min(most // unit, 1 << (needed - 1).bit_length()), 1)
+        needed, most = -(-max(num, 1) // unit), max(most // unit, 1)
+        if needed <= most:
+            return unit * min(1 << (needed - 1).bit_length(), most)
+        powers = (1 << power for power in reversed(range(most.bit_length())))
+        return unit * next(n for n in (most, *powers) if -(-needed // n) * n <= MOST_ROWS * needed)
 
 
 def shapes_of(

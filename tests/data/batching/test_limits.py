@@ -69,6 +69,11 @@ def test_rows_are_within_the_limits_and_a_multiple_of_the_devices(
     assert limits.rows_of(4.0, 50, num_devices=num_devices) == rows
 
 
+@pytest.mark.parametrize(("num", "rows"), [(1, 1), (5, 8), (14, 15), (16, 8), (17, 4), (31, 8), (48, 15), (1000, 15)])
+def test_the_last_batch_is_not_mostly_empty(num: int, rows: int) -> None:
+    assert LIMITS.rows_of(4.0, num, num_devices=1) == rows
+
+
 def test_lengths_end_at_the_longest_audio_that_is_computed_at_once() -> None:
     assert shapes(9.3, limits=BatchLimits(60.0, longest_s=10.0)) == [(10.0, 1)]
     assert shapes(limits=BatchLimits(60.0, longest_s=10.0)) == [(0.5, 1)], "all audio is computed in windows"
