@@ -26,7 +26,7 @@ def test_every_suggested_setting_exists():
         ("--lr", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
         ("--batch_size", "did you mean --data.buckets.batch-seconds (seconds of audio of a batch, over all devices)?"),
         ("--num-workers", "did you mean --data.workers?"),
-        ("--gpus", "--gpus is not a field: all devices that JAX sees are used"),
+        ("--gpus", "--gpus is not a field: --devices 0,2 selects devices by their numbers"),
         ("--trainer.max_epochs", "did you mean --training.num-epochs?"),
     ],
 )
