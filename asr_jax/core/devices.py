@@ -23,7 +23,7 @@ _chosen: dict[str, tuple[str, tuple[int, ...]]] = {}
 
 
 def choose(kind: Kind | None, numbers: Sequence[int]) -> None:
-    """Chooses devices. Must be called before JAX starts its backends.
+    """Chooses devices. Must be called before JAX starts its backends; otherwise, `devices` refuses another kind or GPU.
 
     GPUs that are not chosen are not initialised, and no memory is reserved on them.
 
@@ -32,6 +32,7 @@ def choose(kind: Kind | None, numbers: Sequence[int]) -> None:
         numbers: Numbers of the devices of this process, from 0. Empty: all.
     """
     _chosen["is"] = (kind or "", tuple(numbers))
+    devices.cache_clear()
     if kind:
         jax.config.update("jax_platforms", PLATFORMS[kind])
     if numbers:
