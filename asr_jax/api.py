@@ -158,9 +158,10 @@ class Run:
 
         Returns:
             The figures of `python -m asr_jax.evaluate --json`: `run`, `checkpoint`, `weights`, `precision`, `head`,
-            `decoding`, `normaliser`, `calibrated`; `wer` and `cer` (fractions, None if the references have no words),
-            `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`, `wer_interval`, and the same
-            by source, speaker and length; `removed`, the characters that the normaliser removes from the references.
+            `decoding`, `labels`, `normaliser`, `calibrated`; `wer`, `cer` and `ter` (fractions, None if the references
+            have no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`,
+            `wer_interval`, and the same by source, speaker and length; `removed`, the characters that the normaliser
+            removes from the references.
 
         Raises:
             UserError: If the manifest cannot be read.

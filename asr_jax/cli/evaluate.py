@@ -178,7 +178,7 @@ def evaluate_run(
                 named = {"set": manifest, "head": head, "decoding": str(decoding)}
                 lines = (named | line for line in predictions(data, found, trained.tokenizer, **how))
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    result = trained.description(decoder) | how | {"labels": trained.tokenizer.kind, "sets": sets}
+    result = trained.description(decoder) | how | {"sets": sets}
     if options.calibrate:
         judged = [judged_words(data, found, trained.tokenizer, normaliser) for data, found in recognised]
         confidences, is_right = (np.concatenate(each) for each in zip(*judged, strict=True))

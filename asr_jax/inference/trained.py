@@ -84,8 +84,8 @@ class Trained:
             decoder: Decoder of texts. None: the result has no texts.
 
         Returns:
-            Run, checkpoint, weights and precision; with a decoder also head, decoding, normaliser, and whether
-            confidences are calibrated.
+            Run, checkpoint, weights and precision; with a decoder also head, decoding, kind of the labels, normaliser,
+            and whether confidences are calibrated.
         """
         found: dict[str, Any] = {
             "run": str(self.folder), "checkpoint": self.updates, "weights": self.weights,
@@ -93,7 +93,7 @@ class Trained:
         }  # fmt: skip
         if decoder:
             found |= {
-                "head": decoder.head, "decoding": str(decoder.search.decoding),
+                "head": decoder.head, "decoding": str(decoder.search.decoding), "labels": self.tokenizer.kind,
                 "normaliser": self.tokenizer.normaliser, "calibrated": decoder.calibration is not None,
             }  # fmt: skip
         return found
