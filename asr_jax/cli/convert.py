@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
     for line in described(options.inputs, options.role):
         print(line, file=sys.stderr)
     for entry in utterances.rejected:
-        print(f"rejected {entry.id}: {entry.location}: {entry.reason}")
+        print(f"rejected {entry.line}")
     if options.check:
         for check in check_audio(utterances, options.inputs, role=options.role, opens_all=True):
             for line in check.named((*check.unreadable, *check.differing)):

@@ -173,7 +173,7 @@ def evaluate_run(
             sets[manifest] |= {"worst": most}
         recognised.append((data, found))
         for each in found.rejected:
-            print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+            print(f"rejected {each.line}", file=sys.stderr)
         print_differing(found.differing)
     if log_probs:
         log_probs.close()
@@ -229,7 +229,7 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
         sets[manifest] = figures
         print_differing(differing)
         for each in rejected:
-            print(f"rejected {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+            print(f"rejected {each.line}", file=sys.stderr)
     return trained.description() | {"sets": sets}
 
 

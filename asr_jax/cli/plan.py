@@ -1,10 +1,12 @@
 """Plans the training data of a run without training: `python -m asr_jax.plan --config FILE [--field.name VALUE …]`.
 
-Prints the training data and the rejected utterances, the characters that are removed from texts or replaced in them,
-the buckets with their padding, the length of an epoch and of the run, and the gradient accumulation for a requested
-global batch. Compiles nothing and writes nothing except the cache of the manifests.
+Prints the training and validation data, the labels, the rejected utterances, the characters that are removed from texts
+or replaced in them, the buckets with their padding, the length of an epoch and of the run, and, for a requested size of
+an update, the gradient accumulation. Compiles nothing and writes nothing except the cache of the manifests and
+requested files.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,17 +20,22 @@ from tyro.conf import arg
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
 from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
+from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.optim.schedules import RunLength
+from asr_jax.text.tokenizers import Tokenizer
 
 LISTED = 20
 """Number of removed characters of a set that the table has."""
+LABELS_SHOWN = 200
+"""Number of labels that are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +48,8 @@ class PlanOptions:
     """Size of a global batch in utterances. The accumulation that reaches it is printed."""
     plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
     """File for a histogram of the durations with the boundaries of the buckets."""
+    rejected: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
+    """File for the rejected utterances, one line of JSON each, as in rejected.jsonl of a run."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -48,10 +57,12 @@ def main(arguments: Sequence[str]) -> None:
     wanted = wanted_batch(options.global_seconds, options.global_rows)
     if options.plot and options.plot.suffix != ".png":
         raise UserError(f"--plot {options.plot}: expected a name that ends in .png")
+    if options.rejected:
+        check_writable(options.rejected)
 
     from asr_jax.observe.tables import console_for, print_table, say
 
-    planned, removed, warnings = plan(experiment)
+    planned, validation, tokenizer, removed, warnings = plan(experiment)
     console = console_for()
     for line in described(experiment.data.train):
         say(console, f"train: {line}")
@@ -59,7 +70,10 @@ def main(arguments: Sequence[str]) -> None:
         for line in described(experiment.data.validation, "validation"):
             say(console, f"validation: {line}")
     print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
-    print_table(rejected_rows(planned), title="rejected", console=console)
+    if validation:
+        print_table(validation_rows(validation, experiment), title="validation data", console=console)
+    say(console, about_labels(tokenizer))
+    print_table(rejected_rows(planned, validation), title="rejected", console=console)
     print_table(removed_rows(removed), title="characters removed from texts or replaced in them", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
     for line in lines(planned, experiment, wanted):
@@ -72,6 +86,10 @@ def main(arguments: Sequence[str]) -> None:
 
         draw_durations(planned, options.plot, title=experiment.name)
         say(console, f"drawn to {options.plot}")
+    if options.rejected:
+        entries = [*planned.rejections.entries, *(validation.rejections.entries if validation else ())]
+        write_whole(options.rejected, "".join(f"{json.dumps(e.to_json(), ensure_ascii=False)}\n" for e in entries))
+        say(console, f"{options.rejected}: the rejected utterances")
 
 
 def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
@@ -88,9 +106,12 @@ def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
 
 
 class Plan(NamedTuple):
-    """The planned training set, and remarks on both sets."""
+    """The planned sets, and remarks on them."""
 
     train: PlannedData
+    validation: PlannedData | None
+    """None if the validation set cannot be read, or has no utterance that can be used."""
+    tokenizer: Tokenizer
     removed: dict[str, Removed]
     """Characters that are removed from texts or replaced in them, by the name of the set."""
     warnings: list[str]
@@ -130,12 +151,21 @@ def plan(experiment: Experiment) -> Plan:
             warnings.append(f"training would stop, because {error}")
     warnings += find_overlap(sets.train, sets.validation).lines()
     warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
+    validation = None
+    try:
+        validation = plan_evaluation(
+            sets.validation, planned.plan.buckets, scale=planned.index.scale, front_end=experiment.model.front_end,
+            tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, num_devices=data_mesh().size,
+        )  # fmt: skip
+    except UserError as error:
+        if len(sets.validation) or sets.validation.rejected:
+            warnings.append(f"training would stop, because of the validation set: {error}")
     for name, of_set in removed.items():
         try:
             check_removed(of_set, limit=data.max_removed_share, what=name)
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
-    return Plan(planned, removed, warnings)
+    return Plan(planned, validation, tokenizer, removed, warnings)
 
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
@@ -164,14 +194,39 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
     ]
 
 
-def rejected_rows(planned: PlannedData) -> list[dict[str, Any]]:
-    """One row for each reason for rejection."""
-    rejections = planned.rejections
-    rows = [
-        {"reason": name, "utterances": num, "hours": rejections.hours[name], "such as": rejections.examples[name]}
-        for name, num in rejections.utterances.items()
+def validation_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
+    """One row for each entry of data.validation: utterances and hours. A split set has one row."""
+    index, paths = planned.index, experiment.data.validation or ("a part of the training set",)
+    input_of = index.utterances.columns.input_of[index.utterances.rows] * bool(experiment.data.validation)
+    hours = index.lengths / index.scale.per_s / 3600
+    return [
+        {"set": path, "utterances": int(np.sum(input_of == place)), "hours": float(hours[input_of == place].sum())}
+        for place, path in enumerate(paths)
     ]
-    return rows or [{"reason": "none", "utterances": 0, "hours": 0.0}]
+
+
+def about_labels(tokenizer: Tokenizer) -> str:
+    """Returns the number of labels without the blank, and their texts, the first LABELS_SHOWN of them."""
+    texts = ["space" if text == " " else text for text in tokenizer.symbols if text is not None]
+    more = f" … and {len(texts) - LABELS_SHOWN:,} more" if len(texts) > LABELS_SHOWN else ""
+    return f"labels: {len(texts):,} and the blank: {' '.join(texts[:LABELS_SHOWN])}{more}"
+
+
+def rejected_rows(planned: PlannedData, validation: PlannedData | None = None) -> list[dict[str, Any]]:
+    """One row for each set and each reason for rejection."""
+    rows = [
+        {
+            "reason": name, "utterances": num, "audio": _duration(of_set.rejections.hours[name]), "set": set_name,
+            "such as": of_set.rejections.examples[name],
+        }
+        for set_name, of_set in (("training", planned), ("validation", validation)) if of_set
+        for name, num in of_set.rejections.utterances.items()
+    ]  # fmt: skip
+    return rows or [{"reason": "none", "utterances": 0}]
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:,.4g} h" if hours >= 1 else f"{3600 * hours:,.4g} s"
 
 
 def removed_rows(removed: dict[str, Removed]) -> list[dict[str, Any]]:
@@ -215,12 +270,12 @@ def length_of(planned: PlannedData, experiment: Experiment) -> RunLength:
 
 
 def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:
-    """Lines on padding, an epoch, the run, and the accumulation for each requested global batch.
+    """Lines on padding, an epoch, the run, and the accumulation for each requested size of an update.
 
     Args:
         planned: The planned training set.
         experiment: The experiment.
-        wanted: Size of the global batch, as from `wanted_batch`.
+        wanted: Size of an update, as from `wanted_batch`.
     """
     plan, training = planned.plan, experiment.training
     batches, accumulate, speeds = plan.batches_per_epoch, training.accumulate, len(plan.speeds)

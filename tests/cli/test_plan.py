@@ -15,6 +15,7 @@ from asr_jax.cli import plan as command
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.mixing import Mixing
+from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.training import setup
@@ -73,7 +74,10 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     plan = made.train.plan
     assert command.plan(experiment).train.fingerprint() == made.train.fingerprint()
     assert row(output, manifest)[1:3] == ["60", f"{made.train.index.hours:.4g}"]
-    assert row(output, "too long")[:4] == ["too", "long", "2", f"{85 / 3600:.4g}"]
+    assert row(output, "too long")[:6] == ["too", "long", "2", "85", "s", "training"]
+    assert row(output, validation)[1:] == ["4", f"{4 / 3600:.4g}"]
+    assert "labels: 3 and the blank: a b c\n" in output
+    assert "--training.accumulate" not in output
     assert row(output, "too short")[2] == "1"
     for bucket, num in zip(plan.buckets, plan.batches_by_bucket().tolist(), strict=True):
         cells = row(output, f"{bucket.length / 16000:,.4g}".rjust(7))
@@ -82,6 +86,22 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     assert f"padding: {plan.padding_share:.1%} of all batches, in 2 shapes" in output
     assert f"h in {plan.batches_per_epoch} batches, {made.updates_per_epoch:g} updates" in output
     assert f"the run: 6 updates, {6 / made.updates_per_epoch:.4g} epochs" in output
+
+
+def test_rejected_utterances_are_named_and_written(manifest, tmp_path, capsys):
+    validation, out = tmp_path / "dev.jsonl", tmp_path / "rejected.jsonl"
+    lines = ('{"audio_path": "a.flac", "duration": 1}', '{"audio_path": "a.flac", "duration": 1, "text": "a"}', "{")
+    validation.write_text("\n".join(lines))
+    output = printed(
+        capsys, *arguments(manifest, tmp_path, "--data.validation", str(validation), "--rejected", str(out))
+    )
+    assert re.search(r'^no "text" among its fields +1 +0 s +validation ', output, re.MULTILINE)
+    rejected = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [each["id"] for each in rejected[:3]] == ["train-61", "train-60", "train-62"]
+    assert [each["reason"].partition(" (")[0] for each in rejected[:3]] == ["too short", "too long", "too long"]
+    assert len(rejected) == 5
+    assert "did you mean" not in rejected[3]["reason"]
+    assert Rejected(**rejected[4]).line.startswith(f"{validation}:3: not JSON")
 
 
 def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
@@ -119,6 +139,13 @@ def test_a_run_that_ends_before_its_warm_up_is_named(manifest, tmp_path, capsys)
     assert (
         "warning: the run ends before the warm-up of the learning rate: it has 200 updates, and the warm-up" in output
     )
+
+
+def test_what_an_epoch_is_too_short_for_is_said(manifest, tmp_path, capsys):
+    output = printed(capsys, *arguments(manifest, tmp_path, "--global-seconds", "18000"))
+    plan = command.plan(parse_experiment(arguments(manifest, tmp_path), prog="")).train.plan
+    hours = math.ceil(5 * 3600 * 16000 / (plan.length_per_epoch / plan.batches_per_epoch))
+    assert f"a global batch of 5.00 h of audio: --training.accumulate {hours}; an epoch has fewer batches" in output
 
 
 def test_speeds_and_mixing_are_shown_by_source(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from asr_jax.core.errors import UserError
 from asr_jax.text import english, libraries, whisper
 from asr_jax.text.normalise import NORMALISERS, normalise
+from tests.forked import ROOT
 from tests.search.unchecked import unchecked
 
 # Results of each normaliser, which never change: if a line has to change, the name needs a new version.
@@ -144,6 +145,14 @@ def test_a_name_keeps_its_meaning(name, text):
 
 def test_every_name_has_a_table_of_its_meaning():
     assert set(MEANING) | {"english.v1"} == set(NORMALISERS)  # the table of english.v1 is in test_english.py
+
+
+def test_the_table_in_the_documentation():
+    table = (ROOT / "docs" / "quickstart.md").read_text().partition("| normaliser |")[2].partition("\n\n")[0]
+    head, _, *rows = [line.split("|") for line in table.splitlines()]
+    text = head[0].split("`")[1]
+    found = {row[1].strip(" `"): row[2].strip(" `") for row in rows}
+    assert found == {name: normalise(text, name) for name in NORMALISERS}
 
 
 def test_an_unknown_name_is_named_with_the_nearest():

@@ -93,9 +93,12 @@ def violations(
 
 
 def kind_of(reason: str) -> str:
-    """Category that a reason is counted under: its first clause, with numbers and quoted values replaced."""
+    """Category that a reason is counted under: its first clause, with numbers and quoted values replaced.
+
+    A quoted name after `no` is that of a missing field and is kept.
+    """
     clause = reason.rpartition("and the audio: ")[2].partition(";")[0].partition(":")[0].partition("(")[0]
-    return re.sub(r"\d[\d.,]*", "N", re.sub(r"\".*?\"|'.*?'", "…", clause)).strip()[:60]
+    return re.sub(r"\d[\d.,]*", "N", re.sub(r"(?<!no )\".*?\"|'.*?'", "…", clause)).strip()[:60]
 
 
 @dataclass

@@ -56,6 +56,11 @@ class Rejected:
         more = "" if self.limit is None else f", needs {self.limit:g}"
         return self.reason + ("" if self.value is None else f" ({self.value}{more})")
 
+    @property
+    def line(self) -> str:
+        """Id, location and reason, for messages. The id is left out if it is the location."""
+        return ": ".join(dict.fromkeys((self.id, self.location, self.reason)))
+
     def to_json(self) -> dict[str, Any]:
         """Fields of a line of rejected.jsonl."""
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -177,5 +177,6 @@ def _lacking(fields: Fields, name: str, others: Sequence[str]) -> str:
     if name in fields:
         return f'"{name}" is {f.shown(fields[name])}; expected {f.EXAMPLE}'
     there = ", ".join(map(repr, fields)) or "none"
-    found = next((hint for hint in (nearest(other, fields) for other in (name, *others)) if hint), "").rstrip("?")
+    unknown = [field for field in fields if field not in f.KNOWN]  # a known field has a meaning of its own
+    found = next((hint for hint in (nearest(other, unknown) for other in (name, *others)) if hint), "").rstrip("?")
     return f'no "{name}" among its fields ({there}){found}; expected {f.EXAMPLE}'
