@@ -25,7 +25,7 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
 from asr_jax.inference.trained import tokenizer_files
 from asr_jax.optim.ema import EMA
-from asr_jax.pretrained.published import NOTHING, Given, NotGiven, Published, is_published, read_published
+from asr_jax.pretrained.published import BESIDE, NOTHING, Given, NotGiven, Published, is_published, read_published
 from asr_jax.text.tokenizers import TokenizerSettings
 
 LENGTHS_S = (5.0, 10.0, 20.0, 30.0)
@@ -82,12 +82,12 @@ def imported_run(source: Path) -> Path:
     Raises:
         UserError: If the model cannot be imported.
     """
-    files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
-    files += sorted(path for path in source.parent.iterdir() if path.is_file()) if source.is_file() else []
-    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    place, state = (hashlib.sha256(repr(key).encode()).hexdigest()[:12] for key in (source.resolve(), (VERSION, stats)))
+    source = source.resolve()
+    files = source.iterdir() if source.is_dir() else [source, *(source.with_name(name) for name in BESIDE)]
+    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(files) if path.is_file()]
+    place, state = (hashlib.sha256(repr(key).encode()).hexdigest()[:12] for key in (source, (VERSION, stats)))
     cache = Path(CACHES) / IMPORTED
-    folder = cache / f"{place}-{state}" / (re.sub(r"[^\w.-]", "_", source.resolve().stem) or "model")
+    folder = cache / f"{place}-{state}" / (re.sub(r"[^\w.-]", "_", source.stem) or "model")
     if folder.is_dir():
         return folder
     for former in cache.glob(f"{place}-*"):  # the files have changed

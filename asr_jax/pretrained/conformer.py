@@ -21,7 +21,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.nn.conformer import ConvNorm
 from asr_jax.nn.striding import Subsampling
 from asr_jax.pretrained.base import Description, Format
-from asr_jax.pretrained.huggingface import CONFIG, model_type, read_json
+from asr_jax.pretrained.huggingface import CONFIG, front_end_settings, model_type, read_json
 from asr_jax.pretrained.keymap import (
     DEPTHWISE,
     LINEAR,
@@ -318,7 +318,13 @@ FORMATS = (
 
 
 def _parakeet_front_end(path: Path) -> FrontEnd:
-    return nemo(num_mels=config_of(path)[0]["encoder_config"]["num_mel_bins"])
+    num_mels = config_of(path)[0]["encoder_config"]["num_mel_bins"]
+    expected = {
+        "feature_extractor_type": "ParakeetFeatureExtractor", "feature_size": num_mels, "sampling_rate": 16000,
+        "hop_length": 160, "win_length": 400, "n_fft": 512, "preemphasis": 0.97,
+    }  # fmt: skip
+    check_settings(path, "feature_extractor", front_end_settings(path), expected)
+    return nemo(num_mels=num_mels)
 
 
 def _parakeet_heads(path: Path) -> dict[str, HeadSettings]:

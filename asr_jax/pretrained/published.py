@@ -18,7 +18,7 @@ from asr_jax.pretrained.encoders import DESCRIPTIONS, description_of
 from asr_jax.pretrained.formats import imported, is_weights, load_weights
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.text.characters import CharacterTokenizer, NoTokenizer
-from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
+from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer, train_tokenizer
 from asr_jax.text.vocabularies import normaliser_of
 
 BESIDE = ("dict.ltr.txt", "bpe.model", "tokenizer.model", "tokens.txt")
@@ -41,7 +41,7 @@ class Given:
     model: Model | None = None
     """Settings of the model. None: those of the file."""
     labels: TokenizerSettings | None = None
-    """Settings of a tokenizer with an alphabet, which is used if there is no other tokenizer."""
+    """Settings of a tokenizer with a path or an alphabet, which is used if the model has none."""
 
 
 NOTHING = Given()
@@ -192,11 +192,11 @@ def _tokenizer(
         return _with_normaliser(inside, given.normaliser), str(path)
     if symbols and all(symbol is None or len(symbol) <= 1 for symbol in symbols):
         return _with_normaliser(CharacterTokenizer(tuple(symbols), "none"), given.normaliser), str(path)
+    if given.labels and (given.labels.path or given.labels.alphabet):
+        of_config = replace(given.labels, normaliser=given.normaliser or given.labels.normaliser)
+        return given_tokenizer(of_config) if of_config.path else train_tokenizer(of_config, ()), "the config"
     if beside:
         return _read(beside, described, path, given.normaliser), str(beside)
-    if given.labels and given.labels.alphabet:
-        normaliser = given.normaliser or given.labels.normaliser
-        return CharacterTokenizer.train((), alphabet=given.labels.alphabet, normaliser=normaliser), "the config"
     raise NotGiven(
         f"{path} contains no tokenizer: expected --tokenizer PATH with the one that the model was trained with "
         "(fairseq's dict.ltr.txt, icefall's bpe.model or tokens.txt, a SentencePiece .model, a vocab.json), or such a "

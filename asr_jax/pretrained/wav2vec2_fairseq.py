@@ -257,6 +257,12 @@ def _temperatures(value: Any) -> tuple[float, float, float]:
     return tuple(ast.literal_eval(value) if isinstance(value, str) else value)
 
 
+def unknown_of(settings: Settings) -> str:
+    """Returns a message about the setting that `front_end_of` assumes; empty if the file contains it."""
+    is_known = settings.normalise is not None
+    return "" if is_known else "whether samples are normalised: --front-end wav2vec2 or wav2vec2_normalised"
+
+
 def front_end_of(settings: Settings, *, eps: float) -> FrontEnd:
     """Returns the preset `wav2vec2`; without a setting `normalise`, models with pre-layer norms normalise samples."""
     normalises = settings.normalise if settings.normalise is not None else settings.encoder.norm_first
@@ -299,16 +305,11 @@ def _tokenizer_of(path: Path, given: Tokenizer | None) -> Tokenizer | None:
     return replace(given, symbols=tuple("" if symbol == "</s>" else symbol for symbol in given.symbols))
 
 
-def _unknown_of(path: Path) -> str:
-    if settings_of_checkpoint(path).normalise is not None:
-        return ""
-    return "whether samples are normalised: --front-end wav2vec2 or wav2vec2_normalised"
-
-
 DESCRIPTIONS = (
     Description(
         "fairseq's or NVIDIA's .pt", _is_of, _encoder_of,
-        lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS), _heads_of, _tokenizer_of, _unknown_of,
-        OF_PRETRAINING, lambda path: settings_of_checkpoint(path).ctc,
+        lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS), _heads_of, _tokenizer_of,
+        lambda path: unknown_of(settings_of_checkpoint(path)), OF_PRETRAINING,
+        lambda path: settings_of_checkpoint(path).ctc,
     ),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.nemo_files import check_settings
-from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, OF_PRETRAINING, Settings, front_end_of
+from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, OF_PRETRAINING, Settings, front_end_of, unknown_of
 
 MODEL_TYPE = "wav2vec2"
 # Settings of `Wav2Vec2`, and transformers' names of the same settings.
@@ -84,7 +84,7 @@ def settings_of_folder(folder: Path) -> Settings:
     extractor = huggingface.front_end_settings(folder)
     expected = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 16000}
     check_settings(folder, "feature_extractor", extractor, expected)
-    return found._replace(normalise=extractor.get("do_normalize"))
+    return found._replace(normalise=extractor.get("do_normalize", True) if extractor else None)  # transformers' default
 
 
 def settings_of_huggingface(config: Mapping[str, Any], path: Any) -> Settings:
@@ -241,6 +241,7 @@ DESCRIPTIONS = (
     Description(
         MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE, _encoder_of,
         lambda path: front_end_of(settings_of_folder(path), eps=1e-7), _heads_of,
+        unknown=lambda path: unknown_of(settings_of_folder(path)),
         others=f"{OF_PRETRAINING}|{huggingface.OF_OTHER_HEADS}",
     ),
 )  # fmt: skip

@@ -117,6 +117,13 @@ def test_a_changed_file_is_imported_again(cache: Path, tmp_path: Path) -> None:
     assert [*cache.glob("*/*")] == [second]
 
 
+def test_other_files_in_the_folder_of_a_file_change_nothing(cache: Path, tmp_path: Path) -> None:
+    shutil.copy(CASES / "nemo_fastconformer" / "model.nemo", tmp_path)
+    first, _ = run_and_checkpoint(tmp_path / "model.nemo")
+    (tmp_path / "other.txt").write_text("x")
+    assert run_and_checkpoint(tmp_path / "model.nemo") == (first, None)
+
+
 def test_an_imported_model_is_not_trained_further(run: Path) -> None:
     with pytest.raises(UserError, match=r"is an imported model, .* with --init-from .* and another --run-dir"):
         train.main(["--run-dir", str(run), "--data.train", "x.jsonl"])

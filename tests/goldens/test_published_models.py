@@ -26,8 +26,8 @@ pytestmark = pytest.mark.golden
 ROOT = Path(__file__).parents[2]
 REFERENCE, SIDE = ROOT / ".venv-reference/bin/python", ROOT / "scripts/goldens/peer_texts.py"
 FOLDERS = (Path(__file__).parent / "published", GOLDENS / "published")
-ALIKE = ("fairseq_former", "hf_wav2vec2", "icefall_training", "nvidia")
-"""Cases of models that others have as well, in other files. tests/pretrained/test_published.py reads their files."""
+ALIKE = ("fairseq_former", "hf_wav2vec2", "icefall_training", "nemo_hybrid", "nemo_squeezeformer", "nvidia")
+"""Cases of systems and models that others have as well. tests/pretrained/test_published_files.py reads their files."""
 PATHS = [path for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
 CASES = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in ALIKE else []) for path in PATHS]
 NAMES = {"transformers": ("huggingface",), "fairseq": ("fairseq", "deeplearningexamples"), "nemo": ("nemo",)}

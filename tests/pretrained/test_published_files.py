@@ -18,6 +18,7 @@ import yaml
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.presets import nemo, wav2vec2, wav2vec2_normalised
+from asr_jax.cli.command_line import load_config
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import unflatten
 from asr_jax.models.base import Model
@@ -48,6 +49,7 @@ def source_of(name: str) -> Path:
         ("nvidia_hourglass", "Wav2Vec2", wav2vec2(), "characters", "upper.v1"),
         ("hf_parakeet", "Conformer", nemo(num_mels=40), "sentencepiece", "lower.v1"),
         ("nemo_hybrid", "Conformer", replace(nemo(num_mels=40), then=()), "sentencepiece", "lower.v1"),
+        ("nemo_squeezeformer", "Squeezeformer", nemo(num_mels=40), "sentencepiece", "lower.v1"),
         ("nemo_quartznet", "QuartzNet", replace(nemo(num_mels=64), window_ms=20.0), "characters", "lower.v1"),
         ("icefall", "Zipformer", KaldiFbank(num_mels=40), "sentencepiece", "lower.v1"),
     ],
@@ -193,9 +195,27 @@ def test_a_front_end_is_asked_for(tmp_path: Path) -> None:
         read_published(tmp_path / "model.pt")
     found = read_published(tmp_path / "model.pt", Given(front_end="wav2vec2_normalised"))
     assert found.model.front_end == wav2vec2_normalised()
+    shutil.copytree(CASES / "hf_wav2vec2", tmp_path / "hf_wav2vec2")
+    (tmp_path / "hf_wav2vec2" / "processor_config.json").unlink()
+    with pytest.raises(UserError, match="whether samples are normalised"):
+        read_published(tmp_path / "hf_wav2vec2")
+
+
+def test_another_front_end_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(CASES / "hf_parakeet", tmp_path / "parakeet")
+    file = tmp_path / "parakeet" / "processor_config.json"
+    settings = json.loads(file.read_text())
+    settings["feature_extractor"]["hop_length"] = 80
+    file.write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=r"feature_extractor\.hop_length is 80, expected 160"):
+        read_published(tmp_path / "parakeet")
 
 
 def test_settings_are_asked_for(tmp_path: Path) -> None:
+    config = load_config(str(CASES / "quartznet" / "config.py"))
+    given = read_published(source_of("quartznet"), Given(model=config.model, labels=config.data.tokenizer))
+    assert given.tokenizer.symbols == (*" abcdefghijklmnopqrstuvwxyz'", None)
+    assert given.tokenizer.normaliser == "english_letters.v1"
     with pytest.raises(UserError, match=r"weights and no settings of a model: expected --config FILE\.py"):
         read_published(source_of("quartznet"))
     save_torch({"other": np.zeros(3)}, tmp_path / "x.pt")
