@@ -176,7 +176,7 @@ class Run:
         """
         how = ReadOptions(allow_pipes=allow_pipes)
         utterances = read_utterances([os.fspath(manifest)], role="validation", options=how)
-        data = self.trained.plan(utterances, has_windows=True)
+        data = self.trained.plan(utterances, has_windows=True, few_shapes=True)
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
         removed = count_removed(utterances, self.trained.tokenizer)

@@ -160,7 +160,7 @@ def evaluate_run(
     how: dict[str, Any] = {"normaliser": normaliser, "alignment": options.alignment}
     sets, recognised = {}, []
     for manifest, of_set in utterances.items():
-        data = trained.plan(of_set, has_windows=True)
+        data = trained.plan(of_set, has_windows=True, few_shapes=True)
         if log_probs:
             log_probs.begin(manifest)
         everything = recognise_all(trained, decoder, data, log_probs=log_probs)

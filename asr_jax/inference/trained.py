@@ -108,17 +108,20 @@ class Trained:
         programs = programs_of(self.experiment, self.tokenizer)
         return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, programs=programs)
 
-    def plan(self, utterances: Utterances, *, has_windows: bool = False) -> PlannedData:
+    def plan(self, utterances: Utterances, *, has_windows: bool = False, few_shapes: bool = False) -> PlannedData:
         """Plans utterances in the shapes of training, whose compiled programs are in the cache.
 
         Args:
             utterances: The set.
             has_windows: Whether audio that is much longer than training's longest is left to windows, see
                 `plan_evaluation`.
+            few_shapes: Whether shapes that save little padding are left out, if the model's texts are independent of
+                padding, as in validation.
         """
         return plan_evaluation(
             utterances, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
             takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size, has_windows=has_windows,
+            few_shapes=few_shapes and self.experiment.model.ignores_padding,
         )  # fmt: skip
 
 

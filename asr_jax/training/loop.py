@@ -267,7 +267,7 @@ def _train(
     source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
     unread = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
-    timed, accumulated = reporter.throughput.timed, steps.begin(state)
+    timed = reporter.throughput.timed
     signals.wait_for_save()
     with ExitStack() as stack:
         stack.enter_context(profile := Profile(training.profile, setup.folder, log))
@@ -311,14 +311,9 @@ def _train(
                 buckets = [plan.buckets[plan[loaded.position].bucket] for loaded in group]
                 shards = [global_batch(loaded.batch, setup.mesh) for loaded in group]
                 numbers = [np.int32(loaded.position) for loaded in group]
-                parts = list(zip(numbers, buckets, shards, strict=True))
-                each = [steps.denominators[bucket](batch, state.key, state.updates) for _, bucket, batch in parts]
-                denominators = steps.add_denominators(
-                    each + [steps.no_denominators] * (training.accumulate - len(each))
-                )
-                for number, bucket, batch in parts:
-                    accumulated = steps.accumulate[bucket](state, accumulated, batch, denominators, number)
-                state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+                accumulated = steps.accumulate(state, list(zip(buckets, shards, numbers, strict=True)))
+                state, average, report = steps.apply_update(state, average, accumulated)
+                del accumulated  # otherwise its memory would still be in use during the next gradient
             update += 1
             unread.add(group)
             reporter.add(report, group)

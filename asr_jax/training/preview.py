@@ -84,7 +84,7 @@ def dry_run(experiment: Experiment) -> None:
         print("\n".join(given.account.lines()))
     steps = compile_steps(
         setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        num_batches=experiment.training.accumulate, sounds=setup.sounds, programs=setup.programs,
+        sounds=setup.sounds, programs=setup.programs,
     )  # fmt: skip
     state, _ = initial_training(beginning.compile(), setup.mesh)
     source = BatchSource(
@@ -97,11 +97,11 @@ def dry_run(experiment: Experiment) -> None:
         found: dict[str, Any] = {}
         if position is not None:
             batch = global_batch(source[position].batch, setup.mesh)
-            denominators = steps.denominators[bucket](batch, state.key, state.updates)
-            accumulated = steps.accumulate[bucket](state, steps.begin(state), batch, denominators, np.int32(position))
-            loss = total_loss(jax.device_get(accumulated.sums), jax.device_get(denominators), setup.recipe.scales)
-            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(accumulated.grads))]
-            found = {"loss": float(loss), "gradient_norm": float(np.sqrt(sum(norms)))}
+            of_batch = steps.accumulate(state, [(bucket, batch, np.int32(position))])
+            sums = jax.device_get(of_batch.sums)
+            loss = total_loss(sums, {name: sums[name].weight for name in steps.loss_terms}, setup.recipe.scales)
+            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(of_batch.grads))]
+            found = {"loss": float(loss), "gradient_norm": float(of_batch.factor) * float(np.sqrt(sum(norms)))}
         rows.append(_shown(row) | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")

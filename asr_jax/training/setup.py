@@ -172,7 +172,9 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         "scale": train.index.scale, "front_end": front_end, "tokenizer": tokenizer,
         "takes_ids": data.tokenizer.takes_ids, "num_devices": mesh.size,
     }  # fmt: skip
-    validation = plan_evaluation(sets.validation, train.plan.buckets, **as_trained)
+    validation = plan_evaluation(
+        sets.validation, train.plan.buckets, few_shapes=experiment.model.ignores_padding, **as_trained
+    )
     for_losses = None if experiment.model.recognises else validation
     if experiment.model.recognises and training.validate_loss:
         for_losses = plan_with_labels(

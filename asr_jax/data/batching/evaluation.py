@@ -23,6 +23,11 @@ WHOLE = 4
 (`inference.long_audio`). A shape of ten minutes took more than 16 GB."""
 
 
+PROGRAM_S = 100.0
+"""Padded audio in seconds that a further shape must save in each validation. Its program takes as long to compile as a
+small model takes to recognise 1,500 s on the same CPU, or a GPU many hours (measurements: BUILD_NOTES.md)."""
+
+
 class NoUtterances(UserError):
     """Error: no utterance of a set is left."""
 
@@ -41,6 +46,7 @@ def plan_evaluation(
     takes_ids: bool,
     num_devices: int,
     has_windows: bool = False,
+    few_shapes: bool = False,
 ) -> PlannedData:
     """Builds the index and the batch plan of an evaluation set.
 
@@ -58,6 +64,8 @@ def plan_evaluation(
         num_devices: Number of devices that a batch is split over.
         has_windows: Whether audio that is longer than WHOLE times training's longest is left to
             `PlannedData.windowed_rows`. Otherwise, buckets of its length are added.
+        few_shapes: Whether buckets are left out as in `worthwhile_buckets`. The model's output must be independent of
+            padding.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -72,6 +80,8 @@ def plan_evaluation(
         raise NoUtterances("no utterance can be read", rejections)
     index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
     shapes = _shapes(index.lengths[:num], buckets, scale, index.scale, num_devices)
+    if few_shapes:
+        shapes = worthwhile_buckets(shapes, index.lengths[:num], per_s=index.scale.per_s)
     plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], shapes, order="unshuffled")
     return PlannedData(index, plan, rejections)
 
@@ -172,6 +182,34 @@ def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num
         rows = max(last.batch_size * last.length // length // num_devices, 1) * num_devices
         shapes.append(Bucket(length, last.num_tokens, rows, length - hop))  # manifests round durations
     return tuple(shapes)
+
+
+def worthwhile_buckets(
+    buckets: Sequence[Bucket], lengths: Int32[np.ndarray, " R"], *, per_s: float, program_s: float = PROGRAM_S
+) -> tuple[Bucket, ...]:
+    """Leaves out buckets whose programs take longer to compile than the padding takes that they save.
+
+    Utterances of a bucket that is left out go to the next longer one. The longest bucket remains.
+
+    Args:
+        buckets: Buckets, shortest first.
+        lengths: Lengths of the utterances, in samples or frames.
+        per_s: Samples or frames per second.
+        program_s: Padded audio, in seconds, that one more bucket must save.
+    """
+    edges = np.array([bucket.longest for bucket in buckets])
+    # Number of utterances that are not longer than each bucket; all others belong to the longest.
+    fits = [int((lengths <= edge).sum()) for edge in edges[:-1]] + [len(lengths)]
+    best: list[tuple[float, tuple[int, ...]]] = []
+    """For each bucket: least cost of the utterances up to it, if it is used, and the buckets in use."""
+    for last, bucket in enumerate(buckets):
+        ways = []
+        for before, (cost, used) in enumerate([(0.0, ()), *best], -1):
+            number = fits[last] - (fits[before] if before >= 0 else 0)
+            padded = -(-number // bucket.batch_size) * bucket.batch_size * bucket.length
+            ways.append((cost + padded / per_s + program_s, (*used, last)))
+        best.append(min(ways))
+    return tuple(buckets[k] for k in best[-1][1])
 
 
 def in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Bucket]:

@@ -9,7 +9,12 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import PlannedData
-from asr_jax.data.batching.evaluation import evaluation_buckets, plan_evaluation, plan_with_labels
+from asr_jax.data.batching.evaluation import (
+    evaluation_buckets,
+    plan_evaluation,
+    plan_with_labels,
+    worthwhile_buckets,
+)
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
@@ -100,3 +105,32 @@ def test_a_recording_without_length_is_left_out_and_named() -> None:
     data = plan(Utterance("a", "/a.flac", "a", 1.0), Utterance("b", "/b.flac", "b", 0.0))
     assert rows(data) == [0]
     assert [(entry.id, entry.reason) for entry in data.rejections.entries] == [("b", "too short")]
+
+
+def padded_s(buckets: tuple[Bucket, ...], lengths: np.ndarray) -> float:
+    """Seconds of audio with padding, if each length is in the shortest of the buckets that it fits."""
+    bucket_of = np.searchsorted([bucket.longest for bucket in buckets[:-1]], lengths)
+    numbers = np.bincount(bucket_of, minlength=len(buckets)).tolist()
+    return sum(-(-n // b.batch_size) * b.batch_size * b.length for n, b in zip(numbers, buckets, strict=True)) / 16000
+
+
+def test_a_shape_that_saves_less_padding_than_its_program_costs_is_left_out() -> None:
+    """All subsets of the shapes are tried; the one that is chosen costs least."""
+    rng = np.random.default_rng(0)
+    shapes = tuple(Bucket(16000 * s, 8, max(12 // s, 1), 16000 * s - 160) for s in (1, 3, 4, 9, 10))
+    for program_s in (0.0, 1.0, 20.0, 300.0):
+        lengths = rng.integers(4000, 16000 * 11, 40, dtype=np.int32)  # some are longer than all shapes
+        subsets = [
+            tuple(shape for place, shape in enumerate(shapes) if place == 4 or number >> place & 1)
+            for number in range(16)
+        ]  # fmt: skip
+        costs = {subset: padded_s(subset, lengths) + program_s * len(subset) for subset in subsets}
+        found = worthwhile_buckets(shapes, lengths, per_s=16000, program_s=program_s)
+        assert costs[found] == min(costs.values())
+    few, many = (
+        [Utterance(str(i), f"/{i}.flac", "a", 0.5 + i % 2) for i in range(number)] for number in (10, 4000)
+    )  # fmt: skip
+    assert plan(*few).plan.buckets == plan(*many, few_shapes=True).plan.buckets == BUCKETS
+    one = plan(*few, few_shapes=True)
+    assert one.plan.buckets == BUCKETS[1:]
+    assert rows(one) == list(range(10))
