@@ -38,6 +38,8 @@ def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(TrainOptions, arguments, prog="python -m asr_jax.train", about=__doc__)
     if options.plot and (not options.show or options.plot.suffix != ".png"):
         raise UserError(f"--plot {options.plot}: expected --show schedule, and a name that ends in .png")
+    if options.smoke and options.show:
+        raise UserError("--smoke trains and --show does not: expected one of them")
 
     from asr_jax.core.files import size_of  # imported late, since it is slow and --help does not need it
     from asr_jax.core.processes import is_main, join

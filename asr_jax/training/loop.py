@@ -34,7 +34,17 @@ from asr_jax.core.meshes import global_batch
 from asr_jax.core.native import move_native_log
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
-from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, NATIVE, REJECTED, TENSORBOARD, TOKENIZER
+from asr_jax.core.run_folder import (
+    CHECKPOINTS,
+    CURVES,
+    EVENTS,
+    EXPERIMENT,
+    NATIVE,
+    REJECTED,
+    SMOKE,
+    TENSORBOARD,
+    TOKENIZER,
+)  # fmt: skip
 from asr_jax.data.batching.removals import share_removed
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.inputs import Role, described
@@ -423,8 +433,9 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
         log.write("warning", detector="audio", message=message)
     for message in setup.overlap.lines():
         log.write("warning", detector="overlap", message=message)
-    for message in short_run(setup.experiment.optim.schedule, setup.length):
-        log.write("warning", detector="warm-up", message=message)
+    if not (setup.folder / SMOKE).is_file():  # smoke runs end before any warm-up
+        for message in short_run(setup.experiment.optim.schedule, setup.length):
+            log.write("warning", detector="warm-up", message=message)
     if rejections.utterances and changed is None:
         log.write(
             "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,

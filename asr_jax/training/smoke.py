@@ -12,7 +12,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import on_main
 from asr_jax.core.run_folder import EVENTS, LOCK, SMOKE
-from asr_jax.metrics.measure import NAMES, measure_of, shown
+from asr_jax.metrics.measure import deciding_text
 from asr_jax.observe.events import read_events
 from asr_jax.training import loop
 from asr_jax.training.run import held
@@ -40,14 +40,14 @@ def smoke_run(experiment: Experiment) -> list[str]:
 
 
 def _lines(folder: Path, summary: dict[str, Any], *, seconds: float) -> list[str]:
-    measure, events = measure_of(summary), list(read_events(folder / EVENTS, "compile", "train_step"))
+    events = list(read_events(folder / EVENTS, "compile", "train_step"))
     compile_s = events[0]["data"]["seconds"]
     losses = [event["data"]["losses"]["total"] for event in events[1:]]
     return [
         f"smoke run done in {seconds:.0f} s, of which compilation {compile_s:.0f} s: {NUM_UPDATES} updates, a "
         f"validation and a checkpoint in {folder}",
-        f"loss {losses[0]:.4g} in the first updates, {losses[-1]:.4g} in the last; {NAMES[measure]} "
-        f"{shown(measure, summary[measure])} (a model learns little in {NUM_UPDATES} updates)",
+        f"loss {losses[0]:.4g} in the first updates, {losses[-1]:.4g} in the last; validation "
+        f"{deciding_text(summary)} (a model learns little in {NUM_UPDATES} updates)",
     ]
 
 
@@ -70,8 +70,8 @@ def smoke_of(experiment: Experiment) -> Experiment:
     training = replace(
         experiment.training, num_updates=NUM_UPDATES, num_epochs=0.0, epochs_this_job=0.0, max_hours=0.0, patience=0,
         accumulate=min(experiment.training.accumulate, 2), epoch_end="carried", validate_every=NUM_UPDATES,
-        validate_epochs=False, validate_live=False, sample_every=0, save_minutes=0.0, milestones=(), log_every=5,
-        profile="", alarm_updates=0,
+        validate_epochs=False, validate_live=False, sample_every=0, save_minutes=0.0, save_epochs=0, milestones=(),
+        log_every=5, profile="", alarm_updates=0,
     )  # fmt: skip
     return replace(
         experiment,

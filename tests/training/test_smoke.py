@@ -58,6 +58,7 @@ def test_a_smoke_run_does_what_a_run_does_and_replaces_the_one_before(
         assert events[-1]["event"] == "run_complete"
         assert load_trained(folder).updates == 20
         assert f"20 updates, a validation and a checkpoint in {folder}" in printed
+        assert "warm-up" not in printed
         assert printed.endswith("next: python -m asr_jax.train --config 'my config.py' --optim.clip-at 2\n")
         assert not (folder / "left over").exists()
         (folder / "left over").touch()
@@ -98,6 +99,10 @@ def test_other_folders_are_not_touched(experiment: Experiment, tmp_path: Path) -
     assert sorted(path.name for path in folder.iterdir()) == ["lock", "smoke"]
 
 
-def test_a_dry_run_is_no_smoke_run(experiment: Experiment) -> None:
+def test_a_dry_run_or_a_schedule_is_no_smoke_run(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="--smoke trains and --dry-run does not"):
         smoke_of(replace(experiment, dry_run=True))
+    options = train.TrainOptions(show="schedule", smoke=True)
+    monkeypatch.setattr(train, "parse_with_experiment", lambda *_, **__: (options, experiment))
+    with pytest.raises(UserError, match="--smoke trains and --show does not"):
+        train.main(["--smoke", "--show", "schedule"])
