@@ -117,11 +117,6 @@ class EncoderSettings:
         """Number of different depths."""
         raise NotImplementedError
 
-    @property
-    def ignores_padding(self) -> bool:
-        """Whether the output of an utterance in evaluation is known to be independent of padding."""
-        return False
-
     def build(self, *, dtype: DTypeLike) -> Encoder:
         """Creates the module, which computes in `dtype` with float32 parameters."""
         raise NotImplementedError
@@ -464,11 +459,6 @@ class Model:
     def recognises(self) -> bool:
         """Whether a head recognises and is trained with labels."""
         return any(head.recognises for head in self.heads.values())
-
-    @property
-    def ignores_padding(self) -> bool:
-        """Whether the texts of an utterance are known to be independent of padding."""
-        return self.recognises and self.encoder.ignores_padding
 
     @property
     def recognising(self) -> str:

@@ -171,10 +171,6 @@ class Conformer(EncoderOfMels):
         sizes = {"kernel_size": 9, "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_channels": 256}
         return cls(**{**sizes, **FAST[size], **changes})
 
-    @property
-    def ignores_padding(self) -> bool:
-        return self.mask_padding
-
     def depths(self, path: str) -> tuple[int, ...]:
         """Depths: 0 for the subsampling, 1 to num_layers for the layers, and 1 for tied biases."""
         if path.startswith("layers/"):

@@ -128,10 +128,6 @@ class QuartzNet(EncoderOfMels):
         """QuartzNet 15x5 of the paper: 18.9 M parameters with a CTC head of 29 labels."""
         return cls(**changes)
 
-    @property
-    def ignores_padding(self) -> bool:
-        return self.mask_padding and not self.norm.endswith("_padded")
-
     def depths(self, path: str) -> tuple[int, ...]:
         """Depth: the number of the block."""
         found = re.match(r"block_(\d+)/", path)

@@ -243,10 +243,6 @@ class Squeezeformer(EncoderOfMels):
         """Number of frames after the subsampling for a number of frames of features; for ints and arrays."""
         return strided_length(num_frames, self.subsampling_factor, before=self.details.frames_before)
 
-    @property
-    def ignores_padding(self) -> bool:
-        return self.mask_padding
-
     def depths(self, path: str) -> tuple[int, ...]:
         """Depths: 0 for the embedding, 1 to num_layers for the layers.
 

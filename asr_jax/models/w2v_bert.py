@@ -172,10 +172,6 @@ class W2VBert(EncoderOfMels):
     def output_dim(self) -> int:
         return self.adapter_dim or self.dim
 
-    @property
-    def ignores_padding(self) -> bool:
-        return self.mask_padding
-
     def depths(self, path: str) -> tuple[int, ...]:
         """Depths: 0 for the projection, 1 to num_layers for the layers, and one more for each adapter.
 

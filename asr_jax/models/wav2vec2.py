@@ -239,10 +239,6 @@ class Wav2Vec2(EncoderSettings):
                 f"{front_end.num_features} values: set both to the same number"
             )
 
-    @property
-    def ignores_padding(self) -> bool:
-        return self.mask_padding and self.extractor_norm != "group_padded"
-
     def depths(self, path: str) -> tuple[int, ...]:
         """Depths: 0 for the extractor and the other modules before the layers, then 1 and more for the layers.
 

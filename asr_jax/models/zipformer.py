@@ -213,10 +213,6 @@ class Zipformer(EncoderOfMels):
             raise ValueError(f"Zipformer has no variant {name!r}: expected one of {', '.join(sizes)}")
         return sizes[name](**changes)
 
-    @property
-    def ignores_padding(self) -> bool:
-        return self.mask_padding
-
     def depths(self, path: str) -> tuple[int, ...]:
         """Depths: 0 for the embedding, then 1 and more for the layers of all stacks.
 

@@ -255,9 +255,3 @@ def test_features_instead_of_samples() -> None:
     encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.ones((1, 20, 80)), jnp.array([20]))
     found, _ = jax.eval_shape(lambda: encoder.init_with_output(jax.random.key(0), frames, step=None))
     assert found.frames.values.shape == (1, 20, 16)
-
-
-def test_settings_state_whether_padding_matters() -> None:
-    assert TINY.ignores_padding
-    assert not replace(TINY, extractor_norm="group_padded").ignores_padding
-    assert not replace(TINY, mask_padding=False).ignores_padding
