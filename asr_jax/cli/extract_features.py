@@ -22,6 +22,7 @@ from asr_jax.audio.presets import of_architecture, preset
 from asr_jax.cli.command_line import load_config
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
+from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
@@ -157,6 +158,7 @@ def _frames(options: ExtractOptions) -> Extractor:
     if options.source and (options.layer or options.codes):
         trained = load(options.source, RecognitionOptions())  # a path RUN/checkpoints/N selects a checkpoint
         return of_codes(trained) if options.codes else of_layer(trained, options.layer)
+    say_devices()
     if options.preset or options.architecture:
         named = preset(options.preset) if options.preset else of_architecture(options.architecture)
         return Extractor.of_front_end(named)

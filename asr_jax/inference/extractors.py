@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from asr_jax.core.batch import OUTPUT, Batch, Frames
+from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import digest_of
 from asr_jax.data.loading.extraction import Extractor
@@ -77,7 +78,7 @@ def _with_tap(trained: Trained, tap: str, layer: str) -> Recogniser:
 
 def _extractor(trained: Trained, function: Callable[[Any, Batch], Any], *, what: str) -> Extractor:
     program = jax.jit(function)
-    variables = jax.device_put(jax.device_get(trained.variables), jax.devices()[0])
+    variables = jax.device_put(jax.device_get(trained.variables), local_devices()[0])
     least = 1  # samples: encoders do not support batches without any frame
     while not trained.model.output_length(least):
         least *= 2

@@ -15,6 +15,7 @@ import numpy as np
 from asr_jax.audio.features import FrontEnd
 from asr_jax.checkpoints.store import save_weights_alone
 from asr_jax.config import Experiment, Init, Training, save_experiment, to_json
+from asr_jax.core.devices import devices
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
@@ -122,10 +123,10 @@ def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, in
 
 
 def _experiment(source: Path, out: Path, published: Published, batch_seconds: float | None) -> Experiment:
-    devices = jax.device_count()
-    seconds = batch_seconds or (CPU_BATCH_S if jax.default_backend() == "cpu" else BATCH_S) * devices
+    num_devices = len(devices())
+    seconds = batch_seconds or (CPU_BATCH_S if jax.default_backend() == "cpu" else BATCH_S) * num_devices
     tokenizer = TokenizerSettings(kind=published.tokenizer.kind, normaliser=published.tokenizer.normaliser)  # type: ignore[arg-type]
-    buckets = Buckets(edges_s=LENGTHS_S, batch_seconds=seconds, batch_multiple=devices)
+    buckets = Buckets(edges_s=LENGTHS_S, batch_seconds=seconds, batch_multiple=num_devices)
     return Experiment(
         name=out.name, model=published.model, data=Data(train=(), tokenizer=tokenizer, buckets=buckets),
         init=Init(str(source)), training=Training(ema=EMA(0.0)),

@@ -4,6 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import batched, groupby
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from jaxtyping import Int16
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.buckets import Bucket
@@ -83,8 +85,9 @@ class LongAudio:
         size = round(window_s * rate_hz) or shapes[-1].longest
         overlap = None if overlap_s is None else round(overlap_s * rate_hz)
         self.windows = Windows.of(decoder.search.writer.times, size, overlap=overlap)
-        shapes = evaluation_buckets(shapes, size, hop=self._scale.hop, num_devices=trained.mesh.size)
-        self.bucket = next(bucket for bucket in shapes if bucket.longest >= size)
+        shapes = evaluation_buckets(shapes, size, hop=self._scale.hop)
+        bucket = next(bucket for bucket in shapes if bucket.longest >= size)
+        self.bucket = replace(bucket, batch_size=Layout.of(trained.mesh).num_rows(bucket.batch_size))
         """Shape of batches of windows."""
         self.longest_s = max(size, shapes[-1].longest) / rate_hz
         """Longest audio in seconds that fits the shapes of training, or a window if this is longer."""

@@ -120,7 +120,7 @@ def measure(
     found: list[tuple[Sums, Sums]] = []
     rejected, differing = list[Rejected](), list[Rejected]()
     utterances = 0
-    with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, losses.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             differing += loaded.differing

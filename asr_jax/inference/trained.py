@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_meta
@@ -118,7 +117,7 @@ class Trained:
         """
         return plan_evaluation(
             utterances, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
-            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size, has_windows=has_windows,
+            takes_ids=self.experiment.data.tokenizer.takes_ids, has_windows=has_windows,
         )  # fmt: skip
 
 
@@ -145,7 +144,7 @@ def load_trained(
     check_tokenizer(folder, chosen)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     model = make_model(experiment, tokenizer)
-    mesh = _mesh(experiment.data.buckets.batch_multiple)
+    mesh = data_mesh()
     shapes = variable_shapes(model, programs_of(experiment, tokenizer))
     kept: WeightKind = "live" if live else "averaged"
     variables = restore_weights(folder, chosen, experiment, shapes, mesh=mesh, weights=kept)
@@ -228,9 +227,3 @@ def load_plan(folder: Path) -> tuple[tuple[Bucket, ...], bool]:
         raise UserError(
             f"{folder / PLAN} cannot be read: {error!r}; continue the training, which writes it again"
         ) from error
-
-
-def _mesh(batch_multiple: int) -> Mesh:
-    """Returns a mesh of as many devices as divide the rows of a batch: this machine may have more than training had."""
-    devices = jax.device_count()
-    return data_mesh(max(n for n in range(1, devices + 1) if batch_multiple % n == 0))

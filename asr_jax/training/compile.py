@@ -41,7 +41,8 @@ from asr_jax.training.step import (
 Compiled = Callable[..., Any]
 
 SMALLER_BATCHES = (
-    "lower --data.buckets.batch-seconds, or --data.filters.max-duration-s if one long recording fills the batch"
+    "compute each batch in parts (--training.split 2), lower --data.buckets.batch-seconds, or lower "
+    "--data.filters.max-duration-s if one long recording fills the batch"
 )
 
 

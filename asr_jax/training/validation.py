@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from asr_jax.core.errors import RunError
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.names import counted
 from asr_jax.core.pytrees import Tree
@@ -128,9 +129,7 @@ class Validator:
         assert self._decoder, "samples need a recognising head"
         setup, tokenizer = self._setup, self._setup.tokenizer
         data = setup.validation
-        source = BatchSource(
-            data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count()
-        )  # fmt: skip
+        source = BatchSource(data.index, data.plan, Layout.of(setup.mesh))
         found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
         recognition = Recognition(self._decoder.whole(self._decoder.finish(found)), [])
         shown = samples(data, recognition, tokenizer, setup.experiment.training.num_samples)

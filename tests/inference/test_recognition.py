@@ -36,7 +36,7 @@ def planned(*references):
     utterances = [Utterance(str(row), f"/{row}.flac", text, 0.5) for row, text in enumerate(references)]
     return plan_evaluation(
         Utterances.of(utterances), (Bucket(16000, 8, 4, 15840),), scale=SCALE, front_end=KaldiFbank(),
-        tokenizer=LETTERS, takes_ids=False, num_devices=1,
+        tokenizer=LETTERS, takes_ids=False,
     )  # fmt: skip
 
 

@@ -39,7 +39,6 @@ def plan_evaluation(
     front_end: FrontEnd,
     tokenizer: Tokenizer,
     takes_ids: bool,
-    num_devices: int,
     has_windows: bool = False,
 ) -> PlannedData:
     """Builds the index and the batch plan of an evaluation set.
@@ -55,7 +54,6 @@ def plan_evaluation(
         front_end: Front-end of the model.
         tokenizer: Tokenizer of the run.
         takes_ids: Whether token ids of manifests are ids of the tokenizer.
-        num_devices: Number of devices that a batch is split over.
         has_windows: Whether audio that is longer than WHOLE times training's longest is left to
             `PlannedData.windowed_rows`. Otherwise, buckets of its length are added.
 
@@ -71,7 +69,7 @@ def plan_evaluation(
     if not len(index):
         raise NoUtterances("no utterance can be read", rejections)
     index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
-    shapes = _shapes(index.lengths[:num], buckets, scale, index.scale, num_devices)
+    shapes = _shapes(index.lengths[:num], buckets, scale, index.scale)
     plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], shapes, order="unshuffled")
     return PlannedData(index, plan, rejections)
 
@@ -86,7 +84,6 @@ def plan_with_labels(
     takes_ids: bool,
     output_length: OutputLength,
     frames_needed: FramesNeeded,
-    num_devices: int,
     has_windows: bool,
 ) -> PlannedData:
     """Builds the index and the batch plan of a set with labels; the shapes have room for them.
@@ -103,7 +100,6 @@ def plan_with_labels(
         takes_ids: Whether token ids of manifests are ids of the tokenizer.
         output_length: Maps input lengths to numbers of encoder frames.
         frames_needed: Minimum number of frames for numbers of labels.
-        num_devices: Number of devices that a batch is split over.
         has_windows: Whether audio that is longer than WHOLE times training's longest is left to
             `PlannedData.windowed_rows`. Otherwise, buckets of its length are added.
 
@@ -122,7 +118,7 @@ def plan_with_labels(
         raise NoUtterances("no utterance can be aligned", rejections)
     index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
     lengths, num_labels = index.lengths[:num], index.num_labels()[:num]
-    by_length = {bucket.longest: bucket for bucket in _shapes(lengths, buckets, scale, own, num_devices)}
+    by_length = {bucket.longest: bucket for bucket in _shapes(lengths, buckets, scale, own)}
     shapes = [by_length[longest] for longest in sorted(by_length)]
     bucket_of = np.searchsorted([shape.longest for shape in shapes], lengths)
     for number, shape in enumerate(shapes):
@@ -147,29 +143,26 @@ def _windowed_last(index: Index, buckets: Sequence[Bucket], scale: Scale) -> tup
     return moved, int((~is_long).sum())
 
 
-def _shapes(
-    lengths: Int32[np.ndarray, " R"], buckets: Sequence[Bucket], old: Scale, own: Scale, num_devices: int
-) -> tuple[Bucket, ...]:
+def _shapes(lengths: Int32[np.ndarray, " R"], buckets: Sequence[Bucket], old: Scale, own: Scale) -> tuple[Bucket, ...]:
     longest = int(lengths.max(initial=0))
-    return evaluation_buckets(in_scale(buckets, old, own), longest, hop=own.hop, num_devices=num_devices)
+    return evaluation_buckets(in_scale(buckets, old, own), longest, hop=own.hop)
 
 
-def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num_devices: int) -> tuple[Bucket, ...]:
+def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int) -> tuple[Bucket, ...]:
     """Adds longer buckets for utterances of up to `longest`.
 
-    Each additional bucket is half as long again as the preceding one, with fewer rows, down to one per device.
+    Each additional bucket is half as long again as the preceding one, with fewer rows, down to one.
 
     Args:
         buckets: Buckets of training, shortest first.
         longest: Length of the longest utterance, in samples or frames.
         hop: Samples or frames per frame of the front-end.
-        num_devices: Number of devices that a batch is split over.
     """
     shapes = list(buckets)
     while shapes[-1].longest < longest:
         last = shapes[-1]
         length = -(-last.length * 3 // 2 // hop) * hop
-        rows = max(last.batch_size * last.length // length // num_devices, 1) * num_devices
+        rows = max(last.batch_size * last.length // length, 1)
         shapes.append(Bucket(length, last.num_tokens, rows, length - hop))  # manifests round durations
     return tuple(shapes)
 

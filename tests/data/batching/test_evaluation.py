@@ -22,9 +22,7 @@ AUDIO, FEATURES = (scale_of(KaldiFbank(), of_features=kind) for kind in (False, 
 
 def plan(*utterances: Utterance, **options: Any) -> PlannedData:
     settings = {"scale": AUDIO, "takes_ids": False} | options
-    return plan_evaluation(
-        Utterances.of(utterances), BUCKETS, front_end=KaldiFbank(), tokenizer=LETTERS, num_devices=2, **settings
-    )
+    return plan_evaluation(Utterances.of(utterances), BUCKETS, front_end=KaldiFbank(), tokenizer=LETTERS, **settings)
 
 
 def rows(data: PlannedData) -> list[int]:
@@ -33,9 +31,9 @@ def rows(data: PlannedData) -> list[int]:
 
 
 def test_longer_records_get_more_shapes() -> None:
-    shapes = evaluation_buckets(BUCKETS, 90_000, hop=160, num_devices=2)
+    shapes = evaluation_buckets(BUCKETS, 90_000, hop=160)
     assert shapes[:2] == BUCKETS
-    assert [(shape.length, shape.batch_size) for shape in shapes[2:]] == [(48000, 2), (72000, 2), (108000, 2)]
+    assert [(shape.length, shape.batch_size) for shape in shapes[2:]] == [(48000, 2), (72000, 1), (108000, 1)]
     data = plan(*(Utterance(str(i), f"/{i}.flac", "?", seconds) for i, seconds in enumerate((0.5, 1.9, 5.0))))
     assert rows(data) == [0, 1, 2]
 
@@ -46,7 +44,7 @@ def test_audio_that_is_much_longer_is_for_windows_and_comes_last() -> None:
     short = plan(*(utterance for utterance in made if utterance.duration_s < 7.96))
     aligned = plan_with_labels(
         Utterances.of(made), BUCKETS, scale=AUDIO, front_end=KaldiFbank(), tokenizer=LETTERS, takes_ids=False,
-        output_length=lambda num, of_features: num // 640, frames_needed=np.add, num_devices=2, has_windows=True,
+        output_length=lambda num, of_features: num // 640, frames_needed=np.add, has_windows=True,
     )  # fmt: skip
     for data in (plan(*made, has_windows=True), aligned):
         assert [utterance.id for utterance in data.index.utterances] == ["1", "3", "4", "0", "2"]
@@ -72,7 +70,7 @@ def test_a_run_on_features_is_evaluated_on_audio_in_shapes_as_long() -> None:
     data = plan_evaluation(
         Utterances.of([Utterance("a", "/a.flac", "a", 1.9), Utterance("b", "/b.flac", "a", 3.0)]),
         (Bucket(100, 8, 8, 99), Bucket(200, 8, 4, 199)), scale=FEATURES, front_end=KaldiFbank(), tokenizer=LETTERS,
-        takes_ids=False, num_devices=1,
+        takes_ids=False,
     )  # fmt: skip
     assert [bucket.length for bucket in data.plan.buckets] == [16160, 32160, 48320]
     assert rows(data) == [0, 1]
