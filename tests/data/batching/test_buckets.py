@@ -185,8 +185,8 @@ def test_the_largest_shape_is_compiled_first() -> None:
 
 def test_what_cannot_be_planned_is_named() -> None:
     some = np.array([RATE])
-    with pytest.raises(UserError, match=r"batch_multiple is 6 and model\.sub_batches is 4: expected .* 4 divides"):
-        make_buckets(some, some, Buckets(batch_multiple=6), scale=SCALE, sub_batches=4)
+    with pytest.raises(UserError, match=r"batch_multiple is 6, .* 4 parts .*: expected a multiple of 4"):
+        make_buckets(some, some, Buckets(batch_multiple=6), scale=SCALE, row_parts=4)
     with pytest.raises(UserError, match="no utterances to plan"):
         make_buckets(some[:0], some[:0], Buckets(), scale=SCALE)
 
