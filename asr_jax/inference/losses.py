@@ -50,7 +50,7 @@ class Losses:
         programs: Programs = TRACED,
     ) -> None:
         self.mesh, self.scales = mesh, scales
-        self._model = model.clone(sub_batches=1)  # micro-batches are needed only in training
+        self._model = model.clone(sub_batches=1, num_devices=mesh.size)  # micro-batches are needed only in training
         self._programs = ByShape("losses", self._sums, variables, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:

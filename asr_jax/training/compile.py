@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -107,6 +107,7 @@ def compile_steps(
     """
     same = replicated(mesh)
     state, average, sums = shapes
+    recipe = replace(recipe, model=recipe.model.clone(num_devices=mesh.size))
 
     def denominators_of(batch: Batch, key: UInt32[Array, "2"], updates: Int[Array, ""]) -> Denominators:
         return batch_denominators(recipe.model, batch, random_streams(key, updates))
