@@ -155,6 +155,8 @@ def choose_devices(arguments: Sequence[str]) -> list[str]:
         if flag in given:
             raise UserError(f"{flag} is given twice: expected it once")
         given[flag] = value if equals else following.pop(0) if following and not is_flag(following[0]) else ""
+        if flag == "--devices" and given[flag].isdecimal() and following and following[0].isdecimal():
+            raise UserError(f"--devices {given[flag]} {following[0]}: expected a comma between numbers, such as 0,2")
     if not given:
         return rest
     kind, numbers = given.get("--device"), given.get("--devices", "")
@@ -298,6 +300,8 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         if argument in ("--fresh", "--dry-run", ALIASES["--check"], ALIASES["--allow-pipes"]) and is_last:
             arguments[i] = f"{argument}=True"
     if (word := help_word(arguments)) and isinstance(default, Experiment):
+        if any(word in flag for flag in DEVICE_FLAGS):
+            print(ABOUT_DEVICES)
         print(help_on(default, word))
         sys.exit(0)
     if asks_for_help(arguments) and isinstance(default, Experiment):

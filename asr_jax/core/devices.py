@@ -15,6 +15,7 @@ Kind = Literal["cpu", "gpu", "tpu"]
 # The CPU is added because callbacks to the host need it.
 PLATFORMS: dict[Kind, str] = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 VISIBLE = ("jax_cuda_visible_devices", "jax_rocm_visible_devices")
+EXTRA = {"gpu": ", or is installed without the extra cuda12 or cuda13 of this package"}
 SHOWN = 8
 """Largest number of devices whose names are shown."""
 
@@ -59,9 +60,10 @@ def devices() -> tuple[jax.Device, ...]:
     try:
         everyone, own = jax.devices(), jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # AssertionError if JAX is installed without support for the kind
-        raise UserError(_not_there(kind, numbers, str(error).partition("\n")[0])) from error
+        reason = str(error).partition("\n")[0].partition(" (set JAX_PLATFORMS")[0]
+        raise UserError(_not_there(kind, numbers, reason)) from error
     if kind and own[0].platform != kind:
-        raise UserError(_not_there(kind, numbers, f"JAX found no {kind.upper()}"))
+        raise UserError(_not_there(kind, numbers, f"JAX found no {kind.upper()}{EXTRA.get(kind, '')}"))
     if not numbers:
         return tuple(everyone)
     if own[0].platform == "gpu":  # JAX itself leaves the others out
@@ -83,13 +85,17 @@ def local_devices() -> list[jax.Device]:
 
 
 def description() -> str:
-    """Returns number, kind and names of the devices, such as `2 × NVIDIA H100 (gpu:0, gpu:2)`."""
+    """Returns number, kind and names of the devices, such as `2 × NVIDIA H100 (gpu:0, gpu:2)`.
+
+    Virtual devices of a CPU have names only if they were chosen.
+    """
     own, number, processes = local_devices(), len(devices()), jax.process_count()
     several = f" in {processes} processes" if processes > 1 else ""
+    names = ", ".join(map(_name, own[:SHOWN])) + " …" * (len(own) > SHOWN)
     if own[0].platform == "cpu":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return f"{number} CPU device{'s' * (number > 1)}{several} ({cores} cores)"
-    names = ", ".join(map(_name, own[:SHOWN])) + " …" * (len(own) > SHOWN)
+        chosen = f"{names}; " if chosen_numbers() else ""
+        return f"{number} CPU device{'s' * (number > 1)}{several} ({chosen}{cores} cores)"
     return f"{number} × {own[0].device_kind}{several} ({names})"
 
 

@@ -283,7 +283,7 @@ class TransducerHead(Head):
 
         of_frames = {"frames": projected[0]} | ({} if starts is None else {"starts": starts})
         of_rows = {"predictions": projected[1], "labels": batch.tokens} | ({} if keys is None else {"keys": keys})
-        # A part has equally many rows of each device, which keeps its rows. Where `split` does not divide them, there are
+        # A part has equally many rows of each device, which keeps its rows. If `split` does not divide them, there are
         # more parts, so that memory does not grow.
         rows = len(lengths) // num_devices
         num_splits = next(num for num in range(min(settings.split, rows), rows + 1) if rows % num == 0)

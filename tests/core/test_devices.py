@@ -18,6 +18,7 @@ from tests.forked import finished, made_corpus
         (["--devices=1,1"], "--devices '1,1': expected different numbers"),
         (["a", "--devices"], "--devices '': expected different numbers"),
         (["--devices", "0", "--devices=1"], "--devices is given twice"),
+        (["--devices", "0", "2", "a"], "--devices 0 2: expected a comma between numbers, such as 0,2"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], message: str) -> None:
@@ -50,7 +51,7 @@ def test_a_command_says_what_it_uses_and_which_devices_exist(tmp_path_factory: p
     command = ["asr_jax.feature_statistics", "--preset", "icefall", "--data", made_corpus(folder) / "test.jsonl"]
     done = finished(*command, "--out", folder / "o.json", "--devices", "1,3", devices=4)
     assert done.returncode == 0, done
-    assert done.stderr.startswith("on 2 CPU devices (")
+    assert done.stderr.startswith("on 2 CPU devices (cpu:1, cpu:3; ")
     for flags, message in (
         (("--devices", "1,9"), "--devices 1,9: the number 9 is too large"),
         (("--device", "gpu"), "--device gpu: "),
