@@ -218,7 +218,9 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
                 f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run, or "
                 f"{prog} --init-from RUN --run-dir {source.run_dir} to start one with the settings and weights of RUN"
             )
-        raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
+        hints = (meant_by(each, ["--run-dir"]) for each in rest)
+        hint = next((text for text in hints if "--run-dir" in text), "")
+        raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py{hint}")
     try:
         default = load_config(source.config, init_from=init_from)
     except UserError:

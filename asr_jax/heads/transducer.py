@@ -226,9 +226,9 @@ class TransducerHead(Head):
     ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
         """Returns the log-probabilities of the loss whose joint network is an addition."""
         assert self.settings.pruning
-        pruning, weights = self.settings.pruning, None
-        if not pruning.counts_padding:
-            weights = length_mask(batch.token_lengths + 1, predicted.shape[1]) * batch.weights[:, None]
+        pruning, positions = self.settings.pruning, predicted.shape[1]
+        counted = jnp.full(len(predicted), positions) if pruning.counts_padding else batch.token_lengths + 1
+        weights = length_mask(counted, positions) * batch.weights[:, None]  # the devices decide on padding rows
         simple = simple_log_probs(
             self.simple_frames(frames.values), self.simple_labels(predicted), batch.tokens, blank_id=self.blank_id,
             acoustic_scale=pruning.acoustic_scale, language_scale=pruning.language_scale, weights=weights,

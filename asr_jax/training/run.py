@@ -75,7 +75,12 @@ def find_run(experiment: Experiment) -> Path:
 def named_checkpoint(experiment: Experiment) -> Path | None:
     """Returns the folder of the experiment if it is that of a checkpoint, as RUN/checkpoints/N; otherwise None."""
     folder = experiment.folder
-    return folder if folder.parent.name == CHECKPOINTS and folder.name.isdecimal() else None
+    return folder if is_checkpoint(folder) else None
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Returns whether the name of a folder is that of a checkpoint, as RUN/checkpoints/N."""
+    return folder.parent.name == CHECKPOINTS and folder.name.isdecimal()
 
 
 def source_of(experiment: Experiment) -> Path | None:
@@ -132,9 +137,10 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
             "number of rows): --training.split N --resume.allow accumulation, without other changes of "
             "training.accumulate and data.buckets"
         ]
+    run = folder.parent.parent if is_checkpoint(folder) else folder
     ways += [
-        f"  start a new run from its weights, with new optimizer state: --init-from {folder} --run-dir {folder}-2",
-        f"  start a new run from random weights: --fresh True --run-dir {folder}",
+        f"  start a new run from its weights, with new optimizer state: --init-from {folder} --run-dir {_unused(run)}",
+        f"  start a new run from random weights: --fresh True --run-dir {run}",
         "  continue it unchanged: use the former settings" + " and devices" * (DEVICES in names),
     ]
     raise UserError("\n".join([f"{folder} has a run with other settings:", *lines, "Ways to go on:", *ways]))
