@@ -208,10 +208,12 @@ def test_processes_share_the_rows_of_a_batch(num_processes: int) -> None:
 
 
 def test_rows_that_cannot_be_shared_evenly_get_padding_rows() -> None:
-    planned = PlannedBatch(epoch=0, bucket=0, rows=np.arange(5, 9, dtype=np.int32), speeds=np.full(4, 0.9))
+    of_rows = {"rows": np.arange(5, 9, dtype=np.int32), "speeds": np.full(4, 0.9), "places": np.full(4, 0.5)}
+    planned = PlannedBatch(epoch=0, bucket=0, **of_rows)
     parts = [local_rows(planned, Layout(3, process_index=i, num_processes=3)) for i in range(3)]
     assert [part.rows.tolist() for part in parts] == [[5, 6], [7, 8], [-1, -1]]
     assert [part.speeds.tolist() for part in parts] == [[0.9, 0.9], [0.9, 0.9], [1.0, 1.0]]
+    assert [part.places.tolist() for part in parts] == [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]]
 
 
 def test_the_fingerprint_tells_plans_apart() -> None:
