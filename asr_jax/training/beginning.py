@@ -61,15 +61,20 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
     """
     params = recipe.lora.with_adapters(params, jax.random.key(seed + 1, impl=draws.GENERATOR))
     recipe.updater.check(params)
-    scale = recipe.loss_scale
     return TrainState(
         updates=jnp.zeros((), jnp.int32),
         params=params,
         batch_stats=batch_stats,
         opt_state=recipe.updater.init(recipe.split(params)[0]),
-        scaling=Scaling(jnp.full((), scale.initial), jnp.zeros((), jnp.int32)) if scale else no_scaling(),
+        scaling=fresh_scaling(recipe),
         key=jax.random.key_data(jax.random.key(seed, impl=GENERATOR)),
     )
+
+
+def fresh_scaling(recipe: Recipe) -> Scaling:
+    """Returns the scale of the loss before the first update, or before the first one with another precision."""
+    scale = recipe.loss_scale
+    return Scaling(jnp.full((), scale.initial), jnp.zeros((), jnp.int32)) if scale else no_scaling()
 
 
 def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:

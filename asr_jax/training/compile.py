@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -44,7 +44,8 @@ Part = tuple[Bucket, Batch, np.int32]
 """Batch of an update on all devices, with its bucket and its position in the plan."""
 
 SMALLER_BATCHES = (
-    "lower --data.buckets.batch-seconds, or --data.filters.max-duration-s if one long recording fills the batch"
+    "compute each batch in parts (--training.split 2), lower --data.buckets.batch-seconds, or lower "
+    "--data.filters.max-duration-s if one long recording fills the batch"
 )
 
 
@@ -145,6 +146,7 @@ def compile_steps(
     """
     same = replicated(mesh)
     state, average = shapes
+    recipe = replace(recipe, model=recipe.model.clone(num_devices=mesh.size))
     position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
     on_device = jax.device_put(dict(sounds), same)
 

@@ -19,6 +19,7 @@ import numpy as np
 from asr_jax.audio.features import FrontEnd
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
+from asr_jax.core.devices import devices
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import set_products
 from asr_jax.core.programs import products
@@ -147,7 +148,7 @@ def machine_rates(repeats: int) -> dict[str, float]:
 
     Bytes copied are the sum of bytes read and bytes written.
     """
-    on_cpu = jax.devices()[0].platform == "cpu"
+    on_cpu = devices()[0].platform == "cpu"
     size, elements = (1536, 2**25) if on_cpu else (8192, 2**28)
     found: dict[str, float] = {"size": size}
     multiply = jax.jit(lambda a, b: a @ b)

@@ -21,6 +21,7 @@ from asr_jax.cli.benchmark.stepping import SETTLED
 from asr_jax.cli.benchmark.systems import tokenizer_without_data
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
+from asr_jax.core.devices import devices
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.index import scale_of
@@ -116,7 +117,7 @@ def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
     The sizes of the batches change accordingly and can be divided over all devices.
     """
     old, share = experiment.data.buckets, experiment.training.accumulate / accumulation
-    multiple = math.lcm(old.batch_multiple, jax.device_count())
+    multiple = math.lcm(old.batch_multiple, len(devices()))
     buckets = replace(
         old, batch_seconds=old.batch_seconds * share, budget=old.budget * share, batch_multiple=multiple,
         max_batch=max(math.ceil(old.max_batch * share), multiple),
