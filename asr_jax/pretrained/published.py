@@ -83,7 +83,7 @@ def read_published(path: Path, given: Given = NOTHING) -> Published:
     if _is_funasr(path):
         raise UserError(
             f"{path} is a folder of FunASR, whose models (Paraformer, SenseVoice) this package does not have yet: "
-            "expected a model of NeMo, Hugging Face, fairseq, NVIDIA or icefall"
+            "expected a model of NeMo, Hugging Face, fairseq, NVIDIA, icefall or CAIMAN-ASR"
         )
     if not (path.exists() and is_weights(path)):
         raise UserError(
