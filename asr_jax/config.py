@@ -31,6 +31,7 @@ from asr_jax.search.base import Decoding
 NOT_NEGATIVE = (
     "keep_best", "num_samples", "max_rejected", "save_minutes", "save_epochs", "sample_every", "patience", "max_hours",
     "epochs_this_job", "alarm_wer", "alarm_updates",
+    "validate_max_duration_s",
 )  # fmt: skip
 
 
@@ -66,6 +67,9 @@ class Training:
     """Whether to compute the validation loss in addition to the error rate, which doubles the time. The loss has no
     augmentation and counts the utterances whose labels fit their frames (loss_utterances in the event). Models without
     a recognising head, as in pre-training, always compute it."""
+    validate_max_duration_s: float = 0.0
+    """Longest validation audio in seconds that is computed at once. Longer audio is computed in windows, or in pieces
+    by a model without a recognising head. 0: four times the longest training utterance, and at least 40."""
     sample_every: int = 0
     """Number of updates between samples of validation transcripts. 0: only at validations."""
     save_minutes: float = 15.0

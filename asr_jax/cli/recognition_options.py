@@ -23,6 +23,7 @@ from asr_jax.core.options import parse
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.data.manifests.utterances import Rejected
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.trained import Trained, load_trained, weights_of
 from asr_jax.pretrained.published import is_published
@@ -198,14 +199,19 @@ def print_differing(entries: Sequence[Rejected]) -> None:
         )
 
 
-def load(run: Path, options: RecognitionOptions) -> Trained:
+def load(run: Path, options: RecognitionOptions, batches: BatchOptions | None = None) -> Trained:
     """Loads a run, or a checkpoint given as `RUN/checkpoints/N`.
 
+    Args:
+        run: Folder of the run, or a checkpoint.
+        options: Options for the weights.
+        batches: Sizes of batches. None: those that fit the device.
+
     Raises:
-        UserError: If `load_trained` rejects the run, or --checkpoint contradicts the path.
+        UserError: If `load_trained` rejects the run or the sizes, or --checkpoint contradicts the path.
     """
     folder, updates = run_and_checkpoint(run, options.checkpoint)
-    return load_trained(folder, updates=updates, precision=options.precision, live=options.live)
+    return load_trained(folder, updates=updates, precision=options.precision, live=options.live, batches=batches)
 
 
 def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None, *, head: str = "") -> Maker:

@@ -108,7 +108,8 @@ SETTINGS = {
     "--data.cache": "cache-dir cache-path",
     "--data.max-train-samples": "max-train-samples limit-train-batches n-utterances-only max-samples",
     "--data.max-validation-samples": "max-val-samples max-eval-samples limit-val-batches",
-    "--data.filters.max-duration-s": "max-sample-size max-audio-length max-audio-len max-duration-in-seconds "
+    "--data.crop-s": "max-sample-size",
+    "--data.filters.max-duration-s": "max-audio-length max-audio-len max-duration-in-seconds "
     "memory oom max-audio-duration-sec max-wav-duration max-length avoid-if-longer-than train-ds.max-duration "
     "skip-invalid-size-inputs-valid-test",
     "--data.filters.min-duration-s": "min-sample-size min-duration min-duration-in-seconds min-wav-duration min-length "
@@ -287,6 +288,9 @@ OPTIONS = {
     "--window-seconds": "chunk-length-s chunk-length chunk-len-in-secs chunk-size segment-length max-window "
     "total-buffer-in-secs buffer-len-in-secs",
     "--overlap-seconds": "stride-length-s overlap stride overlap-in-secs",
+    "--batch-size": "bs b batch-size-seq per-device-eval-batch-size eval-batch-size num-concat-batches",
+    "--batch-seconds": "max-tokens batch-bins batch-duration memory oom",
+    "--max-duration": "max-audio-duration-sec max-length",
     "--normaliser": "normalizer text-normalizer standardize-wer normalize cleaner",
     "--by": "group-by breakdown breakdown-wer",
     "--worst": "show-errors num-errors top-errors",
@@ -303,13 +307,11 @@ OPTIONS = {
 """Words for the options of commands that use a run, as in `SETTINGS`. Names without dashes are positional."""
 
 OPTION_ADVICE = {
-    "batches have the shapes of training, and the texts do not depend on them": "batch-size bs b batch-size-seq "
-    "per-device-eval-batch-size eval-batch-size max-tokens max-duration batch-bins batch-duration num-concat-batches",
     "audio is read by threads of the command": "num-workers nj workers dataloader-num-workers jobs",
     "texts are in the language of the training data": "language lang task",
     "the run contains its tokenizer and its settings": "tokenizer bpe-model bpemodel lang-dir token-list symbol-table "
     "dict config model-config config-name config-path labels asr-train-config",
-    "audio of any length is transcribed": "max-audio-duration-sec max-length vad vad-model",
+    "audio of any length is transcribed": "vad vad-model",
     "all words have a confidence and times: --format json": "confidence return-confidence preserve-alignments",
 }
 

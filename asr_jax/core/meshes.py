@@ -13,6 +13,11 @@ def data_mesh(num_devices: int | None = None) -> Mesh:
     return Mesh(np.array(jax.devices()[:num_devices]), ("data",), axis_types=(AxisType.Auto,))
 
 
+def own_mesh() -> Mesh:
+    """Returns a mesh of the devices of this process, with one axis named `data`."""
+    return Mesh(np.array(jax.local_devices()), ("data",), axis_types=(AxisType.Auto,))
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
@@ -30,6 +35,13 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
         # other processes. It compares host arrays between the processes before it copies them.
         tree = jax.device_get(tree)
     return jax.device_put(tree, replicated(mesh))
+
+
+def of_this_process(tree: Any, mesh: Mesh) -> Any:
+    """Returns replicated arrays on a mesh of this process's devices alone. With one process, they are unchanged."""
+    if jax.process_count() == 1:
+        return tree
+    return jax.device_put(jax.tree.map(lambda leaf: leaf.addressable_data(0), tree), replicated(mesh))
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:

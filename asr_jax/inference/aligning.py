@@ -1,6 +1,6 @@
 """Forced alignment of recordings with their texts.
 
-One program computes the forward pass and the Viterbi search, in the shapes of training. Audio that is much longer is
+One program computes the forward pass and the Viterbi search. Audio that is much longer than that of training is
 computed in windows, and the search uses the joined frames.
 """
 
@@ -58,7 +58,7 @@ class AlignedUtterance(NamedTuple):
 
 
 def plan(trained: Trained, utterances: Utterances) -> PlannedData:
-    """Plans utterances with labels in the shapes of training.
+    """Plans utterances with labels.
 
     Utterances are rejected if the normaliser removes letters or digits of their text.
 
@@ -95,9 +95,9 @@ def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utte
 
 def _plan(trained: Trained, model: Recogniser, utterances: Utterances) -> PlannedData:
     return plan_with_labels(
-        utterances, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
+        utterances, trained.for_sets(), front_end=model.front_end, tokenizer=trained.tokenizer,
         takes_ids=trained.experiment.data.tokenizer.takes_ids,
-        output_length=model.length_of(model.aligning), num_devices=trained.mesh.size, has_windows=True,
+        output_length=model.length_of(model.aligning), num_devices=trained.mesh.size,
         frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
     )  # fmt: skip
 

@@ -18,7 +18,6 @@ from asr_jax.core.random_streams import GENERATOR, random_streams
 from asr_jax.core.sums import Sum, Sums, merge
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.dataset import PlannedData
-from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.data.manifests.utterances import Rejected, rejected_everywhere
 from asr_jax.inference.by_shape import ByShape, abstract_batch
 from asr_jax.inference.recognition import batches_of, used_buckets
@@ -141,7 +140,7 @@ def _not_computed(data: PlannedData) -> Iterator[Rejected]:
     yield from data.rejections.entries
     for row in data.windowed_rows:
         utterance = data.index.utterances[row]
-        reason = f"longer than {WHOLE} × training's longest"
+        reason = f"longer than {data.longest_s:g} s, and losses are not computed in windows"
         yield Rejected(utterance.id, utterance.location, reason, "result")
 
 

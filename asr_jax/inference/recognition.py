@@ -1,4 +1,4 @@
-"""Recognition of sets: the forward pass in the shapes of training, transcripts and their error rates."""
+"""Recognition of sets: the forward pass in batches, transcripts and their error rates."""
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -115,23 +115,6 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
     """Returns the buckets that a set's batches have."""
     used = {data.plan[position].bucket for position in range(data.plan.batches_per_epoch)}
     return [data.plan.buckets[number] for number in sorted(used)]
-
-
-def evaluate(
-    decoder: Decoder, variables: Tree, data: PlannedData, **options: Any
-) -> tuple[dict[str, Any], Recognition]:
-    """Recognises a set and scores the result.
-
-    Args:
-        decoder: Compiled model with its search.
-        variables: Variables of the model.
-        data: The planned set.
-        **options: Further arguments of `recognise`.
-
-    Returns:
-        Figures and transcripts, as `scored` returns them.
-    """
-    return scored(data, recognise(decoder, variables, data, **options), decoder.tokenizer)
 
 
 def scored(

@@ -318,4 +318,5 @@ def caiman_transducer(weights: NamedWeights) -> Transducer:
             batch_norm=batch_norm,
         ),
         joint_dim=weights["joint_net.2.weight"].shape[1],
+        decoding=TransducerDecoding(max_symbols=30),
     )

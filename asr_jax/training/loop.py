@@ -35,6 +35,7 @@ from asr_jax.core.native import move_native_log
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, NATIVE, REJECTED, TENSORBOARD, TOKENIZER
+from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.removals import share_removed
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.inputs import Role, described
@@ -410,7 +411,7 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     log.write(
         "run_start", run=setup.experiment.name, num_updates=setup.num_updates, num_parameters=num_parameters,
         num_epochs=round(setup.num_updates / setup.updates_per_epoch, 2), num_devices=setup.mesh.size,
-        device=setup.mesh.devices.flat[0].device_kind, utterances=len(index), hours=index.hours,
+        device=setup.mesh.devices.flat[0].device_kind, utterances=index.num_utterances, hours=index.hours,
         vocabulary=setup.tokenizer.vocab_size, padding_share=plan.padding_share, data=setup.train.fingerprint(),
     )  # fmt: skip
     for name, old, new in changed or ():
@@ -420,6 +421,10 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
     for role, paths in roles:
         for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
             log.write("data", set=role, message=line)
+    if message := about_crops(index, data.crop_s):
+        log.write("data", set="train", message=message)
+    if message := setup.long_validation():
+        log.write("data", set="validation", message=message)
     for name, removed in setup.removed.items():
         if removed.spoken:
             message = "\n".join([share_removed(removed, name), *removed.lines()])

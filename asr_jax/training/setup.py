@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
-from asr_jax.config import Experiment, load_experiment
+from asr_jax.config import Experiment, Training, load_experiment
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
@@ -22,13 +22,15 @@ from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
-from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
+from asr_jax.data.batching.evaluation import about_long, plan_evaluation, plan_with_labels
+from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.batching.overlap import Overlap, find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_removed
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
+from asr_jax.inference.trained import WHOLE, longest_and_batch_s
 from asr_jax.metrics.measure import ALL, MEAN, Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
@@ -39,6 +41,8 @@ from asr_jax.training.run import was_saved
 from asr_jax.training.step import Recipe
 from asr_jax.training.timetable import Groups
 
+LEAST_WHOLE_S = 40.0
+"""Shortest default of the longest audio in seconds that validation computes at once."""
 ADDED = "added"
 """Key of the fingerprint of the recordings that augmentations add."""
 
@@ -114,9 +118,13 @@ class Setup:
     def data_fingerprints(self) -> dict[str, str]:
         """Returns fingerprints of the training data, the validation data and added recordings; independent of paths."""
         # The fingerprint of the validation set excludes its plan, which depends on the devices.
-        return {"training": self.train.fingerprint(), "validation": self.validation.index.fingerprint()} | (
+        return {"training": self.train.fingerprint(), "validation": self.validation.of_set} | (
             {ADDED: digest_of(self.sounds)} if self.sounds else {}
         )
+
+    def long_validation(self) -> str:
+        """Returns a message on validation utterances that are not computed at once; empty if there are none."""
+        return about_long(self.validation, has_losses=self.for_losses is not None)
 
     @property
     def updates_per_epoch(self) -> float:
@@ -168,16 +176,13 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     sounds = read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=data.threads)
     groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)
     num_updates = run_length(training.num_updates, training.num_epochs, groups.updates_per_epoch)
-    as_trained: dict[str, Any] = {
-        "scale": train.index.scale, "front_end": front_end, "tokenizer": tokenizer,
-        "takes_ids": data.tokenizer.takes_ids, "num_devices": mesh.size,
-    }  # fmt: skip
-    validation = plan_evaluation(sets.validation, train.plan.buckets, **as_trained)
+    validation = plan_validation(sets, train, experiment, tokenizer, num_devices=mesh.size)
     for_losses = None if experiment.model.recognises else validation
     if experiment.model.recognises and training.validate_loss:
         for_losses = plan_with_labels(
-            sets.validation, train.plan.buckets, output_length=model.label_length,
-            frames_needed=experiment.model.frames_needed, has_windows=False, **as_trained,
+            sets.validation, validation_limits(train, training, data), front_end=front_end, tokenizer=tokenizer,
+            takes_ids=data.tokenizer.takes_ids, output_length=model.label_length,
+            frames_needed=experiment.model.frames_needed, num_devices=mesh.size,
         )  # fmt: skip
         check_labels(for_losses, tokenizer)
     return Setup(
@@ -197,6 +202,43 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
     )
+
+
+def validation_limits(train: PlannedData, training: Training, data: Data) -> BatchLimits:
+    """Returns the limits of the batches of validation, which have at most as much audio as those of training.
+
+    Args:
+        train: The planned training set.
+        training: Settings of training.
+        data: Settings of the data.
+    """
+    longest_s, batch_s = longest_and_batch_s(train.plan.buckets, train.index.scale)
+    whole_s = training.validate_max_duration_s or max(WHOLE * longest_s, LEAST_WHOLE_S)
+    return BatchLimits(batch_s, longest_s=whole_s, multiple=data.buckets.batch_multiple)
+
+
+def plan_validation(
+    sets: Sets, train: PlannedData, experiment: Experiment, tokenizer: Tokenizer, *, num_devices: int
+) -> PlannedData:
+    """Plans the validation set, within the limits of `validation_limits`.
+
+    Args:
+        sets: Sets with the validation set.
+        train: The planned training set.
+        experiment: Settings of the run.
+        tokenizer: Tokenizer of the run.
+        num_devices: Number of devices that a batch is split over.
+
+    Raises:
+        NoUtterances: If no utterance is left.
+    """
+    data, model = experiment.data, experiment.model
+    longest_s, _ = longest_and_batch_s(train.plan.buckets, train.index.scale)
+    return plan_evaluation(
+        sets.validation, validation_limits(train, experiment.training, data), front_end=model.front_end,
+        tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, num_devices=num_devices,
+        piece_s=0.0 if model.recognises else longest_s,
+    )  # fmt: skip
 
 
 def short_run(schedule: Schedule, length: RunLength) -> list[str]:

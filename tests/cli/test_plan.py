@@ -1,6 +1,7 @@
 """The plan command: it prints the plan of training and does nothing else."""
 
 import json
+import math
 import logging
 import re
 from dataclasses import replace

@@ -114,7 +114,7 @@ def test_unknown_words_have_no_suggestion():
     ("kind", "arguments", "message"),
     [
         (EvaluateOptions, ["--lr", "3"], "--lr is not an option: --optim.schedule.peak-lr is a setting of training"),
-        (EvaluateOptions, ["--batch_size", "3"], "--batch-size is not an option: batches have the shapes of training"),
+        (EvaluateOptions, ["--bs", "3"], "--bs is not an option; did you mean --batch-size?"),
         (EvaluateOptions, ["--test-manifest", "x"], "--test-manifest is not an option; did you mean --data?"),
         (
             EvaluateOptions,

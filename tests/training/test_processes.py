@@ -32,7 +32,8 @@ def manifests(tmp_path_factory):
 
 def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT, **environment):
     sets = ["--data.train", manifests / train, "--data.validation", *(manifests / f"{name}.jsonl" for name in SETS)]
-    sets += ["--training.best-of", "mean"]
+    # One utterance of each validation set is computed in windows, by one process each.
+    sets += ["--training.best-of", "mean", "--training.validate-max-duration-s", "0.8"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
     command = ["tests.training.recorded", log, "never", "--config", ROOT / "tests/resume_config.py"]
     command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10]
@@ -68,6 +69,10 @@ def errors(folder):
     return [(of, data["samples"], data["rejected"]) for of, data in zip(rates, found, strict=True)]
 
 
+def messages(folder):
+    return [event["data"]["message"] for event in read_events(folder / "events.jsonl", "data")]
+
+
 def validation_losses(folder):
     found = [event["data"] for event in read_events(folder / "events.jsonl", "validation")]
     assert [list(data["sets"]) for data in found] == [list(SETS)] * len(found)
@@ -81,6 +86,7 @@ def assert_alike(folder, alone):
     assert errors(folder) == errors(alone)
     assert (folder / "rejected.jsonl").read_text() == (alone / "rejected.jsonl").read_text()
     assert len((alone / "rejected.jsonl").read_text().splitlines()) == 1
+    assert "2 of 8 utterances are longer than 0.8 s and are computed in windows, without a loss" in messages(folder)
     assert not list(read_events(folder / "events.jsonl", "recompiled"))
     expected, found = contents(alone, UPDATES), contents(folder, UPDATES)
     for path, leaf in found.items():

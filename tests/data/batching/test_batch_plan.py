@@ -204,7 +204,7 @@ def test_processes_share_the_rows_of_a_batch(num_processes: int) -> None:
 
 
 def test_rows_that_cannot_be_shared_evenly_are_refused() -> None:
-    planned = PlannedBatch(epoch=0, bucket=0, rows=np.zeros(4, np.int32), speeds=np.ones(4))
+    planned = PlannedBatch(epoch=0, bucket=0, rows=np.zeros(4, np.int32), speeds=np.ones(4), places=np.zeros(4))
     with pytest.raises(ValueError, match="4 rows cannot be split over 3 processes"):
         local_rows(planned, 0, 3)
 
