@@ -50,7 +50,9 @@ def transformers(folder: Path) -> Peer:
 
     (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
     model, loading = getattr(library, architecture).from_pretrained(folder, output_loading_info=True)
-    assert not any(loading.values()), loading
+    # Counters of batches, which have no effect on outputs, are not written.
+    missing = {name for name in loading["missing_keys"] if not name.endswith("num_batches_tracked")}
+    assert not any((loading | {"missing_keys": missing}).values()), loading
     processor = library.AutoProcessor.from_pretrained(folder)
     model.eval()
 
