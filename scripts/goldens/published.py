@@ -256,7 +256,7 @@ def hf_parakeet_tdt(folder: Path) -> tuple[str, list[str]]:
     with torch.no_grad():
         model.decoder.embedding.weight[blank] = 0
         output.bias[blank + 1] -= 4  # the search of transformers has no largest number of labels of one frame
-        model.encoder_projector.weight.normal_(std=0.4)
+        model.encoder_projector.weight.normal_(std=0.2)
     without_unknown(output.bias, [*tokenizer.convert_ids_to_tokens(range(blank))])
     model.save_pretrained(folder)
     return "transformers", []
