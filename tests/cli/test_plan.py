@@ -1,8 +1,8 @@
 """The plan command: it prints the plan of training and does nothing else."""
 
 import json
-import math
 import logging
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
