@@ -1,7 +1,7 @@
 """Rows that are parts of utterances: crops of training, whose place changes in every epoch, and pieces of evaluation.
 
-Both divide an utterance into stretches of almost equal length. A piece is a whole stretch; a crop is a part of one, at a
-random place. Only utterances without labels can be divided.
+Both divide an utterance into stretches of almost equal length. A piece is a whole stretch; a crop is a part of one at
+a random place. Only utterances without labels can be divided.
 """
 
 from dataclasses import replace
