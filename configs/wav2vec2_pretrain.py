@@ -13,8 +13,7 @@ Expected  base_hourglass: the target is the most similar candidate for 63.3 % of
           masked frames; recordings of more than twice the length of a crop have several crops in an epoch; the
           usage of codebooks is computed in each of 64 sub-batches (NVIDIA: in the last one); bfloat16.
 Time      48.1 hours on eight A100 80GB in mixed precision with a batch of 1.56 hours (NVIDIA). Fewer GPUs reproduce the
-          results with --training.accumulate N and N times smaller --data.buckets.batch-seconds,
-          --data.buckets.batch-multiple and --model.sub-batches
+          results with --training.split N, for an N that divides --model.sub-batches
 Next      configs/wav2vec2_finetune.py --init-from RUN
 """
 

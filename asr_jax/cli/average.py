@@ -61,9 +61,11 @@ def main(arguments: Sequence[str]) -> None:
     if min(options.last, options.first, options.to) < 0:
         raise UserError(f"--last {options.last}, --from {options.first}, --to {options.to}: expected 0 or more")
 
+    from asr_jax.core.devices import say_devices
     from asr_jax.inference.averaging import choose, mean_weights, save_run
     from asr_jax.inference.importing import run_and_checkpoint
 
+    say_devices()
     options = replace(options, run=run_and_checkpoint(options.run)[0])
     chosen = choose(options.run, last=options.last, first=options.first, to=options.to)
     weights, about_names = mean_weights(options.run, chosen, live=options.weights == "live"), ""

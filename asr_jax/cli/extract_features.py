@@ -22,6 +22,7 @@ from asr_jax.audio.presets import of_architecture, preset
 from asr_jax.cli.command_line import load_config
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
+from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
@@ -168,6 +169,7 @@ def _frames(options: ExtractOptions) -> Extractor:
         extractor = of_codes(trained) if options.codes else of_layer(trained, options.layer)
         limits = options.limits(data_mesh(1), extractor.front_end)
         return replace(extractor, limits=replace(limits, longest_s=extractor.limits.longest_s))
+    say_devices()
     front_end = _front_end(options)
     limits = options.limits(data_mesh(1), front_end)
     limits = replace(limits, longest_s=options.max_duration or LONGEST_AT_ONCE_S)

@@ -125,12 +125,12 @@ def plan(experiment: Experiment) -> Plan:
 
     Without a readable validation set, the training set alone is planned and a warning has the reason.
     """
-    from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
-    from asr_jax.training.run import find_run
+    from asr_jax.training.run import find_run, source_of
     from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer, plan_validation, short_run
 
     folder, data, warnings = find_run(experiment), experiment.data, list[str]()
+    folder = source_of(experiment) or folder
     try:
         sets = read_sets(data, seed=experiment.seed)
     except UserError as error:
@@ -142,8 +142,7 @@ def plan(experiment: Experiment) -> Plan:
     planned = plan_training(
         sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=experiment.model.frames_needed,
-        front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
-        row_parts=experiment.model.row_parts,
+        front_end=experiment.model.front_end, seed=experiment.seed, row_parts=experiment.model.row_parts,
     )  # fmt: skip
     removed = count_removed_of(sets, planned, tokenizer, data)
     for check in check_sets(sets, data):
@@ -156,7 +155,7 @@ def plan(experiment: Experiment) -> Plan:
     warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
     validation = None
     try:
-        validation = plan_validation(sets, planned, experiment, tokenizer, num_devices=data_mesh().size)
+        validation = plan_validation(sets, planned, experiment, tokenizer)
     except UserError as error:
         if len(sets.validation) or sets.validation.rejected:
             warnings.append(f"training would stop, because of the validation set: {error}")
@@ -270,8 +269,8 @@ def length_of(planned: PlannedData, experiment: Experiment) -> RunLength:
     from asr_jax.training.timetable import Groups
 
     training = experiment.training
-    updates = Groups(planned.plan.batches_per_epoch, training.accumulate, training.epoch_end).updates_per_epoch
-    return RunLength(run_length(training.num_updates, training.num_epochs, updates), updates)
+    groups = Groups(planned.plan.batches_per_epoch, training.accumulate, training.epoch_end)
+    return RunLength(run_length(training.num_updates, training.num_epochs, groups), groups.updates_per_epoch)
 
 
 def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:

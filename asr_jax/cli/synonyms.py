@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatch
 
+from asr_jax.core.options import DEVICE_FLAGS
+
 SETTINGS = {
     "--config": "config-name config-path config-file asr-config model-config yaml hparams",
     "--optim.schedule.peak-lr": "lr learning-rate base-lr max-lr lr-adam lr-model init-lr initial-lr lr-weights",
@@ -214,7 +216,8 @@ NOTES = {
     "--training.num-updates": "optimizer steps",
     "--training.validate-every": "a number of optimizer steps",
     "--training.ema.decay": "0: no average",
-    "--run-dir": "folder of the run; training in the folder of an existing run continues it",
+    "--run-dir": "folder of the run; training in the folder of an existing run continues it; RUN/checkpoints/N begins "
+    "a new run from that checkpoint",
     "--init.path": "short form --init-from",
     "--optim.freeze-updates": "patterns of parameters with the number of optimizer steps during which they are frozen",
     "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
@@ -223,18 +226,17 @@ NOTES = {
 }
 """Meanings and units of settings that differ from those of other systems."""
 
-_DEVICES = "all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them"
+_DEVICES = "--devices 0,2 selects devices by their numbers; by default, all that JAX finds are used"
 _PROCESSES = "docs/several-machines.md describes several processes"
 _FIGURES = "RUN/events.jsonl and RUN/tensorboard have all figures; tensorboard --logdir RUN shows them"
 ADVICE = {
     _DEVICES: "gpus num-gpus ngpu gpu gpu-ids devices trainer.devices device-index device-indices cuda data-parallel "
     "data-parallel-backend visible-devices",
     _PROCESSES: "world-size distributed-world-size num-nodes nnodes nproc-per-node local-rank master-port master-addr "
-    "rank node-rank dist-backend ddp-backend ddp.dist-backend strategy accelerator deepspeed fsdp "
+    "rank node-rank dist-backend ddp-backend ddp.dist-backend strategy deepspeed fsdp "
     "distributed-launch distributed-backend multiprocessing-distributed distributed-port train-engine "
     "ddp-find-unused-parameters",
-    "JAX_PLATFORMS=cpu, cuda or tpu selects the kind of device": "device backend no-cuda use-cpu",
-    "JAX_PLATFORMS=cpu selects the CPU": "cpu",
+    "--device cpu, gpu or tpu selects the kind of device": "device backend no-cuda use-cpu cpu accelerator",
     "the config file chooses the class of the optimizer": "optimizer optim optim.name optim-conf optimizer-name",
     "the config file chooses the model: docs/models.md lists the configs": "model arch architecture variant encoder "
     "model-type model-name encoder-type encoder-conf model-conf use-transducer use-ctc criterion task "
@@ -279,7 +281,8 @@ OPTIONS = {
     "--log-probs": "save-logits logits save-log-probs probs-cache-file logits-save-to",
     "--precision": "fp16 bf16 amp no-amp use-amp use-fp16 half dtype torch-dtype compute-dtype compute-type "
     "inference-precision eval-precision",
-    "--device": "cpu cuda gpu gpus num-gpus ngpu gpu-id device-id device-index accelerator use-gpu no-cuda",
+    "--device": "cpu cuda gpu accelerator use-gpu no-cuda",
+    "--devices": "gpus num-gpus ngpu gpu-id device-id device-index",
     "--checkpoint": "epoch iter step ckpt-step update checkpoint-update",
     "--live": "use-averaged-model ema no-ema use-ema average-model ema-model",
     "--head": "head-name decoder decoder-name",
@@ -366,6 +369,7 @@ def option_meant_by(flag: str, known: Collection[str]) -> str:
         flag: The flag, in any spelling.
         known: Flags and names of positional arguments of the command.
     """
+    known = {*known, *DEVICE_FLAGS}
     for word in spellings(flag):
         for option in _OPTION_MEANT.get(word, ()):
             if not option.startswith("--") and option in known:

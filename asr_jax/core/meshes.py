@@ -6,16 +6,18 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from asr_jax.core.devices import devices, local_devices
+
 
 def data_mesh(num_devices: int | None = None) -> Mesh:
-    """Returns a mesh of all devices of all processes, or of the first `num_devices`, with one axis named `data`."""
+    """Returns a mesh of the devices of all processes, or of the first `num_devices`, with one axis named `data`."""
     # jax.make_mesh may reorder devices, but each process loads contiguous rows of a batch.
-    return Mesh(np.array(jax.devices()[:num_devices]), ("data",), axis_types=(AxisType.Auto,))
+    return Mesh(np.array(devices()[:num_devices]), ("data",), axis_types=(AxisType.Auto,))
 
 
 def own_mesh() -> Mesh:
     """Returns a mesh of the devices of this process, with one axis named `data`."""
-    return Mesh(np.array(jax.local_devices()), ("data",), axis_types=(AxisType.Auto,))
+    return Mesh(np.array(local_devices()), ("data",), axis_types=(AxisType.Auto,))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -104,11 +104,12 @@ class Transducer(HeadSettings):
     penalties: Penalties = NO_PENALTIES
     """Delay penalty, EOS penalty and star."""
     split: int = 1
-    """Number of parts that the rows of a batch are split into for the joint network and the loss (batch_split_factor).
-    The encoder and the prediction network compute whole batches. Only memory and speed depend on it."""
+    """Number of parts that the rows of a device are split into for the joint network and the loss (batch_split_factor);
+    at most one for each row. The encoder and the prediction network compute whole batches. Only memory and speed depend
+    on it."""
     tile_frames: int = 0
     """Number of frames for which logits exist at a time; they are computed again in the backward pass. 0: chosen for
-    about 16 million logits. -1: all frames, and logits are stored."""
+    about 16 million logits on each device. -1: all frames, and logits are stored."""
     decoding: TransducerDecoding = TransducerDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -206,7 +207,7 @@ class TransducerHead(Head):
             size = min(settings.pruning.size, batch.tokens.shape[1] + 1)
             kept = occupancies(*simple, lengths, batch.token_lengths)
             starts = kept_positions(*kept, lengths, batch.token_lengths, size=size)
-        blank, label = self._arcs(projected, batch, lengths, keys, starts)
+        blank, label = self._arcs(projected, batch, lengths, keys, starts, num_devices=encoded.num_devices)
         losses = lattice_loss(blank, label, lengths, batch.token_lengths, self.arcs, settings.fast_emit)
         terms["loss"] = Sum(of_loss * summed(losses), weight)
         return terms
@@ -225,9 +226,9 @@ class TransducerHead(Head):
     ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
         """Returns the log-probabilities of the loss whose joint network is an addition."""
         assert self.settings.pruning
-        pruning, weights = self.settings.pruning, None
-        if not pruning.counts_padding:
-            weights = length_mask(batch.token_lengths + 1, predicted.shape[1]) * batch.weights[:, None]
+        pruning, positions = self.settings.pruning, predicted.shape[1]
+        counted = jnp.full(len(predicted), positions) if pruning.counts_padding else batch.token_lengths + 1
+        weights = length_mask(counted, positions) * batch.weights[:, None]  # the devices decide on padding rows
         simple = simple_log_probs(
             self.simple_frames(frames.values), self.simple_labels(predicted), batch.tokens, blank_id=self.blank_id,
             acoustic_scale=pruning.acoustic_scale, language_scale=pruning.language_scale, weights=weights,
@@ -241,6 +242,8 @@ class TransducerHead(Head):
         lengths: Int[Array, " B"],
         keys: UInt32[Array, "B 2"] | None,
         starts: Int[Array, "B T"] | None,
+        *,
+        num_devices: int,
     ) -> tuple[Float[Array, "K B T S"], Float[Array, "L B T U"]]:
         """Returns the log-probabilities of all arcs, computed in tiles.
 
@@ -250,6 +253,7 @@ class TransducerHead(Head):
             lengths: Number of frames of each row.
             keys: Data of the random key of each row for dropout. None: no dropout.
             starts: First label position that is kept at each frame. None: no pruning.
+            num_devices: Number of devices that the rows are spread over.
         """
         settings, arcs = self.settings, self.arcs
         kernel, bias = self.output_parameters()
@@ -279,9 +283,11 @@ class TransducerHead(Head):
 
         of_frames = {"frames": projected[0]} | ({} if starts is None else {"starts": starts})
         of_rows = {"predictions": projected[1], "labels": batch.tokens} | ({} if keys is None else {"keys": keys})
-        # Batches of evaluation may have any number of rows. Those of training are multiples (`HeadSettings.row_parts`).
-        num_splits = math.gcd(settings.split, len(lengths))
-        tile_frames = self._tile_frames(len(lengths) // num_splits, projected[0].shape[1], size)
+        # A part has equally many rows of each device, which keeps its rows. If `split` does not divide them, there are
+        # more parts, so that memory does not grow.
+        rows = len(lengths) // num_devices
+        num_splits = next(num for num in range(min(settings.split, rows), rows + 1) if rows % num == 0)
+        tile_frames = self._tile_frames(rows // num_splits, projected[0].shape[1], size)
         blank, label = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=num_splits)
         if starts is not None:
             width = batch.tokens.shape[1] + 1

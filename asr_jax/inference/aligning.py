@@ -17,6 +17,7 @@ from asr_jax.alignment.ctc_segment import FORCED, align_long
 from asr_jax.alignment.emissions import emissions_of
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.timed_tokens import TokenSequence
@@ -154,7 +155,7 @@ def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedUtteranc
     programs = _compiled(trained, data)
     model = trained.model
     writer = Writer(trained.tokenizer, times=model.frame_times(tap=model.heads[model.aligning].tap))
-    source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
+    source = BatchSource(data.index, data.plan, Layout.of(trained.mesh))
     with open_batches(source, stop=data.plan.batches_per_epoch, threads=2) as batches:
         for loaded in batches:
             batch = loaded.batch

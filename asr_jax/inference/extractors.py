@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int16
 
 from asr_jax.core.batch import OUTPUT, Batch, Frames
+from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.pytrees import digest_of
@@ -120,7 +121,7 @@ def _extractor(
     trained: Trained, function: Callable[[Any, Batch], Any], output_length: Callable[[Any], Any], *, what: str
 ) -> Extractor:
     program = jax.jit(function)
-    variables = jax.device_put(jax.device_get(trained.variables), jax.devices()[0])
+    variables = jax.device_put(jax.device_get(trained.variables), local_devices()[0])
     least = 1  # samples: encoders do not support batches without any frame
     while not trained.model.output_length(least):
         least *= 2

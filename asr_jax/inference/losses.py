@@ -49,7 +49,7 @@ class Losses:
         programs: Programs = TRACED,
     ) -> None:
         self.mesh, self.scales = mesh, scales
-        self._model = model.clone(sub_batches=1)  # micro-batches are needed only in training
+        self._model = model.clone(sub_batches=1, num_devices=mesh.size)  # micro-batches are needed only in training
         self._programs = ByShape("losses", self._sums, variables, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
@@ -119,7 +119,7 @@ def measure(
     found: list[tuple[Sums, Sums]] = []
     rejected, differing = list[Rejected](), list[Rejected]()
     utterances = 0
-    with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, losses.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             differing += loaded.differing

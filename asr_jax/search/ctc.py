@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from asr_jax.core.batch import Frames
+from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.timed_tokens import TimedTokens
@@ -158,7 +159,7 @@ class PrefixBeamSearch(HostStage):
         chosen = np.zeros(-(-len(lengths) // self._num_shares), np.int32)
         chosen[: len(rows)] = rows
         is_there = np.arange(len(chosen)) < len(rows)
-        values = jnp.take(jax.device_put(values, jax.local_devices()[0]), chosen, axis=0)
+        values = jnp.take(jax.device_put(values, local_devices()[0]), chosen, axis=0)
         return values, np.where(is_there, lengths[chosen], 0), range(len(rows))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from asr_jax.core.errors import RunError
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.names import counted
 from asr_jax.core.pytrees import Tree
@@ -142,9 +143,7 @@ class Validator:
         data = setup.validation
         if not data.plan.batches_per_epoch:  # all utterances are computed in windows
             return
-        source = BatchSource(
-            data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count()
-        )  # fmt: skip
+        source = BatchSource(data.index, data.plan, Layout.of(setup.mesh))
         found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
         recognition = Recognition(self._decoder.whole(self._decoder.finish(found)), [])
         shown = samples(data, recognition, tokenizer, setup.experiment.training.num_samples)

@@ -83,7 +83,7 @@ def planned(utterances, model):
     data = plan_training(
         utterances, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER,
         output_length=model.output_length, frames_needed=np.add,
-        front_end=model.front_end, seed=0, num_devices=1,
+        front_end=model.front_end, seed=0,
     )  # fmt: skip
     return BatchSource(data.index, data.plan)
 

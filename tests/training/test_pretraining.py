@@ -294,7 +294,7 @@ def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
     assert (row["labels"], row["rows"]) == (0, 8)
     assert planned.rejections.utterances == {}
     uneven = replace(run, model=replace(MODEL, sub_batches=3))
-    with pytest.raises(UserError, match=r"4 devices.* 3 parts.* 12"):
+    with pytest.raises(UserError, match=r"batch_multiple is 8,.* 3 parts"):
         plan.plan(uneven)
     for changes, message in (
         ({"model": replace(MODEL, heads={"pretrain": HEAD, "ctc": CTC()})}, "kind is none and model.heads.ctc learns"),

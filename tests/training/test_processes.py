@@ -122,7 +122,7 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
     shutil.copytree(alone, folder)
     (folder / "plan.json").unlink()
     (folder / "plan.json").mkdir()
-    jobs = two(manifests, folder)
+    jobs = two(manifests, folder, "--resume.allow", "devices")
     try:
         main, other = ("".join(job.communicate(timeout=120)) for job in jobs)
     finally:
@@ -201,6 +201,20 @@ def test_two_processes_agree_with_one(manifests, alone, tmp_path):
         parts = first[position], second[position]
         assert [*parts[0][0], *parts[1][0]] == rows
         assert [*parts[0][1], *parts[1][1]] == lengths
+
+
+@pytest.mark.slow
+def test_a_run_of_one_process_goes_on_in_two_from_a_checkpoint(manifests, alone, tmp_path):
+    shutil.copytree(alone, tmp_path / "whole")
+    checkpoint = tmp_path / "whole" / "checkpoints" / "10"
+    outputs = finish(*two(manifests, checkpoint, "--resume.allow", "devices"))
+    assert "devices: 1 × cpu before, 2 × cpu in 2 processes now" in " ".join(outputs[0].split())
+    np.testing.assert_allclose(losses(tmp_path / "whole-2"), losses(alone)[5:], rtol=1e-5)
+    whole = batches(alone.with_name("alone-0"))
+    first, second = (batches(checkpoint.with_name(f"10-{number}")) for number in range(2))
+    assert {position: first[position][0] + second[position][0] for position in first} == {
+        position: rows for position, (rows, _) in whole.items() if position >= 20
+    }
 
 
 @pytest.mark.slow

@@ -45,7 +45,6 @@ def planned(labels: dict[str, list[int]]) -> PlannedData:
         frames_needed=np.add,
         front_end=KaldiFbank(),
         seed=0,
-        num_devices=1,
     )
 
 

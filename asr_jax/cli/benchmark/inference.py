@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_experiment
-from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, load, parted, use_device
+from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, load, parted
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.options import MAY_BE_EMPTY, asks_for_help, parse_known, print_help
@@ -85,7 +85,6 @@ def main(arguments: Sequence[str]) -> None:
         return
     others, flags = parted(given)
     options, rest = parse_known(InferenceOptions, others, prog=PROG)
-    use_device(options.device)
     _check(options, run, rest)
     experiment = None if run else parse_experiment([*rest, *flags], prog=PROG)
     if options.json:

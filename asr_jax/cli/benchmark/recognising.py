@@ -10,6 +10,7 @@ import numpy as np
 
 from asr_jax.cli.benchmark.systems import System
 from asr_jax.core.batch import Batch, Encoded
+from asr_jax.core.devices import local_devices
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.inference.decoder import HeadSearch, without_labels
@@ -173,7 +174,7 @@ def recognise_set(
 
 def _on_device(batch: Batch) -> Batch:
     """Copies a batch without its labels to the device, and waits for the copy."""
-    copied: Batch = jax.block_until_ready(jax.device_put(without_labels(batch), jax.devices()[0]))
+    copied: Batch = jax.block_until_ready(jax.device_put(without_labels(batch), local_devices()[0]))
     return copied
 
 

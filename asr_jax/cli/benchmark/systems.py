@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from asr_jax.config import Experiment
+from asr_jax.core.devices import devices, local_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import Precision
@@ -75,7 +76,8 @@ def system_of_run(trained: Trained, decoding: Decoding) -> System:
     """System of a trained run, with a decoding."""
     return System(
         str(trained.folder), trained.experiment.with_decoding(decoding), trained.model, trained.tokenizer,
-        jax.device_put(trained.variables, jax.devices()[0]), f"checkpoint {trained.updates}, {trained.weights} weights",
+        jax.device_put(trained.variables, local_devices()[0]),
+        f"checkpoint {trained.updates}, {trained.weights} weights",
     )  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def tokenizer_without_data(settings: TokenizerSettings, vocabulary: int | None) 
 def machine() -> dict[str, Any]:
     """Description of the machine: devices, CPU cores, versions of libraries, and the current load average."""
     return {
-        "device": jax.devices()[0].device_kind, "num_devices": jax.device_count(), "cores": os.cpu_count(),
+        "device": devices()[0].device_kind, "num_devices": len(devices()), "cores": os.cpu_count(),
         "jax": jax.__version__, "python": platform.python_version(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }  # fmt: skip
@@ -142,7 +144,7 @@ def described(figures: dict[str, Any]) -> str:
 
 def peak_bytes() -> int | None:
     """Peak memory of any device in this process in bytes; None if the devices do not report it."""
-    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
+    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in local_devices()]
     return max(peaks) or None
 
 

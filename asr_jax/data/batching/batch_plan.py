@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float64, Int, Int32
 
+from asr_jax.core.layout import Layout
 from asr_jax.data.batching.buckets import Bucket, assign, perturbed_lengths, slowest
 from asr_jax.data.batching.mixing import Stratum, num_drawn, strata
 
@@ -231,25 +232,16 @@ class BatchPlan:
         self.__dict__ |= state | {"_lock": threading.Lock()}
 
 
-def local_rows(planned: PlannedBatch, process_index: int, num_processes: int) -> PlannedBatch:
-    """Contiguous share of a batch's rows that one process loads.
-
-    Args:
-        planned: Global batch.
-        process_index: Index of the process, from 0.
-        num_processes: Number of processes.
-
-    Raises:
-        ValueError: If the rows cannot be split evenly.
-    """
-    if len(planned.rows) % num_processes:
-        raise ValueError(
-            f"{len(planned.rows)} rows cannot be split over {num_processes} processes: "
-            f"expected a multiple of {num_processes}"
-        )
-    size = len(planned.rows) // num_processes
-    share = slice(process_index * size, (process_index + 1) * size)
-    return replace(planned, rows=planned.rows[share], speeds=planned.speeds[share], places=planned.places[share])
+def local_rows(planned: PlannedBatch, layout: Layout) -> PlannedBatch:
+    """Returns the rows of a batch that one process loads, with padding rows, in the order of `Layout.places`."""
+    row_of = layout.places(len(planned.rows))
+    is_row = row_of >= 0
+    return replace(
+        planned,
+        rows=np.where(is_row, planned.rows[row_of], -1).astype(np.int32),
+        speeds=np.where(is_row, planned.speeds[row_of], 1.0),
+        places=np.where(is_row, planned.places[row_of], 0.0),
+    )
 
 
 def _mean_lengths(entry_lengths: np.ndarray, strata: Sequence[Sequence[Stratum]]) -> Float64[np.ndarray, " K"]:

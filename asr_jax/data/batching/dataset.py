@@ -243,7 +243,6 @@ def plan_training(
     frames_needed: FramesNeeded,
     front_end: FrontEnd,
     seed: int,
-    num_devices: int,
     row_parts: int = 1,
 ) -> PlannedData:
     """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
@@ -256,7 +255,6 @@ def plan_training(
         frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
         front_end: Front-end of the model.
         seed: Seed of the batch plan.
-        num_devices: Number of devices that a batch is split over.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
 
     Raises:
@@ -294,7 +292,7 @@ def plan_training(
     sources, shares = _mixed(index, data)
     buckets = make_buckets(
         index.lengths, num_labels, data.buckets, scale=scale, speeds=slowest(data.speeds, data.speed_jitter),
-        num_devices=num_devices, row_parts=row_parts,
+        row_parts=row_parts,
         shares=None if sources is None or shares is None else shares[sources],
     )  # fmt: skip
     plan = BatchPlan(

@@ -17,6 +17,7 @@ from jaxtyping import Float32, Int16
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
+from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.index import Index
@@ -52,12 +53,14 @@ class Plan(Protocol):
 
 
 class BatchSource:
-    """Loads batches of a plan: `source[position]` returns this process's rows of the batch at that position."""
+    """Loads batches of a plan: `source[position]` returns the rows of the batch at that position.
 
-    def __init__(self, index: Index, plan: Plan, *, process_index: int = 0, num_processes: int = 1) -> None:
+    With a layout, these are the rows of this process, part by part, with padding rows.
+    """
+
+    def __init__(self, index: Index, plan: Plan, layout: Layout | None = None) -> None:
         self.plan = plan
-        self.process_index = process_index
-        self.num_processes = num_processes
+        self.layout = layout or Layout()
         self._index = index  # pickled as file names: worker processes map the columns again
 
     def __len__(self) -> int:
@@ -65,7 +68,7 @@ class BatchSource:
         return 1 << 62
 
     def __getitem__(self, position: int) -> LoadedBatch:
-        planned = local_rows(self.plan[position], self.process_index, self.num_processes)
+        planned = local_rows(self.plan[position], self.layout)
         bucket = self.plan.buckets[planned.bucket]
         num_rows = len(planned.rows)
         utterances, scale = self._index.utterances, self._index.scale

@@ -164,7 +164,7 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
     capsys.readouterr()
     command.main(
         ["inference", str(tmp_path / "run" / "checkpoints" / "1"), "--precision", "bf16", "--batch-sizes", "--data",
-         manifest, "--batch-seconds", "2", "--no-published", "--live", "--device", "cpu", "--decoding.kind", "beam",
+         manifest, "--batch-seconds", "2", "--no-published", "--live", "--decoding.kind", "beam",
          "--decoding.search.beam-width", "3", "--json", str(tmp_path / "figures.json")]
     )  # fmt: skip
     output, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text())
