@@ -31,14 +31,22 @@ from asr_jax.config import (
     save_experiment,
 )  # fmt: skip
 from asr_jax.core import devices
-from asr_jax.core.batch import Batch
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch, replicate
 from asr_jax.core.native import move_native_log
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
-from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, NATIVE, REJECTED, TENSORBOARD, TOKENIZER
-from asr_jax.data.batching.buckets import Bucket
+from asr_jax.core.run_folder import (
+    CHECKPOINTS,
+    CURVES,
+    EVENTS,
+    EXPERIMENT,
+    NATIVE,
+    REJECTED,
+    SMOKE,
+    TENSORBOARD,
+    TOKENIZER,
+)  # fmt: skip
 from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.removals import share_removed
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
@@ -60,7 +68,7 @@ from asr_jax.training.beginning import (
     lower_beginning,
     training_from,
 )  # fmt: skip
-from asr_jax.training.compile import CompiledSteps, compile_steps
+from asr_jax.training.compile import CompiledSteps, Part, compile_steps
 from asr_jax.training.initial_weights import Given, read_initial_weights
 from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
@@ -313,7 +321,7 @@ def _train(
     source = BatchSource(setup.train.index, plan, setup.layout)
     unread = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
-    timed, accumulated = reporter.throughput.timed, steps.begin(state)
+    timed = reporter.throughput.timed
     signals.wait_for_save()
     with ExitStack() as stack:
         stack.enter_context(profile := Profile(training.profile, setup.folder, log))
@@ -355,11 +363,9 @@ def _train(
                 reporter.announce(update, group)
             with timed("host"):
                 parts = [part for loaded in group for part in _parts(setup, loaded)]
-                each = [steps.denominators[shape](batch, state.key, state.updates) for _, shape, batch in parts]
-                denominators = steps.add_denominators(each + [steps.no_denominators] * (setup.most_parts - len(each)))
-                for number, shape, batch in parts:
-                    accumulated = steps.accumulate[shape](state, accumulated, batch, denominators, number)
-                state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+                accumulated = steps.accumulate(state, parts)
+                state, average, report = steps.apply_update(state, average, accumulated)
+                del accumulated  # otherwise its memory would still be in use during the next gradient
             update += 1
             unread.add(group)
             reporter.add(report, group)
@@ -372,12 +378,12 @@ def _train(
     return _ended(setup, log, state, ends=ends, update=update, summary=summary)
 
 
-def _parts(setup: Setup, loaded: LoadedBatch) -> list[tuple[np.int32, Bucket, Batch]]:
-    """Returns the parts of a batch on the devices, each with the batch's position in the plan and the part's shape."""
+def _parts(setup: Setup, loaded: LoadedBatch) -> list[Part]:
+    """Returns the parts of a batch on the devices, each with its shape and the batch's position in the plan."""
     plan = setup.train.plan
     number = plan[loaded.position].bucket
     parts = setup.layout.parts(loaded.batch, plan.buckets[number].batch_size)
-    return [(np.int32(loaded.position), setup.shapes[number], global_batch(part, setup.mesh)) for part in parts]
+    return [(setup.shapes[number], global_batch(part, setup.mesh), np.int32(loaded.position)) for part in parts]
 
 
 def _ended(
@@ -495,8 +501,9 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
         log.write("warning", detector="audio", message=message)
     for message in setup.overlap.lines():
         log.write("warning", detector="overlap", message=message)
-    for message in short_run(setup.experiment.optim.schedule, setup.length):
-        log.write("warning", detector="warm-up", message=message)
+    if not (setup.folder / SMOKE).is_file():  # smoke runs end before any warm-up
+        for message in short_run(setup.experiment.optim.schedule, setup.length):
+            log.write("warning", detector="warm-up", message=message)
     if rejections.utterances and changed is None:
         log.write(
             "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,

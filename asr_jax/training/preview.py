@@ -99,12 +99,11 @@ def dry_run(experiment: Experiment) -> None:
         found: dict[str, Any] = {}
         if position is not None:
             first = setup.layout.parts(source[position].batch, plan.buckets[number].batch_size)[0]
-            batch = global_batch(first, setup.mesh)
-            denominators = steps.denominators[shape](batch, state.key, state.updates)
-            accumulated = steps.accumulate[shape](state, steps.begin(state), batch, denominators, np.int32(position))
-            loss = total_loss(jax.device_get(accumulated.sums), jax.device_get(denominators), setup.recipe.scales)
-            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(accumulated.grads))]
-            found = {"loss": float(loss), "gradient_norm": float(np.sqrt(sum(norms)))}
+            of_batch = steps.accumulate(state, [(shape, global_batch(first, setup.mesh), np.int32(position))])
+            sums = jax.device_get(of_batch.sums)
+            loss = total_loss(sums, {name: sums[name].weight for name in steps.loss_terms}, setup.recipe.scales)
+            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(of_batch.grads))]
+            found = {"loss": float(loss), "gradient_norm": float(of_batch.factor) * float(np.sqrt(sum(norms)))}
         rows.append(_shown(row) | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")

@@ -63,21 +63,15 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
         read_ms = _median_ms(source.__getitem__, position)
         first = setup.layout.parts(source[position].batch, setup.train.plan.buckets[k].batch_size)[0]
         batch = global_batch(first, setup.mesh)
-        denominators = steps.denominators[bucket](batch, state.key, state.updates)
         features_ms = _median_ms(jitted, state.params, batch, "features")
         forward_ms = _median_ms(jitted, state.params, batch, "loss")
-        zeros = steps.begin(state)
+        parts = [(bucket, batch, np.int32(0))]
+        both_ms = _median_ms(steps.accumulate, state, parts)
+        accumulated = steps.accumulate(state, parts)
 
-        def both(batch: Any = batch, denominators: Any = denominators, bucket: Any = bucket) -> Any:
-            nonlocal zeros
-            zeros = steps.accumulate[bucket](state, zeros, batch, denominators, np.int32(0))
-            return zeros
-
-        both_ms = _median_ms(both)
-
-        def update() -> Any:
-            nonlocal state, average, zeros
-            state, average, zeros, report = steps.apply_update(state, average, zeros)
+        def update(accumulated: Any = accumulated) -> Any:
+            nonlocal state, average
+            state, average, report = steps.apply_update(state, average, accumulated)
             return report
 
         update_ms = _median_ms(update)

@@ -191,18 +191,12 @@ def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict
     )
     state, average = initial_training(beginning.compile(), mesh)
     state = state.replace(updates=jax.device_put(jnp.int32(SETTLED), replicated(mesh)))
-    accumulated, number = steps.begin(state), itertools.count()
+    number = itertools.count()
 
     def update(group: Group) -> Any:
-        nonlocal state, average, accumulated
-        shards = [(bucket, global_batch(batch, mesh)) for bucket, batch in group]
-        placed = [(np.int32(next(number)), bucket, batch) for bucket, batch in shards]
-        denominators = steps.add_denominators(
-            [steps.denominators[bucket](batch, state.key, state.updates) for _, bucket, batch in placed]
-        )
-        for position, bucket, batch in placed:
-            accumulated = steps.accumulate[bucket](state, accumulated, batch, denominators, position)
-        state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+        nonlocal state, average
+        parts = [(bucket, global_batch(batch, mesh), np.int32(next(number))) for bucket, batch in group]
+        state, average, report = steps.apply_update(state, average, steps.accumulate(state, parts))
         return report
 
     return update, steps.table

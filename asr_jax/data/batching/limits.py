@@ -16,6 +16,9 @@ from asr_jax.data.batching.edges import least_padding
 MAX_SHAPES = 4
 """Maximum number of shapes of a set. A program is compiled for each. On lengths like those of LibriSpeech's test sets,
 3 shapes have 34 % of padding, 4 have 27 % and 8 have 14 %."""
+PROGRAM_S = 200.0
+"""Padding in seconds that a further shape must save at least. Its program takes as long to compile as a model of 1 M
+parameters takes to recognise 1,500 s on the same CPU."""
 COARSE, FINE = 2, 8
 """Lengths of rows per octave: for sets of a few batches, whose shapes should be those of other small sets, and for
 larger sets, whose padding takes more time than a compilation. A row of at least LEAST_S is at most 1.5 or 1.125 times
@@ -71,8 +74,8 @@ def shapes_of(
 ) -> tuple[Bucket, ...]:
     """Chooses batch shapes without labels for a set.
 
-    A further shape is chosen if it saves at least a batch of padding. Lengths of rows and numbers of rows are of a grid
-    that does not depend on the set, so that the compiled programs of one set can be used for others.
+    A further shape is chosen if it saves at least a batch and `PROGRAM_S` of padding. Lengths of rows and numbers of
+    rows are of a grid that does not depend on the set, so that the compiled programs of one set can be used for others.
 
     Args:
         lengths: Length of each utterance that is computed at once, in units of `scale` [R].
@@ -90,7 +93,7 @@ def shapes_of(
     edges = least_padding(rounded, 1)
     for num in range(2, MAX_SHAPES + 1):
         more = least_padding(rounded, num)
-        if _padded(rounded, edges) - _padded(rounded, more) < limits.seconds * scale.per_s:
+        if _padded(rounded, edges) - _padded(rounded, more) < max(limits.seconds, PROGRAM_S) * scale.per_s:
             break
         edges = more
     number_of = np.bincount(np.searchsorted(edges, rounded), minlength=len(edges))

@@ -38,6 +38,11 @@ def test_a_further_shape_saves_a_batch_at_least() -> None:
     assert len(shapes(3.0, 4.0, 8.0)) == 1
 
 
+@pytest.mark.parametrize(("num", "expected"), [(6, 1), (7, 2)])
+def test_a_further_shape_saves_as_much_as_its_program_costs(num: int, expected: int) -> None:
+    assert len(shapes(*[2.0] * num, 28.0)) == expected, f"{num} × 30 s of padding"
+
+
 def test_a_large_set_has_four_shapes_with_little_padding() -> None:
     lengths = np.clip(np.random.default_rng(0).gamma(3.0, 2.5, 3000), 1, 35)  # as LibriSpeech's test sets
     found = shapes(*lengths)
@@ -81,7 +86,7 @@ def test_lengths_end_at_the_longest_audio_that_is_computed_at_once() -> None:
 
 def test_room_for_labels() -> None:
     lengths, num_labels = np.array([10, 20, 90]), np.array([0, 9, 130])
-    buckets = shapes_of(np.array([8000, 8000 * 8]), BatchLimits(1.0), scale=SCALE, num_devices=1)
+    buckets = shapes_of(np.array([8000] * 60 + [8000 * 8]), BatchLimits(1.0), scale=SCALE, num_devices=1)
     assert len(buckets) == 2
     room = [bucket.num_tokens for bucket in with_labels(buckets, lengths * 700, num_labels)]
     assert room == [8, 160]
