@@ -1,7 +1,7 @@
 """Rows that are parts of utterances: crops of training, whose place changes in every epoch, and pieces of evaluation.
 
-Both divide an utterance into consecutive stretches of almost equal length. A piece is a whole stretch; a crop is a part
-of one, at a random place. Only utterances without labels can be divided.
+Both divide an utterance into stretches of almost equal length. A piece is a whole stretch; a crop is a part of one at
+a random place. Only utterances without labels can be divided.
 """
 
 from dataclasses import replace
@@ -13,15 +13,18 @@ from asr_jax.data.batching.index import WHOLE, Index, Stretches
 
 
 def cropped(index: Index, longest: int) -> Index:
-    """Divides utterances into stretches of at least `longest`, with a row for each, of which an epoch has a crop.
+    """Divides utterances into stretches with a row for each, of which an epoch has a crop.
 
-    An utterance that is less than twice as long as a crop has one row.
+    An utterance has as many stretches as crops fit it side by side. Each overlaps the next by the length of a crop, so
+    that the beginnings of crops are anywhere in the utterance: with consecutive stretches, the crops of a long
+    utterance would hardly move.
 
     Args:
         index: Index of whole utterances without labels.
         longest: Length of a crop in units of the index.
     """
-    divided = _divided(index, np.maximum(index.lengths // longest, 1), is_part=index.lengths > longest)
+    numbers, is_part = np.maximum(index.lengths // longest, 1), index.lengths > longest
+    divided = _divided(index, numbers, is_part=is_part, overlap=longest)
     return replace(divided, lengths=np.minimum(divided.lengths, longest))
 
 
@@ -70,14 +73,18 @@ def longer_than(seconds: float, num: int, index: Index) -> str:
     return f"{num:,} of {counted(index.num_utterances, 'utterance')} {verb} longer than {seconds:g} s"
 
 
-def _divided(index: Index, numbers: np.ndarray, *, is_part: np.ndarray) -> Index:
-    """Index with `numbers` rows for each utterance, whose lengths are those of their stretches."""
+def _divided(index: Index, numbers: np.ndarray, *, is_part: np.ndarray, overlap: int = 0) -> Index:
+    """Index with `numbers` rows for each utterance, whose lengths are those of their stretches.
+
+    A stretch overlaps the next one by `overlap`. Rows that are no part are whole utterances.
+    """
     if not is_part.any():
         return index
     rows = np.repeat(np.arange(len(index)), numbers)
     number = np.arange(len(rows)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
     whole, of_row = index.lengths[rows].astype(np.int64), numbers[rows].astype(np.int64)
-    begins, ends = whole * number // of_row, whole * (number + 1) // of_row
+    more = np.where(is_part[rows], overlap, 0)
+    begins, ends = (whole - more) * number // of_row, (whole - more) * (number + 1) // of_row + more
     lengths = (ends - begins).astype(np.int32)
     stretches = Stretches(np.where(is_part[rows], begins, WHOLE), lengths)
     return replace(index.select(rows), lengths=lengths, stretches=stretches)

@@ -45,9 +45,9 @@ class Data:
     filters: Filters = field(default_factory=Filters)
     """Limits that training utterances must satisfy."""
     crop_s: float = 0.0
-    """Length of crops in seconds, for audio without texts. Longer utterances are divided into stretches of at least
-    this length; an epoch has a crop of each stretch, at a random place that depends on seed and epoch. 0: utterances
-    are not cropped. fairseq's max_sample_size is in samples, and its epochs have one crop of each utterance."""
+    """Length of crops in seconds, for audio without texts. Of a longer utterance, an epoch has as many crops as fit it
+    side by side, at random places in equal parts of it, which depend on seed and epoch. 0: utterances are not cropped.
+    fairseq's max_sample_size is in samples, and its epochs have one crop of each utterance."""
     max_removed_share: float = 0.005
     """Maximum share of a set's characters that the normaliser and the vocabulary may remove or replace by others.
     Letters, marks, digits and symbols count, punctuation does not. If the share is larger, training stops before it

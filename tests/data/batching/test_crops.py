@@ -46,7 +46,7 @@ def parts_of(data: PlannedData, epoch: int) -> dict[int, tuple[int, int] | None]
     return found
 
 
-def test_an_epoch_has_a_crop_of_each_stretch_and_batches_are_as_long_as_crops() -> None:
+def test_crops_begin_in_equal_parts_and_batches_are_as_long_as_crops() -> None:
     data = planned(made())
     assert [entry.id for entry in data.rejections.entries] == ["u3"], "the lower limit still applies"
     assert len(data.index) == 1 + 1 + 3600
@@ -59,7 +59,10 @@ def test_an_epoch_has_a_crop_of_each_stretch_and_batches_are_as_long_as_crops() 
     assert 0 < parts[1][0] < 8000
     for row in range(2, 3602):
         begin, end = parts[row] or (0, 0)
-        assert (end - begin, begin // RATE) == (RATE, row - 2)
+        assert (end - begin, int(begin * 3600 / 3599 / RATE)) == (RATE, row - 2)
+    after = parts_of(data, 1)
+    moved = [abs((parts[row] or (0,))[0] - (after[row] or (0,))[0]) for row in range(2, 3602)]
+    assert 0.3 * RATE < np.mean(moved) < 0.37 * RATE, "two uniform places in a second differ by a third on average"
 
 
 def test_places_change_with_the_epoch_and_depend_on_nothing_but_seed_epoch_and_row() -> None:
