@@ -167,19 +167,9 @@ def smoke_runs() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        steps,
-        remat,
-        hourglass,
-        inference,
-        training,
-        smoke_runs,
-        front_ends,
-        data,
-        searches,
-        scoring,
-        fine_tuning,
+        steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, scoring, fine_tuning
     )
-}
+}  # fmt: skip
 
 
 def written(page: str) -> str:

@@ -42,7 +42,7 @@ class AverageOptions:
     weights: Literal["ema", "live"] = "ema"
     """Weights of each checkpoint: the exponential moving average (ema) or the live parameters."""
     names: Annotated[str, arg(metavar="SYSTEM")] = "ours"
-    """Naming of the weights: ours, icefall, nemo, huggingface, deeplearningexamples, fairseq or keras."""
+    """Naming of the weights: ours, icefall, nemo, huggingface, deeplearningexamples, fairseq, caiman or keras."""
     like: Annotated[Path | None, arg(metavar="ORIGINAL.nemo")] = None
     """The .nemo file from which everything except the weights is copied."""
 

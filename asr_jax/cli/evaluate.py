@@ -153,6 +153,11 @@ def evaluate_run(
     Returns:
         A description of the weights and the counts of each set, as in the JSON file.
     """
+    if options.log_probs and not trained.experiment.model.heads[head].aligns:
+        raise UserError(
+            f"--log-probs: the head {head} of {trained.folder} has no log-probabilities of frames; expected a CTC head "
+            "(--head NAME)"
+        )
     decoder = trained.decoder(decoding, head=head, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
     log_probs = None
     if options.log_probs:

@@ -36,7 +36,7 @@ ONLY_TRAINED_WITH = r"params/encoder/mask"
 """Path of the vector of masked frames, which some published models lack because only training uses it."""
 IMPORTED = "imported"
 """Folder of imported models in the user's cache."""
-VERSION = 1
+VERSION = 2
 """Version of the folders of imported models. With another version, models in the cache are imported again."""
 
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import jax
-
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import on_main
@@ -62,10 +60,10 @@ def smoke_of(experiment: Experiment) -> Experiment:
     """
     if experiment.dry_run:
         raise UserError("--smoke trains and --dry-run does not: expected one of them")
-    data, num_devices = experiment.data, jax.device_count()
+    data = experiment.data
     buckets = replace(
         data.buckets, num=1, num_by_labels=1, edges_s=(), batch_seconds=min(data.buckets.batch_seconds, BATCH_SECONDS),
-        budget=0.0, unit="", batch_multiple=num_devices, max_batch=max(data.buckets.max_batch, num_devices),
+        budget=0.0, unit="", batch_multiple=1,
     )  # fmt: skip
     training = replace(
         experiment.training, num_updates=NUM_UPDATES, num_epochs=0.0, epochs_this_job=0.0, max_hours=0.0, patience=0,

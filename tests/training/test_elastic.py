@@ -12,6 +12,8 @@ from asr_jax.core import devices, meshes
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
+from asr_jax.heads.transducer import Transducer
+from asr_jax.nn.prediction import LSTMPrediction
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
@@ -194,6 +196,29 @@ def test_checkpoints_that_cannot_begin_a_run_are_refused(manifests, unbroken, on
     run = experiment(manifests, whole / "checkpoints" / str(changes.pop("number", 10)))
     with pytest.raises(UserError, match=message):
         train(replace(run, **changes))
+
+
+@pytest.mark.slow
+def test_a_transducer_has_equal_updates_on_any_devices_in_parts_of_batches_and_of_the_joint_network(
+    manifests, tmp_path, on
+):
+    """Losses and norms of gradients of five updates with dropout on."""
+    head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+    found = {}
+    for number, split, of_joint in ((1, 1, 1), (1, 2, 2), (2, 1, 2), (4, 1, 4), (4, 2, 2)):
+        on(number)
+        name, model = f"{number}-{split}-{of_joint}", toy_model(dropout=0.2)
+        run = experiment(
+            manifests, tmp_path / name, num_updates=5, split=split,
+            model=replace(model, heads={"transducer": replace(head, split=of_joint)}),
+        )  # fmt: skip
+        buckets = replace(run.data.buckets, batch_multiple=4)  # batches are the same with all splits
+        train(replace(run, data=replace(run.data, buckets=buckets)))
+        steps = events(tmp_path / name, "train_step")
+        found[name] = [(each["losses"]["total"], each["gradient_norm"]) for each in steps]
+    assert len(found["1-1-1"]) == 5
+    for name, others in found.items():
+        np.testing.assert_allclose(others, found["1-1-1"], rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
