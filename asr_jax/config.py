@@ -21,6 +21,7 @@ from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data
 from asr_jax.metrics.measure import ALL
 from asr_jax.models.base import EncoderSettings, Model
+from asr_jax.nn.state_passing import StatePassing
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
@@ -51,6 +52,8 @@ class Training:
     """Number of parts of equal numbers of rows in which each batch is computed, one after another, to use less memory.
     Utterances, random numbers and losses of an update do not depend on it. Exceptions are layers that use statistics of
     all rows of a part: batch norm, Zipformer's regularisers, masks of equal counts, and the quantiser's diversity."""
+    pass_states: StatePassing = StatePassing()
+    """Random state passing between batches, for models with LSTMs (rsp_seq_len_freq in CAIMAN-ASR)."""
     epoch_end: Literal["carried", "flushed", "dropped"] = "carried"
     """Treatment of the last batches of an epoch if fewer than `accumulate` remain. carried: they are part of the next
     epoch's first update. flushed: they form a smaller update. dropped: they are not used."""

@@ -15,8 +15,7 @@ Memory    --model.heads.transducer.split S (batch_split_factor) and --training.a
           The logits exist for a few frames at a time, so that the vocabulary has little influence on memory.
 Differs   Each utterance is normalised by its own statistics until `front_end` has statistics of the data set
           (python -m asr_jax.feature_statistics), which streaming needs. Noise is added only if it is set. Texts are
-          always segmented in the best way: CAIMAN-ASR samples 5 % of the segmentations. No state is passed between
-          batches.
+          always segmented in the best way: CAIMAN-ASR samples 5 % of the segmentations.
 """
 
 from asr_jax.audio.presets import rnnt
@@ -29,6 +28,7 @@ from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.state_passing import StatePassing
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, LAMB
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -68,5 +68,6 @@ def experiment() -> Experiment:
         ),
         training=Training(
             num_updates=100_000, accumulate=8, precision="bf16", ema=EMA(0.999), validate_every=1000, save_minutes=30.0,
+            pass_states=StatePassing((99.0, 0.0, 1.0), after=52_272),  # warm-up, hold and three half-lives
         ),
     )  # fmt: skip

@@ -100,7 +100,7 @@ class LSTMEncoderModule(Encoder):
             settings.dim, num_layers, settings.dropout, settings.forget_bias, settings.weight_scale,
             settings.batch_norm, self.dtype, name=name,
         )  # fmt: skip
-        return module(x, lengths, step=step)[0]
+        return module(x, lengths, step=step, passed_after=lengths)[0]
 
     def output_length(self, num_frames: Any) -> Any:
         return -(-num_frames // self.settings.stack)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from asr_jax.nn.linear import uniform
 from asr_jax.nn.normalization import BatchNorm
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.state_passing import PASSED
 from asr_jax.nn.stochastic import Dropout
 
 
@@ -137,19 +138,32 @@ class LSTM(nn.Module):
         state: LSTMState | None = None,
         *,
         step: Step,
+        passed_after: Int[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B T H"], LSTMState]:
         """Computes all layers.
+
+        In training with the collection `passed` (`nn.state_passing`), the initial states are those in the collection,
+        and the states after `passed_after` frames replace them.
 
         Args:
             x: Input frames.
             lengths: Number of valid frames of each row, for the statistics of batch normalisation. None: all frames.
             state: State before the first frame. None: zeros.
             step: Number of updates while training; None in evaluation.
+            passed_after: Number of frames of each row after which its state is passed on; 0: the initial state is.
+                None: no states are passed.
 
         Returns:
             Output frames, and the states after each frame, `[L B T H]`, for `state_at`.
         """
         zeros = jnp.zeros((len(x), self.dim), self.dtype)
+        passes = step is not None and passed_after is not None and self.is_mutable_collection(PASSED)
+        if passes:
+            if self.batch_norm:
+                raise ValueError("training.pass_states is set and batch_norm is True: expected one of them only")
+            of_rows = jnp.zeros((len(x), self.num_layers, self.dim), self.dtype)
+            passed = self.variable(PASSED, "state", lambda: LSTMState(of_rows, of_rows))
+            state = LSTMState(*(values.swapaxes(0, 1) for values in passed.value))
         hiddens, cells = [], []
         x = x.astype(self.dtype)
         for number in range(self.num_layers):
@@ -163,7 +177,15 @@ class LSTM(nn.Module):
                 counted = jnp.full(len(x), x.shape[1]) if lengths is None else lengths
                 x = BatchNorm(name=f"norm_{number}")(x, counted, use_running=step is None).astype(self.dtype)
             x = Dropout(self.dropout)(x, step=step)
-        return x, LSTMState(jnp.stack(hiddens), jnp.stack(cells))
+        states = LSTMState(jnp.stack(hiddens), jnp.stack(cells))
+        if passes:
+            assert passed_after is not None
+            assert state is not None
+            kept = passed_after[None, :, None] > 0
+            last = state_at(states, passed_after)
+            after = [jnp.where(kept, new, old).swapaxes(0, 1) for new, old in zip(last, state, strict=True)]
+            passed.value = LSTMState(*after)
+        return x, states
 
 
 class LSTMLayer(nn.Module):

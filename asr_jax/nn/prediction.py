@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from asr_jax.core.errors import check_numbers
 from asr_jax.nn.lstm import LSTM, LSTMState
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.state_passing import PASSED
 from asr_jax.nn.stochastic import Regulariser
 
 BALANCED: dict[str, Any] = {"min_positive": 0.0, "max_positive": 1.0, "min_abs": 0.5, "max_abs": 1.0, "chance": 0.05}
@@ -106,8 +107,15 @@ class LSTMPredictionModule(Prediction):
         )  # fmt: skip
 
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
-        embedded = jnp.pad(self._embedded(labels), ((0, 0), (1, 0), (0, 0)))
-        return self.lstm(embedded, lengths + 1, step=step)[0]
+        first = jnp.zeros((len(labels), 1, self.settings.dim), self.dtype)
+        if step is not None and self.is_mutable_collection(PASSED):
+            # The last label and the state before it continue a sequence of labels. Labels are stored plus 1; 0: none.
+            before = self.get_variable(PASSED, "label", jnp.zeros(len(labels), jnp.int32))
+            first = jnp.where(before[:, None, None] > 0, self._embedded(jnp.maximum(before - 1, 0)[:, None]), first)
+            last = jnp.take_along_axis(labels, jnp.maximum(lengths - 1, 0)[:, None], axis=1)[:, 0]
+            self.put_variable(PASSED, "label", jnp.where(lengths > 0, last + 1, before).astype(jnp.int32))
+        embedded = jnp.concatenate([first, self._embedded(labels)], axis=1)
+        return self.lstm(embedded, lengths + 1, step=step, passed_after=lengths)[0]
 
     def start(self, num_rows: int) -> Any:
         shape = (self.settings.num_layers, num_rows, self.settings.dim)

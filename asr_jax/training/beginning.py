@@ -9,11 +9,13 @@ from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
 from asr_jax.core import draws
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, replicate, replicated
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
-from asr_jax.core.random_streams import GENERATOR
+from asr_jax.core.random_streams import GENERATOR, STREAMS
 from asr_jax.inference.model import example_batch
+from asr_jax.nn.state_passing import PASSED, Passed, check_passes, no_states
 from asr_jax.optim.loss_scale import Scaling, no_scaling
 from asr_jax.training.state import TrainState
 from asr_jax.training.step import Recipe
@@ -65,10 +67,30 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
         updates=jnp.zeros((), jnp.int32),
         params=params,
         batch_stats=batch_stats,
+        passed=_fresh_states(recipe) if recipe.passing.is_on else {},
         opt_state=recipe.updater.init(recipe.split(params)[0]),
         scaling=fresh_scaling(recipe),
         key=jax.random.key_data(jax.random.key(seed, impl=GENERATOR)),
     )
+
+
+def _fresh_states(recipe: Recipe) -> Passed:
+    """Returns the passed states before the first batch.
+
+    Raises:
+        UserError: If the model passes no states on, or if utterances have several views.
+    """
+    if recipe.model.views > 1:
+        raise UserError(f"training.pass_states is set and model.views is {recipe.model.views}: expected one of them")
+
+    def states() -> Tree:
+        streams = dict.fromkeys(("params", *STREAMS), jax.random.key(0))
+        batch, step = example_batch(recipe.model), jnp.zeros((), jnp.int32)
+        return recipe.model.init(streams, batch, step=step, mutable=True).get(PASSED, {})
+
+    shapes = jax.eval_shape(states)
+    check_passes(shapes)
+    return no_states(shapes, recipe.most_rows)
 
 
 def fresh_scaling(recipe: Recipe) -> Scaling:

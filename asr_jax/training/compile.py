@@ -75,12 +75,12 @@ class CompiledSteps:
         """
         bucket, batch, position = parts[0]
         if self.of_several is None:
-            only: Accumulated = self.gradient[bucket](state, state.batch_stats, batch, None, position)
+            only: Accumulated = self.gradient[bucket](state, state.carried, batch, None, position)
             return only
         denominators = self.of_several.denominators_of(state, parts)
-        found: Accumulated = self.gradient[bucket](state, state.batch_stats, batch, denominators, position)
+        found: Accumulated = self.gradient[bucket](state, state.carried, batch, denominators, position)
         for bucket, batch, position in parts[1:]:
-            more = self.gradient[bucket](state, found.batch_stats, batch, denominators, position)
+            more = self.gradient[bucket](state, found.carried, batch, denominators, position)
             found = self.of_several.add(found, more)
         return found
 
@@ -165,7 +165,7 @@ def compile_steps(
 
         jobs = {
             bucket: compiling(
-                "gradient", functools.partial(gradient_of, recipe), state, state.batch_stats,
+                "gradient", functools.partial(gradient_of, recipe), state, state.carried,
                 abstract_batch(bucket, mesh, scale), denominators if num_batches > 1 else None, position,
                 abstract(on_device, same),
             )

@@ -175,7 +175,8 @@ class Setup:
         groups = replace(self.groups, first=update, start=position)
         num_updates = run_length(training.num_updates, training.num_epochs, groups)
         length = RunLength(num_updates, groups.updates_per_epoch)
-        recipe = make_recipe(self.experiment, make_model(self.experiment, self.tokenizer), length)
+        model = make_model(self.experiment, self.tokenizer)
+        recipe = make_recipe(self.experiment, model, length, most_rows=self.recipe.most_rows)
         return replace(self, groups=groups, num_updates=num_updates, recipe=recipe)
 
 
@@ -246,7 +247,12 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
         mesh=mesh,
         layout=layout,
         tokenizer=tokenizer,
-        recipe=make_recipe(experiment, model, RunLength(num_updates, groups.updates_per_epoch)),
+        recipe=make_recipe(
+            experiment,
+            model,
+            RunLength(num_updates, groups.updates_per_epoch),
+            most_rows=max(bucket.batch_size for bucket in train.plan.buckets),
+        ),
         sets=sets,
         train=train,
         validation=validation,
@@ -369,13 +375,14 @@ def count_removed_of(sets: Sets, train: PlannedData, tokenizer: Tokenizer, data:
     }
 
 
-def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) -> Recipe:
+def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength, *, most_rows: int = 1) -> Recipe:
     """Builds the settings of the training step.
 
     Args:
         experiment: Settings of the run.
         model: Model of the run.
         length: Length of the run, for schedules.
+        most_rows: Rows of the largest batch, for state passing.
     """
     training = experiment.training
     return Recipe(
@@ -385,6 +392,8 @@ def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) ->
         ema=training.ema,
         loss_scale=training.loss_scale if training.precision == "f16" else None,
         lora=experiment.lora,
+        passing=training.pass_states,
+        most_rows=most_rows if training.pass_states.is_on else 1,
     )
 
 

@@ -17,7 +17,14 @@ class TrainState(Node):
     batch_stats: Tree
     """Running statistics of normalisation; empty if the model has none."""
     opt_state: Any
+    passed: Any
+    """States that the last batch passed on (`nn.state_passing.Passed`); empty without state passing."""
     scaling: Scaling
     """Scale of the loss; 1 except with precision f16."""
     key: UInt32[Array, "2"]
     """Data of the threefry key that all random numbers of training are derived from. It never changes."""
+
+    @property
+    def carried(self) -> tuple[Tree, Any]:
+        """Values that each batch takes from the batch before: `batch_stats` and `passed`."""
+        return self.batch_stats, self.passed

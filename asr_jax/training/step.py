@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from asr_jax.core.sums import Sums
 from asr_jax.models.base import Recogniser
 from asr_jax.models.terms import Denominators, batch_denominators
 from asr_jax.nn.normalization import frozen_norms
+from asr_jax.nn.state_passing import PASSED, StatePassing, after_rows, before_batch, reset, states_of
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
@@ -47,6 +49,9 @@ class Recipe:
     loss_scale: LossScale | None = None
     """Loss scaling with precision f16; None with other precisions."""
     lora: LoRA = LoRA()
+    passing: StatePassing = StatePassing()
+    most_rows: int = 1
+    """Rows of the largest batch, for state passing."""
 
     def split(self, params: Tree) -> tuple[Tree, Tree]:
         """Returns the trained parameters and the frozen ones, for which no gradient is computed."""
@@ -85,6 +90,8 @@ class Accumulated(Node):
     """Factor that `grads` have to be multiplied by: 1 for several batches."""
     batch_stats: Tree
     """Running statistics after the last batch."""
+    passed: Any
+    """States that the last batch passed on."""
     sums: Sums
     weight: Float[Array, ""]
     """Largest denominator of a loss term in the update."""
@@ -93,6 +100,11 @@ class Accumulated(Node):
     bad_position: Int[Array, ""]
     """Position in the plan of the first batch with a value that is not finite; -1 if all values are finite. The
     gradients of a single batch have not been checked."""
+
+    @property
+    def carried(self) -> tuple[Tree, Any]:
+        """As `TrainState.carried`, after the last batch."""
+        return self.batch_stats, self.passed
 
 
 class UpdateReport(Node):
@@ -141,15 +153,15 @@ def accumulate(
         position: Position of the batch in the plan.
         sounds: Recordings that augmentations add.
     """
-    batch_stats = state.batch_stats if accumulated is None else accumulated.batch_stats
-    found = gradient_of(recipe, state, batch_stats, batch, denominators, position, sounds)
+    carried = state.carried if accumulated is None else accumulated.carried
+    found = gradient_of(recipe, state, carried, batch, denominators, position, sounds)
     return checked(found) if accumulated is None else add(accumulated, found)
 
 
 def gradient_of(
     recipe: Recipe,
     state: TrainState,
-    batch_stats: Tree,
+    carried: tuple[Tree, Any],
     batch: Batch,
     denominators: Denominators | None,
     position: Int[Array, ""],
@@ -160,7 +172,7 @@ def gradient_of(
     Args:
         recipe: Settings of the training step.
         state: State before the update.
-        batch_stats: Running statistics before the batch.
+        carried: `TrainState.carried` or `Accumulated.carried` before the batch.
         batch: Batch on all devices.
         denominators: Denominator of each loss term over the whole update. None: those of the batch.
         position: Position of the batch in the plan.
@@ -170,27 +182,34 @@ def gradient_of(
     if denominators is None:
         denominators = batch_denominators(recipe.model, batch, streams)
     trained, frozen = recipe.split(state.params)
+    batch_stats, passed = carried
+    given: dict[str, Tree] = {"batch_stats": batch_stats, "sounds": dict(sounds)}
+    if recipe.passing.is_on:
+        passed = before_batch(recipe.passing, passed, position, key=state.key, updates=state.updates)
+        given[PASSED] = states_of(passed, len(batch.lengths))
+    mutable = [name for name in given if name != "sounds"]
 
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
-        params = recipe.lora.merged(join(trained, frozen))
-        variables = {"params": params, "batch_stats": batch_stats, "sounds": dict(sounds)}
+        variables = {"params": recipe.lora.merged(join(trained, frozen)), **given}
         with frozen_norms(recipe.frozen_norms(state), state.updates):
-            sums, changed = recipe.model.apply(
-                variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams
-            )
+            sums, changed = recipe.model.apply(variables, batch, step=state.updates, mutable=mutable, rngs=streams)
         loss = total_loss(sums, denominators, recipe.scales)
-        return scaled * loss, (sums, changed.get("batch_stats", {}))
+        return scaled * loss, (sums, changed)
 
     # The gradient in the backward pass is that of a sum over the batch, not of a mean, because the constants of modules
     # that add to the gradient (regularisers) were chosen for sums.
     weight = jnp.max(jnp.stack(list(denominators.values())))
     scaled = weight * state.scaling.scale
-    grads, (sums, batch_stats) = jax.grad(loss_of, has_aux=True)(trained)
-    finite = _all_finite([[sums[name].total for name in denominators], batch_stats])
+    grads, (sums, changed) = jax.grad(loss_of, has_aux=True)(trained)
+    batch_stats = changed.get("batch_stats", {})
+    if recipe.passing.is_on:
+        passed = after_rows(passed, changed[PASSED], len(batch.lengths))
+    finite = _all_finite([[sums[name].total for name in denominators], changed])
     return Accumulated(
         grads=grads,
         factor=jnp.where(scaled > 0, 1 / jnp.maximum(scaled, 1e-30), 0.0),
         batch_stats=batch_stats,
+        passed=passed,
         sums=sums,
         weight=weight,
         position=position,
@@ -267,10 +286,13 @@ def apply_update(
         updates=state.updates + 1,
         params=join(optax.apply_updates(trained, changes), frozen),
         batch_stats=accumulated.batch_stats,
+        passed=accumulated.passed,
         opt_state=opt_state,
     )
     new_average = recipe.ema.next(average, recipe.evaluated(updated), updates=updated.updates)
     applied = finite & (accumulated.weight > 0)
+    if recipe.passing.is_on:  # the passed states may be the cause of a voided update
+        state = state.replace(passed=reset(accumulated.passed))
     state, average = _select(applied, (updated, new_average), (state, average))
     if recipe.loss_scale:  # a voided update also changes the scale
         state = state.replace(scaling=recipe.loss_scale.next(state.scaling, finite))

@@ -14,6 +14,7 @@ from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.transducer import Transducer
 from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.state_passing import StatePassing
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
@@ -21,9 +22,11 @@ from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.training.loop import train
 from asr_jax.training.reporting import RejectedAudio
 from tests.forked import made_corpus
+from tests.training.arrays import contents
 from tests.training.toy import toy_model
 
 UPDATES = 20
+PASSING = StatePassing((1.0, 1.0, 1.0))
 ANY = Resume(("devices,accumulation,precision",))
 
 
@@ -202,14 +205,14 @@ def test_checkpoints_that_cannot_begin_a_run_are_refused(manifests, unbroken, on
 def test_a_transducer_has_equal_updates_on_any_devices_in_parts_of_batches_and_of_the_joint_network(
     manifests, tmp_path, on
 ):
-    """Losses and norms of gradients of five updates with dropout on."""
+    """Losses and norms of gradients of five updates with dropout and random state passing on."""
     head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
     found = {}
     for number, split, of_joint in ((1, 1, 1), (1, 2, 2), (2, 1, 2), (4, 1, 4), (4, 2, 2)):
         on(number)
         name, model = f"{number}-{split}-{of_joint}", toy_model(dropout=0.2)
         run = experiment(
-            manifests, tmp_path / name, num_updates=5, split=split,
+            manifests, tmp_path / name, num_updates=5, split=split, pass_states=PASSING,
             model=replace(model, heads={"transducer": replace(head, split=of_joint)}),
         )  # fmt: skip
         buckets = replace(run.data.buckets, batch_multiple=4)  # batches are the same with all splits
@@ -219,6 +222,20 @@ def test_a_transducer_has_equal_updates_on_any_devices_in_parts_of_batches_and_o
     assert len(found["1-1-1"]) == 5
     for name, others in found.items():
         np.testing.assert_allclose(others, found["1-1-1"], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_passed_states_continue_bit_by_bit(manifests, tmp_path, on):
+    on(1)
+    head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+    model = replace(toy_model(), heads={"transducer": head})
+    for name, ends in (("whole", (4,)), ("resumed", (1, 2, 3, 4)), ("without", (4,))):
+        for end in ends:
+            passing = StatePassing() if name == "without" else PASSING
+            train(experiment(manifests, tmp_path / name, num_updates=end, model=model, pass_states=passing))
+    found = {name: losses(tmp_path / name) for name in ("whole", "resumed", "without")}
+    assert found["whole"] == found["resumed"] != found["without"]
+    jax.tree.map(np.testing.assert_array_equal, *(contents(tmp_path / name, 4) for name in ("whole", "resumed")))
 
 
 @pytest.mark.slow

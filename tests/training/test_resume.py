@@ -9,15 +9,12 @@ import subprocess
 import sys
 import time
 
-import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
-from asr_jax.core.meshes import abstract, data_mesh, replicated
-from asr_jax.core.pytrees import flatten
 from asr_jax.observe.events import read_events
 from tests.forked import ROOT, Forked, finished, made_corpus, with_devices
 from tests.resume_config import experiment
+from tests.training.arrays import contents
 
 UPDATES = experiment().training.num_updates
 
@@ -46,17 +43,6 @@ def unbroken(manifests, tmp_path_factory):
     code, output = train(manifests, folder)
     assert code == 0, output[-3000:]
     return folder
-
-
-def contents(folder, updates):
-    """Returns every array of a checkpoint, independent of its devices."""
-    found, here = {}, replicated(data_mesh(1))
-    for item in ("state", "average"):
-        path = (folder / "checkpoints" / str(updates) / item).absolute()
-        with ocp.StandardCheckpointer() as reader:
-            tree = reader.restore(path, abstract(reader.metadata(path).item_metadata, here))
-        found |= {f"{item}/{path}": np.asarray(leaf) for path, leaf in flatten(tree).items()}
-    return found
 
 
 def batches(folder):

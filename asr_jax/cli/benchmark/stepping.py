@@ -48,7 +48,7 @@ class Stepping:
         self._state = state.replace(updates=jnp.int32(SETTLED))
         self._batch = _batch(settings.front_end, rows, seconds, labels, vocabulary)
         self.num_frames = int(self._batch.signal.shape[1])
-        self._arguments: tuple[Any, ...] = (self._state, self._state.batch_stats, self._batch, None, jnp.int32(0), {})
+        self._arguments: tuple[Any, ...] = (self._state, self._state.carried, self._batch, None, jnp.int32(0), {})
 
         def forward(state: Any, batch: Batch) -> Any:
             streams = random_streams(state.key, state.updates)
