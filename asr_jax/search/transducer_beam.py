@@ -35,9 +35,6 @@ from asr_jax.search.word_states import LabelStates, WordStates
 from asr_jax.search.word_tables import WordTables, word_tables
 from asr_jax.text.spelling import Spelling
 
-SLOTS = 8
-"""Number of slots of the best-first search, over the width of the beam."""
-
 
 @dataclass(frozen=True)
 class TransducerSearch:
@@ -58,6 +55,9 @@ class TransducerSearch:
     max_tokens: int = 20
     """Number of the most likely labels after a hypothesis that are candidates in fusion. Without fusion, and at least,
     there are as many as the beam is wide: others could not be chosen."""
+    frame_width: int = 16
+    """Number of hypotheses that are kept until a frame ends, for each of `beam_width`, if a frame may have several
+    labels. The worst others are given up."""
     same: Literal["labels", "texts"] = "labels"
     """Which hypotheses are equal, and add their probabilities: those with the same labels, or with the same text. The
     prediction network continues from the more likely one."""
@@ -66,7 +66,7 @@ class TransducerSearch:
     context of a stateless prediction network, or one."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "beam_width", "num_best", "max_tokens", least=1)
+        check_numbers(self, "beam_width", "num_best", "max_tokens", "frame_width", least=1)
         for name in ("label_prune_logp", "token_prune_logp"):
             if not getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected 0 or less")
@@ -94,10 +94,7 @@ class Program:
     max_symbols: int
     scaling: Scaling
     num_tokens: int
-
-    @property
-    def num_slots(self) -> int:
-        return self.search.beam_width * (1 if self.max_symbols == 1 else SLOTS)
+    num_slots: int
 
     def begin(self, frames: TransducerFrames) -> tuple[Beam, Nodes, Proposal]:
         """Returns the state before the first step."""
@@ -184,7 +181,8 @@ class TransducerBeamSearch:
         most = max(search.beam_width, search.max_tokens) if scores else search.beam_width
         self._program = Program(
             search, max_symbols, Scaling(temperature, blank_penalty, spelling.blank_id),
-            min(most + 1, len(spelling.texts)),
+            num_tokens=min(most + 1, len(spelling.texts)),
+            num_slots=search.beam_width if max_symbols == 1 else max(search.frame_width * search.beam_width, most + 1),
         )  # fmt: skip
 
     def __call__(self, frames: TransducerFrames) -> list[list[Hypothesis]]:

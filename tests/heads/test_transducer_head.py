@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.random_streams import random_streams
 from asr_jax.heads.transducer import Pruning, Transducer
@@ -130,6 +131,14 @@ def test_search_equals_a_loop_over_frames(name):
     assert 0 < sum(map(len, expected)) < 3 * int(encoded.frames.lengths.sum())
 
 
+def test_durations_have_no_beam_search():
+    model, batch = model_of(HEADS["durations"]), toy_batch()
+    shapes = jax.eval_shape(partial(model.init, step=None), jax.random.key(0), batch)
+    search = partial(model.apply, head="transducer", decoding=TransducerDecoding(kind="beam"), method="search")
+    with pytest.raises(UserError, match=r"durations \(0, 1, 2\) \(TDT\).* expected kind 'greedy'"):
+        jax.eval_shape(search, shapes, batch)
+
+
 def test_rows_without_a_path_are_counted():
     model, batch = model_of(replace(HEADS["stateless, pruned"], dropout=0.0)), toy_batch(seed=6)
     batch = batch.replace(lengths=batch.lengths.at[0].set(0))
@@ -144,6 +153,7 @@ def test_rows_without_a_path_are_counted():
     [
         ({"durations": (0, 2)}, "expected distinct numbers of frames"),
         ({"durations": (0, 1), "pruning": Pruning()}, "expected one of them only"),
+        ({"durations": (0, 1), "decoding": TransducerDecoding(kind="beam")}, "expected kind 'greedy'"),
         ({"tile_frames": -2}, "tile_frames is -2: expected a number of frames"),
         ({"split": 0}, "split is 0"),
         ({"tap": "layer_3"}, "tap is 'layer_3'"),
