@@ -420,12 +420,15 @@ class TransducerHead(Head):
         scaled = Scaling(decoding.temperature, decoding.blank_penalty, self.blank_id)
         jumps_of = jnp.asarray(durations or (0,))
 
-        def decide(places: Int[Array, "B W"], predicted: Any) -> Decision:
-            values = jax.vmap(lambda row, places: row[places])(projected, places)
+        def decide(at: Int[Array, "B W"], predicted: Any) -> Decision:
+            values = jax.vmap(lambda row, at: row[at])(projected, at)
             logits: Any = head.apply(variables, values, predicted["projected"][:, None], method="logits")
             scores = scaled(logits[..., : self.vocab_size])
-            labels = jnp.argmax(scores, axis=-1).astype(jnp.int32)
-            log_probs = jnp.max(scores, axis=-1) - jax.nn.logsumexp(scores, axis=-1)
+            best = jnp.max(scores, axis=-1)
+            # XLA's argmax takes several times as long on CPUs.
+            places = jnp.where(scores == best[..., None], jnp.arange(self.vocab_size)[None, None], self.vocab_size - 1)
+            labels = jnp.min(places, axis=-1).astype(jnp.int32)
+            log_probs = best - jax.nn.logsumexp(scores, axis=-1)
             is_blank = labels == self.blank_id
             if not durations:
                 return Decision(labels, log_probs, is_blank.astype(jnp.int32))
