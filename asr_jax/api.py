@@ -39,6 +39,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference import aligning
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.recognition import scored
@@ -61,6 +62,9 @@ def load(
     precision: Precision | None = None,
     head: str = "",
     decoding: Decoding | None = None,
+    batch_seconds: float | None = None,
+    batch_size: int | None = None,
+    max_duration: float | None = None,
 ) -> "Run":
     """Loads a trained run for transcription, evaluation and alignment.
 
@@ -71,14 +75,21 @@ def load(
         precision: Precision of activations. None: as in training.
         head: Head that texts come from. Empty: the primary head.
         decoding: Decoding of the head. None: as in validation.
+        batch_seconds: Maximum padded audio per batch in seconds, over all devices. None: 60 per CPU device; on
+            accelerators, as much as fits the memory.
+        batch_size: Maximum number of rows per batch, over all devices. None: 512.
+        max_duration: Longest audio in seconds that is computed at once; longer audio is computed in windows. None: the
+            longest utterance of training in `transcribe`, and four times as much in `evaluate` and `align`.
 
     Raises:
-        UserError: If the folder is not a run, or has no such checkpoint or head.
+        UserError: If the folder is not a run, or has no such checkpoint or head, or if a size of batches is not above
+            0.
     """
     if precision is not None and precision not in get_args(Precision):
         raise UserError(f"precision is {precision!r}: expected one of {', '.join(get_args(Precision))}")
     folder, updates = run_and_checkpoint(Path(run), checkpoint)
-    trained = load_trained(folder, updates=updates, live=live, precision=precision)
+    batches = BatchOptions(batch_seconds=batch_seconds, batch_size=batch_size, max_duration=max_duration)
+    trained = load_trained(folder, updates=updates, live=live, precision=precision, batches=batches)
     return Run(trained, head=head, decoding=decoding)
 
 
@@ -176,7 +187,7 @@ class Run:
         """
         how = ReadOptions(allow_pipes=allow_pipes)
         utterances = read_utterances([os.fspath(manifest)], role="validation", options=how)
-        data = self.trained.plan(utterances, has_windows=True)
+        data = self.trained.plan(utterances)
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
         removed = count_removed(utterances, self.trained.tokenizer)

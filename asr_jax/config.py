@@ -31,6 +31,7 @@ from asr_jax.search.base import Decoding
 NOT_NEGATIVE = (
     "keep_best", "num_samples", "max_rejected", "save_minutes", "save_epochs", "sample_every", "patience", "max_hours",
     "epochs_this_job", "alarm_wer", "alarm_updates",
+    "validate_max_duration_s",
 )  # fmt: skip
 
 
@@ -46,6 +47,10 @@ class Training:
     """Number of epochs of the run. 0: num_updates sets the length."""
     accumulate: int = 1
     """Number of batches whose gradients are accumulated for one update."""
+    split: int = 1
+    """Number of parts of equal numbers of rows in which each batch is computed, one after another, to use less memory.
+    Utterances, random numbers and losses of an update do not depend on it. Exceptions are layers that use statistics of
+    all rows of a part: batch norm, Zipformer's regularisers, masks of equal counts, and the quantiser's diversity."""
     epoch_end: Literal["carried", "flushed", "dropped"] = "carried"
     """Treatment of the last batches of an epoch if fewer than `accumulate` remain. carried: they are part of the next
     epoch's first update. flushed: they form a smaller update. dropped: they are not used."""
@@ -66,6 +71,9 @@ class Training:
     """Whether to compute the validation loss in addition to the error rate, which doubles the time. The loss has no
     augmentation and counts the utterances whose labels fit their frames (loss_utterances in the event). Models without
     a recognising head, as in pre-training, always compute it."""
+    validate_max_duration_s: float = 0.0
+    """Longest validation audio in seconds that is computed at once. Longer audio is computed in windows, or in pieces
+    by a model without a recognising head. 0: four times the longest training utterance, and at least 40."""
     sample_every: int = 0
     """Number of updates between samples of validation transcripts. 0: only at validations."""
     save_minutes: float = 15.0
@@ -119,7 +127,7 @@ class Training:
             )
         problems += [
             f"{name} is {getattr(self, name)}: expected at least 1"
-            for name in ("accumulate", "validate_every", "keep_last", "log_every", "max_failed")
+            for name in ("accumulate", "split", "validate_every", "keep_last", "log_every", "max_failed")
             if getattr(self, name) < 1
         ]
         problems += [
@@ -196,8 +204,16 @@ class Init:
         )
 
 
-RESUMABLE = ("optim", "training", "model.augment")
-"""Settings that `Resume.allow` can name. A change of others, such as the model's sizes, does not fit a checkpoint."""
+DEVICES = "devices"
+NAMED = {
+    DEVICES: (DEVICES,),
+    "accumulation": ("training.split",),
+    "precision": ("training.precision", "training.loss_scale"),
+}
+"""Settings of each of the names of `Resume.allow` that are not names of settings. The number of devices is none."""
+RESUMABLE = (*NAMED, "optim", "training", "model.augment")
+"""Names that `Resume.allow` can have. A change of other settings, such as the model's sizes, does not fit a
+checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -205,12 +221,16 @@ class Resume:
     """Changes of settings with which a run may be continued."""
 
     allow: tuple[str, ...] = ()
-    """Settings, or groups of them, that may differ from those of the run: optim, training, model.augment, or fields in
-    them; for the learning rate: optim, or optim.schedule. The optimizer state is kept."""
+    """Changes that are allowed, separated by spaces or commas: devices (another number of devices or processes),
+    accumulation (training.split), precision, or settings that may differ from those of the run: optim, training,
+    model.augment, or fields in them; for the learning rate: optim, or optim.schedule. The optimizer state and the
+    position in the data are kept."""
 
     def __post_init__(self) -> None:
-        for name in self.allow:
-            if not is_among(name, RESUMABLE):
+        names = tuple(name for each in self.allow for name in each.split(",") if name)
+        object.__setattr__(self, "allow", names)
+        for name in names:
+            if not is_among(name, RESUMABLE) or (name.partition(".")[0] in NAMED and name not in NAMED):
                 raise ValueError(
                     f"allow: {name!r} cannot change when a run continues; expected {', '.join(RESUMABLE)}, or fields "
                     "in them"
@@ -218,7 +238,7 @@ class Resume:
 
     def allows(self, name: str) -> bool:
         """Returns whether the setting may change. The optimizer itself may not: its state would not fit."""
-        return name != "optim.class" and is_among(name, self.allow)
+        return name != "optim.class" and any(is_of(name, allowed) for allowed in self.allow)
 
 
 @dataclass(frozen=True)
@@ -244,7 +264,8 @@ class Experiment:
     seed: int = 0
     """Random seed of initial parameters, data order, augmentation and dropout."""
     run_dir: str = ""
-    """Folder of the run. Training in the folder of an existing run continues it. Empty: runs/NAME."""
+    """Folder of the run. Training in the folder of an existing run continues it. RUN/checkpoints/N: a new run in a
+    folder next to RUN (RUN-2, RUN-3 …) begins from that checkpoint. Empty: runs/NAME."""
     fresh: bool = False
     """Whether to start a new run in a new folder beside the existing one: the folder's name with -2, -3 … appended.
     Nothing is deleted."""
@@ -524,6 +545,11 @@ def may_change(name: str) -> bool:
 def is_of_machine(name: str) -> bool:
     """Returns whether the field may differ between the processes of a run."""
     return is_among(name, OF_MACHINE)
+
+
+def is_of(name: str, allowed: str) -> bool:
+    """Returns whether a field belongs to one of the names that `Resume.allow` can have."""
+    return is_among(name, NAMED.get(allowed, (allowed,)))
 
 
 def is_among(name: str, fields: Sequence[str]) -> bool:

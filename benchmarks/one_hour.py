@@ -38,7 +38,7 @@ def side(run: str, work: str) -> None:
     trained = load_trained(Path(run))
     transcriber = Transcriber(trained, trained.decoder())
     agreeing = watch_seams()
-    transcriber.decoder.prepare(trained.buckets, trained.scale)
+    transcriber.prepare(utterances)
     transcriber.decoder.wait()
     before, start = peak_mb(), time.perf_counter()
     found = [each.transcript for each in transcriber(utterances)]

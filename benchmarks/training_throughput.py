@@ -94,13 +94,12 @@ def synthetic(
     )
     compile_s = time.perf_counter() - started
     state, average = initial_training(beginning.compile(), mesh)
-    accumulated, batch = steps.begin(state), global_batch(batch_of(bucket), mesh)
+    batch = global_batch(batch_of(bucket), mesh)
 
     def update(number: int) -> Any:
-        nonlocal state, average, accumulated
-        weights = steps.add_denominators([steps.denominators[bucket](batch, state.key, np.int32(number))])
-        accumulated = steps.accumulate[bucket](state, accumulated, batch, weights, np.int32(number))
-        state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+        nonlocal state, average
+        accumulated = steps.accumulate(state, [(bucket, batch, np.int32(number))])
+        state, average, report = steps.apply_update(state, average, accumulated)
         return report
 
     times = []

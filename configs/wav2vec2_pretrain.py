@@ -10,11 +10,10 @@ Command   [RECIPE=base_hourglass] python -m asr_jax.train --config configs/wav2v
 Expected  base_hourglass: the target is the most similar candidate for 63.3 % of the masked frames after 400,000 updates
           (NVIDIA's README; 49.1 ± 1.1 % after 50,000). Not yet measured with this package.
           Differences: utterances are padded, not cut to the shortest of their batch, and each has its own fraction of
-          masked frames; utterances longer than 16.7 s are not used (NVIDIA cuts at 15.6 s, for large at 20 s); the
+          masked frames; recordings of more than twice the length of a crop have several crops in an epoch; the
           usage of codebooks is computed in each of 64 sub-batches (NVIDIA: in the last one); bfloat16.
 Time      48.1 hours on eight A100 80GB in mixed precision with a batch of 1.56 hours (NVIDIA). Fewer GPUs reproduce the
-          results with --training.accumulate N and N times smaller --data.buckets.batch-seconds,
-          --data.buckets.batch-multiple and --model.sub-batches
+          results with --training.split N, for an N that divides --model.sub-batches
 Next      configs/wav2vec2_finetune.py --init-from RUN
 """
 
@@ -71,7 +70,8 @@ def experiment() -> Experiment:
             train=(f"{MANIFESTS}/train-960.jsonl",),
             validation=(f"{MANIFESTS}/dev-other.jsonl",),
             tokenizer=TokenizerSettings(kind="none"),
-            filters=Filters(min_duration_s=2.0, max_duration_s=16.7),
+            filters=Filters(min_duration_s=2.0),
+            crop_s=20.0 if RECIPE == "large" else 15.625,
             buckets=Buckets(
                 num=8,
                 batch_seconds=GPUS * sub_batches * samples / RATE_HZ,

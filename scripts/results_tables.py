@@ -155,10 +155,21 @@ def fine_tuning() -> str:
     return table("initial weights | seed | validation CTC loss | CER", rows)
 
 
+def smoke_runs() -> str:
+    rows = [
+        [f"`{each['config']}.py`", each["variant"], f"{each['processor_s']:.0f}", f"{each['wall_s']:.0f}",
+         f"{each['load_before']:.0f} to {each['load_after']:.0f}"]
+        for each in read("smoke_runs_cpu")
+    ]  # fmt: skip
+    return table("config | variant | processor time, s | wall time, s | load", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
-    for each in (steps, remat, hourglass, inference, training, front_ends, data, searches, scoring, fine_tuning)
-}
+    for each in (
+        steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, scoring, fine_tuning
+    )
+}  # fmt: skip
 
 
 def written(page: str) -> str:

@@ -22,11 +22,13 @@ peer() {  # folder, repository, commit, paths
 
 if [ "${1:-}" = --peers ]; then
     peer icefall k2-fsa/icefall 36e0420c7e3e849a25b3d24dbf913c424f3d23c9 \
-        /icefall/utils.py /egs/librispeech/ASR/zipformer /egs/librispeech/ASR/transducer_stateless
+        /icefall/utils.py /egs/librispeech/ASR/zipformer /egs/librispeech/ASR/transducer_stateless \
+        /egs/librispeech/ASR/pruned_transducer_stateless2
     peer DeepLearningExamples NVIDIA/DeepLearningExamples 729963dd47e7c8bd462ad10bfac7a7b0b604e6dd \
         /PyTorch/SpeechRecognition/QuartzNet /PyTorch/SpeechRecognition/wav2vec2/common /PyTorch/SpeechRecognition/wav2vec2/wav2vec2
     peer fairseq facebookresearch/fairseq 3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99 /fairseq/data/data_utils.py
-    peer NeMo NVIDIA/NeMo 8cfedd7203462cb251a914e700e5605444277561 /nemo/collections/asr
+    peer NeMo NVIDIA/NeMo 8cfedd7203462cb251a914e700e5605444277561 /nemo/collections/asr /nemo/collections/common/parts
+    peer caiman-asr MyrtleSoftware/caiman-asr 08d60d8059fa8c9fda89f9d030f9c2fce8811751 /training/caiman_asr_train
     peer fairseq facebookresearch/fairseq 3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99 \
         /fairseq /examples/__init__.py /examples/speech_recognition
 elif [ $# -gt 0 ]; then

@@ -17,6 +17,7 @@ import asr_jax
 from asr_jax import api
 from asr_jax.cli import evaluate, transcribe
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.data.manifests.reading import read_utterances
 from tests.forked import made_corpus
 
 CONFIG = """
@@ -77,10 +78,28 @@ def test_it_evaluates_as_the_command_does(run, tmp_path):
     (written,) = json.loads((tmp_path / "out.json").read_text())["runs"]
     found = json.loads(json.dumps(run.evaluate("test.jsonl")))
     counts = written.pop("sets")["test.jsonl"]
-    assert found == written | {name: value for name, value in counts.items() if name != "windowed_ids"}
+    windows = ("windowed_ids", "max_duration_s")
+    assert found == written | {name: value for name, value in counts.items() if name not in windows}
     assert (found["head"], found["decoding"]) == ("ctc", "greedy")
     (checkpoint,) = {found["checkpoint"]}
     assert asr_jax.load(f"runs/mine/checkpoints/{checkpoint}").evaluate("test.jsonl") == run.evaluate("test.jsonl")
+
+
+def test_batches_are_those_of_the_call_and_change_no_result(run):
+    """One file has one row for each of the four devices, whatever the batches of training are."""
+    text = run.transcribe("a.wav").text
+    assert {signal[0] for signal, _ in run._decoder.programs.compiled} == {4}
+    small = asr_jax.load("runs/mine", batch_seconds=1.0, batch_size=4)
+    assert small.trained.plan(read_utterances(["test.jsonl"])).plan.buckets[-1].batch_size == 4
+    for name in ("wer", "cer", "utterances", "words"):
+        assert small.evaluate("test.jsonl")[name] == run.evaluate("test.jsonl")[name]
+    assert small.transcribe("a.wav").text == text
+    utterances = read_utterances(["test.jsonl"])
+    assert not run.trained.plan(utterances).windowed_rows
+    in_windows = asr_jax.load("runs/mine", max_duration=0.8).trained.plan(utterances).windowed_rows
+    assert len(in_windows) == sum(utterance.duration_s > 0.8 for utterance in utterances) > 0
+    with pytest.raises(UserError, match="batch_size is 0: expected a number above 0"):
+        asr_jax.load("runs/mine", batch_size=0)
 
 
 def test_it_aligns(run):

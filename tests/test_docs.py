@@ -16,9 +16,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHERS = {
     "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech",
     "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
-    "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node",
+    "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--device", "--devices",
 }  # fmt: skip
-"""Flags of scripts, of the help, of XLA, of TensorBoard, hf and srun, and of other systems."""
+"""Flags of scripts, of the help, of XLA, of TensorBoard, hf and srun, of other systems, and of every command
+(`run_command`)."""
 
 
 @pytest.fixture(scope="module")

@@ -55,12 +55,13 @@ def write_toned(folder, name, words, rng, *, space_s=SPACE_S):
     return utterance, spans
 
 
-def toned_run(folder, *, num_updates=60):
-    """Trains a run on this speech and returns its folder."""
+def toned_run(folder, *, num_updates=60, num_long=0):
+    """Trains a run on this speech and returns its folder. The last `num_long` validation utterances have 16 words."""
     rng = np.random.default_rng(0)
     utterances = [write_toned(folder, f"t{number}", words_of(rng, 4), rng)[0] for number in range(52)]
+    long = [write_toned(folder, f"long{number}", words_of(rng, 16), rng)[0] for number in range(num_long)]
     write_manifest(folder / "train.jsonl", utterances[:48])
-    write_manifest(folder / "validation.jsonl", utterances[48:])
+    write_manifest(folder / "validation.jsonl", utterances[48:] + long)
     data = Data(
         train=(str(folder / "train.jsonl"),),
         validation=(str(folder / "validation.jsonl"),),
@@ -71,7 +72,9 @@ def toned_run(folder, *, num_updates=60):
         model=toy_model(dim=64, norm=True),
         data=data,
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=2e-2, warmup_updates=10)),
-        training=Training(num_updates=num_updates, validate_every=num_updates, log_every=50, ema=EMA(0.9)),
+        training=Training(
+            num_updates=num_updates, validate_every=num_updates, log_every=50, ema=EMA(0.9), validate_max_duration_s=8.0
+        ),
         run_dir=str(folder / "run"),
     )
     train(experiment)

@@ -120,7 +120,10 @@ class BackgroundNoise(AudioAugmentation):
 
 @dataclass(frozen=True)
 class Babble(AudioAugmentation):
-    """Adds the next utterance of the batch as noise, repeated if it is shorter. A batch of one row is not changed."""
+    """Adds the next utterance of the batch as noise, repeated if it is shorter; to the last utterance, the first one.
+
+    A batch of one utterance is not changed.
+    """
 
     probability: float = 0.25
     snr_db: Ramp = field(default_factory=lambda: Ramp(last=(15.0, 30.0), begin_updates=4896, ramp_updates=4896))
@@ -136,10 +139,12 @@ class Babble(AudioAugmentation):
             excerpt = other[jnp.arange(len(row)) % jnp.maximum(its_length, 1)]
             return jnp.where(drawn["applied"], add_at(row, excerpt, length, drawn["snr_db"]), row)
 
-        if len(values) == 1:
-            return values
-
-        return jax.vmap(mixed)(values, lengths, jnp.roll(values, -1, axis=0), jnp.roll(lengths, -1), drawn)
+        others, their_lengths = jnp.roll(values, -1, axis=0), jnp.roll(lengths, -1)
+        is_padding = their_lengths == 0  # the number of padding rows depends on the number of devices
+        others = jnp.where(is_padding[:, None], values[:1], others)
+        their_lengths = jnp.where(is_padding, lengths[0], their_lengths)
+        babble = jax.vmap(mixed)(values, lengths, others, their_lengths, drawn)
+        return jnp.where(jnp.sum(lengths > 0) > 1, babble, values)
 
 
 @dataclass(frozen=True)

@@ -337,7 +337,11 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     chosen = min(candidates, key=lambda number: (not wrong[number], rates.get(number, math.inf), -number))
     if reason := wrong[chosen] or damage(folder / str(chosen)):
         others = [str(number) for number in reversed(known) if number != chosen and not damage(folder / str(number))]
-        fix = f"use another one with --checkpoint: {', '.join(others)}" if others else "no other checkpoint is intact"
+        fix = (
+            f"use another one (--checkpoint N, or RUN/checkpoints/N): {', '.join(others)}"
+            if others
+            else "no other checkpoint is intact"
+        )
         raise UserError(
             f"checkpoint {folder / str(chosen)} is refused: {reason}; {fix}. When training resumes, damaged "
             f"checkpoints are moved to {REFUSED}/"

@@ -32,13 +32,14 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.segmenting import Segmenter, UtterancePiece
 from asr_jax.transcripts.files import FormName, Named
 from asr_jax.transcripts.outputs import Output, open_output
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignOptions(RecognitionOptions):
+class AlignOptions(BatchOptions, RecognitionOptions):
     """Options of `asr_jax.align`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -158,7 +159,7 @@ def align(options: AlignOptions, utterances: Utterances) -> None:
     if len(utterances) and not todo:
         return
     with output:
-        utterances, trained = utterances.select(np.array(todo, np.int32)), load(options.run, options)
+        utterances, trained = utterances.select(np.array(todo, np.int32)), load(options.run, options, options)
         try:
             data = aligning.plan(trained, utterances)
         except NoUtterances as error:
@@ -205,7 +206,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> None:
     """
     for out in (cut.out, cut.rejected):
         check_writable(out)
-    trained = load(options.run, options)
+    trained = load(options.run, options, options)
     done = list(Segmenter(trained, cutting=cut.rules)(utterances))
     found = [piece for each in done for piece in each.pieces]
     sure, unsure = ([each for each in found if bool(each.reason) == reject] for reject in (False, True))

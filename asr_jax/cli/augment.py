@@ -24,6 +24,7 @@ from asr_jax.audio.io import AudioError, write_flac
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.batch import Frames
+from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import Location
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str]) -> None:
             f"--num {options.num}, --at-update {options.at_update}: expected --num of at least 1, and --at-update of "
             f"0 to {2**31 - 1}"
         )
+    say_devices()
     written = show(
         experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
         speeds=experiment.data.speeds, speed_jitter=experiment.data.speed_jitter,

@@ -42,7 +42,7 @@ class AverageOptions:
     weights: Literal["ema", "live"] = "ema"
     """Weights of each checkpoint: the exponential moving average (ema) or the live parameters."""
     names: Annotated[str, arg(metavar="SYSTEM")] = "ours"
-    """Naming of the weights: ours, icefall, nemo, huggingface, deeplearningexamples, fairseq or keras."""
+    """Naming of the weights: ours, icefall, nemo, huggingface, deeplearningexamples, fairseq, caiman or keras."""
     like: Annotated[Path | None, arg(metavar="ORIGINAL.nemo")] = None
     """The .nemo file from which everything except the weights is copied."""
 
@@ -61,9 +61,11 @@ def main(arguments: Sequence[str]) -> None:
     if min(options.last, options.first, options.to) < 0:
         raise UserError(f"--last {options.last}, --from {options.first}, --to {options.to}: expected 0 or more")
 
+    from asr_jax.core.devices import say_devices
     from asr_jax.inference.averaging import choose, mean_weights, save_run
     from asr_jax.inference.importing import run_and_checkpoint
 
+    say_devices()
     options = replace(options, run=run_and_checkpoint(options.run)[0])
     chosen = choose(options.run, last=options.last, first=options.first, to=options.to)
     weights, about_names = mean_weights(options.run, chosen, live=options.weights == "live"), ""

@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import tyro
 
@@ -26,15 +26,18 @@ from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.names import counted
 from asr_jax.core.native import native_log
 from asr_jax.core.options import (
+    ABOUT_DEVICES,
+    DEVICE_FLAGS,
     asks_for_help,
     help_on_options,
     help_word,
+    is_flag,
     parse_known,
     plain_message,
     print_help,
     terminal_width,
 )
-from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 
 # Short forms of frequently used flags.
 ALIASES = {
@@ -66,7 +69,7 @@ SHORT = (
     "Short forms: " + ", ".join(f"{short} for {field}" for short, field in ALIASES.items())
     + ". --help WORD searches the names and texts of all fields. asr_jax.train also accepts --show schedule. Classes, "
     "such as those of the optimizer, its schedule and the encoder, are chosen in the config file. --decoding.FIELD "
-    "sets a field of the decoding of the primary head."
+    "sets a field of the decoding of the primary head. " + ABOUT_DEVICES
 )  # fmt: skip
 
 # Errors of the operating system that the user can fix; they are reported without a traceback.
@@ -80,11 +83,14 @@ class ExperimentSource:
     config: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Python file with a function `experiment`; `--config FILE --help` lists its fields."""
     run_dir: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of a run; without --config, the command continues that run, or starts one from the run of --init-from."""
+    """Folder of a run; without --config, the command continues that run, or starts one from the run of --init-from.
+    RUN/checkpoints/N: a new run beside RUN begins from that checkpoint."""
 
 
 def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
     """Calls the main function of a command; prints expected errors without a traceback and exits with their code.
+
+    Every command takes --device and --devices, see `choose_devices`.
 
     Args:
         main: Main function of the command; takes the arguments.
@@ -98,7 +104,7 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
 
 def _call(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
     try:
-        main(arguments)
+        main(choose_devices(arguments))
     except UserError as error:
         print(error if error.is_planned else f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -133,11 +139,47 @@ def _warnings_printed() -> Iterator[None]:
         logger.propagate = True
 
 
+def choose_devices(arguments: Sequence[str]) -> list[str]:
+    """Chooses the devices of `--device cpu|gpu|tpu` and `--devices 0,2`, and returns the other arguments.
+
+    Raises:
+        UserError: If a flag has no value or a wrong one, or is given twice.
+    """
+    rest, given, following = list[str](), dict[str, str](), list(arguments)
+    while following:
+        argument = following.pop(0)
+        flag, equals, value = argument.partition("=")
+        if flag not in DEVICE_FLAGS:
+            rest.append(argument)
+            continue
+        if flag in given:
+            raise UserError(f"{flag} is given twice: expected it once")
+        given[flag] = value if equals else following.pop(0) if following and not is_flag(following[0]) else ""
+        if flag == "--devices" and given[flag].isdecimal() and following and following[0].isdecimal():
+            raise UserError(f"--devices {given[flag]} {following[0]}: expected a comma between numbers, such as 0,2")
+    if not given:
+        return rest
+    kind, numbers = given.get("--device"), given.get("--devices", "")
+    if kind not in (None, "cpu", "gpu", "tpu"):
+        raise UserError(f"--device {kind!r}: expected cpu, gpu or tpu")
+    each = numbers.split(",") if "--devices" in given else []
+    if not all(number.isdecimal() for number in each) or len(set(each)) < len(each):
+        raise UserError(
+            f"--devices {numbers!r}: expected different numbers of devices, from 0, with commas between them, such as "
+            "0,2"
+        )
+    from asr_jax.core.devices import choose  # imported late, because JAX takes a second
+
+    choose(cast(Any, kind), [int(number) for number in each])
+    return rest
+
+
 def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     """Returns the experiment of the file after `--config`, with the overridden fields replaced.
 
     Without `--config`, returns the experiment of the run in `--run-dir`, to continue that run, or that of the run after
-    `--init-from`, to start a new run from its weights.
+    `--init-from`, to start a new run from its weights. `--run-dir` may also be one of its checkpoints, as
+    RUN/checkpoints/N.
 
     `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
     equivalent to `--model.encoder.dim 256` if no other part of the model has a field `dim`. `--help` prints the common
@@ -151,8 +193,8 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
     source, rest = parse_known(ExperimentSource, arguments, prog=prog)
     if source.run_dir is not None:
         rest += ["--run-dir", source.run_dir]
-        if source.config is None and (Path(source.run_dir) / EXPERIMENT).is_file():
-            return parse_fields(rest, load_experiment(Path(source.run_dir) / EXPERIMENT), prog=prog, of=source.run_dir)
+        if source.config is None and (before := _experiment_of(Path(source.run_dir))):
+            return parse_fields(rest, before, prog=prog, of=source.run_dir)
     init_from = _init_from(rest)
     if source.config is None and (parent := experiment_of(init_from)):
         if source.run_dir is None and not asks_for_help(rest):
@@ -176,7 +218,9 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
                 f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run, or "
                 f"{prog} --init-from RUN --run-dir {source.run_dir} to start one with the settings and weights of RUN"
             )
-        raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py")
+        hints = (meant_by(each, ["--run-dir"]) for each in rest)
+        hint = next((text for text in hints if "--run-dir" in text), "")
+        raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py{hint}")
     try:
         default = load_config(source.config, init_from=init_from)
     except UserError:
@@ -184,6 +228,19 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
         Init(path=init_from).check_exists()
         raise
     return parse_fields(rest, default, prog=prog, of=f"--config {source.config}")
+
+
+def _experiment_of(folder: Path) -> Experiment | None:
+    """Settings of a run, or of the checkpoint RUN/checkpoints/N; None if the folder is neither.
+
+    Raises:
+        UserError: If the checkpoint is missing or damaged.
+    """
+    if folder.parent.name == CHECKPOINTS and folder.name.isdecimal():
+        from asr_jax.training.run import experiment_of_checkpoint  # imported late, because it takes a second
+
+        return experiment_of_checkpoint(folder)
+    return load_experiment(folder / EXPERIMENT) if (folder / EXPERIMENT).is_file() else None
 
 
 def parse_with_experiment[Options](
@@ -245,6 +302,8 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         if argument in ("--fresh", "--dry-run", ALIASES["--check"], ALIASES["--allow-pipes"]) and is_last:
             arguments[i] = f"{argument}=True"
     if (word := help_word(arguments)) and isinstance(default, Experiment):
+        if any(word in flag for flag in DEVICE_FLAGS):
+            print(ABOUT_DEVICES)
         print(help_on(default, word))
         sys.exit(0)
     if asks_for_help(arguments) and isinstance(default, Experiment):

@@ -30,10 +30,12 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.names import counted
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.data.batching.evaluation import about_long
 from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.log_probs import LogProbs, check_ids
@@ -47,7 +49,7 @@ from asr_jax.text.normalise import CHOICES, NORMALISERS, unknown_normaliser
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(RecognitionOptions):
+class EvaluateOptions(BatchOptions, RecognitionOptions):
     """Options of `asr_jax.evaluate`."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN …")]
@@ -111,14 +113,14 @@ def main(arguments: Sequence[str]) -> None:
     results = []
     for run in options.runs:
         if recognises(run):
-            trained = load(run, options)
+            trained = load(run, options, options)
             for name in options.heads:
                 head = name or trained.model.recognising
                 decoding = decoding_of(flags, trained.experiment.model.decoding_of(head))
                 results.append(evaluate_run(trained, head, decoding, utterances, options))
         else:
             check_options_of_losses(run, options, flags)
-            results.append(evaluate_losses(load(run, options), utterances))
+            results.append(evaluate_losses(load(run, options, options), utterances))
     nothing = show(results, by=options.by)
     summary = over_runs(results)
     show_over_runs(summary)
@@ -151,6 +153,11 @@ def evaluate_run(
     Returns:
         A description of the weights and the counts of each set, as in the JSON file.
     """
+    if options.log_probs and not trained.experiment.model.heads[head].aligns:
+        raise UserError(
+            f"--log-probs: the head {head} of {trained.folder} has no log-probabilities of frames; expected a CTC head "
+            "(--head NAME)"
+        )
     decoder = trained.decoder(decoding, head=head, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))
     log_probs = None
     if options.log_probs:
@@ -160,14 +167,16 @@ def evaluate_run(
     how: dict[str, Any] = {"normaliser": normaliser, "alignment": options.alignment}
     sets, recognised = {}, []
     for manifest, of_set in utterances.items():
-        data = trained.plan(of_set, has_windows=True)
+        data = trained.plan(of_set)
         if log_probs:
             log_probs.begin(manifest)
         everything = recognise_all(trained, decoder, data, log_probs=log_probs)
         counts, found = scored(data, everything, trained.tokenizer, **how)
         windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
         removed = count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser))
-        sets[manifest] = counts | {"windowed_ids": windowed, "removed": removed.to_json()}
+        sets[manifest] = counts | {
+            "windowed_ids": windowed, "max_duration_s": data.longest_s, "removed": removed.to_json(),
+        }  # fmt: skip
         if options.worst > 0:
             most = worst(data, found, trained.tokenizer, number=options.worst, **how)
             sets[manifest] |= {"worst": most}
@@ -225,7 +234,10 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
     """Computes the losses of weights without a recognising head; returns a description and the losses of each set."""
     losses, sets = trained.losses(), {}
     for manifest, of_set in utterances.items():
-        figures, rejected, differing = measure(losses, trained.variables, trained.plan(of_set, has_windows=True))
+        data = trained.plan(of_set)
+        if message := about_long(data):
+            print(f"{manifest}: {message}", file=sys.stderr)
+        figures, rejected, differing = measure(losses, trained.variables, data)
         sets[manifest] = figures
         print_differing(differing)
         for each in rejected:

@@ -11,31 +11,38 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.presets import of_architecture, preset
 from asr_jax.cli.command_line import load_config
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
+from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.data.batching.filters import LONGEST_S
 from asr_jax.data.loading.extraction import Extractor, extract
 from asr_jax.data.manifests.inputs import resolve
-from asr_jax.inference.extractors import of_codes, of_layer
+from asr_jax.inference.batches import BatchOptions
+from asr_jax.inference.extractors import of_codes, of_layer, with_windows
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.text.normalise import CHOICES
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
+LONGEST_AT_ONCE_S = 600.0
+"""Longest audio of which a front-end computes features at once. It takes less memory than a model."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractOptions:
+class ExtractOptions(BatchOptions):
     """Command-line options of `asr_jax.extract_features`."""
 
     trained: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
@@ -61,8 +68,11 @@ class ExtractOptions:
     """Tokenizer for token ids to write with the features, as data.tokenizer.path."""
     normaliser: Annotated[str, arg(metavar=CHOICES)] = "lower.v1"
     """Normaliser of the texts before they are tokenised."""
-    max_duration_s: float = 30.0
-    """Maximum duration in seconds; longer utterances are rejected."""
+    max_duration: Annotated[float | None, arg(metavar="S")] = None
+    """Longest audio in seconds that is computed at once; longer audio is computed in windows. Default: 600, and four
+    times the longest utterance of training for --layer and --codes."""
+    reject_above: Annotated[float | None, arg(metavar="S", aliases=["--max-duration-s"])] = None
+    """Duration in seconds above which utterances are rejected. Default: none is."""
     max_samples: int = 0
     """Maximum number of utterances of each input, counted from its beginning; 0: all."""
     jobs: int = 0
@@ -87,9 +97,9 @@ def main(arguments: Sequence[str]) -> None:
     _check_one({"--layer": options.layer, "--codes": options.codes})
     if (options.layer or options.codes) and not options.source:
         raise UserError("--layer and --codes need a trained run: expected asr_jax.extract_features RUN --layer …")
-    if not options.max_duration_s > 0 or options.max_samples < 0 or options.jobs < 0:
+    if not (options.reject_above is None or options.reject_above > 0) or options.max_samples < 0 or options.jobs < 0:
         raise UserError(
-            f"--max-duration-s {options.max_duration_s:g}, --max-samples {options.max_samples}, --jobs {options.jobs}: "
+            f"--reject-above {options.reject_above}, --max-samples {options.max_samples}, --jobs {options.jobs}: "
             "expected a duration above 0, and 0 or more for the others"
         )
 
@@ -147,7 +157,7 @@ def _extractor(options: ExtractOptions) -> Callable[..., int]:
         tokenizer = given_tokenizer(TokenizerSettings(path=options.tokenizer, normaliser=options.normaliser))
 
     return functools.partial(
-        extract, extractor=_frames(options), tokenizer=tokenizer, max_duration_s=options.max_duration_s,
+        extract, extractor=_frames(options), tokenizer=tokenizer, reject_above_s=options.reject_above or LONGEST_S,
         max_samples=options.max_samples, workers=options.jobs, allow_pipes=options.allow_pipes,
     )  # fmt: skip
 
@@ -155,12 +165,21 @@ def _extractor(options: ExtractOptions) -> Callable[..., int]:
 def _frames(options: ExtractOptions) -> Extractor:
     """Extractor of the frames: the front-end, a layer of the encoder, or the quantiser."""
     if options.source and (options.layer or options.codes):
-        trained = load(options.source, RecognitionOptions())  # a path RUN/checkpoints/N selects a checkpoint
-        return of_codes(trained) if options.codes else of_layer(trained, options.layer)
+        trained = load(options.source, RecognitionOptions(), options)  # a path RUN/checkpoints/N selects a checkpoint
+        extractor = of_codes(trained) if options.codes else of_layer(trained, options.layer)
+        limits = options.limits(data_mesh(1), extractor.front_end)
+        return replace(extractor, limits=replace(limits, longest_s=extractor.limits.longest_s))
+    say_devices()
+    front_end = _front_end(options)
+    limits = options.limits(data_mesh(1), front_end)
+    limits = replace(limits, longest_s=options.max_duration or LONGEST_AT_ONCE_S)
+    return with_windows(Extractor.of_front_end(front_end), front_end.output_length, limits, limits.longest_s)
+
+
+def _front_end(options: ExtractOptions) -> FrontEnd:
+    """Front-end of a preset, an architecture, a config or a run."""
     if options.preset or options.architecture:
-        named = preset(options.preset) if options.preset else of_architecture(options.architecture)
-        return Extractor.of_front_end(named)
-    experiment = load_config(options.config) if options.config else None
+        return preset(options.preset) if options.preset else of_architecture(options.architecture)
     if options.source:
-        experiment = load_experiment(run_and_checkpoint(options.source)[0] / EXPERIMENT)
-    return Extractor.of_front_end(experiment.model.front_end if experiment else KaldiFbank())
+        return load_experiment(run_and_checkpoint(options.source)[0] / EXPERIMENT).model.front_end
+    return load_config(options.config).model.front_end if options.config else KaldiFbank()

@@ -52,10 +52,12 @@ def main(arguments: Sequence[str]) -> None:
 
     from asr_jax.audio.presets import preset
     from asr_jax.cli.recognition_options import print_differing
+    from asr_jax.core.devices import say_devices
     from asr_jax.core.files import write_whole
     from asr_jax.data.loading.statistics import bin_statistics
 
     front_end = load_config(options.config).model.front_end if options.config else preset(options.preset)
+    say_devices()
     found, num_frames, rejected = bin_statistics(
         options.data, front_end, max_hours=options.max_hours, workers=options.workers, allow_pipes=options.allow_pipes
     )

@@ -1,10 +1,11 @@
 """Imports a published model as a run, without training: `python -m asr_jax.import SOURCE --out RUN`.
 
-SOURCE is a .nemo file (Conformer, FastConformer, Squeezeformer, QuartzNet, Citrinet; of hybrid models the CTC head), a
-Hugging Face folder (Parakeet-CTC, wav2vec 2.0, W2V-BERT 2.0), a .pt of fairseq or NVIDIA (wav2vec 2.0), or a .pt of
-icefall (Zipformer with a CTC head). RUN gets an experiment, a tokenizer and one checkpoint: transcribe, evaluate,
-align, extract_features, benchmark inference, average and --init-from take it. They also take SOURCE itself, and import
-it into the user's cache.
+SOURCE is a .nemo file (Conformer, FastConformer, Squeezeformer, QuartzNet, Citrinet, with CTC, RNN-T or TDT), a
+Hugging Face folder (Parakeet, wav2vec 2.0, W2V-BERT 2.0), a .pt of fairseq or NVIDIA (wav2vec 2.0), a .pt of icefall
+(Zipformer with CTC or a transducer), or a hardware checkpoint of CAIMAN-ASR (RNN-T). RUN gets an experiment, a
+tokenizer and one checkpoint: transcribe, evaluate, align, extract_features, benchmark inference, average and
+--init-from take it. They also take SOURCE itself, and import it into the user's cache. Texts of a hybrid model come
+from its transducer; --head ctc of transcribe and evaluate uses its CTC head.
 
 --config FILE gives the settings of a file that contains only weights, such as configs/quartznet_librispeech.py; fields
 can be set after it, as for train.
@@ -43,8 +44,6 @@ class ImportOptions:
     vocabulary have this case, otherwise none."""
     front_end: Annotated[str, arg(metavar="NAME")] = ""
     """Front-end of the model, a name in asr_jax.audio.presets. Default: that of the model."""
-    batch_seconds: float | None = None
-    """Padded audio of a batch in seconds. Default: 20 on a CPU, otherwise 240 for each device."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -57,8 +56,6 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(
             f"{' '.join(rest)}: expected the options that {PROG} --help lists, or --config FILE before fields of it"
         )
-    if options.batch_seconds is not None and not 1 <= options.batch_seconds < 1e6:
-        raise UserError(f"--batch-seconds {options.batch_seconds:g}: expected at least 1")
     if options.normaliser and options.normaliser not in NORMALISERS:
         raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
     experiment = parse_experiment(rest, prog=PROG) if has_config else None
@@ -70,5 +67,5 @@ def main(arguments: Sequence[str]) -> None:
         tokenizer=options.tokenizer, normaliser=options.normaliser, front_end=options.front_end,
         model=experiment.model if experiment else None, labels=experiment.data.tokenizer if experiment else None,
     )  # fmt: skip
-    for line in import_model(options.source, options.out, given=given, batch_seconds=options.batch_seconds):
+    for line in import_model(options.source, options.out, given=given):
         print(line)

@@ -23,8 +23,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
 from asr_jax.data.batching.buckets import perturbed_lengths
+from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
-from asr_jax.data.batching.evaluation import plan_evaluation
+from asr_jax.data.batching.evaluation import about_long
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed
 from asr_jax.data.manifests.inputs import described
@@ -72,6 +73,8 @@ def main(arguments: Sequence[str]) -> None:
     print_table(set_rows(planned, experiment), title=f"{experiment.name}: training data", console=console)
     if validation:
         print_table(validation_rows(validation, experiment), title="validation data", console=console)
+        if message := about_long(validation):
+            say(console, f"validation: {message}")
     say(console, about_labels(tokenizer))
     print_table(rejected_rows(planned, validation), title="rejected", console=console)
     print_table(removed_rows(removed), title="characters removed from texts or replaced in them", console=console)
@@ -122,12 +125,12 @@ def plan(experiment: Experiment) -> Plan:
 
     Without a readable validation set, the training set alone is planned and a warning has the reason.
     """
-    from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
-    from asr_jax.training.run import find_run
-    from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer, short_run
+    from asr_jax.training.run import find_run, source_of
+    from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer, plan_validation, short_run
 
     folder, data, warnings = find_run(experiment), experiment.data, list[str]()
+    folder = source_of(experiment) or folder
     try:
         sets = read_sets(data, seed=experiment.seed)
     except UserError as error:
@@ -139,8 +142,7 @@ def plan(experiment: Experiment) -> Plan:
     planned = plan_training(
         sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=experiment.model.frames_needed,
-        front_end=experiment.model.front_end, seed=experiment.seed, num_devices=data_mesh().size,
-        row_parts=experiment.model.row_parts,
+        front_end=experiment.model.front_end, seed=experiment.seed, row_parts=experiment.model.row_parts,
     )  # fmt: skip
     removed = count_removed_of(sets, planned, tokenizer, data)
     for check in check_sets(sets, data):
@@ -153,10 +155,7 @@ def plan(experiment: Experiment) -> Plan:
     warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
     validation = None
     try:
-        validation = plan_evaluation(
-            sets.validation, planned.plan.buckets, scale=planned.index.scale, front_end=experiment.model.front_end,
-            tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, num_devices=data_mesh().size,
-        )  # fmt: skip
+        validation = plan_validation(sets, planned, experiment, tokenizer)
     except UserError as error:
         if len(sets.validation) or sets.validation.rejected:
             warnings.append(f"training would stop, because of the validation set: {error}")
@@ -185,7 +184,7 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
         {
             "set": experiment.data.train[place],
             "source": columns.sources.names[source],
-            "utterances": int(np.sum(group_of == group)),
+            "utterances": len(np.unique(rows[group_of == group])),  # a long one may have several crops
             "hours": float(hours[group_of == group].sum()),
             "epoch hours": float(of_epoch[group]),
             "epoch_share": float(of_epoch[group] / of_epoch.sum()),
@@ -197,10 +196,15 @@ def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any
 def validation_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
     """One row for each entry of data.validation: utterances and hours. A split set has one row."""
     index, paths = planned.index, experiment.data.validation or ("a part of the training set",)
-    input_of = index.utterances.columns.input_of[index.utterances.rows] * bool(experiment.data.validation)
+    rows = index.utterances.rows  # a long utterance may have several, one for each piece
+    input_of = index.utterances.columns.input_of[rows] * bool(experiment.data.validation)
     hours = index.lengths / index.scale.per_s / 3600
     return [
-        {"set": path, "utterances": int(np.sum(input_of == place)), "hours": float(hours[input_of == place].sum())}
+        {
+            "set": path,
+            "utterances": len(np.unique(rows[input_of == place])),
+            "hours": float(hours[input_of == place].sum()),
+        }
         for place, path in enumerate(paths)
     ]
 
@@ -265,8 +269,8 @@ def length_of(planned: PlannedData, experiment: Experiment) -> RunLength:
     from asr_jax.training.timetable import Groups
 
     training = experiment.training
-    updates = Groups(planned.plan.batches_per_epoch, training.accumulate, training.epoch_end).updates_per_epoch
-    return RunLength(run_length(training.num_updates, training.num_epochs, updates), updates)
+    groups = Groups(planned.plan.batches_per_epoch, training.accumulate, training.epoch_end)
+    return RunLength(run_length(training.num_updates, training.num_epochs, groups), groups.updates_per_epoch)
 
 
 def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:
@@ -293,6 +297,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
         f"mean batch: {_amounts(mean, 1)}",
         f"global batch (all utterances of an update), training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
     ]
+    found += [message] if (message := about_crops(planned.index, experiment.data.crop_s)) else []
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
         more = "; an epoch has fewer batches, so use larger ones" if reaching > batches else ""

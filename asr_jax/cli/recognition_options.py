@@ -1,4 +1,4 @@
-"""Options of commands that recognise or align speech: weights, precision, device and decoding."""
+"""Options of commands that recognise or align speech: weights, precision and decoding."""
 
 import contextlib
 import dataclasses
@@ -9,20 +9,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
-import jax
 from tyro.conf import arg
 
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.cli.command_line import parse_fields
 from asr_jax.cli.synonyms import option_meant_by
 from asr_jax.config import load_experiment
+from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.data.manifests.utterances import Rejected
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.trained import Trained, load_trained, weights_of
 from asr_jax.pretrained.published import is_published
@@ -31,7 +32,6 @@ from asr_jax.search.ctc import CTCDecoding
 from asr_jax.transcripts.outputs import Maker
 
 PREFIX = "--decoding."
-PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 ABOUT_DECODING = """
 
 Decoding: the decoding of the run's validation. --decoding.FIELD VALUE changes a field, such as
@@ -47,7 +47,7 @@ python -m asr_jax.train --config FILE --help-all lists all fields."""
 
 @dataclass(frozen=True, kw_only=True)
 class RecognitionOptions:
-    """Options for the weights, the precision and the device of recognition."""
+    """Options for the weights and the precision of recognition."""
 
     checkpoint: Annotated[int | None, arg(metavar="UPDATES")] = None
     """Number of updates of the checkpoint. Default: the checkpoint with the best validation."""
@@ -55,8 +55,6 @@ class RecognitionOptions:
     """Use the live parameters instead of the averaged ones."""
     precision: Precision | None = None
     """Precision of the computation. Default: the precision of training."""
-    device: Literal["cpu", "gpu", "tpu"] | None = None
-    """Kind of device to compute on. Default: JAX's default device."""
     allow_pipes: bool = False
     """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
@@ -64,7 +62,7 @@ class RecognitionOptions:
 def parse_recognition[Options: RecognitionOptions](
     kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None
 ) -> tuple[Options, list[str]]:
-    """Parses options and flags of the decoding, in any order, and selects the device.
+    """Parses options and flags of the decoding, in any order.
 
     Args:
         kind: Class of the options.
@@ -76,11 +74,11 @@ def parse_recognition[Options: RecognitionOptions](
         The options, and the flags of the decoding with their values, for `decoding_of`.
 
     Raises:
-        UserError: If `parse` rejects the options, or the device is not available.
+        UserError: If `parse` rejects the options.
     """
     others, flags = parted(arguments)
     try:
-        options = parse(kind, others, prog=prog, about=about, meant=option_meant_by)
+        return parse(kind, others, prog=prog, about=about, meant=option_meant_by), flags
     except UserError as error:
         taking = next((flag for flag, *values in flag_groups(flags) if len(values) > 1), "")
         missing = re.match(r"missing: ([^-;]+)|([^-;]+): expected at least one value", str(error))
@@ -89,28 +87,6 @@ def parse_recognition[Options: RecognitionOptions](
         raise UserError(
             f"{error}; {taking} takes all values up to the next flag: put {missing[1] or missing[2]} before {taking}"
         ) from None
-    use_device(options.device)
-    return options, flags
-
-
-def use_device(device: str | None) -> None:
-    """Selects the kind of device that JAX computes on; must be called before the first use of JAX.
-
-    Args:
-        device: A key of PLATFORMS; None: JAX's default.
-
-    Raises:
-        UserError: If the device is not available.
-    """
-    if device is None:
-        return
-    jax.config.update("jax_platforms", PLATFORMS[device])
-    try:
-        jax.devices()
-    except (RuntimeError, AssertionError) as error:  # AssertionError if JAX is installed without support for it
-        raise UserError(
-            f"--device {device} is not available to JAX: {error or 'JAX is installed without support for it'}"
-        ) from error
 
 
 def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -198,14 +174,20 @@ def print_differing(entries: Sequence[Rejected]) -> None:
         )
 
 
-def load(run: Path, options: RecognitionOptions) -> Trained:
-    """Loads a run, or a checkpoint given as `RUN/checkpoints/N`.
+def load(run: Path, options: RecognitionOptions, batches: BatchOptions | None = None) -> Trained:
+    """Loads a run, or a checkpoint given as `RUN/checkpoints/N`, and prints the devices on standard error.
+
+    Args:
+        run: Folder of the run, or a checkpoint.
+        options: Options for the weights.
+        batches: Sizes of batches. None: those that fit the device.
 
     Raises:
-        UserError: If `load_trained` rejects the run, or --checkpoint contradicts the path.
+        UserError: If `load_trained` rejects the run or the sizes, or --checkpoint contradicts the path.
     """
     folder, updates = run_and_checkpoint(run, options.checkpoint)
-    return load_trained(folder, updates=updates, precision=options.precision, live=options.live)
+    say_devices()
+    return load_trained(folder, updates=updates, precision=options.precision, live=options.live, batches=batches)
 
 
 def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None, *, head: str = "") -> Maker:

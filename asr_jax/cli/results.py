@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.names import counted
-from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.observe.tables import console_for, percent, print_table, say
 from asr_jax.observe.transcripts import aligned_lines
 from asr_jax.text.removed import is_spoken
@@ -139,7 +138,7 @@ def about(manifest: str, counts: dict[str, Any]) -> str:
         if ids := counts[f"empty_{what}_ids"]:
             text += f"; {len(ids)} with an empty {what}: {some(ids)}"
     if ids := counts["windowed_ids"]:
-        text += f"; {len(ids)} longer than {WHOLE} × the longest of training, recognised in windows: {some(ids)}"
+        text += f"; {len(ids)} longer than {counts['max_duration_s']:g} s, recognised in windows: {some(ids)}"
     return text
 
 

@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatch
 
+from asr_jax.core.options import DEVICE_FLAGS
+
 SETTINGS = {
     "--config": "config-name config-path config-file asr-config model-config yaml hparams",
     "--optim.schedule.peak-lr": "lr learning-rate base-lr max-lr lr-adam lr-model init-lr initial-lr lr-weights",
@@ -108,7 +110,8 @@ SETTINGS = {
     "--data.cache": "cache-dir cache-path",
     "--data.max-train-samples": "max-train-samples limit-train-batches n-utterances-only max-samples",
     "--data.max-validation-samples": "max-val-samples max-eval-samples limit-val-batches",
-    "--data.filters.max-duration-s": "max-sample-size max-audio-length max-audio-len max-duration-in-seconds "
+    "--data.crop-s": "max-sample-size",
+    "--data.filters.max-duration-s": "max-audio-length max-audio-len max-duration-in-seconds "
     "memory oom max-audio-duration-sec max-wav-duration max-length avoid-if-longer-than train-ds.max-duration "
     "skip-invalid-size-inputs-valid-test",
     "--data.filters.min-duration-s": "min-sample-size min-duration min-duration-in-seconds min-wav-duration min-length "
@@ -213,7 +216,8 @@ NOTES = {
     "--training.num-updates": "optimizer steps",
     "--training.validate-every": "a number of optimizer steps",
     "--training.ema.decay": "0: no average",
-    "--run-dir": "folder of the run; training in the folder of an existing run continues it",
+    "--run-dir": "folder of the run; training in the folder of an existing run continues it; RUN/checkpoints/N begins "
+    "a new run from that checkpoint",
     "--init.path": "short form --init-from",
     "--optim.freeze-updates": "patterns of parameters with the number of optimizer steps during which they are frozen",
     "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
@@ -222,18 +226,17 @@ NOTES = {
 }
 """Meanings and units of settings that differ from those of other systems."""
 
-_DEVICES = "all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them"
+_DEVICES = "--devices 0,2 selects devices by their numbers; by default, all that JAX finds are used"
 _PROCESSES = "docs/several-machines.md describes several processes"
 _FIGURES = "RUN/events.jsonl and RUN/tensorboard have all figures; tensorboard --logdir RUN shows them"
 ADVICE = {
     _DEVICES: "gpus num-gpus ngpu gpu gpu-ids devices trainer.devices device-index device-indices cuda data-parallel "
     "data-parallel-backend visible-devices",
     _PROCESSES: "world-size distributed-world-size num-nodes nnodes nproc-per-node local-rank master-port master-addr "
-    "rank node-rank dist-backend ddp-backend ddp.dist-backend strategy accelerator deepspeed fsdp "
+    "rank node-rank dist-backend ddp-backend ddp.dist-backend strategy deepspeed fsdp "
     "distributed-launch distributed-backend multiprocessing-distributed distributed-port train-engine "
     "ddp-find-unused-parameters",
-    "JAX_PLATFORMS=cpu, cuda or tpu selects the kind of device": "device backend no-cuda use-cpu",
-    "JAX_PLATFORMS=cpu selects the CPU": "cpu",
+    "--device cpu, gpu or tpu selects the kind of device": "device backend no-cuda use-cpu cpu accelerator",
     "the config file chooses the class of the optimizer": "optimizer optim optim.name optim-conf optimizer-name",
     "the config file chooses the model: docs/models.md lists the configs": "model arch architecture variant encoder "
     "model-type model-name encoder-type encoder-conf model-conf use-transducer use-ctc criterion task "
@@ -278,7 +281,8 @@ OPTIONS = {
     "--log-probs": "save-logits logits save-log-probs probs-cache-file logits-save-to",
     "--precision": "fp16 bf16 amp no-amp use-amp use-fp16 half dtype torch-dtype compute-dtype compute-type "
     "inference-precision eval-precision",
-    "--device": "cpu cuda gpu gpus num-gpus ngpu gpu-id device-id device-index accelerator use-gpu no-cuda",
+    "--device": "cpu cuda gpu accelerator use-gpu no-cuda",
+    "--devices": "gpus num-gpus ngpu gpu-id device-id device-index",
     "--checkpoint": "epoch iter step ckpt-step update checkpoint-update",
     "--live": "use-averaged-model ema no-ema use-ema average-model ema-model",
     "--head": "head-name decoder decoder-name",
@@ -287,6 +291,9 @@ OPTIONS = {
     "--window-seconds": "chunk-length-s chunk-length chunk-len-in-secs chunk-size segment-length max-window "
     "total-buffer-in-secs buffer-len-in-secs",
     "--overlap-seconds": "stride-length-s overlap stride overlap-in-secs",
+    "--batch-size": "bs b batch-size-seq per-device-eval-batch-size eval-batch-size num-concat-batches",
+    "--batch-seconds": "max-tokens batch-bins batch-duration memory oom",
+    "--max-duration": "max-audio-duration-sec max-length",
     "--normaliser": "normalizer text-normalizer standardize-wer normalize cleaner",
     "--by": "group-by breakdown breakdown-wer",
     "--worst": "show-errors num-errors top-errors",
@@ -303,13 +310,11 @@ OPTIONS = {
 """Words for the options of commands that use a run, as in `SETTINGS`. Names without dashes are positional."""
 
 OPTION_ADVICE = {
-    "batches have the shapes of training, and the texts do not depend on them": "batch-size bs b batch-size-seq "
-    "per-device-eval-batch-size eval-batch-size max-tokens max-duration batch-bins batch-duration num-concat-batches",
     "audio is read by threads of the command": "num-workers nj workers dataloader-num-workers jobs",
     "texts are in the language of the training data": "language lang task",
     "the run contains its tokenizer and its settings": "tokenizer bpe-model bpemodel lang-dir token-list symbol-table "
     "dict config model-config config-name config-path labels asr-train-config",
-    "audio of any length is transcribed": "max-audio-duration-sec max-length vad vad-model",
+    "audio of any length is transcribed": "vad vad-model",
     "all words have a confidence and times: --format json": "confidence return-confidence preserve-alignments",
 }
 
@@ -364,6 +369,7 @@ def option_meant_by(flag: str, known: Collection[str]) -> str:
         flag: The flag, in any spelling.
         known: Flags and names of positional arguments of the command.
     """
+    known = {*known, *DEVICE_FLAGS}
     for word in spellings(flag):
         for option in _OPTION_MEANT.get(word, ()):
             if not option.startswith("--") and option in known:

@@ -1,11 +1,13 @@
 """Trains a model: `python -m asr_jax.train --config configs/zipformer.py [--field.name VALUE …]`.
 
+`--smoke` trains 20 updates on 50 utterances with one batch shape, validates and saves, in the folder RUN-smoke.
 `--dry-run` plans the data, compiles the programs, computes one batch of each shape and writes nothing. `--show
 schedule` prints the learning rate, and `--plot OUT.png` draws it as well. Exit codes: 0, the run is complete or the
 job has completed its epochs; 1, the run failed after it had started; 2, the run could not start; 75, a signal of a
 scheduler or training.max_hours ended the job, and the same command continues the run; 130, Ctrl-C.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +29,17 @@ class TrainOptions:
     """Print the learning rate without training."""
     plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
     """File for a picture of what `--show` prints."""
+    smoke: bool = False
+    """Train 20 updates on 50 utterances with one small batch shape, validate and save, in the folder RUN-smoke. It
+    replaces the earlier smoke run."""
 
 
 def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(TrainOptions, arguments, prog="python -m asr_jax.train", about=__doc__)
     if options.plot and (not options.show or options.plot.suffix != ".png"):
         raise UserError(f"--plot {options.plot}: expected --show schedule, and a name that ends in .png")
+    if options.smoke and options.show:
+        raise UserError("--smoke trains and --show does not: expected one of them")
 
     from asr_jax.core.files import size_of  # imported late, since it is slow and --help does not need it
     from asr_jax.core.processes import is_main, join
@@ -42,10 +49,18 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.observe.tensorboard import command_for
     from asr_jax.training.loop import train
     from asr_jax.training.preview import dry_run, show_schedule
+    from asr_jax.training.smoke import smoke_run
 
     join()
     if options.show:
         show_schedule(experiment, options.plot)
+        return
+    if options.smoke:
+        lines = smoke_run(experiment)
+        if is_main():
+            print("\n".join(lines))
+            others = [argument for argument in arguments if argument != "--smoke"]
+            print(f"next: python -m asr_jax.train {shlex.join(others)}")
         return
     if experiment.dry_run:
         dry_run(experiment)

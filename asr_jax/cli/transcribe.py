@@ -37,6 +37,7 @@ from asr_jax.core.names import counted
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
 from asr_jax.transcripts.files import FORMS, FormName, Named, form_of
@@ -46,7 +47,7 @@ from asr_jax.transcripts.transcript import Transcript
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranscribeOptions(RecognitionOptions):
+class TranscribeOptions(BatchOptions, RecognitionOptions):
     """Options of `asr_jax.transcribe`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -64,7 +65,8 @@ class TranscribeOptions(RecognitionOptions):
     head: Annotated[str, arg(metavar="NAME")] = ""
     """Name of the recognising head. Default: the primary head."""
     window_seconds: Annotated[float, arg(metavar="S")] = 0.0
-    """Length of the windows for long audio in seconds; 0: the longest utterance of training."""
+    """Length of the windows for long audio in seconds; 0: the longest utterance of training, or --max-duration if it is
+    shorter."""
     overlap_seconds: Annotated[float | None, arg(metavar="S")] = None
     """Overlap of windows in seconds. Default: a third of a window."""
     to_manifest: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
@@ -207,7 +209,7 @@ def _transcribe(
     utterances = [entry for entry in entries if isinstance(entry, Utterance)]
     if not utterances:
         return broken
-    trained = load(options.run, options)
+    trained = load(options.run, options, options)
     head = options.head or trained.model.recognising
     decoder = trained.decoder(decoding_of(flags, trained.experiment.model.decoding_of(head)), head=head)
     if labels and options.min_confidence and not decoder.calibration:

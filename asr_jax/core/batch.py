@@ -57,6 +57,8 @@ class Encoded(struct.PyTreeNode):
     """Parameters of modules of the encoder that heads use as well, each with a name."""
     sub_batches: int = struct.field(pytree_node=False, default=1)
     """Number of micro-batches, of equal numbers of rows, that the batch consists of."""
+    num_devices: int = struct.field(pytree_node=False, default=1)
+    """Number of devices that the rows are spread over, equally many rows on each."""
     views: int = struct.field(pytree_node=False, default=1)
     """Number of consecutive rows that are differently augmented views of one utterance."""
 

@@ -6,11 +6,18 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from asr_jax.core.devices import devices, local_devices
+
 
 def data_mesh(num_devices: int | None = None) -> Mesh:
-    """Returns a mesh of all devices of all processes, or of the first `num_devices`, with one axis named `data`."""
+    """Returns a mesh of the devices of all processes, or of the first `num_devices`, with one axis named `data`."""
     # jax.make_mesh may reorder devices, but each process loads contiguous rows of a batch.
-    return Mesh(np.array(jax.devices()[:num_devices]), ("data",), axis_types=(AxisType.Auto,))
+    return Mesh(np.array(devices()[:num_devices]), ("data",), axis_types=(AxisType.Auto,))
+
+
+def own_mesh() -> Mesh:
+    """Returns a mesh of the devices of this process, with one axis named `data`."""
+    return Mesh(np.array(local_devices()), ("data",), axis_types=(AxisType.Auto,))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -30,6 +37,13 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
         # other processes. It compares host arrays between the processes before it copies them.
         tree = jax.device_get(tree)
     return jax.device_put(tree, replicated(mesh))
+
+
+def of_this_process(tree: Any, mesh: Mesh) -> Any:
+    """Returns replicated arrays on a mesh of this process's devices alone. With one process, they are unchanged."""
+    if jax.process_count() == 1:
+        return tree
+    return jax.device_put(jax.tree.map(lambda leaf: leaf.addressable_data(0), tree), replicated(mesh))
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:

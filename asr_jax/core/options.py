@@ -25,6 +25,13 @@ from asr_jax.core.errors import UserError, nearest
 POSITIONAL = get_args(tyro.conf.Positional[int])[1]
 WIDTH = 120
 """Width of help texts that are not printed in a terminal."""
+DEVICE_FLAGS = ("--device", "--devices")
+"""Flags that every command takes (`cli.command_line.run_command`)."""
+ABOUT_DEVICES = (
+    "Devices: --device cpu, gpu or tpu chooses the kind, and --devices 0,2 some of them. Default: all devices that JAX "
+    "finds, which CUDA_VISIBLE_DEVICES and JAX_PLATFORMS limit."
+)
+"""Help on `DEVICE_FLAGS`."""
 MAY_BE_EMPTY = "may be empty"
 """In an option's `Annotated`: the flag without a value is an empty tuple instead of an error."""
 
@@ -127,6 +134,7 @@ def print_help(kind: type[Any], *, prog: str, about: str | None) -> None:
     shown = re.sub(r"\{None\}\|(\S+)", r"\1       ", text.getvalue())
     shown = re.sub(r"\{None,(\S+)", r"{\1     ", shown)
     print(re.sub(r"\(default:[\s│|]*(None|'')?\)", lambda hint: re.sub(r"[^\s│|]", " ", hint[0]), shown))
+    print(ABOUT_DEVICES)
 
 
 def help_on_options(kind: type[Any], word: str, *, about: str | None) -> list[str]:
@@ -143,6 +151,8 @@ def help_on_options(kind: type[Any], word: str, *, about: str | None) -> list[st
         text = texts.get(option.name, "")
         if name in option.flag.lower() or spoken in text.lower():
             lines += [f"  {option.flag}", wrapped(text, indent=6)]
+    if any(name in flag for flag in DEVICE_FLAGS):
+        lines += [wrapped(ABOUT_DEVICES, indent=2)]
     found = [line.strip() for line in (about or "").splitlines() if line.strip().startswith("--") and name in line]
     return lines + [f"  {line}" for line in found]
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from asr_jax.core.devices import chosen_numbers
 from asr_jax.core.errors import RunError, UserError
 
 # Each size of a message compiles a program, so all messages have one size.
@@ -36,9 +37,9 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
                 f"{values}: expected host:port, the number of processes, and JAX_PROCESS_ID from 0 to "
                 "JAX_NUM_PROCESSES − 1; set all three variables in every process, or none"
             )
-        jax.distributed.initialize(address, int(count), int(number))
+        jax.distributed.initialize(address, int(count), int(number), local_device_ids=chosen_numbers())
     elif _launched(environment):
-        jax.distributed.initialize()
+        jax.distributed.initialize(local_device_ids=chosen_numbers())
 
 
 def _launched(environment: Mapping[str, str]) -> bool:

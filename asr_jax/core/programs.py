@@ -24,6 +24,7 @@ import numpy as np
 from jax import export
 from jax.stages import Lowered
 
+from asr_jax.core.devices import devices
 from asr_jax.core.files import write_whole
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -208,7 +209,7 @@ def _surroundings() -> dict[str, str]:
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     return {library: importlib.metadata.version(library) for library in LIBRARIES} | {
         "platform version": jax.devices()[0].client.platform_version,
-        "devices": str(jax.devices()),
+        "devices": f"{jax.devices()} {devices()}",
         "settings": str(sorted(settings.items(), key=str)),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from flax import linen as nn
 from jax.typing import DTypeLike
@@ -79,6 +79,14 @@ class Head(nn.Module):
         raise NotImplementedError
 
 
+class LabelAxis(NamedTuple):
+    """Axis of a parameter with one entry for each label."""
+
+    axis: int
+    more: int = 0
+    """Number of entries behind those of the labels, such as those of durations. -1: the blank has no entry."""
+
+
 @dataclass(frozen=True)
 class HeadSettings:
     """Settings of a head. `build` returns its module."""
@@ -124,6 +132,16 @@ class HeadSettings:
             num_repeats: Number of labels that equal the label before, an int or an array.
         """
         return 0 * num_labels
+
+    def label_axis(self, parameter: str) -> LabelAxis | None:
+        """Returns the axis of a parameter that has one entry per label; None if no axis has.
+
+        Initial weights of another vocabulary keep the entries of the labels that both vocabularies have.
+
+        Args:
+            parameter: Path of the parameter within the head, such as `output/kernel`.
+        """
+        return LabelAxis(-1)
 
     def chance(self) -> dict[str, float]:
         """Returns the values that some of the metrics have for a model that has learned nothing, keyed by metric."""

@@ -16,7 +16,7 @@ from asr_jax.core.errors import UserError, check_numbers
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import Head, HeadSettings
+from asr_jax.heads.base import Head, HeadSettings, LabelAxis
 from asr_jax.heads.ctc import WeightBy
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
 from asr_jax.losses.pruned_transducer import (
@@ -100,17 +100,21 @@ class Transducer(HeadSettings):
     durations: tuple[int, ...] = ()
     """Durations of labels in frames for a token-and-duration transducer (TDT), such as 0 1 2 3 4. Empty: RNN-T."""
     sigma: float = 0.0
-    """TDT: number that is subtracted from the log-probabilities of labels and blanks. NeMo uses 0.05."""
+    """TDT: number that is subtracted from the log-probabilities of labels and blanks. NeMo uses 0.02 to 0.05."""
+    omega: float = 0.0
+    """TDT: share of the loss of RNN-T, which ignores durations, in the loss. NeMo uses 0.1. Differs from: NeMo, which
+    draws one of the two losses for each batch; the expected gradient is the same."""
     fast_emit: float = 0.0
     """λ of FastEmit, which favours early labels."""
     penalties: Penalties = NO_PENALTIES
     """Delay penalty, EOS penalty and star."""
     split: int = 1
-    """Number of parts that the rows of a batch are split into for the joint network and the loss (batch_split_factor).
-    The encoder and the prediction network compute whole batches. Only memory and speed depend on it."""
+    """Number of parts that the rows of a device are split into for the joint network and the loss (batch_split_factor);
+    at most one for each row. The encoder and the prediction network compute whole batches. Only memory and speed depend
+    on it."""
     tile_frames: int = 0
     """Number of frames for which logits exist at a time; they are computed again in the backward pass. 0: chosen for
-    about 16 million logits. -1: all frames, and logits are stored."""
+    about 16 million logits on each device. -1: all frames, and logits are stored."""
     decoding: TransducerDecoding = TransducerDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -120,6 +124,8 @@ class Transducer(HeadSettings):
         check_numbers(self, "fast_emit", "sigma", least=0)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
+        if not 0 <= self.omega <= 1 or (self.omega and not self.durations):
+            raise ValueError(f"omega is {self.omega}: expected 0 to 1, and 0 without durations")
         if self.tile_frames < -1:
             raise ValueError(
                 f"tile_frames is {self.tile_frames}: expected a number of frames, 0 (automatic) or -1 (all)"
@@ -133,6 +139,8 @@ class Transducer(HeadSettings):
                 )
             if self.pruning:
                 raise ValueError("durations and pruning are set: expected one of them only")
+            if self.penalties != NO_PENALTIES:
+                raise ValueError("durations and penalties are set: expected one of them only")
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         if self.tap != OUTPUT and self.tap not in taps:
@@ -147,6 +155,14 @@ class Transducer(HeadSettings):
     @property
     def row_parts(self) -> int:
         return self.split
+
+    def label_axis(self, parameter: str) -> LabelAxis | None:
+        if parameter == "prediction/embedding/embedding":
+            return LabelAxis(0, -1 if isinstance(self.prediction, LSTMPrediction) else 0)
+        part = parameter.partition("/")[0]
+        if part == "output":
+            return LabelAxis(-1, len(self.durations))
+        return LabelAxis(-1) if part in ("simple_frames", "simple_labels") else None
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "TransducerHead":
         return TransducerHead(self, vocab_size, blank_id, dtype)
@@ -213,8 +229,11 @@ class TransducerHead(Head):
             size = min(settings.pruning.size, batch.tokens.shape[1] + 1)
             kept = occupancies(*simple, lengths, batch.token_lengths)
             starts = kept_positions(*kept, lengths, batch.token_lengths, size=size)
-        blank, label = self._arcs(projected, batch, lengths, keys, starts)
-        losses = lattice_loss(blank, label, lengths, batch.token_lengths, self.arcs, settings.fast_emit)
+        of_arcs, of_rnnt = self._arcs(projected, batch, lengths, keys, starts, num_devices=encoded.num_devices)
+        losses = lattice_loss(*of_arcs, lengths, batch.token_lengths, self.arcs, settings.fast_emit)
+        if settings.omega:
+            plain = lattice_loss(*of_rnnt, lengths, batch.token_lengths, RNNT, settings.fast_emit)
+            losses = (1 - settings.omega) * losses + settings.omega * plain
         terms["loss"] = Sum(of_loss * summed(losses), weight)
         return terms
 
@@ -232,9 +251,9 @@ class TransducerHead(Head):
     ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
         """Returns the log-probabilities of the loss whose joint network is an addition."""
         assert self.settings.pruning
-        pruning, weights = self.settings.pruning, None
-        if not pruning.counts_padding:
-            weights = length_mask(batch.token_lengths + 1, predicted.shape[1]) * batch.weights[:, None]
+        pruning, positions = self.settings.pruning, predicted.shape[1]
+        counted = jnp.full(len(predicted), positions) if pruning.counts_padding else batch.token_lengths + 1
+        weights = length_mask(counted, positions) * batch.weights[:, None]  # the devices decide on padding rows
         simple = simple_log_probs(
             self.simple_frames(frames.values), self.simple_labels(predicted), batch.tokens, blank_id=self.blank_id,
             acoustic_scale=pruning.acoustic_scale, language_scale=pruning.language_scale, weights=weights,
@@ -248,8 +267,10 @@ class TransducerHead(Head):
         lengths: Int[Array, " B"],
         keys: UInt32[Array, "B 2"] | None,
         starts: Int[Array, "B T"] | None,
-    ) -> tuple[Float[Array, "K B T S"], Float[Array, "L B T U"]]:
-        """Returns the log-probabilities of all arcs, computed in tiles.
+        *,
+        num_devices: int,
+    ) -> tuple[tuple[Float[Array, "K B T S"], Float[Array, "L B T U"]], Any]:
+        """Returns the log-probabilities of all arcs, and those of RNN-T's arcs if `omega` is set, computed in tiles.
 
         Args:
             projected: Projected frames and predictions.
@@ -257,12 +278,13 @@ class TransducerHead(Head):
             lengths: Number of frames of each row.
             keys: Data of the random key of each row for dropout. None: no dropout.
             starts: First label position that is kept at each frame. None: no pruning.
+            num_devices: Number of devices that the rows are spread over.
         """
         settings, arcs = self.settings, self.arcs
         kernel, bias = self.output_parameters()
         size = projected[1].shape[1] if starts is None else min(settings.pruning.size, projected[1].shape[1])  # type: ignore[union-attr]
 
-        def compute(of_frames: Any, of_rows: Any, first: Any) -> tuple[Array, Array]:
+        def compute(of_frames: Any, of_rows: Any, first: Any) -> Any:
             frames, predictions = of_frames["frames"], of_rows["predictions"]
             if starts is None:
                 predictions = predictions[:, None]
@@ -277,27 +299,35 @@ class TransducerHead(Head):
             logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias
             if starts is not None:
                 return _pruned(logits, of_frames["starts"], of_rows["labels"], blank_id=self.blank_id)
-            if settings.durations:
-                blank, label = tdt_log_probs(
-                    logits, of_rows["labels"], blank_id=self.blank_id, arcs=arcs, sigma=settings.sigma
-                )
-                return jnp.moveaxis(blank, 0, -1), jnp.moveaxis(label, 0, -1)
-            return arc_log_probs(logits, of_rows["labels"], blank_id=self.blank_id)
+            if not settings.durations:
+                return arc_log_probs(logits, of_rows["labels"], blank_id=self.blank_id)
+            blank, label = tdt_log_probs(
+                logits, of_rows["labels"], blank_id=self.blank_id, arcs=arcs, sigma=settings.sigma
+            )
+            of_arcs = jnp.moveaxis(blank, 0, -1), jnp.moveaxis(label, 0, -1)
+            if not settings.omega:
+                return of_arcs
+            return of_arcs, arc_log_probs(logits[..., : self.vocab_size], of_rows["labels"], blank_id=self.blank_id)
 
         of_frames = {"frames": projected[0]} | ({} if starts is None else {"starts": starts})
         of_rows = {"predictions": projected[1], "labels": batch.tokens} | ({} if keys is None else {"keys": keys})
-        # Batches of evaluation may have any number of rows. Those of training are multiples (`HeadSettings.row_parts`).
-        num_splits = math.gcd(settings.split, len(lengths))
-        tile_frames = self._tile_frames(len(lengths) // num_splits, projected[0].shape[1], size)
-        blank, label = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=num_splits)
+        # A part has equally many rows of each device, which keeps its rows. If `split` does not divide them, there are
+        # more parts, so that memory does not grow.
+        rows = len(lengths) // num_devices
+        num_splits = next(num for num in range(min(settings.split, rows), rows + 1) if rows % num == 0)
+        tile_frames = self._tile_frames(rows // num_splits, projected[0].shape[1], size)
+        found = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=num_splits)
+        if settings.durations:
+            (blank, label), of_rnnt = found if settings.omega else (found, None)
+            of_arcs = jnp.moveaxis(blank, -1, 0), jnp.moveaxis(label, -1, 0)
+            return of_arcs, of_rnnt and tuple(each[None] for each in of_rnnt)
+        blank, label = found
         if starts is not None:
             width = batch.tokens.shape[1] + 1
             blank = at_positions(blank, starts, num_positions=width)
             label = at_positions(label, starts, num_positions=width)[..., :-1]
-        if not settings.durations:
-            blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
-            return blank[None], label[None]
-        return jnp.moveaxis(blank, -1, 0), jnp.moveaxis(label, -1, 0)
+        blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
+        return (blank[None], label[None]), None
 
     def output_parameters(self) -> tuple[Float[Array, "J V"], Float[Array, "1 1 1 V"]]:
         """Returns the kernel of the output in the dtype of the computation, and its bias in float32."""

@@ -1,6 +1,6 @@
 """Forced alignment of recordings with their texts.
 
-One program computes the forward pass and the Viterbi search, in the shapes of training. Audio that is much longer is
+One program computes the forward pass and the Viterbi search. Audio that is much longer than that of training is
 computed in windows, and the search uses the joined frames.
 """
 
@@ -17,6 +17,7 @@ from asr_jax.alignment.ctc_segment import FORCED, align_long
 from asr_jax.alignment.emissions import emissions_of
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import abstract, global_batch, replicated
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.timed_tokens import TokenSequence
@@ -58,7 +59,7 @@ class AlignedUtterance(NamedTuple):
 
 
 def plan(trained: Trained, utterances: Utterances) -> PlannedData:
-    """Plans utterances with labels in the shapes of training.
+    """Plans utterances with labels.
 
     Utterances are rejected if the normaliser removes letters or digits of their text.
 
@@ -95,9 +96,9 @@ def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utte
 
 def _plan(trained: Trained, model: Recogniser, utterances: Utterances) -> PlannedData:
     return plan_with_labels(
-        utterances, trained.buckets, scale=trained.scale, front_end=model.front_end, tokenizer=trained.tokenizer,
+        utterances, trained.for_sets(), front_end=model.front_end, tokenizer=trained.tokenizer,
         takes_ids=trained.experiment.data.tokenizer.takes_ids,
-        output_length=model.length_of(model.aligning), num_devices=trained.mesh.size, has_windows=True,
+        output_length=model.length_of(model.aligning), num_devices=trained.mesh.size,
         frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
     )  # fmt: skip
 
@@ -154,7 +155,7 @@ def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedUtteranc
     programs = _compiled(trained, data)
     model = trained.model
     writer = Writer(trained.tokenizer, times=model.frame_times(tap=model.heads[model.aligning].tap))
-    source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
+    source = BatchSource(data.index, data.plan, Layout.of(trained.mesh))
     with open_batches(source, stop=data.plan.batches_per_epoch, threads=2) as batches:
         for loaded in batches:
             batch = loaded.batch

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
 from asr_jax.core.batch import Batch
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import abstract, by_rows, replicated
 from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import Tree
@@ -75,17 +76,17 @@ def _shapes(batch: Batch) -> tuple[tuple[int, ...], ...]:
 
 
 def abstract_batch(bucket: Bucket, mesh: Mesh, scale: Scale) -> Batch:
-    """Returns the shapes of a bucket's global batch of audio or of ready features.
+    """Returns the shapes of a bucket's global batch of audio or of ready features, with padding rows for the devices.
 
     Args:
         bucket: The bucket.
         mesh: Mesh over which rows are sharded.
         scale: Unit of the bucket's length.
     """
-    rows = by_rows(mesh)
+    rows, num_rows = by_rows(mesh), Layout.of(mesh).num_rows(bucket.batch_size)
 
     def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((bucket.batch_size, *shape), dtype, sharding=rows)
+        return jax.ShapeDtypeStruct((num_rows, *shape), dtype, sharding=rows)
 
     return Batch(
         audio=None if scale.of_features else array((bucket.length,), np.int16),

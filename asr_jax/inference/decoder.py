@@ -1,5 +1,6 @@
 """The compiled model with one head and its search, which converts batches to transcripts."""
 
+import functools
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import own_mesh
 from asr_jax.core.processes import gathered
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
@@ -140,6 +142,7 @@ class Decoder:
         head: str = "",
         gives_log_probs: bool = False,
         programs: Programs = TRACED,
+        num_shares: int | None = None,
     ) -> None:
         """Initialises without compiling.
 
@@ -153,6 +156,7 @@ class Decoder:
             head: Name of the head. Empty: the primary head.
             gives_log_probs: Whether log-probabilities are computed as well.
             programs: Lowers the model.
+            num_shares: Number of processes that share the rows of a batch. None: all processes.
 
         Raises:
             UserError: If the head has no log-probabilities, or as `HeadSearch` does.
@@ -163,7 +167,11 @@ class Decoder:
             raise UserError(f"head {self.head} has no log-probabilities of CTC: expected a CTC head")
         self.search = HeadSearch(
             model, tokenizer, head=self.head, decoding=decoding, calibration=calibration,
-            num_shares=jax.process_count(),
+            num_shares=jax.process_count() if num_shares is None else num_shares,
+        )  # fmt: skip
+        self._remade = functools.partial(
+            Decoder, model, tokenizer, variables=variables, decoding=decoding, calibration=calibration, head=head,
+            gives_log_probs=gives_log_probs, programs=programs,
         )  # fmt: skip
         self._gives_log_probs = gives_log_probs
         self.programs = ByShape(
@@ -171,6 +179,11 @@ class Decoder:
             programs=programs.given(decoding=decoding, head=self.head, gives_log_probs=gives_log_probs),
             then=lambda outputs: self.search.prepare(outputs[0]),
         )  # fmt: skip
+
+    @functools.cached_property
+    def of_this_process(self) -> "Decoder":
+        """This decoder on the devices of this process alone; the same one if there are no other processes."""
+        return self if jax.process_count() == 1 else self._remade(mesh=own_mesh(), num_shares=1)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -201,14 +214,17 @@ class Decoder:
 
     def whole(self, transcripts: dict[int, Transcript]) -> dict[int, Transcript]:
         """Combines the results of `finish` of all processes. All of them must call it."""
-        if self.search.num_shares == 1:
-            return transcripts
-        shares = gathered([[row, asdict(transcript)] for row, transcript in transcripts.items()])
-        return {row: Transcript.of(values) for share in shares for row, values in share}
+        return transcripts if self.search.num_shares == 1 else whole_transcripts(transcripts)
 
     def _emit(self, variables: Tree, batch: Batch) -> tuple[Any, Frames | None, Float[Array, " B"], Int[Array, " B"]]:
         found, log_probs = self.search(variables, batch, gives_log_probs=self._gives_log_probs)
         return found, log_probs, batch.weights, batch.utterances
+
+
+def whole_transcripts(transcripts: dict[int, Transcript]) -> dict[int, Transcript]:
+    """Combines the transcripts of all processes by row. All of them must call it."""
+    shares = gathered([[row, asdict(transcript)] for row, transcript in transcripts.items()])
+    return {row: Transcript.of(values) for share in shares for row, values in share}
 
 
 def without_labels(batch: Batch) -> Batch:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from asr_jax.audio.features import FrontEnd
@@ -20,36 +19,34 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import flatten, num_elements, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
-from asr_jax.data.batching.buckets import TOKEN_MULTIPLE, Bucket, Buckets
+from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.index import scale_of
+from asr_jax.data.batching.limits import bucket_of
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
 from asr_jax.inference.trained import tokenizer_files
 from asr_jax.optim.ema import EMA
 from asr_jax.pretrained.published import BESIDE, NOTHING, Given, NotGiven, Published, is_published, read_published
 from asr_jax.text.tokenizers import TokenizerSettings
 
-LENGTHS_S = (5.0, 10.0, 20.0, 30.0)
-"""Lengths of the batches of an imported model in seconds. Longer audio has additional shapes, or windows of the longest
-of these lengths (`data.batching.evaluation`)."""
-CPU_BATCH_S, BATCH_S = 20.0, 240.0
-"""Padded audio of a batch in seconds, on CPUs and on other devices. A single recording takes a whole batch, and on CPUs
-more rows are hardly faster."""
+LONGEST_S = 30.0
+"""Longest training utterance in seconds that an imported model is assumed to have, because its files do not contain it.
+Windows have this length (`inference.long_audio`)."""
 ONLY_TRAINED_WITH = r"params/encoder/mask"
 """Path of the vector of masked frames, which some published models lack because only training uses it."""
 IMPORTED = "imported"
 """Folder of imported models in the user's cache."""
-VERSION = 1
+VERSION = 2
 """Version of the folders of imported models. With another version, models in the cache are imported again."""
 
 
-def import_model(source: Path, out: Path, *, given: Given = NOTHING, batch_seconds: float | None = None) -> list[str]:
+def import_model(source: Path, out: Path, *, given: Given = NOTHING) -> list[str]:
     """Imports a published model: writes a run with one checkpoint and no training state.
 
     Args:
         source: File or folder of the model.
         out: Folder to write. It must not exist or must be empty.
         given: Parts that the file does not contain.
-        batch_seconds: Padded audio of a batch in seconds. None: CPU_BATCH_S or BATCH_S.
 
     Returns:
         Lines of text that describe the model.
@@ -60,7 +57,7 @@ def import_model(source: Path, out: Path, *, given: Given = NOTHING, batch_secon
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} already exists: choose another --out, or delete it")
     published = read_published(source, given)
-    experiment = _experiment(source, out, published, batch_seconds)
+    experiment = _experiment(source, out, published)
     variables = _variables(source, experiment, published)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as temporary:
@@ -68,7 +65,7 @@ def import_model(source: Path, out: Path, *, given: Given = NOTHING, batch_secon
         folder.mkdir()  # with the user's permissions, which the temporary folder lacks
         published.tokenizer.save(folder / TOKENIZER)
         save_experiment(experiment, folder / EXPERIMENT)
-        plan = {"of_features": False, "buckets": [asdict(bucket) for bucket in _buckets(experiment)]}
+        plan = {"of_features": False, "buckets": [asdict(_bucket(experiment))]}
         write_whole(folder / PLAN, json.dumps(plan, indent=2) + "\n")
         meta = {"experiment": to_json(experiment), "tokenizer": tokenizer_files(folder), "source": str(source)}
         save_weights_alone(folder / CHECKPOINTS, 0, variables, meta)
@@ -121,29 +118,18 @@ def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, in
     return path.parent.parent, int(path.name)
 
 
-def _experiment(source: Path, out: Path, published: Published, batch_seconds: float | None) -> Experiment:
-    devices = jax.device_count()
-    seconds = batch_seconds or (CPU_BATCH_S if jax.default_backend() == "cpu" else BATCH_S) * devices
+def _experiment(source: Path, out: Path, published: Published) -> Experiment:
     tokenizer = TokenizerSettings(kind=published.tokenizer.kind, normaliser=published.tokenizer.normaliser)  # type: ignore[arg-type]
-    buckets = Buckets(edges_s=LENGTHS_S, batch_seconds=seconds, batch_multiple=devices)
     return Experiment(
-        name=out.name, model=published.model, data=Data(train=(), tokenizer=tokenizer, buckets=buckets),
-        init=Init(str(source)), training=Training(ema=EMA(0.0)),
+        name=out.name, model=published.model, data=Data(train=(), tokenizer=tokenizer), init=Init(str(source)),
+        training=Training(ema=EMA(0.0)),
     )  # fmt: skip
 
 
-def _buckets(experiment: Experiment) -> list[Bucket]:
-    """Returns the batch shapes, with as many rows as fit `batch_seconds`, and at least one per device."""
-    front_end, settings = experiment.model.front_end, experiment.data.buckets
-    hop, per_s, multiple = front_end.hop, front_end.rate_hz, settings.batch_multiple
-    return [
-        Bucket(
-            length=-(-round(seconds * per_s) // hop) * hop + hop, num_tokens=TOKEN_MULTIPLE,
-            batch_size=max(int(settings.batch_seconds / seconds) // multiple, 1) * multiple,
-            longest=round(seconds * per_s),
-        )
-        for seconds in settings.edges_s
-    ]  # fmt: skip
+def _bucket(experiment: Experiment) -> Bucket:
+    """Returns the batch shape that stands for those of training."""
+    scale, settings = scale_of(experiment.model.front_end, of_features=False), experiment.data.buckets
+    return bucket_of(round(LONGEST_S * scale.per_s), int(settings.batch_seconds / LONGEST_S), scale)
 
 
 def _variables(source: Path, experiment: Experiment, published: Published) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Recordings of any length: windows in a shape of training, joined to one sequence of frames."""
+"""Recordings of any length: windows as long as the utterances of training, joined to one sequence of frames."""
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,11 +14,12 @@ from jaxtyping import Int16
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.buckets import Bucket
-from asr_jax.data.batching.evaluation import evaluation_buckets, in_scale
 from asr_jax.data.batching.index import scale_of
+from asr_jax.data.batching.limits import bucket_of
 from asr_jax.data.manifests.durations import UtteranceBlocks
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.decoder import Decoder, Emitted
@@ -69,29 +71,52 @@ class LongAudio:
         Args:
             trained: The run.
             decoder: Decoder of the run.
-            window_s: Length of a window in seconds. 0: the longest length of training.
+            window_s: Length of a window in seconds. 0: the longest utterance of training, or the longest audio that is
+                computed at once if this is shorter.
             overlap_s: Overlap of windows in seconds. None: a third of a window.
             tell: Called with the seconds of audio that were computed since the last call.
 
         Raises:
-            UserError: If the overlap does not fit the windows.
+            UserError: If the overlap does not fit the windows, or a window is longer than the longest audio that is
+                computed at once.
         """
-        model, rate_hz = trained.model, trained.model.front_end.rate_hz
+        model, rate_hz, limits = trained.model, trained.model.front_end.rate_hz, trained.limits
         self.trained, self.decoder, self._tell = trained, decoder, tell
         self._scale = scale_of(model.front_end, of_features=False)
-        shapes = in_scale(trained.buckets, trained.scale, self._scale)
-        size = round(window_s * rate_hz) or shapes[-1].longest
+        if window_s > limits.longest_s:
+            raise UserError(
+                f"windows of {window_s:g} s are longer than the longest audio that is computed at once, "
+                f"{limits.longest_s:g} s: expected windows of at most that length, or raise --max-duration"
+            )
+        window_s = window_s or min(trained.longest_s, limits.longest_s)
+        size = round(window_s * rate_hz)
         overlap = None if overlap_s is None else round(overlap_s * rate_hz)
         self.windows = Windows.of(decoder.search.writer.times, size, overlap=overlap)
-        shapes = evaluation_buckets(shapes, size, hop=self._scale.hop, num_devices=trained.mesh.size)
-        self.bucket = next(bucket for bucket in shapes if bucket.longest >= size)
+        self.longest_s = limits.longest_s if limits.longest_s < math.inf else max(window_s, trained.longest_s)
+        """Longest audio in seconds that is not computed in windows."""
+        self.bucket = self._bucket(1)
         """Shape of batches of windows."""
-        self.longest_s = max(size, shapes[-1].longest) / rate_hz
-        """Longest audio in seconds that fits the shapes of training, or a window if this is longer."""
         self._computed = 0
         """Number of samples of the current recording that `tell` was called with."""
         self.blocks: dict[str, UtteranceBlocks] = {}
         """Audio of the recordings by id. Its duration is known after the last window of a recording."""
+
+    def _bucket(self, num_windows: int) -> Bucket:
+        size = self.windows.size
+        rows = self.trained.limits.rows_of(size / self._scale.per_s, num_windows, num_devices=self.decoder.mesh.size)
+        return bucket_of(size, rows, self._scale)
+
+    def make_room(self, utterances: Iterable[Utterance]) -> None:
+        """Chooses the number of rows for the windows of recordings. It never decreases, so that few shapes are used."""
+        size, step, per_s = self.windows.size, self.windows.step, self._scale.per_s
+        seconds = np.array([utterance.duration_s for utterance in utterances])
+        samples = np.nan_to_num(seconds, nan=0.0, posinf=0.0) * per_s
+        num_windows = int(np.sum(np.maximum(np.ceil((samples - size) / step), 0) + 1))
+        self.bucket = max(self.bucket, self._bucket(num_windows), key=lambda bucket: bucket.batch_size)
+
+    def prepare(self) -> None:
+        """Starts to compile for the shape of batches of windows."""
+        self.decoder.prepare([self.bucket], self._scale)
 
     def num_frames(self, num_samples: int) -> int:
         """Returns the number of frames of the decoder's head for a number of samples."""
@@ -104,9 +129,9 @@ class LongAudio:
         Yields each recording with an iterator over its windows. The iterator raises an AudioError if the audio cannot
         be read to its end. The next recording invalidates the iterator of the previous one.
         """
-        emissions = self._emissions(
-            (utterance, window) for utterance in utterances for window in self._windows(utterance)
-        )
+        known = list(utterances)
+        self.make_room(known)
+        emissions = self._emissions((utterance, window) for utterance in known for window in self._windows(utterance))
         for _, group in groupby(emissions, key=lambda each: each[0].id):
             utterance, windows = _first(group)
             yield utterance, _whole(windows)
@@ -134,7 +159,7 @@ class LongAudio:
 
     def _emissions(self, windows: Iterable[UtteranceWindow]) -> Iterator["UtteranceEmission"]:
         """Computes windows. The device computes one batch while the results of the previous one are yielded."""
-        self.decoder.prepare([self.bucket], self._scale)
+        self.prepare()
         before: tuple[Sequence[UtteranceWindow], Emitted] | None = None
         for group in _ahead(batched(windows, self.bucket.batch_size), READ_AHEAD):
             samples = [window.samples for _, window in group if isinstance(window, Window)]

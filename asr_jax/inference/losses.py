@@ -18,7 +18,6 @@ from asr_jax.core.random_streams import GENERATOR, random_streams
 from asr_jax.core.sums import Sum, Sums, merge
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.dataset import PlannedData
-from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.data.manifests.utterances import Rejected, rejected_everywhere
 from asr_jax.inference.by_shape import ByShape, abstract_batch
 from asr_jax.inference.recognition import batches_of, used_buckets
@@ -50,7 +49,7 @@ class Losses:
         programs: Programs = TRACED,
     ) -> None:
         self.mesh, self.scales = mesh, scales
-        self._model = model.clone(sub_batches=1)  # micro-batches are needed only in training
+        self._model = model.clone(sub_batches=1, num_devices=mesh.size)  # micro-batches are needed only in training
         self._programs = ByShape("losses", self._sums, variables, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
@@ -120,7 +119,7 @@ def measure(
     found: list[tuple[Sums, Sums]] = []
     rejected, differing = list[Rejected](), list[Rejected]()
     utterances = 0
-    with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, losses.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             differing += loaded.differing
@@ -141,7 +140,7 @@ def _not_computed(data: PlannedData) -> Iterator[Rejected]:
     yield from data.rejections.entries
     for row in data.windowed_rows:
         utterance = data.index.utterances[row]
-        reason = f"longer than {WHOLE} × training's longest"
+        reason = f"longer than {data.longest_s:g} s, and losses are not computed in windows"
         yield Rejected(utterance.id, utterance.location, reason, "result")
 
 

@@ -1,4 +1,4 @@
-"""Recognition of sets: the forward pass in the shapes of training, transcripts and their error rates."""
+"""Recognition of sets: the forward pass in batches, transcripts and their error rates."""
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -6,10 +6,11 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float
 
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.batching.buckets import Bucket
@@ -43,12 +44,13 @@ class BrokenOff(Exception):
 
 
 def batches_of(
-    data: PlannedData, *, workers: int, threads: int, is_stopped: Callable[[], bool]
+    data: PlannedData, mesh: Mesh, *, workers: int, threads: int, is_stopped: Callable[[], bool]
 ) -> Generator[LoadedBatch]:
     """Yields this process's rows of all batches of an evaluation set. The generator must be closed.
 
     Args:
         data: The planned set.
+        mesh: Devices.
         workers: Number of worker processes that load data. 0: threads of this process load it.
         threads: Number of loading threads in this process, or in each worker process.
         is_stopped: Called before each batch; True stops the evaluation.
@@ -56,7 +58,7 @@ def batches_of(
     Raises:
         BrokenOff: If `is_stopped` returns True.
     """
-    source = BatchSource(data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count())
+    source = BatchSource(data.index, data.plan, Layout.of(mesh))
     with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
         for loaded in batches:
             if is_stopped():
@@ -92,7 +94,7 @@ def recognise(
     transcripts: dict[int, Transcript] = {}
     rejected, differing, decoded_s = list[Rejected](), list[Rejected](), dict[int, float]()
     before: Emitted | None = None
-    with closing(batches_of(data, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, decoder.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             differing += loaded.differing
@@ -115,23 +117,6 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
     """Returns the buckets that a set's batches have."""
     used = {data.plan[position].bucket for position in range(data.plan.batches_per_epoch)}
     return [data.plan.buckets[number] for number in sorted(used)]
-
-
-def evaluate(
-    decoder: Decoder, variables: Tree, data: PlannedData, **options: Any
-) -> tuple[dict[str, Any], Recognition]:
-    """Recognises a set and scores the result.
-
-    Args:
-        decoder: Compiled model with its search.
-        variables: Variables of the model.
-        data: The planned set.
-        **options: Further arguments of `recognise`.
-
-    Returns:
-        Figures and transcripts, as `scored` returns them.
-    """
-    return scored(data, recognise(decoder, variables, data, **options), decoder.tokenizer)
 
 
 def scored(

@@ -1,14 +1,16 @@
-"""A trained run, loaded for evaluation: model, tokenizer, weights, and the shapes of training."""
+"""A trained run, loaded for evaluation: model, tokenizer, weights, and the limits of its batches."""
 
 import json
+import math
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
+from asr_jax.audio.features import FrontEnd
 from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_meta
 from asr_jax.config import Experiment, load_experiment
 from asr_jax.core.errors import UserError
@@ -21,8 +23,10 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.dataset import PlannedData, Sets
 from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.index import scale_of
+from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.reading import Utterances
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.calibration import read_calibration
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.losses import Losses
@@ -31,6 +35,10 @@ from asr_jax.inference.weights import WeightKind, restore_weights
 from asr_jax.models.base import Recogniser
 from asr_jax.search.base import Decoding
 from asr_jax.text.tokenizers import Tokenizer, load_tokenizer
+
+WHOLE = 4
+"""Longest audio that evaluation and alignment compute at once, as a multiple of training's longest. Longer audio is
+computed in windows (`inference.long_audio`). A shape of ten minutes took more than 16 GB."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,10 @@ class Trained:
     model: Recogniser
     tokenizer: Tokenizer
     variables: Tree
-    buckets: tuple[Bucket, ...]
-    scale: Scale
-    """Unit of the lengths of the buckets."""
+    longest_s: float
+    """Longest utterance of training in seconds."""
+    limits: BatchLimits
+    """Limits of the batches, without a longest audio if the default of the command applies."""
     folder: Path
     """Folder of the run."""
     updates: int
@@ -108,22 +117,31 @@ class Trained:
         programs = programs_of(self.experiment, self.tokenizer)
         return Losses(self.model, scales, mesh=self.mesh, variables=self.variables, programs=programs)
 
-    def plan(self, utterances: Utterances, *, has_windows: bool = False) -> PlannedData:
-        """Plans utterances in the shapes of training, whose compiled programs are in the cache.
+    def for_sets(self) -> BatchLimits:
+        """Returns the limits of the batches of evaluation and alignment."""
+        return of_sets(self.limits, self.longest_s)
 
-        Args:
-            utterances: The set.
-            has_windows: Whether audio that is much longer than training's longest is left to windows, see
-                `plan_evaluation`.
+    def plan(self, utterances: Utterances) -> PlannedData:
+        """Plans utterances for recognition or for `inference.losses.measure`.
+
+        Audio that is too long for a batch is left to windows; if the model does not recognise text, it is divided into
+        pieces.
         """
+        recognises = self.experiment.model.recognises
         return plan_evaluation(
-            utterances, self.buckets, scale=self.scale, front_end=self.model.front_end, tokenizer=self.tokenizer,
-            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size, has_windows=has_windows,
+            utterances, self.for_sets(), front_end=self.model.front_end, tokenizer=self.tokenizer,
+            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size,
+            piece_s=0.0 if recognises else min(self.longest_s, self.limits.longest_s),
         )  # fmt: skip
 
 
 def load_trained(
-    folder: Path, *, updates: int | None = None, precision: Precision | None = None, live: bool = False
+    folder: Path,
+    *,
+    updates: int | None = None,
+    precision: Precision | None = None,
+    live: bool = False,
+    batches: BatchOptions | None = None,
 ) -> Trained:
     """Loads a run for evaluation.
 
@@ -132,9 +150,10 @@ def load_trained(
         updates: Number of the checkpoint. None: the best one by validation.
         precision: Precision of computations. None: that of training.
         live: Whether the live weights are used instead of the averaged ones. A run without averages only has these.
+        batches: Sizes of batches. None: those that fit the device.
 
     Raises:
-        UserError: If the folder is not a run, or has no such checkpoint.
+        UserError: If the folder is not a run, or has no such checkpoint, or if a size of batches is not above 0.
     """
     experiment = load_experiment(folder / EXPERIMENT)
     if precision:
@@ -145,18 +164,22 @@ def load_trained(
     check_tokenizer(folder, chosen)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     model = make_model(experiment, tokenizer)
-    mesh = _mesh(experiment.data.buckets.batch_multiple)
+    mesh = data_mesh()
     shapes = variable_shapes(model, programs_of(experiment, tokenizer))
     kept: WeightKind = "live" if live else "averaged"
     variables = restore_weights(folder, chosen, experiment, shapes, mesh=mesh, weights=kept)
-    buckets, of_features = load_plan(folder)
+    longest_s, batch_s = lengths_of_training(folder, experiment.model.front_end)
+    front_end, recognises = experiment.model.front_end, experiment.model.recognises
+    limits = (batches or BatchOptions()).limits(mesh, front_end, most_s=math.inf if recognises else batch_s)
+    if not recognises:  # the loss may depend on the rows of a batch, which are then those of training
+        limits = replace(limits, multiple=experiment.data.buckets.batch_multiple)
     return Trained(
         experiment=experiment,
         model=model,
         tokenizer=tokenizer,
         variables=variables,
-        buckets=buckets,
-        scale=scale_of(experiment.model.front_end, of_features=of_features),
+        longest_s=longest_s,
+        limits=limits,
         folder=folder,
         updates=chosen,
         weights=weights_of(experiment, live=live),
@@ -215,22 +238,37 @@ def _restore_tokenizer(folder: Path, updates: int) -> None:
         write_whole(folder / TOKENIZER / name, b64decode(content))
 
 
-def load_plan(folder: Path) -> tuple[tuple[Bucket, ...], bool]:
-    """Returns the shapes of a run's training, and whether it was trained on ready features.
+def lengths_of_training(folder: Path, front_end: FrontEnd) -> tuple[float, float]:
+    """Returns the longest utterance and the largest batch, with padding, of a run's training in seconds.
+
+    Args:
+        folder: Folder of the run.
+        front_end: Front-end of the run.
 
     Raises:
         UserError: If the file cannot be read.
     """
     try:
         plan = json.loads((folder / PLAN).read_text())
-        return tuple(Bucket(**bucket) for bucket in plan["buckets"]), plan["of_features"]
+        buckets = tuple(Bucket(**bucket) for bucket in plan["buckets"])
+        return longest_and_batch_s(buckets, scale_of(front_end, of_features=plan["of_features"]))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{folder / PLAN} cannot be read: {error!r}; continue the training, which writes it again"
         ) from error
 
 
-def _mesh(batch_multiple: int) -> Mesh:
-    """Returns a mesh of as many devices as divide the rows of a batch: this machine may have more than training had."""
-    devices = jax.device_count()
-    return data_mesh(max(n for n in range(1, devices + 1) if batch_multiple % n == 0))
+def longest_and_batch_s(buckets: Sequence[Bucket], scale: Scale) -> tuple[float, float]:
+    """Returns the longest utterance and the largest batch, with padding, of buckets in seconds."""
+    longest, batch = (max(each) for each in zip(*((b.longest, b.length * b.batch_size) for b in buckets), strict=True))
+    return longest / scale.per_s, batch / scale.per_s
+
+
+def of_sets(limits: BatchLimits, longest_s: float) -> BatchLimits:
+    """Returns limits with the default of the longest audio of evaluation and alignment.
+
+    Args:
+        limits: Limits of the batches.
+        longest_s: Longest utterance of training in seconds.
+    """
+    return limits if limits.longest_s < math.inf else replace(limits, longest_s=WHOLE * longest_s)

@@ -1,22 +1,25 @@
-"""Transcription of recordings of any length: short ones in batches of the shapes of training, long ones in windows."""
+"""Transcription of recordings of any length: short ones in batches of few shapes, long ones in windows."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
+from asr_jax.core.meshes import of_this_process
 from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.batching.evaluation import part_of
 from asr_jax.data.manifests.reading import Utterances
-from asr_jax.data.manifests.utterances import Rejected, Utterance
-from asr_jax.inference.decoder import Decoder
+from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
+from asr_jax.inference.decoder import Decoder, whole_transcripts
 from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
-from asr_jax.inference.recognition import Recognition, recognise
+from asr_jax.inference.recognition import BrokenOff, Recognition, recognise, used_buckets
 from asr_jax.inference.trained import Trained
 from asr_jax.transcripts.seams import FrameLogProbs, joined_parts, together
 from asr_jax.transcripts.transcript import Transcript, joined
@@ -59,30 +62,41 @@ class Transcriber:
         Args:
             trained: The run.
             decoder: Decoder of the run.
-            window_s: Length of a window of long audio in seconds. 0: the longest length of training.
+            window_s: Length of a window of long audio in seconds. 0: as in `LongAudio`.
             overlap_s: Overlap of windows in seconds. None: a third of a window.
             tell: Called with the seconds of audio that were computed since the last call.
 
         Raises:
-            UserError: If the overlap does not fit the windows.
+            UserError: As `LongAudio`.
         """
         self.trained, self.decoder, self._tell = trained, decoder, tell
         self._long = LongAudio(trained, decoder, window_s=window_s, overlap_s=overlap_s, tell=tell)
         self.windows, self.longest_s = self._long.windows, self._long.longest_s
         """Sizes of windows, and the length in seconds above which audio is computed in windows."""
-        self._batch_s = self._long.bucket.batch_size * self.longest_s
 
-    def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Transcribed]:
+    def __call__(self, utterances: Sequence[Utterance]) -> Iterator[Transcribed]:
         """Yields the result for each recording in order.
 
-        Recordings are processed in groups that fill some batches. The short ones of a group are computed before any
-        result of the group is returned. Utterances need durations and different ids.
+        The shapes of batches are chosen for all recordings. These are processed in groups that fill some batches. The
+        short ones of a group are computed before any result of the group is returned. Utterances need durations and
+        different ids.
         """
+        short = self.prepare(utterances)
         for group in self._groups(utterances):
-            short = self._short([utterance for utterance in group if not self._is_long(utterance)])
+            found = self._short([utterance for utterance in group if not self._is_long(utterance)], short)
             long = self.of_windows(filter(self._is_long, group))
             for utterance in group:
-                yield next(long) if self._is_long(utterance) else short[utterance.id]
+                yield next(long) if self._is_long(utterance) else found[utterance.id]
+
+    def prepare(self, utterances: Sequence[Utterance]) -> PlannedData | None:
+        """Starts to compile all shapes for recordings; returns the plan of short ones, None if there are none."""
+        if long := list(filter(self._is_long, utterances)):
+            self._long.make_room(long)
+            self._long.prepare()
+        planned = self._planned([utterance for utterance in utterances if not self._is_long(utterance)])
+        if planned:
+            self.decoder.prepare(used_buckets(planned), planned.index.scale)
+        return planned
 
     def _groups(self, utterances: Iterable[Utterance]) -> Iterator[list[Utterance]]:
         """Yields groups of recordings. An interruption loses at most one group."""
@@ -90,7 +104,7 @@ class Transcriber:
         for utterance in utterances:
             group.append(utterance)
             seconds += utterance.duration_s if utterance.duration_s > 0 else 0.0
-            if seconds >= BATCHES_AT_ONCE * self._batch_s or len(group) == AT_ONCE:
+            if seconds >= BATCHES_AT_ONCE * self.trained.limits.seconds or len(group) == AT_ONCE:
                 yield group
                 group, seconds = [], 0.0
         if group:
@@ -99,25 +113,34 @@ class Transcriber:
     def _is_long(self, utterance: Utterance) -> bool:
         return not utterance.num_frames and utterance.duration_s > self.longest_s
 
-    def _short(self, utterances: Sequence[Utterance]) -> dict[str, Transcribed]:
-        """Returns the results of short recordings by id."""
-        found = {utterance.id: Transcribed(utterance, None, "no samples") for utterance in utterances}
+    def _planned(self, utterances: Sequence[Utterance]) -> PlannedData | None:
+        """Returns the plan of short recordings; None if there are none with samples."""
         # Labels and texts of a manifest are not needed, and could cause rejections.
         plain = [replace(utterance, text="", labels=None) for utterance in utterances if utterance.duration_s > 0]
-        if plain:
-            data = self.trained.plan(Utterances.of(plain))
-            result = recognise(self.decoder, self.trained.variables, data)
-            reasons = {each.id: each.reason for each in result.rejected + data.rejections.entries}
-            differing = {each.id: each for each in result.differing}
-            rows = {data.index.utterances[row].id: row for row in range(len(data.index))}
-            for utterance in utterances:
-                if utterance.duration_s > 0:
-                    row = rows.get(utterance.id, -1)
-                    decoded = self._decoded(utterance, result.decoded_s.get(row, utterance.duration_s))
-                    found[utterance.id] = Transcribed(
-                        decoded, result.transcripts.get(row), reasons.get(utterance.id, ""), differing.get(utterance.id)
-                    )
-            self._tell(sum(each.utterance.duration_s for each in found.values() if each.transcript))
+        limits = replace(self.trained.limits, longest_s=self.longest_s)
+        return replace(self.trained, limits=limits).plan(Utterances.of(plain)) if plain else None
+
+    def _short(self, utterances: Sequence[Utterance], planned: PlannedData | None) -> dict[str, Transcribed]:
+        """Returns the results of short recordings, which are a part of a plan, by id."""
+        found = {utterance.id: Transcribed(utterance, None, "no samples") for utterance in utterances}
+        if planned is None:
+            return found
+        reasons = {each.id: each.reason for each in planned.rejections.entries}
+        rows = np.array([row for row, name in enumerate(planned.index.utterances.ids()) if name in found], np.int64)
+        result = Recognition({}, [])
+        if len(rows):
+            result = recognise(self.decoder, self.trained.variables, part_of(planned, rows))
+        reasons |= {each.id: each.reason for each in result.rejected}
+        differing = {each.id: each for each in result.differing}
+        row_of = {planned.index.utterances[row].id: number for number, row in enumerate(rows.tolist())}
+        for utterance in utterances:
+            if utterance.duration_s > 0:
+                row, name = row_of.get(utterance.id, -1), utterance.id
+                decoded = self._decoded(utterance, result.decoded_s.get(row, utterance.duration_s))
+                found[name] = Transcribed(
+                    decoded, result.transcripts.get(row), reasons.get(name, ""), differing.get(name)
+                )
+        self._tell(sum(each.utterance.duration_s for each in found.values() if each.transcript))
         return found
 
     def of_windows(
@@ -182,8 +205,12 @@ def recognise_all(
     *,
     threads: int = 2,
     log_probs: LogProbs | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Recognition:
     """Recognises all recordings of a set; audio that is too long for the batches is computed in windows.
+
+    Several processes share the rows of batches. Of the recordings that are computed in windows, each computes some on
+    its own devices. The result is the same on all processes.
 
     Args:
         trained: The run.
@@ -191,25 +218,59 @@ def recognise_all(
         data: Set planned by `Trained.plan`.
         threads: Number of threads that load data.
         log_probs: Writer that gets the log-probabilities of all recordings. None: they are not written.
+        is_stopped: Called before each batch, and before and after the recordings in windows; True stops the evaluation.
+
+    Raises:
+        BrokenOff: If `is_stopped` returns True.
     """
     take = functools.partial(log_probs.take, data=data) if log_probs else lambda emitted: None
-    found = recognise(decoder, trained.variables, data, threads=threads, take=take)
+    found = recognise(decoder, trained.variables, data, threads=threads, is_stopped=is_stopped, take=take)
     if not data.windowed_rows:
         return found
+    if is_stopped():
+        raise BrokenOff
     utterances = data.index.utterances
     # Ids of a manifest need not be unique, so rows serve as ids.
-    of_rows = (replace(utterances[row], id=str(row)) for row in data.windowed_rows)
+    own = [replace(utterances[row], id=str(row)) for row in own_windowed_rows(data)]
 
     def add(utterance: Utterance, whole: FrameLogProbs) -> None:
         if log_probs:
             log_probs.add(utterances[int(utterance.id)], whole.logps)
 
-    transcripts, rejected, differing = dict(found.transcripts), list(found.rejected), list(found.differing)
-    for each in Transcriber(trained, decoder).of_windows(of_rows, take=add if log_probs else None):
+    transcripts, rejected, differing = dict[int, Transcript](), list[Rejected](), list[Rejected]()
+    alone = decoder.of_this_process
+    local = replace(trained, variables=of_this_process(trained.variables, alone.mesh))
+    for each in Transcriber(local, alone).of_windows(own, take=add if log_probs else None):
         row = int(each.utterance.id)
         if each.transcript:
             transcripts[row] = each.transcript
             differing += [replace(each.differing, id=utterances[row].id)] if each.differing else []
         else:
             rejected.append(Rejected(utterances[row].id, each.utterance.location, each.reason, "audio"))
-    return replace(found, transcripts=transcripts, rejected=rejected, differing=tuple(differing))
+    if is_stopped():
+        raise BrokenOff
+    return replace(
+        found,
+        transcripts=found.transcripts | whole_transcripts(transcripts),
+        rejected=found.rejected + rejected_everywhere(rejected),
+        differing=(*found.differing, *rejected_everywhere(differing)),
+    )
+
+
+def prepare_windows(trained: Trained, decoder: Decoder, data: PlannedData) -> None:
+    """Starts to compile the shape in which `recognise_all` computes the recordings of a set that are too long.
+
+    Args:
+        trained: The run.
+        decoder: Decoder of the run.
+        data: Set planned by `Trained.plan`.
+    """
+    if rows := own_windowed_rows(data):
+        long_audio = LongAudio(trained, decoder.of_this_process)
+        long_audio.make_room(data.index.utterances[row] for row in rows)
+        long_audio.prepare()
+
+
+def own_windowed_rows(data: PlannedData) -> list[int]:
+    """Returns the rows that this process computes in windows."""
+    return list(data.windowed_rows[jax.process_index() :: jax.process_count()])

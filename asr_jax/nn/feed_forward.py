@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 
 from asr_jax.nn.activations import swoosh_l
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.schedules import Step, over_training
-from asr_jax.nn.stochastic import Regulariser, dropout, whitening_limit
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Regulariser, scheduled_dropout, whitening_limit
 
 
 class FeedForward(nn.Module):
@@ -23,9 +23,6 @@ class FeedForward(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], *, step: Step, regularise: Regulariser) -> Float[Array, "B T D"]:
         hidden = Linear(self.hidden_dim, dtype=self.dtype, name="in")(x)
         hidden = regularise.balance(hidden, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0)
-        hidden = swoosh_l(hidden)
-        if step is not None:
-            rate = over_training(*self.dropout)(step)
-            hidden = dropout(hidden, self.make_rng("dropout"), rate=rate, shared_axis=1)
+        hidden = scheduled_dropout(swoosh_l(hidden), self, rates=self.dropout, step=step)
         y = Linear(x.shape[-1], 0.1, dtype=self.dtype, name="out")(hidden)
         return regularise.whiten(y, limit=whitening_limit(7.5))

@@ -84,6 +84,24 @@ class Dropout(nn.Module):
         return dropout(x, self.make_rng("dropout"), rate=self.rate) if self.rate and step is not None else x
 
 
+def scheduled_dropout(
+    x: Float[Array, "B T D"], module: nn.Module, *, rates: tuple[float, float], step: Step
+) -> Float[Array, "B T D"]:
+    """Applies dropout with one mask for all frames of a row, and a rate that changes from the first to the second.
+
+    The draw is from the stream "dropout". If both rates are 0, nothing is drawn, which makes programs much smaller.
+
+    Args:
+        x: Input frames.
+        module: Module whose stream is used.
+        rates: Dropout rate at the start and after 20000 of the recipe's batches.
+        step: Number of the recipe's batches while training; None in evaluation, where `x` is returned.
+    """
+    if step is None or rates == (0.0, 0.0):
+        return x
+    return dropout(x, module.make_rng("dropout"), rate=over_training(*rates)(step), shared_axis=1)
+
+
 def unless_left_out(
     layer: nn.Module,
     transform: Callable[[Any, Float[Array, "B T D"]], Float[Array, "B T D"]],

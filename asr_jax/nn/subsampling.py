@@ -16,7 +16,7 @@ from asr_jax.nn.activations import swoosh_l, swoosh_r
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.schedules import Step, over_training
-from asr_jax.nn.stochastic import Regulariser, dropout, kept_of_rows
+from asr_jax.nn.stochastic import Regulariser, kept_of_rows, scheduled_dropout
 
 SKIP_CONVNEXT = over_training(0.2, 0.015)
 FEWEST_FRAMES = 9
@@ -80,9 +80,7 @@ class ConvEmbedding(nn.Module):
         x = Linear(self.features, dtype=self.dtype, name="out")(x.reshape(*x.shape[:2], -1))
         x = regularise.whiten(x, limit=over_training(4.0, 8.0), grad_scale=0.02)
         x = BiasNorm(name="norm")(x, regularise=regularise)
-        if step is None:
-            return x
-        return dropout(x, self.make_rng("dropout"), rate=over_training(*self.dropout)(step), shared_axis=1)
+        return scheduled_dropout(x, self, rates=self.dropout, step=step)
 
     def _conv(self, x: Array, channels: int, *, strides: tuple[int, int], name: str) -> Array:
         initial = uniform((9 * x.shape[-1]) ** -0.5)

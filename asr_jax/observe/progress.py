@@ -57,7 +57,6 @@ class ProgressView:
         self._tick_s, self._started_s, self._is_compiled = tick_s, time.monotonic(), threading.Event()
         self._views: dict[str, Callable[[Data], None]] = {
             "run_start": self._run_start,
-            "setting_changed": lambda data: self._say(f"{data['setting']}: {data['old']} before, {data['new']} now"),
             "resumed": self._resumed,
             "compile_start": self._compile_start,
             "compiled": self._compiled,
@@ -100,13 +99,17 @@ class ProgressView:
         self._run = data
         counts = {
             "parameters": data.get("num_parameters"),
-            "devices": data.get("num_devices"),
+            "devices": None if "on" in data else data.get("num_devices"),
             "updates": data.get("num_updates"),
             "epochs": data.get("num_epochs"),
         }
         known = {name: count for name, count in counts.items() if count}
         about = [f"{name} {quantity(n) if name == 'parameters' else f'{n:,}'}" for name, n in known.items()]
-        self._say(f"run {data.get('run', '')}: {', '.join(about)}", style="bold")
+        if "on" in data:
+            about.append(f"on {data['on']}")
+        changes = [f"{each['setting']}: {each['old']} before, {each['new']} now" for each in data.get("changed", ())]
+        changed = f"; changed: {'; '.join(changes)}" * bool(changes)
+        self._say(f"run {data.get('run', '')}: {', '.join(about)}{changed}", style="bold")
         self._start_live()
 
     def _resumed(self, data: Data) -> None:

@@ -13,8 +13,9 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import OUTPUT
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
+from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import EncoderSettings, Model
-from asr_jax.pretrained.keymap import NamedWeights
+from asr_jax.pretrained.keymap import NamedWeights, Row
 from asr_jax.text.tokenizers import Tokenizer
 
 Symbols = Sequence[str | None]
@@ -46,7 +47,11 @@ class Format(NamedTuple):
     """`checkpoint(weights, model, symbols)` returns the content of a `.pt` file with everything that the system needs.
     None: such files contain only weights."""
     heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
-    """`heads(model)` returns the keyword arguments of `find` and `export` that describe the model's heads."""
+    """`heads(model)` returns the keyword arguments of `find` and `export` that describe the model's heads, without its
+    transducer."""
+    transducer: Callable[[str, Transducer], list[Row]] | None = None
+    """`transducer(path, settings)` returns the names of a transducer at a parameter path. None: the system has none on
+    this encoder."""
 
 
 def ctc_head(model: Model) -> str | None:

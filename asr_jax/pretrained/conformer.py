@@ -42,6 +42,9 @@ from asr_jax.pretrained.nemo_files import (
     nemo_heads,
     nemo_subsampling,
 )
+from asr_jax.pretrained.transducers import huggingface_rows, nemo_rows, parakeet_transducer
+from asr_jax.text.sentencepiece import SentencePieceTokenizer
+from asr_jax.text.tokenizers import Tokenizer
 
 Names = Literal["nemo", "huggingface"]
 NEVER_USED = r"preprocessor\..*|.*\.num_batches_tracked"
@@ -243,7 +246,9 @@ def config_of(path: Path) -> tuple[dict[str, Any], Names]:
         raise UserError(f"{path}: {error}; expected a .nemo file or a Hugging Face Parakeet folder") from error
     if not isinstance(config, dict) or not isinstance(config.get("encoder_config"), Mapping):
         found = config.get("model_type") if isinstance(config, dict) else None
-        raise UserError(f"{file}: model_type is {found!r}; expected parakeet_ctc, wav2vec2 or wav2vec2-bert")
+        raise UserError(
+            f"{file}: model_type is {found!r}; expected parakeet_ctc, parakeet_tdt, wav2vec2 or wav2vec2-bert"
+        )
     return config, "huggingface"
 
 
@@ -312,8 +317,16 @@ def _settings_of_huggingface(encoder: Mapping[str, Any], path: str | Path) -> Co
 
 
 FORMATS = (
-    Format("nemo", "NeMo (Conformer)", Conformer, claims_nemo, find, export_nemo),
-    Format("huggingface", "Hugging Face (Parakeet)", Conformer, claims_huggingface, find, export_huggingface),
+    Format("nemo", "NeMo (Conformer)", Conformer, claims_nemo, find, export_nemo, transducer=nemo_rows),
+    Format(
+        "huggingface",
+        "Hugging Face (Parakeet)",
+        Conformer,
+        claims_huggingface,
+        find,
+        export_huggingface,
+        transducer=huggingface_rows,
+    ),
 )
 
 
@@ -329,14 +342,20 @@ def _parakeet_front_end(path: Path) -> FrontEnd:
 
 def _parakeet_heads(path: Path) -> dict[str, HeadSettings]:
     found = model_type(path)
-    if found in ("parakeet_rnnt", "parakeet_tdt"):
-        raise UserError(
-            f"{path}: the model is a transducer ({found}), which this package does not have: expected {CTC_MODEL}"
-        )
+    if found in TRANSDUCERS:
+        return {"transducer": parakeet_transducer(config_of(path)[0], path)}
     return {"ctc": CTC(dropout=0.0)} if found == CTC_MODEL else {}
 
 
-CTC_MODEL = "parakeet_ctc"
+def _parakeet_tokenizer(path: Path, given: Tokenizer | None) -> Tokenizer | None:
+    """Returns the tokenizer with the blank of a transducer, which is not the padding token as that of CTC is."""
+    if model_type(path) not in TRANSDUCERS or not isinstance(given, SentencePieceTokenizer):
+        return given
+    blank = config_of(path)[0]["blank_token_id"]
+    return SentencePieceTokenizer.of_model(given.model, normaliser=given.normaliser, blank_id=blank)
+
+
+CTC_MODEL, TRANSDUCERS = "parakeet_ctc", ("parakeet_rnnt", "parakeet_tdt")
 DESCRIPTIONS = (
     Description(
         "ConformerEncoder", lambda path: nemo_encoder(path) == "ConformerEncoder", conformer_of, nemo_front_end,
@@ -345,5 +364,6 @@ DESCRIPTIONS = (
     Description(
         CTC_MODEL, lambda path: isinstance(read_json(path / CONFIG).get("encoder_config"), Mapping)
         if (path / CONFIG).is_file() else False, conformer_of, _parakeet_front_end, _parakeet_heads,
+        _parakeet_tokenizer,
     ),
 )  # fmt: skip

@@ -53,8 +53,8 @@ def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
     """Returns the encoder settings of another system's model, with `changes` of their fields.
 
     Supported are `.nemo` files (Conformer, FastConformer, Squeezeformer, QuartzNet, Jasper, Citrinet), Hugging Face
-    folders and their config.json (Parakeet, W2V-BERT, wav2vec 2.0), and `.pt` files of fairseq and NVIDIA (wav2vec 2.0)
-    and of icefall (Zipformer).
+    folders and their config.json (Parakeet, W2V-BERT, wav2vec 2.0), and `.pt` files of fairseq and NVIDIA (wav2vec
+    2.0), of icefall (Zipformer) and of CAIMAN-ASR (LSTM).
 
     Raises:
         UserError: If the model is a different one, or if a setting is not supported.

@@ -1,6 +1,7 @@
 """Reading and writing of weight files, under this package's names or under those of other systems."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,17 @@ from safetensors.numpy import save
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
-from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.core.pytrees import Tree, flatten, unflatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Format, NamedWeights, Paths, Symbols, listed
-from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
+from asr_jax.pretrained.keymap import export_params, find_params
+from asr_jax.pretrained.nemo_files import CTC_DECODER, OF_HYBRIDS, load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 from asr_jax.pretrained.torch_writer import save_torch
+from asr_jax.pretrained.transducers import WITHOUT_DROPOUT, as_nemo_numbers, check_export, transducer_of
 from asr_jax.text.tokenizers import HF_CONFIG
 from asr_jax.text.vocabularies import read_vocabulary
 
@@ -40,7 +43,8 @@ def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     arrays = {path: np.asarray(value, order="C") for path, value in flatten(weights).items()}
-    write_whole(out, save(arrays, metadata={SYMBOLS: json.dumps(symbols)}))
+    # transformers reads only files that state PyTorch's format.
+    write_whole(out, save(arrays, metadata={SYMBOLS: json.dumps(symbols), "format": "pt"}))
 
 
 def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
@@ -61,7 +65,20 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
                 f"heads.{name}.blank_weight is {head.blank_weight:g}, expected 0: {known.of} has no such setting; use "
                 "--names fairseq, and set blank_weight and blank_mode there"
             )
-    return known.export(weights, model.encoder, **known.heads(model))
+    found = transducer_of(model) if known.transducer else None
+    if not found or not known.transducer:
+        return known.export(weights, model.encoder, **known.heads(model))
+    path, head = found
+    check_export(names, path, head)
+    flat = flatten(weights)
+    own = {name: array for name, array in flat.items() if name.split("/")[1] == path}
+    others = unflatten({name: array for name, array in flat.items() if name not in own})
+    named = known.export(others, model.encoder, **known.heads(model))
+    of_head = export_params(unflatten(own), known.transducer(path, head))
+    if names == "nemo":
+        named = {re.sub(f"^{CTC_DECODER}", f"{OF_HYBRIDS}{CTC_DECODER}", name): named[name] for name in named}
+        of_head = as_nemo_numbers(of_head, () if head.dropout else (WITHOUT_DROPOUT,))
+    return named | of_head
 
 
 def _format(model: Model, names: str) -> Format:
@@ -130,7 +147,7 @@ def save_exported(
         return save_torch(known.checkpoint(weights, model, symbols), out)
     laid_out = {
         "icefall": {"model": weights},
-        "deeplearningexamples": dict.fromkeys(("state_dict", "ema_state_dict"), weights),
+        **dict.fromkeys(("deeplearningexamples", "caiman"), dict.fromkeys(("state_dict", "ema_state_dict"), weights)),
     }
     return save_torch(laid_out.get(names, weights), out)
 
@@ -182,9 +199,23 @@ def imported(weights: NamedWeights, model: Model) -> Paths:
         return dict(weights), []
     for known in FORMATS:
         if isinstance(model.encoder, known.encoder) and known.claims(weights):
-            return known.find(weights, model.encoder, **known.heads(model))
+            return _imported(known, weights, model)
     names = ", ".join(sorted(weights)[:3]) or "nothing"
     raise UserError(
         f"the names {names} … match no weight format of {type(model.encoder).__name__}: expected parameter paths of "
         f"this package ({OURS[0]}encoder/…), or names of {', '.join(known.of for known in FORMATS)}"
     )
+
+
+def _imported(known: Format, weights: NamedWeights, model: Model) -> Paths:
+    """Returns the result of `imported` for weights with the names of a format."""
+    found = transducer_of(model) if known.transducer else None
+    if not found or not known.transducer:
+        return known.find(weights, model.encoder, **known.heads(model))
+    rows = known.transducer(*found)
+    weights, names = as_nemo_numbers(weights), {row.theirs for row in rows}
+    of_ctc = f"^{OF_HYBRIDS}(?=decoder\\.)"
+    others = {re.sub(of_ctc, "", name): array for name, array in weights.items() if name not in names}
+    own = find_params({name: array for name, array in weights.items() if name in names}, rows)
+    params, left = known.find(others, model.encoder, **known.heads(model))
+    return {**params, **own.params}, left

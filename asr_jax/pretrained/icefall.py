@@ -29,6 +29,7 @@ from asr_jax.pretrained.keymap import (
     transposed,
 )
 from asr_jax.pretrained.torch_files import SUFFIXES, load_torch, state_dict
+from asr_jax.pretrained.transducers import icefall_rows, icefall_transducer
 
 NEVER_USED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
 """Names of parameters that icefall creates and never uses."""
@@ -172,7 +173,7 @@ def encoder_rows(settings: Zipformer) -> list[Row]:
     return rows
 
 
-FORMATS = (Format("icefall", "icefall (Zipformer)", Zipformer, claims, find, export),)
+FORMATS = (Format("icefall", "icefall (Zipformer)", Zipformer, claims, find, export, transducer=icefall_rows),)
 
 # Settings of `Zipformer`, and names of the same settings in checkpoints of icefall's training, such as "2,2,3,4,3,2".
 SETTINGS = {
@@ -184,7 +185,7 @@ SETTINGS = {
 HEAD_DIMS = (32, 4, 12)
 """Widths of queries, positions and values of an attention head in all published sizes."""
 OF_OTHER_HEADS = r"(decoder|joiner|simple_am_proj|simple_lm_proj|attention_decoder)\..*"
-"""Names of weights of the transducer and of the attention decoder, which models with a CTC head may have as well."""
+"""Names of weights of an attention decoder, and of a transducer, which models of given settings may lack."""
 
 
 def zipformer_of(path: str | Path, **changes: Any) -> Zipformer:
@@ -269,15 +270,18 @@ def _heads_by_width(weights: NamedWeights, sizes: Mapping[str, Any]) -> dict[str
 
 
 def _heads_of(path: Path) -> dict[str, HeadSettings]:
-    names = state_dict(load_torch(path)).keys()
-    if "ctc_output.1.weight" in names:
-        return {"ctc": CTC()}
-    if any(re.fullmatch(OF_OTHER_HEADS, name) for name in names):
+    """Returns the transducer and the CTC head, as far as the checkpoint has them, the transducer first."""
+    weights = state_dict(load_torch(path))
+    found = icefall_transducer(weights)
+    heads: dict[str, HeadSettings] = {"transducer": found} if found else {}
+    if "ctc_output.1.weight" in weights:
+        heads["ctc"] = CTC()
+    if not heads and any(re.fullmatch(OF_OTHER_HEADS, name) for name in weights):
         raise UserError(
-            f"{path}: texts come from a transducer, which this package does not have yet: expected a model of "
-            "--use-ctc 1"
+            f"{path}: texts come from a head that this package does not have: expected a model of --use-transducer 1 "
+            "or --use-ctc 1"
         )
-    return {}
+    return heads
 
 
 def _is_of(path: Path) -> bool:

@@ -3,6 +3,7 @@
 The module also has NeMo's weight names of the subsampling that several of its encoders share.
 """
 
+import re
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from asr_jax.nn.striding import Subsampling
 from asr_jax.pretrained.keymap import CONV_2D, POINTWISE, Row
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 from asr_jax.pretrained.torch_writer import save_torch
+from asr_jax.pretrained.transducers import as_nemo_numbers, nemo_transducer
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 PREPROCESSOR: dict[str, Any] = {
@@ -39,7 +41,7 @@ NORMALISED: dict[str | None, tuple[Normalise, ...]] = {
 CTC_DECODER, OF_HYBRIDS = "decoder.decoder_layers.", "ctc_"
 """Names of the CTC decoder's weights, and their prefix in hybrid models."""
 OF_OTHER_HEADS = r"(decoder|joint|transf_decoder|loss|spec_augmentation|_reduction)\..*"
-"""Names of weights of a hybrid model's transducer, and of losses."""
+"""Names of weights of a transducer or a decoder that is not read beside a CTC head, and of losses."""
 
 
 class Nemo(NamedTuple):
@@ -126,20 +128,32 @@ def nemo_front_end(path: Path) -> FrontEnd:
 
 
 def nemo_heads(path: Path) -> dict[str, HeadSettings]:
-    """Returns the heads of a `.nemo` file's model: a CTC head, also for a hybrid model, or none for an encoder alone.
+    """Returns the heads of a `.nemo` file's model; of hybrid models the transducer first, which NeMo uses too.
+
+    A transducer that this package does not have is left out beside a CTC head. An encoder alone has no heads.
 
     Raises:
-        UserError: If texts come from a transducer or an attention decoder.
+        UserError: If texts come from an attention decoder, or from a transducer that this package does not have.
     """
     config = nemo_config(path)
     decoder = config.get("decoder")
     target = str(decoder.get("_target_", "") if isinstance(decoder, Mapping) else "").rpartition(".")[2]
-    if "aux_ctc" in config or "ConvASRDecoder" in (target, target.removesuffix("Classification")):
-        return {"ctc": CTC(dropout=0.0)}
-    if "joint" in config or "transf_decoder" in config:
+    has_ctc = "aux_ctc" in config or "ConvASRDecoder" in (target, target.removesuffix("Classification"))
+    heads: dict[str, HeadSettings] = {}
+    if "joint" in config:
+        try:
+            heads["transducer"] = nemo_transducer(config, path)
+        except UserError:
+            if not has_ctc:
+                raise
+    if has_ctc:
+        heads["ctc"] = CTC(dropout=0.0)
+    if heads:
+        return heads
+    if "transf_decoder" in config:
         raise UserError(
             f"{path}: texts come from {target or 'an attention decoder'}, and the model has no CTC head; this package "
-            "has no transducers and no attention decoders yet: expected a CTC model or a hybrid one with a CTC head"
+            "has no attention decoders yet: expected a CTC model, a transducer or a hybrid model"
         )
     return {"ctc": CTC(dropout=0.0)} if isinstance(decoder, Mapping) and "vocabulary" in decoder else {}
 
@@ -158,8 +172,11 @@ def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> N
         UserError: If `like` is not a `.nemo` file, or contains another model or vocabulary.
     """
     before = load_nemo(like).weights
+    weights = as_nemo_numbers(weights, before)
     if any(name.startswith(OF_HYBRIDS) for name in before):
-        weights = {name.replace(CTC_DECODER, f"{OF_HYBRIDS}{CTC_DECODER}"): array for name, array in weights.items()}
+        weights = {
+            re.sub(f"^{CTC_DECODER}", f"{OF_HYBRIDS}{CTC_DECODER}", name): array for name, array in weights.items()
+        }
     wrong = [
         f"{name} has shape {list(array.shape)}, in the file "
         + (str(list(before[name].shape)) if name in before else "none")

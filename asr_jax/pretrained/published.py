@@ -83,7 +83,7 @@ def read_published(path: Path, given: Given = NOTHING) -> Published:
     if _is_funasr(path):
         raise UserError(
             f"{path} is a folder of FunASR, whose models (Paraformer, SenseVoice) this package does not have yet: "
-            "expected a model of NeMo, Hugging Face, fairseq, NVIDIA or icefall"
+            "expected a model of NeMo, Hugging Face, fairseq, NVIDIA, icefall or CAIMAN-ASR"
         )
     if not (path.exists() and is_weights(path)):
         raise UserError(
@@ -134,7 +134,9 @@ def settings_of(path: Path, described: Description, *, front_end: str = "") -> M
         changes["mask_padding"] = True  # recordings are computed in batches, and alone by the other system
     chosen: FrontEnd = preset(front_end) if front_end else described.front_end(path)
     try:
-        return Model(replace(encoder, **changes), heads=heads, front_end=chosen, augment=())
+        recognising = [name for name, head in heads.items() if head.recognises]
+        primary = recognising[0] if len(recognising) > 1 else ""
+        return Model(replace(encoder, **changes), heads=heads, front_end=chosen, augment=(), primary=primary)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -236,9 +238,10 @@ def _check_labels(path: Path, tokenizer: Tokenizer, of: str, weights: Mapping[st
     Raises:
         UserError: If it has another number of them.
     """
+    axis = model.heads[model.recognising].label_axis("output/bias")
     bias = weights.get(f"{AS_OURS}heads_{model.recognising}/output/bias")
-    if bias is not None and bias.shape != (tokenizer.vocab_size,):
+    if axis and bias is not None and bias.shape != (tokenizer.vocab_size + axis.more,):
         raise UserError(
-            f"{of} has {tokenizer.vocab_size} labels with the blank, and the head of {path} has {bias.shape[0]}: "
-            "expected the tokenizer that the model was trained with (--tokenizer PATH)"
+            f"{of} has {tokenizer.vocab_size} labels with the blank, and the head of {path} has "
+            f"{bias.shape[0] - axis.more}: expected the tokenizer that the model was trained with (--tokenizer PATH)"
         )

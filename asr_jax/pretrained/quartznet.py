@@ -25,6 +25,7 @@ from asr_jax.pretrained.keymap import (
     transposed,
 )
 from asr_jax.pretrained.nemo_files import OF_OTHER_HEADS, nemo_config, nemo_encoder, nemo_front_end, nemo_heads
+from asr_jax.pretrained.transducers import nemo_rows
 
 NEVER_USED = r".*\.num_batches_tracked|preprocessor\..*"
 """Names that are ignored: batch counters, and the front-end's window and mel filters."""
@@ -259,7 +260,7 @@ def _one(value: Any) -> int:
 
 
 FORMATS = (
-    Format("nemo", "NeMo (QuartzNet)", QuartzNet, claims_nemo, find, export_nemo),
+    Format("nemo", "NeMo (QuartzNet)", QuartzNet, claims_nemo, find, export_nemo, transducer=nemo_rows),
     Format(
         "deeplearningexamples", "NVIDIA DeepLearningExamples (QuartzNet)", QuartzNet, claims, find,
         export_nvidia,

@@ -28,6 +28,7 @@ from asr_jax.pretrained.nemo_files import (
     nemo_heads,
     nemo_subsampling,
 )
+from asr_jax.pretrained.transducers import nemo_rows
 
 SKIPPED = r"preprocessor\..*|.*\.num_batches_tracked"
 """Names that are ignored: buffers of the front-end, and batch counters."""
@@ -258,7 +259,7 @@ def _num_mels(config: Mapping[str, Any], given: Any) -> int:
         raise UserError(f"NeMo's encoder.feat_in is {given!r}: expected a number") from error
 
 
-FORMATS = (Format("nemo", "NeMo (Squeezeformer)", Squeezeformer, claims, find, export),)
+FORMATS = (Format("nemo", "NeMo (Squeezeformer)", Squeezeformer, claims, find, export, transducer=nemo_rows),)
 
 DESCRIPTIONS = (
     Description(

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
+from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.timed_tokens import TimedTokens
@@ -33,7 +34,7 @@ TRIED = 10_000
 """Maximum number of a language model's words that are checked."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BeamDecoding(Decoding):
     """Settings of greedy search or beam search. Subclasses have the settings of the beam search in `search`."""
 
@@ -129,7 +130,7 @@ class BeamStage(HostStage):
         chosen = np.zeros(-(-len(lengths) // self._num_shares), np.int32)
         chosen[: len(rows)] = rows
         is_there = np.arange(len(chosen)) < len(rows)
-        values = jnp.take(jax.device_put(values, jax.local_devices()[0]), chosen, axis=0)
+        values = jnp.take(jax.device_put(values, local_devices()[0]), chosen, axis=0)
         return values, np.where(is_there, lengths[chosen], 0), range(len(rows))
 
     def listed(self, found: Sequence[list[Hypothesis]], rows: Sequence[int]) -> TimedTokens:

@@ -15,7 +15,7 @@ from asr_jax.search.hypotheses import Search
 from asr_jax.text.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CTCDecoding(BeamDecoding):
     """Settings of the search in the output of a CTC head. With kind `beam`, it is prefix beam search."""
 

@@ -17,6 +17,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from asr_jax.core.batch import AnyArray
+from asr_jax.core.devices import local_devices
 from asr_jax.search.ctc_beam_state import NEVER, Beam, Found, Moves, start
 from asr_jax.search.ctc_beam_step import BLANK, step
 from asr_jax.search.ctc_frames import Frames, frames_of
@@ -59,7 +60,7 @@ class CTCBeamSearch:
     def __call__(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> list[list[Hypothesis]]:
         """Returns the n-best list of each row, best first. Equals `ctc_beam_reference.beam_search` in float32."""
         # `prepare` uses the same device. Arrays on other devices would be compiled for again.
-        log_probs = jax.device_put(jnp.asarray(log_probs, jnp.float32), jax.local_devices()[0])
+        log_probs = jax.device_put(jnp.asarray(log_probs, jnp.float32), local_devices()[0])
         if log_probs.shape[1] == 0:
             log_probs = jnp.zeros((len(log_probs), 1, log_probs.shape[2]))
         blank_id, are_all = self._spelling.blank_id, bool(self._scores and self._scores.lexicon)
@@ -85,7 +86,7 @@ class CTCBeamSearch:
         """Searches with the language model on the host."""
         states.begin(len(frames.num), self._search.beam_width)
         # Arrays that follow are committed to this device. If the first ones were not, they would compile a program.
-        beams, found = jax.device_put(_begin(frames, **self._fixed), jax.local_devices()[0])
+        beams, found = jax.device_put(_begin(frames, **self._fixed), local_devices()[0])
         may_begin = np.asarray(_may_word_begin(frames, self._tables))
         for i in range(int(frames.num.max()) + 1):
             closing = states.closing(may_begin[:, i])

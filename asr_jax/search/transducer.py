@@ -15,7 +15,7 @@ from asr_jax.search.transducer_beam_state import TransducerFrames
 from asr_jax.text.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TransducerDecoding(BeamDecoding):
     """Settings of the search of a transducer. With kind `beam`, lists have several hypotheses."""
 

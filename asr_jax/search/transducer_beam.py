@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import check_numbers
 from asr_jax.search.hypotheses import Hypothesis, WordSpan
 from asr_jax.search.transducer_beam_state import (
@@ -188,7 +189,7 @@ class TransducerBeamSearch:
     def __call__(self, frames: TransducerFrames) -> list[list[Hypothesis]]:
         """Returns the n-best list of each row, best first."""
         # `prepare` uses the same device. Arrays on other devices would be compiled for again.
-        frames = jax.device_put(frames, jax.local_devices()[0])
+        frames = jax.device_put(frames, local_devices()[0])
         if frames.values.shape[1] == 0:
             frames = frames.replace(values=jnp.zeros((len(frames.lengths), 1, frames.values.shape[2])))
         if self._states is None:
@@ -210,7 +211,7 @@ class TransducerBeamSearch:
     def _search_with_host(self, frames: TransducerFrames, states: WordStates | LabelStates) -> tuple[Beam, Nodes]:
         """Searches with the language model on the host."""
         states.begin(len(frames.lengths), self._program.num_slots)
-        state, is_going = jax.device_put(_begin(frames, program=self._program), jax.local_devices()[0])
+        state, is_going = jax.device_put(_begin(frames, program=self._program), local_devices()[0])
         while is_going:
             if isinstance(states, WordStates):
                 given = states.closing(np.ones(len(frames.lengths), bool))

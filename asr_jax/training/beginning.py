@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
+from asr_jax.core import draws
 from asr_jax.core.meshes import abstract, replicate, replicated
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import GENERATOR
-from asr_jax.core.sums import Sums, empty_sums
 from asr_jax.inference.model import example_batch
 from asr_jax.optim.loss_scale import Scaling, no_scaling
 from asr_jax.training.state import TrainState
@@ -24,8 +24,6 @@ class Beginning(NamedTuple):
 
     state: TrainState
     average: Tree
-    sums: Sums
-    """Zeros, by the names of the sums that the model returns."""
 
 
 def lower_beginning(recipe: Recipe, *, seed: int, programs: Programs = TRACED) -> Lowered:
@@ -40,14 +38,13 @@ def lower_beginning(recipe: Recipe, *, seed: int, programs: Programs = TRACED) -
     """
 
     def begin() -> Beginning:
-        # rbg draws in one operation; the default generator is a loop, which is compiled for each parameter.
-        key = jax.random.key(seed, impl="rbg")
+        key = jax.random.key(seed, impl=draws.GENERATOR)
         streams = {"params": key, "mask": key, "dropout": key}  # some heads also draw in evaluation
-        sums, variables = recipe.model.init_with_output(streams, example_batch(recipe.model), step=None)
+        variables = recipe.model.init(streams, example_batch(recipe.model), step=None)
         state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
-        return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)), empty_sums(sums))
+        return Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state)))
 
-    return programs.given(seed=seed).lower("begin", begin).lowered
+    return programs.given(seed=seed).lower("begin", draws.drawn_at_once(begin)).lowered
 
 
 def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -> TrainState:
@@ -62,17 +59,22 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
     Raises:
         UserError: If the optimizer's rules do not match each parameter exactly once.
     """
-    params = recipe.lora.with_adapters(params, jax.random.key(seed + 1, impl="rbg"))
+    params = recipe.lora.with_adapters(params, jax.random.key(seed + 1, impl=draws.GENERATOR))
     recipe.updater.check(params)
-    scale = recipe.loss_scale
     return TrainState(
         updates=jnp.zeros((), jnp.int32),
         params=params,
         batch_stats=batch_stats,
         opt_state=recipe.updater.init(recipe.split(params)[0]),
-        scaling=Scaling(jnp.full((), scale.initial), jnp.zeros((), jnp.int32)) if scale else no_scaling(),
+        scaling=fresh_scaling(recipe),
         key=jax.random.key_data(jax.random.key(seed, impl=GENERATOR)),
     )
+
+
+def fresh_scaling(recipe: Recipe) -> Scaling:
+    """Returns the scale of the loss before the first update, or before the first one with another precision."""
+    scale = recipe.loss_scale
+    return Scaling(jnp.full((), scale.initial), jnp.zeros((), jnp.int32)) if scale else no_scaling()
 
 
 def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
@@ -84,7 +86,7 @@ def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
 def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]:
     """Returns the state and the averaged parameters of a new run, replicated on all devices."""
     # Drawn on one device and copied, because several devices might draw other numbers.
-    state, average, _ = replicate(beginning(), mesh)
+    state, average = replicate(beginning(), mesh)
     return state, average
 
 

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -30,18 +30,22 @@ from asr_jax.models.terms import batch_denominators
 from asr_jax.training.beginning import Beginning
 from asr_jax.training.state import TrainState
 from asr_jax.training.step import (
+    Accumulated,
     Denominators,
     Recipe,
-    accumulate,
+    add,
     added_denominators,
     apply_update,
-    nothing_accumulated,
+    gradient_of,
 )
 
 Compiled = Callable[..., Any]
+Part = tuple[Bucket, Batch, np.int32]
+"""Batch of an update on all devices, with its bucket and its position in the plan."""
 
 SMALLER_BATCHES = (
-    "lower --data.buckets.batch-seconds, or --data.filters.max-duration-s if one long recording fills the batch"
+    "compute each batch in parts (--training.split 2), lower --data.buckets.batch-seconds, or lower "
+    "--data.filters.max-duration-s if one long recording fills the batch"
 )
 
 
@@ -49,17 +53,12 @@ SMALLER_BATCHES = (
 class CompiledSteps:
     """Executables of training. A call with another shape or sharding raises an error instead of compiling."""
 
-    denominators: dict[Bucket, Compiled]
-    accumulate: dict[Bucket, Compiled]
+    gradient: dict[Bucket, Compiled]
     apply_update: Compiled
     loss_terms: tuple[str, ...]
     """Names of the sums that are loss terms; the others are metrics."""
-    begin: Compiled
-    """Program that returns zeros to accumulate into."""
-    add_denominators: Compiled
-    """Program that adds the denominators of each loss term over a list of batches."""
-    no_denominators: Denominators
-    """Zeros, for the missing batches of an update with fewer batches."""
+    of_several: "OfSeveral | None"
+    """Programs for updates of several batches; None if all updates have one batch."""
     table: list[dict[str, Any]]
     """A row per bucket: shape, rows, parameters, memory according to XLA's analysis in bytes, and floating-point
     operations of products, both on one device."""
@@ -67,11 +66,52 @@ class CompiledSteps:
     """Memory of a device in bytes: `maximum_bytes`, needed by the largest bucket with the averaged parameters, and
     `limit_bytes`, which is None if the device reports no limit."""
 
+    def accumulate(self, state: TrainState, parts: Sequence[Part]) -> Accumulated:
+        """Computes the gradient of an update.
+
+        Args:
+            state: State before the update.
+            parts: Batches of the update.
+        """
+        bucket, batch, position = parts[0]
+        if self.of_several is None:
+            only: Accumulated = self.gradient[bucket](state, state.batch_stats, batch, None, position)
+            return only
+        denominators = self.of_several.denominators_of(state, parts)
+        found: Accumulated = self.gradient[bucket](state, state.batch_stats, batch, denominators, position)
+        for bucket, batch, position in parts[1:]:
+            more = self.gradient[bucket](state, found.batch_stats, batch, denominators, position)
+            found = self.of_several.add(found, more)
+        return found
+
+
+@dataclass(frozen=True)
+class OfSeveral:
+    """Executables for updates of several batches."""
+
+    denominators: dict[Bucket, Compiled]
+    add_denominators: Compiled
+    """Program that adds the denominators of each loss term over a list of batches."""
+    num_batches: int
+    """Length of that list."""
+    none: Denominators
+    """Zeros, for the missing batches of an update with fewer batches."""
+    add: Compiled
+    """Program that adds the gradients of batches."""
+
+    def denominators_of(self, state: TrainState, parts: Sequence[Part]) -> Denominators:
+        """Computes the denominator of each loss term over the batches of an update."""
+        each = [self.denominators[bucket](batch, state.key, state.updates) for bucket, batch, _ in parts]
+        added: Denominators = self.add_denominators(each + [self.none] * (self.num_batches - len(each)))
+        return added
+
 
 class Compiling(NamedTuple):
     """A program that is being compiled."""
 
     future: Future[Compiled]
+    outputs: Any
+    """Shapes of the outputs."""
     flops: float
     """Floating-point operations on all devices together, as `core.programs.products` counts them."""
 
@@ -105,65 +145,65 @@ def compile_steps(
         UserError: If a batch does not fit into the memory of a device.
     """
     same = replicated(mesh)
-    state, average, sums = shapes
+    state, average = shapes
+    recipe = replace(recipe, model=recipe.model.clone(num_devices=mesh.size))
+    position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
+    on_device = jax.device_put(dict(sounds), same)
 
     def denominators_of(batch: Batch, key: UInt32[Array, "2"], updates: Int[Array, ""]) -> Denominators:
         return batch_denominators(recipe.model, batch, random_streams(key, updates))
 
     example = abstract_batch(buckets[0], mesh, scale)
-    position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
     denominators = abstract(jax.eval_shape(denominators_of, example, state.key, state.updates), same)
-    empty = abstract(jax.eval_shape(lambda s: nothing_accumulated(recipe, s, sums), state), same)
-    on_device = jax.device_put(dict(sounds), same)
-
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
         def compiling(name: str, function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Compiling:
             # Traced in this thread: threads that trace at the same time only wait for each other.
             program = programs.lower(name, function, *arguments, donate_argnums=donate, out_shardings=same)
-            return Compiling(pool.submit(program.lowered.compile), program.flops)
+            return Compiling(pool.submit(program.lowered.compile), program.lowered.out_info, program.flops)
 
-        gradients = functools.partial(accumulate, recipe)
         jobs = {
             bucket: compiling(
-                "accumulate",
-                gradients,
-                state,
-                empty,
-                abstract_batch(bucket, mesh, scale),
-                denominators,
-                position,
+                "gradient", functools.partial(gradient_of, recipe), state, state.batch_stats,
+                abstract_batch(bucket, mesh, scale), denominators if num_batches > 1 else None, position,
                 abstract(on_device, same),
-                donate=(1,),
             )
             for bucket in ordered
-        }
+        }  # fmt: skip
+        accumulated = abstract(jobs[ordered[0]].outputs, same)
         updating = compiling(
-            "apply_update", functools.partial(apply_update, recipe), state, average, empty, donate=(0, 1, 2)
+            "apply_update", functools.partial(apply_update, recipe), state, average, accumulated, donate=(0, 1)
         )
-        beginning = compiling("begin_update", lambda s: nothing_accumulated(recipe, s, sums), state)
-        adding = compiling("add_denominators", added_denominators, [denominators] * num_batches)
-        of_batches = {
-            bucket: compiling(
-                "batch_denominators", denominators_of, abstract_batch(bucket, mesh, scale), state.key, state.updates
-            )
-            for bucket in ordered
-        }
+        several: tuple[dict[Bucket, Compiling], Compiling, Compiling] | None = None
+        if num_batches > 1:
+            of_batches = {
+                bucket: compiling(
+                    "batch_denominators", denominators_of, abstract_batch(bucket, mesh, scale), state.key, state.updates
+                )
+                for bucket in ordered
+            }
+            adding = compiling("add_denominators", added_denominators, [denominators] * num_batches)
+            several = of_batches, adding, compiling("add", add, accumulated, accumulated, donate=(0,))
         compiled = _results(jobs, pool, tell)
         table = [
             _row(bucket, compiled[bucket], state, recipe.model, scale) | {"flops": jobs[bucket].flops / mesh.size}
             for bucket in ordered
         ]
-        memory = _checked_memory(table, num_bytes(average), mesh)
+        # Between the batches of an update, the sum of their gradients is in memory as well.
+        memory = _checked_memory(table, num_bytes(average) + (num_bytes(accumulated) if several else 0), mesh)
         return CompiledSteps(
-            denominators={bucket: job.future.result() for bucket, job in of_batches.items()},
-            accumulate={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
+            gradient={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
             apply_update=updating.future.result(),
             loss_terms=tuple(denominators),
-            begin=beginning.future.result(),
-            add_denominators=adding.future.result(),
-            no_denominators=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
+            of_several=several
+            and OfSeveral(
+                denominators={bucket: job.future.result() for bucket, job in several[0].items()},
+                add_denominators=several[1].future.result(),
+                num_batches=num_batches,
+                none=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
+                add=several[2].future.result(),
+            ),
             table=table,
             memory=memory,
         )
@@ -197,15 +237,20 @@ def _results(
     return compiled
 
 
-def _checked_memory(table: Sequence[Mapping[str, Any]], average_bytes: int, mesh: Mesh) -> dict[str, int | None]:
+def _checked_memory(table: Sequence[Mapping[str, Any]], more_bytes: int, mesh: Mesh) -> dict[str, int | None]:
     """Returns `CompiledSteps.memory`.
 
+    Args:
+        table: As `CompiledSteps.table`.
+        more_bytes: Memory that is in use in addition to the program's.
+        mesh: Devices.
+
     Raises:
-        UserError: If the largest bucket and the averaged parameters need more memory than a device has.
+        UserError: If the largest bucket and `more_bytes` need more memory than a device has.
     """
     limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # CPUs report no limit.
     worst = max(table, key=lambda row: row["memory_bytes"])
-    needed = worst["memory_bytes"] + average_bytes
+    needed = worst["memory_bytes"] + more_bytes
     if limit and needed > limit:
         raise UserError(
             f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with the training "

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, digest_of, flatten, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS
+from asr_jax.heads.base import LabelAxis
 from asr_jax.inference.trained import load_trained
 from asr_jax.pretrained.formats import OURS, SUFFIXES, Symbols, imported, is_weights, load_weights
 from asr_jax.pretrained.huggingface import has_settings_alone
@@ -53,6 +54,17 @@ class Account:
         return lines + ([f"  {self.remark}"] if self.remark else [])
 
 
+class Rows(NamedTuple):
+    """Entries of a parameter that belong to labels of another vocabulary."""
+
+    given: np.ndarray
+    there: list[int]
+    """Indices in the given array."""
+    here: list[int]
+    """Indices in the model's parameter."""
+    axis: int
+
+
 @dataclass(frozen=True)
 class Given:
     """Given weights that match parameters of a model."""
@@ -60,21 +72,21 @@ class Given:
     account: Account
     whole: dict[str, np.ndarray]
     """Values of whole arrays, by path."""
-    rows: dict[str, tuple[np.ndarray, list[int], list[int]]]
-    """Given array, its label indices and the model's label indices of a head with another vocabulary, by path."""
+    rows: dict[str, Rows]
+    """Rows of a head with another vocabulary, by path."""
 
     def digest(self) -> str:
         """Returns a digest of the initial weights.
 
         Equal digests give equal weights for the same random weights.
         """
-        return digest_of({"whole": self.whole, "rows": {path: list(parts) for path, parts in self.rows.items()}})
+        return digest_of({"whole": self.whole, "rows": {path: list(rows) for path, rows in self.rows.items()}})
 
     def fill(self, random: Tree) -> dict[str, Any]:
         """Returns random weights, `{"params": …, "batch_stats": …}`, on the host, with the given values filled in."""
         result = {path: np.array(value) for path, value in flatten(jax.device_get(random)).items()} | self.whole
-        for path, (given, there, here) in self.rows.items():
-            result[path][..., here] = given[..., there]
+        for path, (given, there, here, axis) in self.rows.items():
+            np.moveaxis(result[path], axis, 0)[here] = np.moveaxis(given, axis, 0)[there]
         return unflatten(result)
 
 
@@ -104,38 +116,40 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
             "set --init.tokenizer to the tokenizer that the weights were trained with"
         )
     given = Given(account, {}, {})
+    axes = {name: _label_axis(name, experiment) for name in {*needed, *weights} if name.startswith(HEADS)}
     for name, value in needed.items():
         if name not in weights:
             account.missing.append(name)
-        elif theirs != ours and _is_of_labels(name, weights[name], value, len(theirs), len(ours)):
-            there, here = _shared(theirs, ours)
-            given.rows[name] = (weights[name].astype(value.dtype), there, here)
-            account.kept_rows[name] = f"{len(here)} of {len(ours)} labels are in both vocabularies and keep their rows"
+        elif theirs != ours and (found := _rows(axes.get(name), weights[name], value, theirs, ours)):
+            given.rows[name] = found._replace(given=weights[name].astype(value.dtype))
+            kept = len(_shared(theirs, ours)[1])
+            account.kept_rows[name] = f"{kept} of {len(ours)} labels are in both vocabularies and keep their rows"
         elif weights[name].shape != value.shape:
             account.mismatched[name] = f"{weights[name].shape} in the weights, {value.shape} in the model"
         else:
             given.whole[name] = weights[name].astype(value.dtype)
             account.loaded.append(name)
-    _check(experiment, account, len(theirs), [weights[name].shape for name in weights if name.startswith(HEADS)])
+    sizes = [weights[name].shape[axis.axis] - axis.more for name, axis in axes.items() if axis and name in weights]
+    _check(experiment, account, len(theirs), sizes)
     return given
 
 
-def _check(experiment: Experiment, account: Account, num_symbols: int, heads: Sequence[tuple[int, ...]]) -> None:
+def _check(experiment: Experiment, account: Account, num_symbols: int, sizes: Sequence[int]) -> None:
     """Checks that the weights fit the tokenizer and the model.
 
     Args:
         experiment: Settings of the run.
         account: Report on the weights.
         num_symbols: Number of symbols of the weights' tokenizer.
-        heads: Shapes of the heads' parameters in the weights.
+        sizes: Sizes of the label axes of the heads' parameters in the weights.
 
     Raises:
         UserError: If they do not fit.
     """
-    if experiment.init.tokenizer and heads and not any(shape[-1:] == (num_symbols,) for shape in heads):
+    if experiment.init.tokenizer and sizes and num_symbols not in sizes:
         raise UserError(
             f"init.tokenizer {experiment.init.tokenizer} has {num_symbols} symbols, and the heads of {account.path} "
-            f"have {', '.join(sorted({str(shape[-1]) for shape in heads if shape}))} labels: expected the tokenizer "
+            f"have {', '.join(sorted(map(str, {*sizes})))} labels: expected the tokenizer "
             "that the weights were trained with"
         )
     if not (account.loaded or account.kept_rows):
@@ -191,17 +205,40 @@ def _given_symbols(experiment: Experiment) -> Symbols | None:
     return given_tokenizer(replace(experiment.data.tokenizer, path=experiment.init.tokenizer)).symbols
 
 
-def _is_of_labels(name: str, given: np.ndarray, value: Any, there: int, here: int) -> bool:
-    """Returns whether a head's parameter has labels on its last axis and otherwise the shape of the given one.
+def _label_axis(name: str, experiment: Experiment) -> LabelAxis | None:
+    """Returns the axis of a head's parameter or statistic that has labels; the last one for heads of other models."""
+    head, _, rest = name.removeprefix(HEADS).partition("/")
+    settings = experiment.model.heads.get(head)
+    return settings.label_axis(rest) if settings else LabelAxis(-1)
+
+
+def _rows(axis: LabelAxis | None, given: np.ndarray, value: Any, theirs: Symbols, ours: Symbols) -> Rows | None:
+    """Returns the rows of shared labels; None if the parameter has no labels, or another shape apart from their number.
 
     Args:
-        name: Path of the parameter.
+        axis: Axis of the labels.
         given: Array of the weights.
         value: Parameter of the model, or its shape.
-        there: Number of labels of the weights.
-        here: Number of labels of the model.
+        theirs: Symbols of the weights' tokenizer.
+        ours: Symbols of the run's tokenizer.
     """
-    return name.startswith(HEADS) and given.shape == (*value.shape[:-1], there) and value.shape[-1] == here
+    if axis is None or not given.ndim or given.ndim != len(value.shape):
+        return None
+    sizes = given.shape[axis.axis], value.shape[axis.axis]
+    others = [np.delete(shape, axis.axis).tolist() for shape in (given.shape, value.shape)]
+    if others[0] != others[1] or sizes != (len(theirs) + axis.more, len(ours) + axis.more):
+        return None
+    there, here = _shared(theirs, ours)
+    if axis.more < 0:  # the blank has no row
+        there, here = (_without_blank(places, symbols) for places, symbols in ((there, theirs), (here, ours)))
+    more = range(max(axis.more, 0))
+    return Rows(given, there + [len(theirs) + n for n in more], here + [len(ours) + n for n in more], axis.axis)
+
+
+def _without_blank(places: Sequence[int], symbols: Symbols) -> list[int]:
+    """Returns indices of labels in an array that has no row for the blank."""
+    blank = symbols.index(None)
+    return [place - (place > blank) for place in places if place != blank]
 
 
 def _shared(theirs: Symbols, ours: Symbols) -> tuple[list[int], list[int]]:

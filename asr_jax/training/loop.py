@@ -17,6 +17,7 @@ from jax.stages import Compiled
 
 from asr_jax.checkpoints.store import Checkpoints, newest, refuse_damaged, restore_meta
 from asr_jax.config import (
+    DEVICES,
     RESUMABLE,
     Experiment,
     Resume,
@@ -29,14 +30,26 @@ from asr_jax.config import (
     may_change,
     save_experiment,
 )  # fmt: skip
+from asr_jax.core import devices
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.meshes import global_batch
+from asr_jax.core.meshes import global_batch, replicate
 from asr_jax.core.native import move_native_log
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
-from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, EXPERIMENT, NATIVE, REJECTED, TENSORBOARD, TOKENIZER
+from asr_jax.core.run_folder import (
+    CHECKPOINTS,
+    CURVES,
+    EVENTS,
+    EXPERIMENT,
+    NATIVE,
+    REJECTED,
+    SMOKE,
+    TENSORBOARD,
+    TOKENIZER,
+)  # fmt: skip
+from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.removals import share_removed
-from asr_jax.data.loading.source import BatchSource, open_batches
+from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.inputs import Role, described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
@@ -50,11 +63,12 @@ from asr_jax.training import run as folders
 from asr_jax.training.beginning import (
     Beginning,
     abstract_beginning,
+    fresh_scaling,
     initial_training,
     lower_beginning,
     training_from,
 )  # fmt: skip
-from asr_jax.training.compile import CompiledSteps, compile_steps
+from asr_jax.training.compile import CompiledSteps, Part, compile_steps
 from asr_jax.training.initial_weights import Given, read_initial_weights
 from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
@@ -84,14 +98,18 @@ def train(experiment: Experiment) -> dict[str, Any]:
     """
     began_s = time.monotonic()
     folder = Path(on_main(lambda: str(folders.find_run(experiment))))
+    checkpoint = folders.named_checkpoint(experiment)
+    source = folders.source_of(experiment)
     experiment = replace(experiment, run_dir=str(folder), fresh=False)
     training, sinks = experiment.training, list[Sink]()
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        setup = together(lambda: set_up(experiment, folder))
+        setup = together(lambda: set_up(experiment, folder, source=source))
         agree(_common(setup))
         signals.stop_before_training()
-        begun = on_main(lambda: _begin(setup, stack))
+        begun = on_main(lambda: _begin(setup, stack, checkpoint))
+        if begun["position"] is not None:
+            setup = setup.continued(begun["first"], begun["position"])
         if is_main():
             sinks = [
                 ProgressView(plain_every=training.log_every, num_samples=training.num_samples),
@@ -114,7 +132,9 @@ def train(experiment: Experiment) -> dict[str, Any]:
             )
         )  # fmt: skip
         try:
-            summary = _train(setup, log, checkpoints, signals, changed=begun["changed"], began_s=began_s)
+            summary = _train(
+                setup, log, checkpoints, signals, changed=begun["changed"], copied_from=checkpoint, began_s=began_s
+            )
         except Stopped:
             _close(folder)
             raise
@@ -150,21 +170,32 @@ def _common(setup: Setup) -> dict[str, Any]:
     settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
     of_files = {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.set_names}
+    of_files["devices"] = [str(device) for device in setup.mesh.devices.flat]
     return of_files | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
 
 
-def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
+def _begin(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict[str, Any]:
     """Locks the folder and writes the files of a run, with experiment.json last, which makes the folder a run.
 
     A folder without checkpoints becomes a new run.
 
+    Args:
+        setup: Setup of the run.
+        stack: Holds the lock.
+        checkpoint: Checkpoint of another run that a new run continues. None: there is none.
+
     Returns:
         `changed`: Settings that differ from those of the newest checkpoint; None for a new run. `refused`: A message
-        for each refused checkpoint.
+        for each refused checkpoint. `first`, `position`: Update of the newest checkpoint, and position in the plan of
+        the next update's first batch; the latter is None for a new run.
     """
     folder, changed = setup.folder, None
+    if checkpoint:  # refuses changes before the folder exists
+        _changed_since(restore_meta(checkpoint.parent, int(checkpoint.name)), setup)
     stack.enter_context(folders.held(folder))
     move_native_log(folder / NATIVE)
+    if checkpoint:
+        folders.copy_checkpoint(checkpoint, folder)
     refused = refuse_damaged(folder / CHECKPOINTS)
     done = newest(folder / CHECKPOINTS)
     if not done and folders.was_saved(folder):
@@ -172,31 +203,35 @@ def _begin(setup: Setup, stack: ExitStack) -> dict[str, Any]:
             f"{folder / CHECKPOINTS} has no checkpoint, but {folder / EVENTS} lists some: "
             "restore them (is a disk not mounted?), or start a new run in another folder with --fresh True"
         )
-    if done > setup.num_updates:
+    meta = restore_meta(folder / CHECKPOINTS, done) if done else {}
+    position = meta.get("data_position")
+    num_updates = setup.num_updates if position is None else setup.continued(done, position).num_updates
+    if done > num_updates:
         raise UserError(
-            f"{folder} already has {done} updates, but the settings end the run after {setup.num_updates}: "
+            f"{folder} already has {done} updates, but the settings end the run after {num_updates}: "
             "raise --training.num-updates, or start a new run in another folder with --fresh True"
         )
     setup.tokenizer.save(folder / TOKENIZER)
     if done:
         check_tokenizer(folder, done)
-        changed = _changed_since(restore_meta(folder / CHECKPOINTS, done), setup)
+        changed = _changed_since(meta, setup)
     else:
         (folder / REJECTED).unlink(missing_ok=True)
         removed = [entry for of_set in setup.removed.values() for entry in of_set.entries()]
         folders.append_rejected(folder, setup.train.rejections.entries + removed)
     save_plan(setup.train, folder)
-    if setup.sets.is_split and not done:
+    if setup.sets.is_split and (checkpoint or not done):
         save_split(setup.sets, folder)
     save_experiment(replace(setup.experiment, resume=Resume()), folder / EXPERIMENT)  # allowed for this job only
-    return {"changed": changed, "refused": refused}
+    return {"changed": changed, "refused": refused, "first": done, "position": position}
 
 
 def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any, Any]]:
-    """Returns the settings that differ from those of a checkpoint, with both values.
+    """Returns the settings, and the devices, that differ from those of a checkpoint, with both values.
 
     Raises:
-        UserError: If the data have changed, or a setting that must not change.
+        UserError: If the data have changed, or a setting that must not change, or the number of devices without
+            permission.
     """
     for name, now in setup.data_fingerprints().items():
         if name == ADDED and meta["data"].get(name, now) != now:
@@ -219,8 +254,18 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
     accepted = load_experiment(setup.folder / EXPERIMENT) if (setup.folder / EXPERIMENT).is_file() else None
     since = differences(accepted, setup.experiment) if accepted else [("", None, None)]
     is_accepted = all(may_change(name) for name, _, _ in since)
-    folders.refuse_changes(setup.folder, changed, Resume(RESUMABLE) if is_accepted else setup.experiment.resume)
+    there, here = meta.get("devices", setup.devices), setup.devices  # checkpoints of earlier versions have none
+    if there != here:
+        changed.append((DEVICES, _shown(there), _shown(here)))
+    counts = [{**each, "kind": ""} for each in (there, here)]  # another kind of device is allowed
+    to_judge = [change for change in changed if change[0] != DEVICES or counts[0] != counts[1]]
+    accepted_names = tuple(name for name in RESUMABLE if name != DEVICES) if is_accepted else ()
+    folders.refuse_changes(setup.source, to_judge, Resume(accepted_names + setup.experiment.resume.allow))
     return [change for change in changed if not is_among(change[0], ("run_dir", "fresh", "resume"))]
+
+
+def _shown(on: Mapping[str, Any]) -> str:
+    return f"{on['number']} × {on['kind']}" + f" in {on['processes']} processes" * (on["processes"] > 1)
 
 
 def _train(
@@ -230,6 +275,7 @@ def _train(
     signals: Signals,
     *,
     changed: list[tuple[str, Any, Any]] | None,
+    copied_from: Path | None,
     began_s: float,
 ) -> dict[str, Any]:
     experiment, training, plan, groups = setup.experiment, setup.experiment.training, setup.train.plan, setup.groups
@@ -243,6 +289,12 @@ def _train(
     _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
     if saver.forgets:
         log.write("warning", message=saver.forgets)
+    names = {name for name, _, _ in changed or ()}
+    if "training.split" in names and jax.tree.leaves(shapes.state.batch_stats):
+        log.write(
+            "warning", detector="batch norm", message=f"training.split is {training.split}: batch norm uses the "
+            "statistics of each part of a batch, so losses differ from those with another split",
+        )  # fmt: skip
     given = None
     if checkpoints.latest is None and experiment.init.path:
         of_model = setup.recipe.of_model(shapes.state)
@@ -263,11 +315,13 @@ def _train(
     if drawing:
         (state, average), update = _begun(setup, log, drawing.result(), given), 0
     else:
-        state, average, update = _restored(log, checkpoints, shapes)
-    source = BatchSource(setup.train.index, plan, process_index=jax.process_index(), num_processes=jax.process_count())
+        state, average, update = _restored(log, checkpoints, shapes, copied_from=copied_from)
+        if "training.precision" in names:  # a scale of float16 does not suit other precisions, nor theirs float16
+            state = state.replace(scaling=replicate(fresh_scaling(setup.recipe), setup.mesh))
+    source = BatchSource(setup.train.index, plan, setup.layout)
     unread = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
-    timed, accumulated = reporter.throughput.timed, steps.begin(state)
+    timed = reporter.throughput.timed
     signals.wait_for_save()
     with ExitStack() as stack:
         stack.enter_context(profile := Profile(training.profile, setup.folder, log))
@@ -308,17 +362,10 @@ def _train(
             if update % training.log_every == 0:
                 reporter.announce(update, group)
             with timed("host"):
-                buckets = [plan.buckets[plan[loaded.position].bucket] for loaded in group]
-                shards = [global_batch(loaded.batch, setup.mesh) for loaded in group]
-                numbers = [np.int32(loaded.position) for loaded in group]
-                parts = list(zip(numbers, buckets, shards, strict=True))
-                each = [steps.denominators[bucket](batch, state.key, state.updates) for _, bucket, batch in parts]
-                denominators = steps.add_denominators(
-                    each + [steps.no_denominators] * (training.accumulate - len(each))
-                )
-                for number, bucket, batch in parts:
-                    accumulated = steps.accumulate[bucket](state, accumulated, batch, denominators, number)
-                state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+                parts = [part for loaded in group for part in _parts(setup, loaded)]
+                accumulated = steps.accumulate(state, parts)
+                state, average, report = steps.apply_update(state, average, accumulated)
+                del accumulated  # otherwise its memory would still be in use during the next gradient
             update += 1
             unread.add(group)
             reporter.add(report, group)
@@ -329,6 +376,14 @@ def _train(
             if update == first + 1:
                 stack.enter_context(CompileWatch(functools.partial(_recompiled, log)))
     return _ended(setup, log, state, ends=ends, update=update, summary=summary)
+
+
+def _parts(setup: Setup, loaded: LoadedBatch) -> list[Part]:
+    """Returns the parts of a batch on the devices, each with its shape and the batch's position in the plan."""
+    plan = setup.train.plan
+    number = plan[loaded.position].bucket
+    parts = setup.layout.parts(loaded.batch, plan.buckets[number].batch_size)
+    return [(setup.shapes[number], global_batch(part, setup.mesh), np.int32(loaded.position)) for part in parts]
 
 
 def _ended(
@@ -362,12 +417,12 @@ def _stopped(setup: Setup, reason: str, update: int) -> str:
 
 def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validator) -> CompiledSteps:
     """Compiles all programs of training and validation before the first update."""
-    started_s, buckets, number = time.monotonic(), setup.train.plan.buckets, itertools.count(1)
+    started_s, buckets, number = time.monotonic(), setup.shapes, itertools.count(1)
     log.write("compile_start", shapes=len(buckets))
     validator.prepare()
     steps = compile_steps(
         setup.recipe, buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        num_batches=setup.experiment.training.accumulate, sounds=setup.sounds, programs=setup.programs,
+        num_batches=setup.most_parts, sounds=setup.sounds, programs=setup.programs,
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
     )  # fmt: skip
     validator.wait()
@@ -392,12 +447,16 @@ def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) ->
     return training_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
 
 
-def _restored(log: EventLog, checkpoints: Checkpoints, shapes: Beginning) -> tuple[TrainState, Tree, int]:
+def _restored(
+    log: EventLog, checkpoints: Checkpoints, shapes: Beginning, *, copied_from: Path | None
+) -> tuple[TrainState, Tree, int]:
     """Restores the state, the averaged parameters and the number of updates of the newest checkpoint."""
     latest = checkpoints.latest
     assert latest is not None, "no checkpoint"
     state, average, meta = checkpoints.restore(latest, state=shapes.state, average=shapes.average)
-    log.write("resumed", update=latest, data_position=meta["data_position"], path=checkpoints.path(latest))
+    log.write(
+        "resumed", update=latest, data_position=meta["data_position"], path=copied_from or checkpoints.path(latest)
+    )
     return state, average, latest
 
 
@@ -407,19 +466,33 @@ def _recompiled(log: EventLog, function: str, seconds: float, reason: str) -> No
 
 def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list[tuple[str, Any, Any]] | None) -> None:
     index, plan, rejections = setup.train.index, setup.train.plan, setup.train.rejections
+    training = setup.experiment.training
     log.write(
         "run_start", run=setup.experiment.name, num_updates=setup.num_updates, num_parameters=num_parameters,
         num_epochs=round(setup.num_updates / setup.updates_per_epoch, 2), num_devices=setup.mesh.size,
-        device=setup.mesh.devices.flat[0].device_kind, utterances=len(index), hours=index.hours,
+        device=setup.mesh.devices.flat[0].device_kind, on=devices.description(),
+        changed=[{"setting": name, "old": old, "new": new} for name, old, new in changed or ()],
+        utterances=index.num_utterances, hours=index.hours,
         vocabulary=setup.tokenizer.vocab_size, padding_share=plan.padding_share, data=setup.train.fingerprint(),
     )  # fmt: skip
     for name, old, new in changed or ():
         log.write("setting_changed", setting=name, old=old, new=new)
+    each = setup.layout.num_devices * training.split
+    if more := setup.padding_rows:
+        log.write(
+            "warning", detector="padding rows", message=f"padding rows add {100 * more:.0f} % to the rows of the "
+            f"batches, because the rows of some are not a multiple of {each} (devices × training.split); in a new run, "
+            f"data.buckets.batch_multiple {each} avoids them",
+        )  # fmt: skip
     data = setup.experiment.data
     roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))
     for role, paths in roles:
         for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
             log.write("data", set=role, message=line)
+    if message := about_crops(index, data.crop_s):
+        log.write("data", set="train", message=message)
+    if message := setup.long_validation():
+        log.write("data", set="validation", message=message)
     for name, removed in setup.removed.items():
         if removed.spoken:
             message = "\n".join([share_removed(removed, name), *removed.lines()])
@@ -428,8 +501,9 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
         log.write("warning", detector="audio", message=message)
     for message in setup.overlap.lines():
         log.write("warning", detector="overlap", message=message)
-    for message in short_run(setup.experiment.optim.schedule, setup.length):
-        log.write("warning", detector="warm-up", message=message)
+    if not (setup.folder / SMOKE).is_file():  # smoke runs end before any warm-up
+        for message in short_run(setup.experiment.optim.schedule, setup.length):
+            log.write("warning", detector="warm-up", message=message)
     if rejections.utterances and changed is None:
         log.write(
             "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from asr_jax.config import Experiment
+from asr_jax.core import devices
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.names import counted
 from asr_jax.core.processes import is_main
@@ -22,7 +23,7 @@ from asr_jax.training import run as folders
 from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
 from asr_jax.training.compile import compile_steps
 from asr_jax.training.initial_weights import read_initial_weights
-from asr_jax.training.setup import Setup, check_length, set_up
+from asr_jax.training.setup import check_length, set_up
 from asr_jax.training.step import total_loss
 
 NUM_POINTS = 20
@@ -74,7 +75,9 @@ def dry_run(experiment: Experiment) -> None:
     Raises:
         UserError: If a run could not start.
     """
-    setup = set_up(experiment, folders.find_run(experiment))
+    setup = set_up(experiment, folders.find_run(experiment), source=folders.source_of(experiment))
+    if is_main():
+        print(f"on {devices.description()}")
     if experiment.primary_decoding:
         experiment.primary_decoding.host_stage(setup.tokenizer)  # raises an error if one of its files cannot be read
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
@@ -83,25 +86,24 @@ def dry_run(experiment: Experiment) -> None:
         given = read_initial_weights(experiment, setup.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
     steps = compile_steps(
-        setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        num_batches=experiment.training.accumulate, sounds=setup.sounds, programs=setup.programs,
+        setup.recipe, setup.shapes, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
+        num_batches=setup.most_parts, sounds=setup.sounds, programs=setup.programs,
     )  # fmt: skip
     state, _ = initial_training(beginning.compile(), setup.mesh)
-    source = BatchSource(
-        setup.train.index, setup.train.plan, process_index=jax.process_index(), num_processes=jax.process_count()
-    )
+    source = BatchSource(setup.train.index, setup.train.plan, setup.layout)
     rows = []
-    for row, (number, bucket) in zip(steps.table, _largest_first(setup), strict=True):
-        plan = setup.train.plan
+    plan = setup.train.plan
+    for row, number in zip(steps.table, largest_first(setup.shapes), strict=True):
+        shape = setup.shapes[number]
         position = next((p for p in range(plan.batches_per_epoch) if plan[p].bucket == number), None)
         found: dict[str, Any] = {}
         if position is not None:
-            batch = global_batch(source[position].batch, setup.mesh)
-            denominators = steps.denominators[bucket](batch, state.key, state.updates)
-            accumulated = steps.accumulate[bucket](state, steps.begin(state), batch, denominators, np.int32(position))
-            loss = total_loss(jax.device_get(accumulated.sums), jax.device_get(denominators), setup.recipe.scales)
-            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(accumulated.grads))]
-            found = {"loss": float(loss), "gradient_norm": float(np.sqrt(sum(norms)))}
+            first = setup.layout.parts(source[position].batch, plan.buckets[number].batch_size)[0]
+            of_batch = steps.accumulate(state, [(shape, global_batch(first, setup.mesh), np.int32(position))])
+            sums = jax.device_get(of_batch.sums)
+            loss = total_loss(sums, {name: sums[name].weight for name in steps.loss_terms}, setup.recipe.scales)
+            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(of_batch.grads))]
+            found = {"loss": float(loss), "gradient_norm": float(of_batch.factor) * float(np.sqrt(sum(norms)))}
         rows.append(_shown(row) | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
@@ -112,11 +114,6 @@ def dry_run(experiment: Experiment) -> None:
             f"{setup.train.index.hours:,.2f} h; {counted(setup.num_updates, 'update')}, "
             f"{setup.updates_per_epoch:,.4g} per epoch; nothing was written"
         )
-
-
-def _largest_first(setup: Setup) -> list[tuple[int, Any]]:
-    buckets = setup.train.plan.buckets
-    return [(number, buckets[number]) for number in largest_first(buckets)]
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

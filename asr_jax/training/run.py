@@ -4,12 +4,23 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from asr_jax.checkpoints.store import checkpoints_in, has_state, newest
-from asr_jax.config import RESUMABLE, Experiment, Resume, differences, is_among, load_experiment, may_change
+from asr_jax.checkpoints.store import checkpoint_to_evaluate, checkpoints_in, has_state, newest, restore_meta
+from asr_jax.config import (
+    DEVICES,
+    RESUMABLE,
+    Experiment,
+    Resume,
+    differences,
+    from_json,
+    is_of,
+    load_experiment,
+    may_change,
+)
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import (
@@ -29,10 +40,20 @@ from asr_jax.data.manifests.utterances import Rejected
 def find_run(experiment: Experiment) -> Path:
     """Returns the folder to train in, of a new run or of one to continue. Writes nothing.
 
+    If the folder of the experiment is a checkpoint, as RUN/checkpoints/N, it is an unused folder beside RUN.
+
     Raises:
-        UserError: If the folder has a run with other settings (the message has each of them with both values), or is
-            not the folder of a run.
+        UserError: If the folder has a run with other settings (the message has each of them with both values), is not
+            the folder of a run, or is a checkpoint that is missing or damaged.
     """
+    if checkpoint := named_checkpoint(experiment):
+        if experiment.fresh:
+            raise UserError(
+                f"--fresh True starts from random weights, and --run-dir {checkpoint} from a checkpoint: expected one "
+                "of them"
+            )
+        refuse_changes(checkpoint, differences(experiment_of_checkpoint(checkpoint), experiment), experiment.resume)
+        return _unused(checkpoint.parent.parent)
     folder = _unused(experiment.folder) if experiment.fresh else experiment.folder
     before = folder / EXPERIMENT
     if any(not has_state(folder / CHECKPOINTS, number) for number in checkpoints_in(folder / CHECKPOINTS)):
@@ -51,6 +72,46 @@ def find_run(experiment: Experiment) -> Path:
     return folder
 
 
+def named_checkpoint(experiment: Experiment) -> Path | None:
+    """Returns the folder of the experiment if it is that of a checkpoint, as RUN/checkpoints/N; otherwise None."""
+    folder = experiment.folder
+    return folder if is_checkpoint(folder) else None
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Returns whether the name of a folder is that of a checkpoint, as RUN/checkpoints/N."""
+    return folder.parent.name == CHECKPOINTS and folder.name.isdecimal()
+
+
+def source_of(experiment: Experiment) -> Path | None:
+    """Returns the folder of the run that contains the named checkpoint; None if there is no such name."""
+    checkpoint = named_checkpoint(experiment)
+    return checkpoint and checkpoint.parent.parent
+
+
+def experiment_of_checkpoint(checkpoint: Path) -> Experiment:
+    """Returns the settings that a checkpoint was written with.
+
+    Raises:
+        UserError: If the checkpoint is missing or damaged.
+    """
+    checkpoint_to_evaluate(checkpoint.parent, int(checkpoint.name))
+    experiment: Experiment = from_json(restore_meta(checkpoint.parent, int(checkpoint.name))["experiment"])
+    return experiment
+
+
+def copy_checkpoint(checkpoint: Path, folder: Path) -> None:
+    """Copies a checkpoint of another run, and the list of rejected utterances, into the folder of a new run."""
+    place = folder / CHECKPOINTS / checkpoint.name
+    unfinished = folder / f"{checkpoint.name}.unfinished"
+    shutil.copytree(checkpoint, unfinished)
+    place.parent.mkdir()
+    unfinished.rename(place)
+    for name in (FORMER_REJECTED, REJECTED):
+        if (rejected := checkpoint.parent.parent / name).is_file():
+            shutil.copy(rejected, folder / name)
+
+
 def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], resume: Resume) -> None:
     """Checks the settings that differ from those of the run.
 
@@ -66,13 +127,21 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
     if not refused:
         return
     lines = [f"  {name}: {_short(old)} before, {_short(new)} now" for name, old, new in refused]
-    groups = dict.fromkeys(next((g for g in RESUMABLE if is_among(name, (g,))), "") for name, _, _ in refused)
-    keeps = "" not in groups and not any(name == "optim.class" for name, _, _ in refused)
-    ways = [f"  continue it with the new settings and its optimizer state: --resume.allow {' '.join(groups)}"] * keeps
+    names = [name for name, _, _ in refused]
+    groups = dict.fromkeys(next((group for group in RESUMABLE if is_of(name, group)), "") for name in names)
+    keeps = "" not in groups and "optim.class" not in names
+    ways = [f"  continue it with these changes and its optimizer state: --resume.allow {','.join(groups)}"] * keeps
+    if "training.accumulate" in names or any(name.startswith("data.buckets.") for name in names):
+        ways += [
+            "  continue it with the same utterances in each update, and compute each batch in N parts (N from 1 to its "
+            "number of rows): --training.split N --resume.allow accumulation, without other changes of "
+            "training.accumulate and data.buckets"
+        ]
+    run = folder.parent.parent if is_checkpoint(folder) else folder
     ways += [
-        f"  start a new run from its weights, with new optimizer state: --init-from {folder} --run-dir {folder}-2",
-        f"  start a new run from random weights: --fresh True --run-dir {folder}",
-        "  continue it unchanged: use the former settings",
+        f"  start a new run from its weights, with new optimizer state: --init-from {folder} --run-dir {_unused(run)}",
+        f"  start a new run from random weights: --fresh True --run-dir {run}",
+        "  continue it unchanged: use the former settings" + " and devices" * (DEVICES in names),
     ]
     raise UserError("\n".join([f"{folder} has a run with other settings:", *lines, "Ways to go on:", *ways]))
 

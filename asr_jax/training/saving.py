@@ -123,6 +123,7 @@ class Saver:
             "decoding": self._setup.decoding_digest,
             "best_of": self._setup.best_of,
             "data": self._setup.data_fingerprints(),
+            "devices": self._setup.devices,
             "experiment": to_json(self._setup.experiment),
             "tokenizer": tokenizer_files(self._setup.folder),
             "summary": summary,

@@ -4,8 +4,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,25 @@ from jax.sharding import Mesh
 
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
-from asr_jax.config import Experiment, load_experiment
+from asr_jax.config import Experiment, Training, load_experiment
 from asr_jax.core.errors import UserError, nearest
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
+from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
-from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
+from asr_jax.data.batching.evaluation import about_long, plan_evaluation, plan_with_labels
+from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.batching.overlap import Overlap, find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_removed
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
+from asr_jax.inference.trained import WHOLE, longest_and_batch_s
 from asr_jax.metrics.measure import ALL, MEAN, Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
@@ -39,6 +42,8 @@ from asr_jax.training.run import was_saved
 from asr_jax.training.step import Recipe
 from asr_jax.training.timetable import Groups
 
+LEAST_WHOLE_S = 40.0
+"""Shortest default of the longest audio in seconds that validation computes at once."""
 ADDED = "added"
 """Key of the fingerprint of the recordings that augmentations add."""
 
@@ -49,7 +54,11 @@ class Setup:
 
     experiment: Experiment
     folder: Path
+    source: Path
+    """Folder of the run whose checkpoint is continued; `folder`, except for a new run from a checkpoint of another."""
     mesh: Mesh
+    layout: Layout
+    """Parts and padding rows of the training batches."""
     tokenizer: Tokenizer
     recipe: Recipe
     sets: Sets
@@ -111,22 +120,74 @@ class Setup:
     def programs(self) -> Programs:
         return programs_of(self.experiment, self.tokenizer, length=self.length)
 
+    @property
+    def devices(self) -> dict[str, Any]:
+        """Number and kind of the devices, and number of processes, for checkpoints."""
+        kind = self.mesh.devices.flat[0].device_kind
+        return {"number": self.layout.num_devices, "processes": self.layout.num_processes, "kind": kind}
+
     def data_fingerprints(self) -> dict[str, str]:
         """Returns fingerprints of the training data, the validation data and added recordings; independent of paths."""
-        # The fingerprint of the validation set excludes its plan, which depends on the devices.
-        return {"training": self.train.fingerprint(), "validation": self.validation.index.fingerprint()} | (
+        # Another plan of the validation set does not change its figures.
+        return {"training": self.train.fingerprint(), "validation": self.validation.of_set} | (
             {ADDED: digest_of(self.sounds)} if self.sounds else {}
         )
+
+    def long_validation(self) -> str:
+        """Returns a message on validation utterances that are not computed at once; empty if there are none."""
+        return about_long(self.validation, has_losses=self.for_losses is not None)
 
     @property
     def updates_per_epoch(self) -> float:
         return self.groups.updates_per_epoch
 
+    @property
+    def shapes(self) -> tuple[Bucket, ...]:
+        """Shapes of the parts of the training batches, by the number of the bucket."""
+        return tuple(self.layout.shape(bucket) for bucket in self.train.plan.buckets)
 
-def set_up(experiment: Experiment, folder: Path) -> Setup:
+    @property
+    def most_parts(self) -> int:
+        """Largest number of parts of an update's batches."""
+        parts = max(self.layout.num_parts(bucket.batch_size) for bucket in self.train.plan.buckets)
+        return parts * self.experiment.training.accumulate
+
+    @property
+    def padding_rows(self) -> float:
+        """Number of rows in an epoch that are added for devices and parts, divided by the number without them."""
+        num, sizes = self.train.plan.batches_by_bucket(), [each.batch_size for each in self.train.plan.buckets]
+        rows = [self.layout.num_parts(size) * self.layout.num_rows(size) for size in sizes]
+        return float(num @ rows) / float(num @ sizes) - 1
+
+    def continued(self, update: int, position: int) -> "Setup":
+        """Returns the setup of a job that continues a run.
+
+        If `training.accumulate` has changed during the run, the batches of the next update still follow those of the
+        last one.
+
+        Args:
+            update: Number of updates so far.
+            position: Position in the plan of the first batch of the next update.
+        """
+        if self.groups.positions(update).start == position:
+            return self
+        training = self.experiment.training
+        groups = replace(self.groups, first=update, start=position)
+        num_updates = run_length(training.num_updates, training.num_epochs, groups)
+        length = RunLength(num_updates, groups.updates_per_epoch)
+        recipe = make_recipe(self.experiment, make_model(self.experiment, self.tokenizer), length)
+        return replace(self, groups=groups, num_updates=num_updates, recipe=recipe)
+
+
+def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) -> Setup:
     """Reads and plans the data, and builds model and optimizer.
 
     Writes nothing except caches.
+
+    Args:
+        experiment: Settings of the run.
+        folder: Folder of the run.
+        source: Folder of the run that a new run continues. None: `folder`.
 
     Raises:
         UserError: If data are missing or do not fit the settings, or if more characters are removed from the texts of a
@@ -137,26 +198,27 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
     if not experiment.model.heads:
         raise UserError("model.heads is empty: expected at least one head to train, such as {'ctc': CTC()}")
     experiment.init.check_exists()
-    mesh = data_mesh()
+    mesh, source = data_mesh(), source or folder
+    layout = Layout.of(mesh, split=training.split, sub_batches=experiment.model.sub_batches)
     sets = read_sets(data, seed=experiment.seed)
     check_best_of(training.best_of, sets)
     audio = check_sets(sets, data)
     for check in audio:
         check.refuse()
-    tokenizer = make_tokenizer(data, folder, sets.train)
+    tokenizer = make_tokenizer(data, source, sets.train)
     model = make_model(experiment, tokenizer)
     front_end = experiment.model.front_end
     try:
         train = plan_training(
             sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
             frames_needed=experiment.model.frames_needed, front_end=front_end,
-            seed=experiment.seed, num_devices=mesh.size, row_parts=experiment.model.row_parts,
+            seed=experiment.seed, row_parts=experiment.model.row_parts,
         )  # fmt: skip
     except UserError as error:
-        raise UserError(f"{error}{_of_other_data(experiment, folder)}") from error
+        raise UserError(f"{error}{_of_other_data(experiment, source)}") from error
     check_labels(train, tokenizer)
     removed = count_removed_of(sets, train, tokenizer, data)
-    if not was_saved(folder):
+    if not was_saved(source):
         for name, of_set in removed.items():
             check_removed(of_set, limit=data.max_removed_share, what=name)
     of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
@@ -167,23 +229,22 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         )
     sounds = read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=data.threads)
     groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)
-    num_updates = run_length(training.num_updates, training.num_epochs, groups.updates_per_epoch)
-    as_trained: dict[str, Any] = {
-        "scale": train.index.scale, "front_end": front_end, "tokenizer": tokenizer,
-        "takes_ids": data.tokenizer.takes_ids, "num_devices": mesh.size,
-    }  # fmt: skip
-    validation = plan_evaluation(sets.validation, train.plan.buckets, **as_trained)
+    num_updates = run_length(training.num_updates, training.num_epochs, groups)
+    validation = plan_validation(sets, train, experiment, tokenizer)
     for_losses = None if experiment.model.recognises else validation
     if experiment.model.recognises and training.validate_loss:
         for_losses = plan_with_labels(
-            sets.validation, train.plan.buckets, output_length=model.label_length,
-            frames_needed=experiment.model.frames_needed, has_windows=False, **as_trained,
+            sets.validation, validation_limits(train, training, data), front_end=front_end, tokenizer=tokenizer,
+            takes_ids=data.tokenizer.takes_ids, output_length=model.label_length,
+            frames_needed=experiment.model.frames_needed, num_devices=1,
         )  # fmt: skip
         check_labels(for_losses, tokenizer)
     return Setup(
         experiment=experiment,
         folder=folder,
+        source=source,
         mesh=mesh,
+        layout=layout,
         tokenizer=tokenizer,
         recipe=make_recipe(experiment, model, RunLength(num_updates, groups.updates_per_epoch)),
         sets=sets,
@@ -197,6 +258,40 @@ def set_up(experiment: Experiment, folder: Path) -> Setup:
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
     )
+
+
+def validation_limits(train: PlannedData, training: Training, data: Data) -> BatchLimits:
+    """Returns the limits of the batches of validation, which have at most as much audio as those of training.
+
+    Args:
+        train: The planned training set.
+        training: Settings of training.
+        data: Settings of the data.
+    """
+    longest_s, batch_s = longest_and_batch_s(train.plan.buckets, train.index.scale)
+    whole_s = training.validate_max_duration_s or max(WHOLE * longest_s, LEAST_WHOLE_S)
+    return BatchLimits(batch_s, longest_s=whole_s, multiple=data.buckets.batch_multiple)
+
+
+def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, tokenizer: Tokenizer) -> PlannedData:
+    """Plans the validation set, within the limits of `validation_limits`. The plan does not depend on the devices.
+
+    Args:
+        sets: Sets with the validation set.
+        train: The planned training set.
+        experiment: Settings of the run.
+        tokenizer: Tokenizer of the run.
+
+    Raises:
+        NoUtterances: If no utterance is left.
+    """
+    data, model = experiment.data, experiment.model
+    longest_s, _ = longest_and_batch_s(train.plan.buckets, train.index.scale)
+    return plan_evaluation(
+        sets.validation, validation_limits(train, experiment.training, data), front_end=model.front_end,
+        tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, num_devices=1,
+        piece_s=0.0 if model.recognises else longest_s,
+    )  # fmt: skip
 
 
 def short_run(schedule: Schedule, length: RunLength) -> list[str]:
@@ -284,7 +379,7 @@ def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength) ->
     """
     training = experiment.training
     return Recipe(
-        model,
+        model.clone(sub_batches=max(model.sub_batches // training.split, 1)),
         {name: head.scale for name, head in experiment.model.heads.items()},
         experiment.optim.build(length, layer_factors(experiment)),
         ema=training.ema,
@@ -377,20 +472,19 @@ def check_length(num_updates: int, num_epochs: float) -> None:
         )
 
 
-def run_length(num_updates: int, num_epochs: float, updates_per_epoch: float) -> int:
+def run_length(num_updates: int, num_epochs: float, groups: Groups) -> int:
     """Returns the number of updates of a run that ends at the lower of two limits.
 
     Args:
         num_updates: Limit in updates. 0: no limit.
         num_epochs: Limit in epochs. 0: no limit.
-        updates_per_epoch: Number of updates per epoch.
+        groups: Batches of each update.
 
     Raises:
         UserError: As `check_length`.
     """
     check_length(num_updates, num_epochs)
     limits = [num_updates] if num_updates else []
-    if num_epochs:  # fractions avoid rounding: 27 epochs of 7 batches, 3 per update, are exactly 63 updates
-        exact = Fraction(num_epochs).limit_denominator(10**6) * Fraction(updates_per_epoch).limit_denominator(10**6)
-        limits.append(math.ceil(exact))
+    if num_epochs:
+        limits.append(math.ceil(groups.updates_until(num_epochs)))
     return min(limits)

@@ -1,14 +1,17 @@
-"""Training step as two pure functions: `accumulate` adds the gradient of a batch, `apply_update` applies the sum.
+"""Training step as pure functions: `gradient_of` a batch, `add` for several batches, `apply_update`.
 
 The loss is Σ scale · total / W over the loss terms, where W is the denominator of the term over all devices and all
 batches of the update. W is computed before the first gradient. Accumulation is therefore a plain sum, which is exact
-for any combination of terms. A batch with a loss, gradient or statistic that is not finite voids the whole update: the
-parameters, optimizer state, statistics and averaged parameters keep their values. An update whose denominators are all
-0 is voided in the same way. Batch normalisation uses the statistics of each batch separately.
+for any combination of terms. A batch with a loss, gradient norm or statistic that is not finite voids the whole update:
+the parameters, optimizer state, statistics and averaged parameters keep their values. An update whose denominators are
+all 0 is voided in the same way. Batch normalisation uses the statistics of each batch separately.
+
+Only `gradient_of` depends on the shape of the batch and is compiled for each bucket. Whatever is done to each parameter
+is in the other two, which are compiled once.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -20,9 +23,9 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import Batch
 from asr_jax.core.pytrees import AnyArray, Node, Tree, flatten, join, pick
 from asr_jax.core.random_streams import random_streams
-from asr_jax.core.sums import Sums, empty_sums
+from asr_jax.core.sums import Sums
 from asr_jax.models.base import Recogniser
-from asr_jax.models.terms import Denominators
+from asr_jax.models.terms import Denominators, batch_denominators
 from asr_jax.nn.normalization import frozen_norms
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
@@ -77,14 +80,19 @@ class Accumulated(Node):
     """Sums over the batches of one update so far."""
 
     grads: Tree
-    """Gradients of the trained parameters."""
+    """Gradients of the trained parameters, divided by `factor`."""
+    factor: Float[Array, ""]
+    """Factor that `grads` have to be multiplied by: 1 for several batches."""
     batch_stats: Tree
     """Running statistics after the last batch."""
     sums: Sums
     weight: Float[Array, ""]
     """Largest denominator of a loss term in the update."""
+    position: Int[Array, ""]
+    """Position in the plan of the only batch; -1 for several batches."""
     bad_position: Int[Array, ""]
-    """Position in the plan of the first batch with a value that is not finite; -1 if all values are finite."""
+    """Position in the plan of the first batch with a value that is not finite; -1 if all values are finite. The
+    gradients of a single batch have not been checked."""
 
 
 class UpdateReport(Node):
@@ -116,7 +124,7 @@ def added_denominators(each: list[Denominators]) -> Denominators:
 def accumulate(
     recipe: Recipe,
     state: TrainState,
-    accumulated: Accumulated,
+    accumulated: Accumulated | None,
     batch: Batch,
     denominators: Denominators,
     position: Int[Array, ""],
@@ -127,18 +135,45 @@ def accumulate(
     Args:
         recipe: Settings of the training step.
         state: State before the update.
-        accumulated: Sums over the previous batches of the update.
+        accumulated: Sums over the previous batches of the update; None before the first batch.
         batch: Batch on all devices.
         denominators: Denominator of each loss term over the whole update.
         position: Position of the batch in the plan.
         sounds: Recordings that augmentations add.
     """
+    batch_stats = state.batch_stats if accumulated is None else accumulated.batch_stats
+    found = gradient_of(recipe, state, batch_stats, batch, denominators, position, sounds)
+    return checked(found) if accumulated is None else add(accumulated, found)
+
+
+def gradient_of(
+    recipe: Recipe,
+    state: TrainState,
+    batch_stats: Tree,
+    batch: Batch,
+    denominators: Denominators | None,
+    position: Int[Array, ""],
+    sounds: Mapping[str, Array],
+) -> Accumulated:
+    """Computes the contribution of a batch to the gradient of an update.
+
+    Args:
+        recipe: Settings of the training step.
+        state: State before the update.
+        batch_stats: Running statistics before the batch.
+        batch: Batch on all devices.
+        denominators: Denominator of each loss term over the whole update. None: those of the batch.
+        position: Position of the batch in the plan.
+        sounds: Recordings that augmentations add.
+    """
+    streams = random_streams(state.key, state.updates)
+    if denominators is None:
+        denominators = batch_denominators(recipe.model, batch, streams)
     trained, frozen = recipe.split(state.params)
 
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
         params = recipe.lora.merged(join(trained, frozen))
-        variables = {"params": params, "batch_stats": accumulated.batch_stats, "sounds": dict(sounds)}
-        streams = random_streams(state.key, state.updates)
+        variables = {"params": params, "batch_stats": batch_stats, "sounds": dict(sounds)}
         with frozen_norms(recipe.frozen_norms(state), state.updates):
             sums, changed = recipe.model.apply(
                 variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams
@@ -151,14 +186,42 @@ def accumulate(
     weight = jnp.max(jnp.stack(list(denominators.values())))
     scaled = weight * state.scaling.scale
     grads, (sums, batch_stats) = jax.grad(loss_of, has_aux=True)(trained)
-    share = jnp.where(scaled > 0, 1 / jnp.maximum(scaled, 1e-30), 0.0)
-    finite = _all_finite([[sums[name].total for name in denominators], batch_stats, grads])
+    finite = _all_finite([[sums[name].total for name in denominators], batch_stats])
     return Accumulated(
-        grads=jax.tree.map(lambda old, new: old + share * new, accumulated.grads, grads),
+        grads=grads,
+        factor=jnp.where(scaled > 0, 1 / jnp.maximum(scaled, 1e-30), 0.0),
         batch_stats=batch_stats,
-        sums={name: accumulated.sums[name] + sums[name] for name in sums},
+        sums=sums,
         weight=weight,
-        bad_position=jnp.where(finite | (accumulated.bad_position >= 0), accumulated.bad_position, position),
+        position=position,
+        bad_position=jnp.where(finite, -1, position),
+    )
+
+
+def add(first: Accumulated, second: Accumulated) -> Accumulated:
+    """Adds the contributions of batches to the gradient of an update.
+
+    Args:
+        first: Sums over the previous batches.
+        second: Sums over the next batches.
+    """
+    first, second = checked(first), checked(second)
+    return second.replace(
+        grads=jax.tree.map(jnp.add, first.grads, second.grads),
+        sums={name: first.sums[name] + second.sums[name] for name in second.sums},
+        position=jnp.full((), -1, jnp.int32),
+        bad_position=jnp.where(first.bad_position >= 0, first.bad_position, second.bad_position),
+    )
+
+
+def checked(accumulated: Accumulated) -> Accumulated:
+    """Multiplies the gradients by their factor. If their norm is not finite, `bad_position` becomes `position`."""
+    grads = jax.tree.map(lambda leaf: accumulated.factor * leaf, accumulated.grads)
+    is_bad = (accumulated.bad_position < 0) & ~jnp.isfinite(optax.tree.norm(grads))
+    return accumulated.replace(
+        grads=grads,
+        factor=jnp.ones(()),
+        bad_position=jnp.where(is_bad, accumulated.position, accumulated.bad_position),
     )
 
 
@@ -179,26 +242,9 @@ def total_loss(
     return jnp.sum(jnp.stack(terms))
 
 
-def nothing_accumulated(recipe: Recipe, state: TrainState, names: Iterable[str]) -> Accumulated:
-    """Returns zeros to accumulate an update into.
-
-    Args:
-        recipe: Settings of the training step.
-        state: Current state.
-        names: Names of the sums that the model returns.
-    """
-    return Accumulated(
-        grads=jax.tree.map(jnp.zeros_like, recipe.split(state.params)[0]),
-        batch_stats=state.batch_stats,
-        sums=empty_sums(names),
-        weight=jnp.zeros(()),
-        bad_position=jnp.full((), -1, jnp.int32),
-    )
-
-
 def apply_update(
     recipe: Recipe, state: TrainState, average: Tree, accumulated: Accumulated
-) -> tuple[TrainState, Tree, Accumulated, UpdateReport]:
+) -> tuple[TrainState, Tree, UpdateReport]:
     """Applies an accumulated gradient.
 
     Args:
@@ -208,8 +254,9 @@ def apply_update(
         accumulated: Sums over all batches of the update.
 
     Returns:
-        The next state, the next averaged parameters, zeros to accumulate into, and the report of the update.
+        The next state, the next averaged parameters, and the report of the update.
     """
+    accumulated = checked(accumulated)
     norm, rate = optax.tree.norm(accumulated.grads), recipe.updater.rate(state.updates)
     of_heads = {name: head.scheduled(state.updates) for name, head in recipe.model.heads.items()}
     scheduled = {f"{name}/{which}": value for name, each in of_heads.items() for which, value in each.items()}
@@ -231,7 +278,7 @@ def apply_update(
         accumulated.sums, norm, rate, state.updates, finite, applied, accumulated.bad_position, state.scaling.scale,
         scheduled,
     )  # fmt: skip
-    return state, average, nothing_accumulated(recipe, state, accumulated.sums), report
+    return state, average, report
 
 
 def _all_finite(tree: Tree) -> Bool[Array, ""]:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from fractions import Fraction
 
 import jax
 
@@ -21,6 +22,10 @@ class Groups:
     batches_per_epoch: int
     accumulate: int
     epoch_end: str
+    first: int = 0
+    """Update from which on updates have `accumulate` batches: after 0, that of the checkpoint at which it changed."""
+    start: int = 0
+    """Position of the first batch of update `first`."""
 
     def __post_init__(self) -> None:
         if self.epoch_end == "dropped" and self.accumulate > self.batches_per_epoch:
@@ -40,11 +45,24 @@ class Groups:
 
     def positions(self, update: int) -> range:
         """Returns the positions of the batches of an update; the first update is 0."""
+        number = update - self.first
         if self.epoch_end == "carried":
-            return range(update * self.accumulate, (update + 1) * self.accumulate)
-        epoch, number = divmod(update, int(self.updates_per_epoch))
-        first = epoch * self.batches_per_epoch + number * self.accumulate
-        return range(first, min(first + self.accumulate, (epoch + 1) * self.batches_per_epoch))
+            first = self.start + number * self.accumulate
+            return range(max(first, 0), first + self.accumulate)
+        epoch, offset = divmod(self.start, self.batches_per_epoch)
+        left = self.batches_per_epoch - offset
+        rest = -(-left // self.accumulate) if self.epoch_end == "flushed" else left // self.accumulate
+        if number >= rest:  # in a later epoch
+            whole, number = divmod(number - rest, int(self.updates_per_epoch))
+            epoch, offset = epoch + 1 + whole, 0
+        first = epoch * self.batches_per_epoch + offset + number * self.accumulate
+        return range(max(first, 0), min(first + self.accumulate, (epoch + 1) * self.batches_per_epoch))
+
+    def updates_until(self, epochs: float) -> Fraction:
+        """Returns the number of updates until a number of epochs, which may be fractional, is complete."""
+        # Fractions avoid rounding: 27 epochs of 7 batches, 3 per update, are exactly 63 updates.
+        more = Fraction(epochs).limit_denominator(10**6) - Fraction(self.start, self.batches_per_epoch)
+        return self.first + more * Fraction(self.updates_per_epoch).limit_denominator(10**6)
 
     def epoch(self, update: int) -> int:
         """Returns the epoch (from 1) of the last batch before `update`; 1 before the first update."""
@@ -112,8 +130,9 @@ class Timetable:
         of_job = training.epochs_this_job
         self._last = num_updates
         if of_job:  # whole epochs count from the start of the current epoch, fractions from `first`
-            begun = (groups.epoch(first + 1) - 1) * groups.updates_per_epoch if of_job == int(of_job) else first
-            self._last = min(num_updates, max(first + 1, round(begun + of_job * groups.updates_per_epoch)))
+            whole = groups.epoch(first + 1) - 1 + of_job
+            last = groups.updates_until(whole) if of_job == int(of_job) else first + of_job * groups.updates_per_epoch
+            self._last = min(num_updates, max(first + 1, round(last)))
 
     def due(self, update: int, *, signal: bool) -> Due:
         """Returns the actions before `update`; `signal` states whether a signal was received since the last one."""

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
 
 from asr_jax.core.errors import RunError
+from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.names import counted
 from asr_jax.core.pytrees import Tree
@@ -20,17 +22,19 @@ from asr_jax.inference.model import programs_of
 from asr_jax.inference.recognition import (
     BrokenOff,
     Recognition,
-    evaluate,
     recognised,
     samples,
+    scored,
     used_buckets,
 )
+from asr_jax.inference.trained import Trained, longest_and_batch_s
+from asr_jax.inference.transcription import prepare_windows, recognise_all
 from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
 from asr_jax.metrics.scoring import score
 from asr_jax.observe.events import EventLog
 from asr_jax.training.beginning import Beginning
 from asr_jax.training.reporting import report_differing, report_rejected
-from asr_jax.training.setup import Setup
+from asr_jax.training.setup import Setup, validation_limits
 from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"
@@ -58,6 +62,13 @@ class Validator:
         of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "programs": programs}
         decoding = setup.experiment.primary_decoding
         self._decoder = self._losses = None
+        self._trained = Trained(
+            experiment=setup.experiment, model=setup.model, tokenizer=setup.tokenizer, variables=shapes.average,
+            longest_s=longest_and_batch_s(setup.train.plan.buckets, setup.train.index.scale)[0],
+            limits=validation_limits(setup.train, setup.experiment.training, setup.experiment.data),
+            folder=setup.folder, updates=0, weights="live", mesh=setup.mesh,
+        )  # fmt: skip
+        """The run, whose variables are replaced by those that are validated."""
         self._parts: dict[str, PlannedData] = {}
         """Each of several validation sets, for the loss."""
         if decoding:
@@ -73,6 +84,7 @@ class Validator:
         setup = self._setup
         if self._decoder:
             self._decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
+            prepare_windows(self._trained, self._decoder, setup.validation)
         if self._losses and setup.for_losses:
             self._losses.prepare(used_buckets(setup.for_losses), setup.for_losses.index.scale)
 
@@ -82,6 +94,7 @@ class Validator:
             self._evaluated = jax.jit(self._setup.recipe.evaluated).lower(self._shapes.state).compile()
         if self._decoder:
             self._decoder.wait()
+            self._decoder.of_this_process.wait()
         if self._losses:
             self._losses.wait()
 
@@ -128,9 +141,9 @@ class Validator:
         assert self._decoder, "samples need a recognising head"
         setup, tokenizer = self._setup, self._setup.tokenizer
         data = setup.validation
-        source = BatchSource(
-            data.index, data.plan, process_index=jax.process_index(), num_processes=jax.process_count()
-        )  # fmt: skip
+        if not data.plan.batches_per_epoch:  # all utterances are computed in windows
+            return
+        source = BatchSource(data.index, data.plan, Layout.of(setup.mesh))
         found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
         recognition = Recognition(self._decoder.whole(self._decoder.finish(found)), [])
         shown = samples(data, recognition, tokenizer, setup.experiment.training.num_samples)
@@ -181,9 +194,9 @@ class Validator:
         if not self._decoder:
             return {}
         threads = setup.experiment.data.threads
-        counts, found = evaluate(
-            self._decoder, weights, setup.validation, workers=0, threads=threads, is_stopped=is_stopped
-        )
+        trained = replace(self._trained, variables=weights)
+        found = recognise_all(trained, self._decoder, setup.validation, threads=threads, is_stopped=is_stopped)
+        counts, found = scored(setup.validation, found, setup.tokenizer)
         report_rejected(setup.folder, self._log, found.rejected)
         report_differing(setup.folder, self._log, found.differing)
         shown = samples(setup.validation, found, setup.tokenizer, num_samples)

@@ -4,10 +4,12 @@ Runs in .venv-reference, with the sources that `scripts/setup_reference.sh --pee
 
     .venv-reference/bin/python scripts/goldens/peer_texts.py SYSTEM MODEL OUT.safetensors AUDIO …
 
-SYSTEM is transformers, fairseq, nvidia (wav2vec 2.0), quartznet (NVIDIA's), nemo or icefall, and MODEL a file or folder
-that the system's own code loads. OUT has the log-probabilities [T V] of each recording, named 0, 1, …; the texts are
-printed as a JSON list. Each recording is computed alone. Stubs replace packages that are not installed and compute
-nothing here; the systems' own modules, loaders and decoders run unchanged.
+SYSTEM is transformers, fairseq, nvidia (wav2vec 2.0), quartznet (NVIDIA's), nemo, icefall or icefall_transducer, and
+MODEL a file or folder that the system's own code loads. OUT has the log-probabilities [T V] of each recording, named 0,
+1, …; the texts are printed as a JSON list. Of transducers, T are the decisions of the greedy search in their order,
+and OUT also has the log-probabilities of durations, named 0.durations, …. Each recording is computed alone. Stubs
+replace packages that are not installed and compute nothing here; the systems' own modules, loaders and decoders run
+unchanged.
 """
 
 import argparse
@@ -38,8 +40,8 @@ from torch import Tensor, nn
 
 PEERS = Path(__file__).resolve().parents[2] / ".peers"
 NVIDIA = "DeepLearningExamples/PyTorch/SpeechRecognition"
-Peer = Callable[[Tensor], tuple[Tensor, str]]
-"""Maps samples [S] of full scale 1 to log-probabilities [T V] and the text."""
+Peer = Callable[[Tensor], tuple[Tensor, str] | tuple[Tensor, str, Tensor]]
+"""Maps samples [S] of full scale 1 to log-probabilities [T V] and the text; of TDT also to those of durations [T D]."""
 
 
 def transformers(folder: Path) -> Peer:
@@ -48,16 +50,38 @@ def transformers(folder: Path) -> Peer:
 
     (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
     model, loading = getattr(library, architecture).from_pretrained(folder, output_loading_info=True)
-    assert not any(loading.values()), loading
+    # Counters of batches, which have no effect on outputs, are not written.
+    missing = {name for name in loading["missing_keys"] if not name.endswith("num_batches_tracked")}
+    assert not any((loading | {"missing_keys": missing}).values()), loading
     processor = library.AutoProcessor.from_pretrained(folder)
     model.eval()
 
-    def peer(samples: Tensor) -> tuple[Tensor, str]:
+    def peer(samples: Tensor) -> tuple[Tensor, str] | tuple[Tensor, str, Tensor]:
         inputs = processor([samples.numpy()], sampling_rate=16000, return_tensors="pt")
+        if architecture == "ParakeetForTDT":
+            steps = recorded(model.joint)
+            sequences = model.generate(**inputs).sequences
+            logits, size = torch.stack([step.flatten() for step in steps]), model.config.vocab_size
+            model.joint.__dict__.pop("forward")
+            text = processor.batch_decode(sequences, skip_special_tokens=True)[0]
+            return logits[:, :size].log_softmax(-1), text, logits[:, size:].log_softmax(-1)
         logits = model(**inputs).logits[0]
         return logits.log_softmax(-1), processor.batch_decode(logits.argmax(-1)[None])[0]
 
     return peer
+
+
+def recorded(module: Any) -> list[Tensor]:
+    """Returns a list to which the outputs of a module are appended from now on."""
+    steps: list[Tensor] = []
+    forward = module.forward
+
+    def recording(*args: Any, **named: Any) -> Tensor:
+        steps.append(forward(*args, **named))
+        return steps[-1]
+
+    module.forward = recording
+    return steps
 
 
 def fairseq(file: Path) -> Peer:
@@ -191,7 +215,7 @@ def import_quartznet() -> tuple[Any, Any, Any]:
 
 
 def nemo(file: Path) -> Peer:
-    """Returns the modules of a .nemo file: front-end, encoder and CTC decoder of NeMo."""
+    """Returns the modules of a .nemo file: front-end, encoder, and CTC decoder or transducer with its greedy search."""
     import sentencepiece
     import yaml
 
@@ -203,28 +227,45 @@ def nemo(file: Path) -> Peer:
         (model,) = [path.read_bytes() for path in Path(folder).glob("*.model")] or [b""]
     made = modules.build(config)
     named = {name.replace("ctc_decoder.", "decoder."): value for name, value in weights.items()}
-    for part in ("encoder", "decoder"):
+    for part in made.keys() - {"preprocessor"}:
         of_part = {name.removeprefix(f"{part}."): value for name, value in named.items() if name.startswith(f"{part}.")}
         known = made[part].state_dict()
         made[part].load_state_dict({name: of_part[name] for name in known})
-    vocabulary = config.get("aux_ctc", config)["decoder"]["vocabulary"]
+    vocabulary = config["joint" if "joint" in made else "decoder"].get("vocabulary", [])
+    vocabulary = vocabulary or config["aux_ctc"]["decoder"]["vocabulary"]
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model) if model else None
     # As in NeMo's CTC decoding, which removes a space before punctuation.
     punctuation = "|".join(map(re.escape, modules.punctuation(vocabulary)))
 
-    def peer(samples: Tensor) -> tuple[Tensor, str]:
+    def written(labels: list[int]) -> str:
+        text = pieces.decode(labels) if pieces else "".join(vocabulary[label] for label in labels)
+        return re.sub(rf"(\s)({punctuation})", r"\2", text) if punctuation else text
+
+    def peer(samples: Tensor) -> tuple[Tensor, str] | tuple[Tensor, str, Tensor]:
         features, lengths = made["preprocessor"](samples[None], torch.tensor([len(samples)]))
         encoded, lengths = made["encoder"](audio_signal=features, length=lengths)
+        if "joint" in made:
+            durations = config["decoding"].get("durations")
+            search = modules.greedy(made["decoder"], made["joint"], len(vocabulary), durations)
+            steps = search.steps
+            (found,) = search(encoder_output=encoded, encoded_lengths=lengths)[0]
+            size = len(vocabulary) + 1
+            # NeMo decides again if a blank has the duration 0, up to the largest number of symbols.
+            decided = [
+                step for step, last in zip(steps, [None, *steps], strict=False) if last is None or (step != last).any()
+            ]
+            logits = torch.stack(decided)
+            log_probs, text = logits[:, :size].log_softmax(-1), written(found.y_sequence.tolist())
+            return (log_probs, text, logits[:, size:].log_softmax(-1)) if durations else (log_probs, text)
         log_probs = made["decoder"](encoder_output=encoded)[0, : int(lengths)]
         labels = [label for label, _ in itertools.groupby(log_probs.argmax(-1).tolist()) if label < len(vocabulary)]
-        text = pieces.decode(labels) if pieces else "".join(vocabulary[label] for label in labels)
-        return log_probs, re.sub(rf"(\s)({punctuation})", r"\2", text) if punctuation else text
+        return log_probs, written(labels)
 
     return peer
 
 
 def import_nemo() -> types.SimpleNamespace:
-    """Imports NeMo's front-end, encoders and CTC decoder; frameworks that compute nothing are stubs."""
+    """Imports NeMo's front-end, encoders, CTC decoder and transducer; frameworks that compute nothing are stubs."""
 
     class Plain:
         def __init__(self, *_: Any, **__: Any) -> None: ...
@@ -252,7 +293,7 @@ def import_nemo() -> types.SimpleNamespace:
 
     for within in (
         "", ".modules", ".parts", ".parts.submodules", ".parts.submodules.adapters", ".parts.utils", ".parts.mixins",
-        ".parts.preprocessing",
+        ".parts.preprocessing", ".parts.submodules.transducer_decoding",
     ):  # fmt: skip
         folder = f"nemo.collections.asr{within}"  # bypasses __init__.py of packages, which import everything
         stand_in(folder)
@@ -274,11 +315,27 @@ def import_nemo() -> types.SimpleNamespace:
     stand_in("nemo.collections.asr.parts.mixins.streaming", **mixins("StreamingEncoder"))
     stand_in("nemo.collections.asr.models.configs", **plain("CacheAwareStreamingConfig"))
     stand_in("nemo.core.classes.common", typecheck=lambda *_, **__: lambda method: method)
+    stand_in("nemo.collections.common.parts")
+    sys.modules["nemo.collections.common.parts"].__path__ = [str(PEERS / "NeMo/nemo/collections/common/parts")]
+    stand_in("nemo.core.classes", Typing=Plain, typecheck=lambda *_, **__: lambda method: method)
     stand_in("nemo.core.classes.exportable", **mixins("Exportable"))
-    stand_in("nemo.core.classes.mixins", **mixins("AccessMixin"))
+    stand_in("nemo.core.classes.mixins", **mixins("AccessMixin", "AdapterModuleMixin"))
     stand_in("nemo.core.classes.mixins.adapter_mixins", get_registered_adapter=bool, **mixins("AdapterModuleMixin"))
     stand_in("nemo.core.classes.module", NeuralModule=nn.Module)
-    types_ = ("AcousticEncodedRepresentation", "BoolType", "ChannelType", "LengthsType", "LogitsType", "LogprobsType")
+    stand_in("nemo.core", NeuralModule=nn.Module)
+    sys.modules["nemo.core.classes"].adapter_mixins = sys.modules["nemo.core.classes.mixins.adapter_mixins"]
+    within = "nemo.collections.asr.parts"
+    stand_in(f"{within}.context_biasing", **plain("BoostingTreeModelConfig", "GPUBoostingTreeModel"))
+    stand_in(f"{within}.submodules.ngram_lm", **plain("NGramGPULanguageModel"))
+    computers = ("GreedyBatchedRNNTLabelLoopingComputer", "GreedyBatchedTDTLabelLoopingComputer")
+    stand_in(f"{within}.submodules.transducer_decoding", **plain(*computers))
+    stand_in(f"{within}.utils.asr_confidence_utils", **plain("ConfidenceMethodConfig"))
+    confidence = type("ConfidenceMethodMixin", (), {"_init_confidence_method": lambda self, _: None})
+    stand_in(f"{within}.utils.asr_confidence_utils", ConfidenceMethodMixin=confidence)
+    types_ = (
+        "AcousticEncodedRepresentation", "BoolType", "ChannelType", "ElementType", "EmbeddedTextType", "HypothesisType",
+        "LabelsType", "LengthsType", "LogitsType", "LogprobsType", "LossType",
+    )  # fmt: skip
     stand_in("nemo.core.neural_types", **plain(*types_, "NeuralType", "SpectrogramType"))
     features = importlib.import_module("nemo.collections.asr.parts.preprocessing.features").FilterbankFeatures
     convolutional = importlib.import_module("nemo.collections.asr.modules.conv_asr")
@@ -297,20 +354,49 @@ def import_nemo() -> types.SimpleNamespace:
         rate, num_mels = front_end["sample_rate"], front_end.pop("features")
         window, hop = (round(front_end.pop(name) * rate) for name in ("window_size", "window_stride"))
         settings = {name: value for name, value in config["encoder"].items() if name != "_target_"}
-        decoder = config.get("aux_ctc", config)["decoder"]
-        arguments = {name: decoder[name] for name in ("feat_in", "num_classes", "vocabulary")}
         made = {
             "preprocessor": features(n_window_size=window, n_window_stride=hop, nfilt=num_mels, **front_end),
             "encoder": encoders[config["encoder"]["_target_"].rpartition(".")[2]](**settings),
-            "decoder": convolutional.ConvASRDecoder(**arguments),
         }
+        if "jointnet" in config.get("joint", {}):
+            for name, module in (("decoder", transducer.RNNTDecoder), ("joint", transducer.RNNTJoint)):
+                made[name] = module(**{key: value for key, value in config[name].items() if key != "_target_"})
+        else:
+            decoder = config.get("aux_ctc", config)["decoder"]
+            arguments = {name: decoder[name] for name in ("feat_in", "num_classes", "vocabulary")}
+            made["decoder"] = convolutional.ConvASRDecoder(**arguments)
         return {name: module.eval() for name, module in made.items()}
 
+    transducer = importlib.import_module("nemo.collections.asr.modules.rnnt")
+    searches = importlib.import_module("nemo.collections.asr.parts.submodules.rnnt_greedy_decoding")
+
+    def greedy(decoder: Any, joint: Any, blank: int, durations: list[int] | None) -> Any:
+        """Returns NeMo's greedy search; the outputs of the joint network are appended to its list `steps`."""
+        given = {"decoder_model": decoder, "joint_model": joint, "blank_index": blank, "max_symbols_per_step": 10}
+        search = (
+            searches.GreedyTDTInfer(durations=durations, **given) if durations else searches.GreedyRNNTInfer(**given)
+        )
+        search.steps, step = [], search._joint_step
+
+        def recording(*args: Any, **named: Any) -> Tensor:
+            logits = step(*args, **named)
+            search.steps.append(logits.flatten())
+            return logits
+
+        search._joint_step = recording
+        return search
+
     utils = importlib.import_module("nemo.collections.asr.parts.utils.tokenizer_utils")
-    return types.SimpleNamespace(build=build, punctuation=utils.extract_punctuation_from_vocab)
+    punctuation = utils.extract_punctuation_from_vocab
+    return types.SimpleNamespace(build=build, punctuation=punctuation, greedy=greedy, convolutional=convolutional)
 
 
-def icefall(file: Path) -> Peer:
+def icefall_transducer(file: Path) -> Peer:
+    """Returns icefall's Zipformer with a transducer and its greedy search."""
+    return icefall(file, is_transducer=True)
+
+
+def icefall(file: Path, *, is_transducer: bool = False) -> Peer:
     """Returns icefall's Zipformer with CTC; its recipe's flags, as JSON, are in a file beside the checkpoint."""
     import sentencepiece
 
@@ -323,7 +409,7 @@ def icefall(file: Path) -> Peer:
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(file.parent / "bpe.model"))
 
     def peer(samples: Tensor) -> tuple[Tensor, str]:
-        # The options of icefall's zipformer/pretrained_ctc.py.
+        # The options of icefall's zipformer/pretrained_ctc.py and pretrained.py.
         options = kaldi_native_fbank.FbankOptions()
         options.frame_opts.dither, options.frame_opts.snip_edges = 0, False
         options.mel_opts.num_bins, options.mel_opts.high_freq = settings["feature_dim"], -400
@@ -331,8 +417,15 @@ def icefall(file: Path) -> Peer:
         fbank.accept_waveform(16000, samples.tolist())
         fbank.input_finished()
         features = torch.tensor(np.stack([fbank.get_frame(i) for i in range(fbank.num_frames_ready)]))
-        log_probs, lengths = model(features[None], torch.tensor([len(features)]))
-        log_probs = log_probs[0, : int(lengths)]
+        output, lengths = model.encode(features[None], torch.tensor([len(features)]))
+        if is_transducer:
+            steps = recorded(model.joiner)
+            # The search treats <unk> as the blank and has no log-probabilities of its decisions.
+            model.unk_id = pieces.unk_id()
+            labels = model.greedy_search(model, output[:, : int(lengths)], max_sym_per_frame=1)
+            model.joiner.__dict__.pop("forward")
+            return torch.stack([step.flatten() for step in steps]).log_softmax(-1), pieces.decode(labels)
+        log_probs = model.ctc_output(output)[0, : int(lengths)]
         labels = [label for label, _ in itertools.groupby(log_probs.argmax(-1).tolist()) if label]
         return log_probs, pieces.decode(labels)
 
@@ -356,12 +449,25 @@ def import_icefall() -> Any:
     )  # fmt: skip
     stand_in("icefall.utils", torch_autocast=lambda **_: nullcontext())
     sys.path.insert(0, str(PEERS / "icefall/egs/librispeech/ASR/zipformer"))
-    subsampling, zipformer = (importlib.import_module(name) for name in ("subsampling", "zipformer"))
+    subsampling, zipformer, decoder, joiner = (
+        importlib.import_module(name) for name in ("subsampling", "zipformer", "decoder", "joiner")
+    )
+    scaled = importlib.import_module("scaling").ScaledLinear
     utils = ast.parse((PEERS / "icefall/icefall/utils.py").read_text())
     wanted = [node for node in utils.body if isinstance(node, ast.FunctionDef) and node.name == "make_pad_mask"]
     found: dict[str, Any] = {"torch": torch, "Optional": Any | None, "Tuple": tuple}
     exec(compile(ast.Module(wanted, []), "icefall/utils.py", "exec"), {**found, "Optional": dict}, found)
     pad_mask = found["make_pad_mask"]
+    # The module of the searches imports packages that its greedy search does not use.
+    file = PEERS / "icefall/egs/librispeech/ASR/pruned_transducer_stateless2/beam_search.py"
+    wanted = [
+        node
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name == "greedy_search"
+    ]
+    names = {"torch": torch, "nn": nn, "Union": dict, "List": list, "DecodingResults": dict, "int": int}
+    exec(compile(ast.Module(wanted, []), str(file), "exec"), names, found)
+    search = found["greedy_search"]
 
     class Model(nn.Module):
         def __init__(self, settings: dict[str, Any]) -> None:
@@ -383,14 +489,21 @@ def import_icefall() -> Any:
                 )},
             )  # fmt: skip
             width = max(numbers["encoder_dim"])
+            if settings.get("use_transducer"):
+                size, dim = settings["vocab_size"], settings["decoder_dim"]
+                self.decoder = decoder.Decoder(size, dim, blank_id=0, context_size=settings["context_size"])
+                self.joiner = joiner.Joiner(width, dim, settings["joiner_dim"], size)
+                self.simple_am_proj, self.simple_lm_proj = scaled(width, size), scaled(dim, size)
+                self.greedy_search = search
+                return
             self.ctc_output = nn.Sequential(
                 nn.Dropout(0.1), nn.Linear(width, settings["vocab_size"]), nn.LogSoftmax(dim=-1)
             )
 
-        def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
             x, lengths = self.encoder_embed(features, lengths)
             x, lengths = self.encoder(x.permute(1, 0, 2), lengths, pad_mask(lengths))
-            return self.ctc_output(x.permute(1, 0, 2)), lengths
+            return x.permute(1, 0, 2), lengths
 
     return Model
 
@@ -410,7 +523,7 @@ def stand_in(name: str, **attributes: Any) -> None:
 
 
 SYSTEMS: dict[str, Callable[[Path], Peer]] = {
-    each.__name__: each for each in (transformers, fairseq, nvidia, quartznet, nemo, icefall)
+    each.__name__: each for each in (transformers, fairseq, nvidia, quartznet, nemo, icefall, icefall_transducer)
 }
 
 
@@ -422,11 +535,12 @@ def texts_of(system: str, model: Path, out: Path, audio: Sequence[Path]) -> tupl
         for number, path in enumerate(audio):
             samples, rate = soundfile.read(path, dtype="float32")
             assert rate == 16000, f"{path} has {rate} Hz"
-            log_probs, text = peer(torch.from_numpy(samples))
-            arrays[str(number)] = log_probs.numpy().copy()
+            log_probs, text, *durations = peer(torch.from_numpy(samples))
             texts.append(text)
-            best = log_probs.topk(2, dim=-1).values
-            margins.append(float((best[:, 0] - best[:, 1]).min()))
+            for name, values in zip((str(number), f"{number}.durations"), (log_probs, *durations), strict=False):
+                arrays[name] = values.numpy().copy()
+                best = values.topk(2, dim=-1).values
+                margins.append(float((best[:, 0] - best[:, 1]).min()))
     save_file(arrays, out)
     out.chmod(0o644)
     return texts, min(margins)

@@ -8,7 +8,7 @@ For tests/goldens/test_published_models.py. Runs in .venv-reference, with the so
 For each case, writes a folder with the model's files and expected.safetensors, and a .json file with the system, the
 model's file, the flags of `asr_jax.import`, the recordings and the texts. The seed of a case is the first one whose
 best and second-best log-probability differ by at least MARGIN in each frame, so that rounding decides no label, and
-whose texts have at least VARIETY different characters.
+whose texts have at least VARIETY different characters and at most LONGEST in all.
 """
 
 import argparse
@@ -33,6 +33,8 @@ from torch import nn
 MARGIN = 1e-3
 VARIETY = 6
 """Least number of different characters in the texts of a case."""
+LONGEST = 60
+"""Largest number of characters of a text; in longer ones a transducer finds the same label again and again."""
 RECORDINGS = tuple(
     f"data/digits/audio/speech_commands/eight/{name}.flac"
     for name in (
@@ -74,11 +76,25 @@ def move(model: nn.Module, *, head: str, gain: float = 0.8) -> None:
                 buffer *= 0.5 + torch.rand_like(buffer)
 
 
+def move_transducer(
+    prediction: nn.Module, joint: nn.Module, *, embedding: Any, output: Any, blank: int, boost: float
+) -> None:
+    """Draws weights of a prediction network and a joint network whose searches find labels and blanks."""
+    move(prediction, head="none", gain=1.5)
+    move(joint, head="none", gain=1.5)
+    with torch.no_grad():
+        embedding.weight.normal_()
+        if embedding.padding_idx is not None:
+            embedding.weight[embedding.padding_idx] = 0
+        output.weight.normal_()
+        output.bias[blank] += boost
+
+
 def without_unknown(bias: Any, labels: list[str]) -> None:
     """Lowers the bias of labels that training never uses."""
     with torch.no_grad():
         for number, label in enumerate(labels):
-            if label in ("<unk>", "<sos/eos>"):
+            if label in ("<unk>", "<pad>", "<sos/eos>"):
                 bias[number] = -30.0
 
 
@@ -194,6 +210,54 @@ def hf_parakeet(folder: Path) -> tuple[str, list[str]]:
         ParakeetCTCConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, encoder_config=encoder)
     )
     move(model, head="ctc_head")
+    model.save_pretrained(folder)
+    return "transformers", []
+
+
+def hf_parakeet_tdt(folder: Path) -> tuple[str, list[str]]:
+    """A TDT model, as transformers' converter of NeMo's files writes it: the blank is the last token, not <pad>."""
+    from tokenizers import AddedToken
+    from transformers import (
+        ParakeetEncoderConfig,
+        ParakeetFeatureExtractor,
+        ParakeetForTDT,
+        ParakeetProcessor,
+        ParakeetTDTConfig,
+        ParakeetTokenizer,
+    )
+    from transformers.convert_slow_tokenizer import ParakeetConverter
+
+    converted = ParakeetConverter(str(pieces_model(folder, unk_id=0, pad_id=2))).converted()
+    (folder / "tokenizer.model").unlink()
+    tokenizer = ParakeetTokenizer(tokenizer_object=converted, clean_up_tokenization_spaces=False)
+    special = {f"{name}_token": AddedToken(f"<{name}>", normalized=False, special=True) for name in ("unk", "pad")}
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens([AddedToken("<blank>", normalized=False, special=True)], special_tokens=True)
+    ParakeetProcessor(ParakeetFeatureExtractor(feature_size=40), tokenizer, blank_token="<blank>").save_pretrained(
+        folder
+    )
+    encoder = ParakeetEncoderConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, conv_kernel_size=5,
+        subsampling_conv_channels=8, num_mel_bins=40, attention_bias=False, convolution_bias=False,
+    )  # fmt: skip
+    blank = len(tokenizer) - 1
+    model = ParakeetForTDT(
+        ParakeetTDTConfig(
+            vocab_size=blank + 1, blank_token_id=blank, pad_token_id=tokenizer.pad_token_id, decoder_hidden_size=16,
+            num_decoder_layers=2, durations=[0, 1, 2, 3, 4], encoder_config=encoder,
+        )
+    )  # fmt: skip
+    model.generation_config.decoder_start_token_id = blank
+    # The search of transformers takes the largest of all outputs, those of durations among them.
+    model.generation_config.suppress_tokens = [blank + 1 + number for number in range(5)]
+    move(model.encoder, head="none")
+    output, embedding = model.joint.head, model.decoder.embedding
+    move_transducer(model.decoder, model.joint, embedding=embedding, output=output, blank=blank, boost=14.0)
+    with torch.no_grad():
+        model.decoder.embedding.weight[blank] = 0
+        output.bias[blank + 1] -= 4  # the search of transformers has no largest number of labels of one frame
+        model.encoder_projector.weight.normal_(std=0.2)
+    without_unknown(output.bias, [*tokenizer.convert_ids_to_tokens(range(blank))])
     model.save_pretrained(folder)
     return "transformers", []
 
@@ -351,9 +415,20 @@ def experiment() -> Experiment:
 
 
 def nemo_file(
-    folder: Path, encoder: dict[str, Any], *, labels: list[str] | None = None, hybrid: bool = False, **front_end: Any
+    folder: Path,
+    encoder: dict[str, Any],
+    *,
+    labels: list[str] | None = None,
+    hybrid: bool = False,
+    durations: list[int] | None = None,
+    dropout: float = 0.2,
+    **front_end: Any,
 ) -> tuple[str, list[str]]:
-    """Writes a .nemo file with the modules of NeMo, and with pieces or listed labels."""
+    """Writes a .nemo file with the modules of NeMo, and with pieces or listed labels.
+
+    `durations` are those of a transducer, empty for RNN-T; None for a model without a transducer, or, if it is a
+    hybrid one, for one whose transducer has settings that are unknown.
+    """
     modules = import_nemo()
     (folder / "content").mkdir()
     files = {}
@@ -380,15 +455,36 @@ def nemo_file(
         if hybrid
         else {}
     )
+    if durations is not None:
+        config |= nemo_transducer(labels, width, durations, dropout)
     made = modules.build(config)
-    for part in ("encoder", "decoder"):
-        move(made[part], head="decoder_layers")
-    without_unknown(made["decoder"].decoder_layers[0].bias, labels)
-    name = "ctc_decoder" if hybrid else "decoder"
+    move(made["encoder"], head="decoder_layers")
+    name = "ctc_decoder" if hybrid and durations is None else "decoder"
+    if durations is None:
+        move(made["decoder"], head="decoder_layers")
+        without_unknown(made["decoder"].decoder_layers[0].bias, labels)
+    else:
+        embedding, output = made["decoder"].prediction["embed"], made["joint"].joint_net[-1]
+        move_transducer(
+            made["decoder"],
+            made["joint"],
+            embedding=embedding,
+            output=output,
+            blank=len(labels),
+            boost=10.0 if durations else 16.0,
+        )
+        without_unknown(output.bias, labels)
     weights = {f"encoder.{key}": value for key, value in made["encoder"].state_dict().items()}
     weights |= {f"{name}.{key}": value for key, value in made["decoder"].state_dict().items()}
     weights |= {f"preprocessor.featurizer.{key}": value for key, value in made["preprocessor"].state_dict().items()}
-    if hybrid:
+    if durations is not None:
+        weights |= {f"joint.{key}": value for key, value in made["joint"].state_dict().items()}
+        if hybrid:
+            ctc = modules.convolutional.ConvASRDecoder(
+                **{key: decoder[key] for key in ("feat_in", "num_classes", "vocabulary")}
+            )
+            weights |= {f"ctc_decoder.{key}": value for key, value in ctc.state_dict().items()}
+    elif hybrid:
         weights |= {
             "decoder.prediction.embed.weight": torch.randn(len(labels) + 1, 4),
             "joint.enc.weight": torch.randn(4, width),
@@ -407,6 +503,31 @@ def nemo_file(
     return "nemo", ["model.nemo"]
 
 
+def nemo_transducer(labels: list[str], width: int, durations: list[int], dropout: float) -> dict[str, Any]:
+    """Returns NeMo's settings of a transducer's prediction network, joint network, loss and search."""
+    kind, modules = "tdt" if durations else "rnnt", "nemo.collections.asr.modules"
+    options = {"durations": durations, "sigma": 0.05, "omega": 0.1} if durations else {}
+    return {
+        "decoder": {
+            "_target_": f"{modules}.RNNTDecoder", "normalization_mode": None, "random_state_sampling": False,
+            "blank_as_pad": True, "vocab_size": len(labels),
+            "prednet": {"pred_hidden": 12, "pred_rnn_layers": 2, "t_max": None, "dropout": dropout},
+        },
+        "joint": {
+            "_target_": f"{modules}.RNNTJoint", "log_softmax": None, "preserve_memory": False,
+            "num_extra_outputs": len(durations), "num_classes": len(labels), "vocabulary": labels,
+            "jointnet": {
+                "joint_hidden": 20, "activation": "relu", "dropout": dropout, "encoder_hidden": width,
+                "pred_hidden": 12,
+            },
+        },
+        "loss": {"loss_name": kind, f"{kind}_kwargs": {"fastemit_lambda": 0.0, **options}},
+        "decoding": {
+            "strategy": "greedy_batch", "model_type": kind, "durations": durations, "greedy": {"max_symbols": 10},
+        },
+    }  # fmt: skip
+
+
 FAST = {
     "_target_": "nemo.collections.asr.modules.ConformerEncoder", "feat_in": 40, "feat_out": -1, "n_layers": 2,
     "d_model": 16, "n_heads": 2, "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_conv_channels": 8,
@@ -422,6 +543,15 @@ def nemo_fastconformer(folder: Path) -> tuple[str, list[str]]:
 def nemo_hybrid(folder: Path) -> tuple[str, list[str]]:
     """A hybrid model, whose transducer is not used; without normalised features."""
     return nemo_file(folder, {**FAST, "subsampling_factor": 4, "use_bias": False}, hybrid=True, normalize="NA")
+
+
+def nemo_tdt(folder: Path) -> tuple[str, list[str]]:
+    return nemo_file(folder, FAST, durations=[0, 1, 2, 3, 4])
+
+
+def nemo_rnnt(folder: Path) -> tuple[str, list[str]]:
+    """A hybrid model, whose texts come from the transducer; without dropout, which changes the name of a layer."""
+    return nemo_file(folder, {**FAST, "subsampling_factor": 4}, hybrid=True, durations=[], dropout=0.0)
 
 
 def nemo_squeezeformer(folder: Path) -> tuple[str, list[str]]:
@@ -450,8 +580,8 @@ def nemo_quartznet(folder: Path) -> tuple[str, list[str]]:
     return nemo_file(folder, encoder, labels=labels, window_size=0.02, pad_to=16)
 
 
-def icefall(folder: Path, *, is_exported: bool = True) -> tuple[str, list[str]]:
-    """An exported checkpoint, which contains weights alone; of a model that also has a transducer."""
+def icefall(folder: Path, *, is_exported: bool = True, is_transducer: bool = False) -> tuple[str, list[str]]:
+    """An exported checkpoint, which contains weights alone; of a model with weights of an unknown head."""
     heads = ("32", "4", "12") if is_exported else ("8", "2", "6")
     settings = {
         "feature_dim": 40, "pos_dim": 16, "causal": not is_exported, "embed_channels": [4, 6, 8],
@@ -462,17 +592,32 @@ def icefall(folder: Path, *, is_exported: bool = True) -> tuple[str, list[str]]:
     }  # fmt: skip
     pieces_model(folder, "bpe.model", unk_id=2, user_defined_symbols=["<blk>", "<sos/eos>"])
     settings["vocab_size"] = 40
+    if is_transducer:
+        settings |= {"use_transducer": True, "decoder_dim": 16, "joiner_dim": 20, "context_size": 2}
     model = import_icefall()(settings)
     move(model, head="ctc_output")
-    without_unknown(model.ctc_output[1].bias, ["<blk>", "<sos/eos>", "<unk>"])
-    weights = {**model.state_dict(), "joiner.output_linear.weight": torch.randn(40, 4)}
+    if is_transducer:
+        output = model.joiner.output_linear
+        move_transducer(
+            model.decoder, model.joiner, embedding=model.decoder.embedding, output=output, blank=0, boost=5.0
+        )
+        without_unknown(output.bias, ["<blk>", "<sos/eos>", "<unk>"])
+        weights = model.state_dict()
+    else:
+        without_unknown(model.ctc_output[1].bias, ["<blk>", "<sos/eos>", "<unk>"])
+        weights = {**model.state_dict(), "joiner.output_linear.weight": torch.randn(40, 4)}
     stored = {"model": weights} if is_exported else {
         "model": weights, "model_avg": {}, "optimizer": {}, "scheduler": {}, **settings,
         "batch_idx_train": 5, "use_ctc": True, "use_transducer": True,
     }  # fmt: skip
     torch.save(stored, folder / "model.pt")
     (folder / "model.json").write_text(json.dumps(settings, indent=1) + "\n")
-    return "icefall", ["model.pt"]
+    return "icefall_transducer" if is_transducer else "icefall", ["model.pt"]
+
+
+def icefall_transducer(folder: Path) -> tuple[str, list[str]]:
+    """An exported checkpoint of a model with a transducer."""
+    return icefall(folder, is_transducer=True)
 
 
 def icefall_training(folder: Path) -> tuple[str, list[str]]:
@@ -485,12 +630,14 @@ CASES: dict[str, Callable[[Path], tuple[str, list[str]]]] = {
     for each in (
         hf_wav2vec2, hf_wav2vec2_special, hf_w2v_bert, hf_parakeet, fairseq, fairseq_former, nvidia, nvidia_hourglass,
         quartznet, nemo_fastconformer, nemo_hybrid, nemo_squeezeformer, nemo_quartznet, icefall, icefall_training,
+        nemo_tdt, nemo_rnnt, hf_parakeet_tdt, icefall_transducer,
     )
 }  # fmt: skip
 PEERS = {
     "transformers": "huggingface/transformers 5.23.0", "fairseq": "facebookresearch/fairseq@3d262bb2",
     "nvidia": "NVIDIA/DeepLearningExamples@729963dd PyTorch/SpeechRecognition/wav2vec2",
     "quartznet": "NVIDIA/DeepLearningExamples@729963dd PyTorch/SpeechRecognition/QuartzNet",
+    "icefall_transducer": "k2-fsa/icefall@36e0420c egs/librispeech/ASR/zipformer",
     "nemo": "NVIDIA/NeMo@8cfedd72", "icefall": "k2-fsa/icefall@36e0420c egs/librispeech/ASR/zipformer",
 }  # fmt: skip
 
@@ -518,7 +665,7 @@ def main() -> None:
         system, arguments = CASES[name](folder)
         model = folder / arguments[0] if arguments else folder
         texts, margin = texts_of(system, model, folder / "expected.safetensors", audio)
-        if margin >= MARGIN and len(set("".join(texts))) >= VARIETY:
+        if margin >= MARGIN and len(set("".join(texts))) >= VARIETY and max(map(len, texts)) <= LONGEST:
             break
     info = {
         "peer": PEERS[system], "versions": {"torch": torch.__version__}, "system": system,

@@ -116,10 +116,12 @@ def test_the_ratio_moves_while_the_run_goes_on():
         assert high - 0.2 < values.max() <= high
 
 
-def test_babble_is_the_next_voice_repeated():
+@pytest.mark.parametrize("num_padding", [0, 2])
+def test_babble_is_the_next_voice_repeated(num_padding):
     rows, lengths = [tone(300), tone(700), tone(1100)], [8000, 2000, 8000]
     settings = Babble(probability=1.0, snr_db=Ramp(last=(0.0, 0.0)))
-    found = changed(settings, rows, lengths)
+    padding = [np.zeros_like(rows[0])] * num_padding
+    found = changed(settings, rows + padding, lengths + [0] * num_padding)[:3]
     for row, length, both in zip(found, lengths, ((300, 700), (700, 1100), (1100, 300)), strict=True):
         spectrum = np.abs(np.fft.rfft(row[:length]))
         peaks_hz = np.flatnonzero(spectrum > 0.3 * spectrum.max()) * RATE / length

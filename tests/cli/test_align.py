@@ -8,21 +8,22 @@ import numpy as np
 import pytest
 from support import relative, report
 
+from asr_jax.cli import evaluate
 from asr_jax.cli.align import main
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.data.batching import evaluation
-from asr_jax.data.batching.evaluation import WHOLE
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning as alignment
-from asr_jax.inference.trained import load_trained
+from asr_jax.inference.batches import BatchOptions
+from asr_jax.inference.trained import WHOLE, load_trained
+from asr_jax.observe.events import read_events
 from tests.toned import RATE_HZ, toned_run, words_of, write_toned
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return str(toned_run(tmp_path_factory.mktemp("toned")))
+    return str(toned_run(tmp_path_factory.mktemp("toned"), num_long=2))
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,25 @@ def recordings(tmp_path_factory):
     made = [write_toned(folder, f"r{number}", words_of(rng, number), rng) for number in (1, 3, 4, 9)]
     write_manifest(folder / "m.jsonl", [utterance for utterance, _ in made])
     return folder / "m.jsonl", {utterance.id: (utterance.text.split(), spans) for utterance, spans in made}
+
+
+def test_validation_computes_long_utterances_in_windows(run, tmp_path):
+    """They are counted and announced, and no program is compiled after the first update."""
+    events = list(read_events(Path(run) / "events.jsonl"))
+    messages = [event["data"]["message"] for event in events if event["event"] == "data"]
+    assert "2 of 6 utterances are longer than 8 s and are computed in windows" in messages
+    (found,) = (
+        event["data"] for event in events if event["event"] == "validation" and event["data"]["weights"] == "ema"
+    )
+    assert (found["utterances"], found["words"], found["rejected"]) == (6, 4 * 4 + 2 * 16, 0)
+    assert found["wer"] < 0.1
+    assert not [event for event in events if event["event"] == "recompiled"]
+    out = tmp_path / "rates.json"
+    manifest = str(Path(run).parent / "validation.jsonl")
+    evaluate.main([run, "--data", manifest, "--max-duration", "8", "--json", str(out)])
+    counts = json.loads(out.read_text())["runs"][0]["sets"][manifest]
+    assert (counts["wer"], counts["max_duration_s"]) == (found["wer"], 8)
+    assert counts["windowed_ids"] == ["long0", "long1"]
 
 
 def check_times(starts, ends, spans):
@@ -118,9 +138,9 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
 
 
 def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, capsys):
-    """Long audio is computed in windows with a shape of training; word times are right, and the order is kept."""
+    """Long audio is computed in windows; word times are right, and the order is kept."""
     rng, trained = np.random.default_rng(11), load_trained(Path(run))
-    longest_s = WHOLE * trained.buckets[-1].longest / RATE_HZ
+    longest_s = WHOLE * trained.longest_s
     whole, spans = write_toned(tmp_path, "whole", words_of(rng, 60), rng)
     short = read_utterances([recordings[0]])[0]
     gone, wrong = (
@@ -131,7 +151,7 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     write_manifest(tmp_path / "m.jsonl", [whole, gone, wrong, short])
     data = alignment.plan(trained, read_utterances([tmp_path / "m.jsonl"]))
     assert [data.index.utterances[row].id for row in data.windowed_rows] == ["whole", "gone"]
-    assert max(bucket.length for bucket in data.plan.buckets) <= trained.buckets[-1].length
+    assert max(bucket.length for bucket in data.plan.buckets) <= longest_s * RATE_HZ
     letters_alone = replace(trained, tokenizer=replace(trained.tokenizer, normaliser="english_letters.v1"))
     numbered = replace(short, id="numbered", text="abc 2")
     data = alignment.plan(letters_alone, Utterances.of([short, numbered]))
@@ -154,15 +174,15 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     assert "no such file" in output.err
 
 
-def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, monkeypatch, record_property):
+def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, record_property):
     """The model has a context of two frames, so windows have the same frames as the whole recording."""
     rng, trained = np.random.default_rng(12), load_trained(Path(run))
     utterance, _ = write_toned(tmp_path, "long", words_of(rng, 60), rng)
     (by_windows,) = alignment.aligned_utterances(trained, alignment.plan(trained, Utterances.of([utterance])))
-    monkeypatch.setattr(evaluation, "WHOLE", 100)
-    data = alignment.plan(trained, Utterances.of([utterance]))
+    long = load_trained(Path(run), batches=BatchOptions(max_duration=100.0))
+    data = alignment.plan(long, Utterances.of([utterance]))
     assert not data.windowed_rows
-    (whole,) = alignment.aligned_utterances(trained, data)
+    (whole,) = alignment.aligned_utterances(long, data)
     for ours, theirs in zip(by_windows.tokens, whole.tokens, strict=True):
         assert replace(ours, log_prob=0) == replace(theirs, log_prob=0)
     scores = np.array([[each.transcript.score] for each in (by_windows, whole)])

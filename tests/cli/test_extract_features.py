@@ -83,7 +83,7 @@ def planned(utterances, model):
     data = plan_training(
         utterances, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER,
         output_length=model.output_length, frames_needed=np.add,
-        front_end=model.front_end, seed=0, num_devices=1,
+        front_end=model.front_end, seed=0,
     )  # fmt: skip
     return BatchSource(data.index, data.plan)
 
@@ -238,9 +238,9 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
     (folder / "again.jsonl").write_text(json.dumps(row | {"duration": row["duration"] + 0.1}) + "\n")
     extract(folder, tmp_path / "d.parquet", "--input", str(folder / "again.jsonl"), "--max-samples", "1")
     assert "1 utterances have another duration in the manifest than their audio" in capsys.readouterr().out
-    extract(folder, tmp_path / "short.parquet", "--max-duration-s", "0.8")  # requested, so this is not an error
-    assert "utterances are longer than --max-duration-s 0.8" in capsys.readouterr().out
-    for option, value in (("--max-duration-s", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
+    extract(folder, tmp_path / "short.parquet", "--reject-above", "0.8")  # requested, so this is not an error
+    assert "utterances are longer than --reject-above 0.8" in capsys.readouterr().out
+    for option, value in (("--reject-above", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
         with pytest.raises(UserError, match=option):
             extract(folder, tmp_path / "n.parquet", option, value)
 
@@ -267,6 +267,21 @@ def test_front_ends_that_are_not_known_or_of_two_kinds(folder, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             extract(folder, tmp_path / "f.parquet", *flags)
+
+
+def test_long_audio_has_the_features_of_the_whole(folder, tmp_path):
+    """The recordings are shorter and longer than a window."""
+    extract(folder, tmp_path / "whole.parquet")
+    extract(folder, tmp_path / "windows.parquet", "--max-duration", "0.7", "--batch-seconds", "2")
+    whole, found = (
+        pyarrow.parquet.read_table(tmp_path / f"{name}.parquet").to_pylist() for name in ("whole", "windows")
+    )
+    assert min(row["duration_ms"] for row in whole) < 700 < 1200 < max(row["duration_ms"] for row in whole)
+    for one, other in zip(whole, found, strict=True):
+        assert (one["id"], one["rows"], one["text"]) == (other["id"], other["rows"], other["text"])
+        np.testing.assert_allclose(other["features"], one["features"], atol=1e-4)
+    with pytest.raises(UserError, match="has features of other inputs or settings"):
+        extract(folder, tmp_path / "whole.parquet", "--max-duration", "0.7")
 
 
 def test_worker_processes_start_once(folder, tmp_path, monkeypatch):

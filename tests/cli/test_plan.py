@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -20,7 +20,7 @@ from asr_jax.cli.synonyms import (
 )
 from asr_jax.cli.transcribe import TranscribeOptions
 from asr_jax.core.errors import UserError
-from asr_jax.core.options import spellings
+from asr_jax.core.options import DEVICE_FLAGS, spellings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CONFIG = str(CONFIGS / "read_speech.py")
@@ -63,7 +63,7 @@ MESSAGES = [
     ("--lr", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
     ("--batch_size", "did you mean --data.buckets.batch-seconds (seconds of audio of a batch, over all devices)?"),
     ("--num-workers", "did you mean --data.workers (0: threads of the training process read the audio)?"),
-    ("--gpus", "--gpus is not a field: all devices that JAX sees are used"),
+    ("--gpus", "--gpus is not a field: --devices 0,2 selects devices by their numbers"),
     ("--trainer.max_epochs", "did you mean --training.num-epochs?"),
     ("--lr=1e-4", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
     ("--Learning_Rate", "did you mean --optim.schedule.peak-lr?"),
@@ -114,7 +114,7 @@ def test_unknown_words_have_no_suggestion():
     ("kind", "arguments", "message"),
     [
         (EvaluateOptions, ["--lr", "3"], "--lr is not an option: --optim.schedule.peak-lr is a setting of training"),
-        (EvaluateOptions, ["--batch_size", "3"], "--batch-size is not an option: batches have the shapes of training"),
+        (EvaluateOptions, ["--bs", "3"], "--bs is not an option; did you mean --batch-size?"),
         (EvaluateOptions, ["--test-manifest", "x"], "--test-manifest is not an option; did you mean --data?"),
         (
             EvaluateOptions,
@@ -135,6 +135,7 @@ def test_other_commands(kind, arguments, message):
 
 def test_every_suggested_option_exists():
     known = {*spellings(EvaluateOptions), *spellings(TranscribeOptions), "AUDIO", "--text", *FIELDS["digits"]}
+    known |= {*DEVICE_FLAGS}
     assert set(OPTIONS) <= known
     assert option_meant_by("--beam", {"AUDIO"}) == ": alignment uses a known text and has no search"
     assert all(ADVICE)

@@ -11,30 +11,21 @@ from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.pretrained.keymap import find_params
+from asr_jax.pretrained.transducers import icefall_rows
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
 from asr_jax.text.spelling import Spelling
 from tests.support import golden_cases, relative, report
 
 pytestmark = pytest.mark.golden
-NAMES = {
-    "decoder.embedding": "prediction/embedding", "decoder.conv": "prediction/conv", "joiner.encoder_proj": "of_frames",
-    "joiner.decoder_proj": "of_labels", "joiner.output_linear": "output", "simple_am_proj": "simple_frames",
-    "simple_lm_proj": "simple_labels",
-}  # fmt: skip
 
 
-def ours(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def ours(weights: dict[str, np.ndarray], head: Transducer) -> dict[str, np.ndarray]:
     """Returns the parameters of the head from icefall's, or from their gradients; others are left out."""
-    found = {}
-    for name, value in weights.items():
-        place, _, kind = name.rpartition(".")
-        if place in NAMES:
-            leaf = "embedding" if place.endswith("embedding") else "bias" if kind == "bias" else "kernel"
-            found[f"{NAMES[place]}/{leaf}"] = (
-                value if leaf == "embedding" else value.transpose(*range(value.ndim)[::-1])
-            )
-    return found
+    found = find_params(weights, icefall_rows("head", head))
+    assert not found.missing
+    return {path.removeprefix("params/head/"): array for path, array in found.params.items()}
 
 
 def of(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -44,15 +35,16 @@ def of(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("case", golden_cases("icefall_zipformer", "asr_model*"))
 def test_losses_and_gradients(case: Any, record_property: Any) -> None:
     arrays, sizes = case.arrays(), case.info["config"]
-    expected, params = ours(of(arrays, "grad/")), unflatten(ours(of(arrays, "param/")))
-    head = Transducer(
+    settings = Transducer(
         prediction=StatelessPrediction(sizes["dec"], sizes["ctx"]), joint_dim=sizes["join"], activation="tanh",
         dropout=0.0, tile_frames=7,
         pruning=Pruning(
             case.info["prune_range"], case.info["am_scale"], case.info["lm_scale"], simple_scale=0.5,
             counts_padding=True,
         ),
-    ).build(vocab_size=sizes["vocab"], blank_id=0, dtype=jnp.float32)  # fmt: skip
+    )  # fmt: skip
+    expected, params = ours(of(arrays, "grad/"), settings), unflatten(ours(of(arrays, "param/"), settings))
+    head = settings.build(vocab_size=sizes["vocab"], blank_id=0, dtype=jnp.float32)
     frames = Frames(jnp.asarray(arrays["out/encoder_out"]), jnp.asarray(arrays["out/encoder_lens"], jnp.int32))
     num_labels = jnp.asarray(arrays["input/y_lens"], jnp.int32)
     labels = jnp.asarray(arrays["input/y"], jnp.int32) if "input/y" in arrays else labels_of(case.info, num_labels)
@@ -83,11 +75,13 @@ def labels_of(info: dict[str, Any], num_labels: Any) -> Any:
 def head_of(case: Any) -> tuple[Any, Any, Frames]:
     """Returns the head of a case, its parameters and the frames."""
     arrays, sizes = case.arrays(), case.info["config"]
-    head = Transducer(
+    settings = Transducer(
         prediction=StatelessPrediction(sizes["dec"], sizes["ctx"]), joint_dim=sizes["join"], activation="tanh"
-    ).build(vocab_size=sizes["V"], blank_id=0, dtype=jnp.float32)
+    )
+    params = unflatten(ours(of(arrays, "param/"), settings))
+    head = settings.build(vocab_size=sizes["V"], blank_id=0, dtype=jnp.float32)
     frames = Frames(jnp.asarray(arrays["input/encoder_out"]), jnp.asarray(arrays["input/lens"], jnp.int32))
-    return head, unflatten(ours(of(arrays, "param/"))), frames
+    return head, params, frames
 
 
 def searched(head: Any, params: Any, frames: Frames, decoding: TransducerDecoding) -> Any:

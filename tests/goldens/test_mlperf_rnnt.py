@@ -10,32 +10,21 @@ from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.pretrained.caiman import encoder_rows
+from asr_jax.pretrained.keymap import find_params
+from asr_jax.pretrained.transducers import caiman_rows
 from asr_jax.search.transducer import TransducerDecoding
 from tests.support import golden_cases, max_abs, relative, report
 
 pytestmark = pytest.mark.golden
 
 
-def ours(weights):
-    """Returns the parameters of encoder and head from MLPerf's, or from their gradients."""
-    found = {}
-    for name, value in weights.items():
-        part, _, rest = name.partition(".")
-        if ".lstm." in name:
-            kind, layer = rest.rpartition(".")[2].rsplit("_l", 1)
-            place = {"encoder.pre_rnn": "encoder/before", "encoder.post_rnn": "encoder/after"}.get(
-                name.partition(".lstm.")[0], "head/prediction/lstm"
-            )
-            of_kind = {
-                "weight_ih": "input", "weight_hh": "recurrent", "bias_ih": "input_bias", "bias_hh": "recurrent_bias"
-            }  # fmt: skip
-            found[f"{place}/layer_{layer}/{of_kind[kind]}"] = value.T
-        elif name == "prediction.embed.weight":
-            found["head/prediction/embedding/embedding"] = value
-        else:
-            place = {"joint_enc": "of_frames", "joint_pred": "of_labels", "joint_net": "output"}[part]
-            found[f"head/{place}/{'kernel' if rest.endswith('weight') else 'bias'}"] = value.T
-    return found
+def ours(weights, encoder, head):
+    """Returns the parameters of encoder and head from MLPerf's, or from their gradients, whose names are CAIMAN's."""
+    rows = [*encoder_rows(encoder), *caiman_rows("head", head)]
+    found = find_params(weights, rows)
+    assert found.missing == found.left == []
+    return {path.removeprefix("params/"): array for path, array in found.params.items()}
 
 
 @pytest.mark.parametrize("case", golden_cases("mlperf_rnnt", "model*"))
@@ -45,16 +34,17 @@ def test_equals_mlperf(case, record_property):
     def of(prefix):
         return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
 
-    encoder = LSTMEncoder(
+    of_encoder = LSTMEncoder(
         num_mels=sizes["in_f"], dim=sizes["enc"], layers_before=sizes["pre"], layers_after=sizes["post"],
         stack=sizes["st"], dropout=0.0, mask_padding=False,
-    ).build(dtype=jnp.float32)  # fmt: skip
+    )  # fmt: skip
+    encoder = of_encoder.build(dtype=jnp.float32)
     settings = Transducer(
         prediction=LSTMPrediction(sizes["pred"], sizes["pl"], dropout=0.0), joint_dim=sizes["joint"], dropout=0.0,
         tile_frames=4,
     )  # fmt: skip
     head = settings.build(vocab_size=sizes["ncls"], blank_id=case.info["blank"], dtype=jnp.float32)
-    params = unflatten(jax.tree.map(jnp.asarray, ours(of("param/"))))
+    params = unflatten(jax.tree.map(jnp.asarray, ours(of("param/"), of_encoder, settings)))
     labels, num_labels = (arrays[f"input/{name}"].astype(np.int32) for name in ("y", "y_lens"))
     frames = Frames(jnp.asarray(arrays["input/x_TBF"].swapaxes(0, 1)), jnp.asarray(arrays["input/x_lens"], jnp.int32))
     rows = len(labels)
@@ -70,7 +60,7 @@ def test_equals_mlperf(case, record_property):
         sums = head.apply({"params": params["head"]}, encode(params), batch, step=None)
         return sums["loss"].total / sums["loss"].weight
 
-    expected = dict(ours(of("grad/")).items())
+    expected = ours(of("grad/"), of_encoder, settings)
     value, gradient = jax.jit(jax.value_and_grad(loss))(params)
     encoded = jax.jit(encode)(params)
     valid = np.arange(arrays["out/enc"].shape[1]) < arrays["out/logit_lens"][:, None]

@@ -1,5 +1,7 @@
 """Published models, imported without training: texts and log-probabilities of five recordings equal the peers' own.
 
+Log-probabilities of transducers are those of the joint network at each decision of the peers' greedy search.
+
 scripts/goldens/published.py writes the cases: small random models in the files of their own systems, and what the
 systems' own code computes with them.
 """
@@ -8,17 +10,23 @@ import json
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support import GOLDENS, SHARED, max_abs, report
 
-from asr_jax.audio.io import write_flac
+from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.cli import average, evaluate, import_model
+from asr_jax.core.batch import Batch
+from asr_jax.heads.transducer import Transducer, TransducerHead
+from asr_jax.inference.trained import load_trained
+from asr_jax.models.base import Recogniser
 from asr_jax.pretrained.published import read_published
 
 pytestmark = pytest.mark.golden
@@ -26,12 +34,23 @@ pytestmark = pytest.mark.golden
 ROOT = Path(__file__).parents[2]
 REFERENCE, SIDE = ROOT / ".venv-reference/bin/python", ROOT / "scripts/goldens/peer_texts.py"
 FOLDERS = (Path(__file__).parent / "published", GOLDENS / "published")
-ALIKE = ("fairseq_former", "hf_wav2vec2", "icefall_training", "nemo_hybrid", "nemo_squeezeformer", "nvidia")
+ALIKE = (
+    "fairseq_former", "hf_parakeet_tdt", "hf_wav2vec2", "icefall_training", "nemo_hybrid", "nemo_rnnt",
+    "nemo_squeezeformer", "nvidia",
+)  # fmt: skip
 """Cases of systems and models that others have as well. tests/pretrained/test_published_files.py reads their files."""
+TRANSDUCERS = ("hf_parakeet_tdt", "icefall_transducer", "nemo_rnnt", "nemo_tdt")
 PATHS = [path for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
-CASES = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in ALIKE else []) for path in PATHS]
+CASES = {
+    is_transducer: [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in ALIKE else [])
+        for path in PATHS
+        if (path.stem in TRANSDUCERS) == is_transducer
+    ]
+    for is_transducer in (False, True)
+}
 NAMES = {"transformers": ("huggingface",), "fairseq": ("fairseq", "deeplearningexamples"), "nemo": ("nemo",)}
-NAMES |= {"nvidia": ("deeplearningexamples", "fairseq"), "icefall": ("icefall",)}
+NAMES |= {"nvidia": ("deeplearningexamples", "fairseq"), "icefall": ("icefall",), "icefall_transducer": ("icefall",)}
 PEERS = {"huggingface": "transformers", "deeplearningexamples": "nvidia"}
 
 
@@ -68,7 +87,7 @@ def case_of(path: Path) -> Case:
     return Case(path.with_suffix(""), json.loads(path.read_text()))
 
 
-@pytest.mark.parametrize("path", CASES)
+@pytest.mark.parametrize("path", CASES[False])
 def test_texts_and_log_probabilities_are_the_peers(path: Path, tmp_path: Path, record_property: Any) -> None:
     case = case_of(path)
     audio = case.audio
@@ -87,6 +106,73 @@ def test_texts_and_log_probabilities_are_the_peers(path: Path, tmp_path: Path, r
         np.testing.assert_equal(log_probs.shape, expected[str(number)].shape)
         differences.append(max_abs(log_probs, expected[str(number)]))
     assert report(record_property, "log-probabilities", max(differences)) < 1e-4
+
+
+@pytest.mark.parametrize("path", CASES[True])
+def test_decisions_of_transducers_are_the_peers(path: Path, tmp_path: Path, record_property: Any) -> None:
+    """The joint network along the peer's path, and the greedy search."""
+    case, run = case_of(path), tmp_path / "run"
+    samples = [read_audio(name) for name in case.audio]
+    import_model.main([str(case.source), "--out", str(run), *case.arguments])
+    trained = load_trained(run)
+    model, settings = trained.model, trained.experiment.model.heads[trained.model.recognising]
+    assert isinstance(settings, Transducer)
+    expected = load_file(case.folder / "expected.safetensors")
+    paths = [path_of(expected, str(number), trained.tokenizer.blank_id, settings) for number in range(len(samples))]
+    labels = [labels for _, labels in paths]
+    assert [trained.tokenizer.decode(row) for row in labels] == [" ".join(text.split()) for text in case.info["texts"]]
+    tokens = np.zeros((len(labels), max(map(len, labels))), np.int32)
+    audio = np.zeros((len(samples), max(map(len, samples))), np.int16)
+    for number, row in enumerate(labels):
+        tokens[number, : len(row)], audio[number, : len(samples[number])] = row, samples[number]
+    lengths = np.array([len(row) for row in samples], np.int32)
+    num_labels = np.array([len(row) for row in labels], np.int32)
+    batch = Batch(
+        audio,
+        None,
+        lengths,
+        tokens,
+        num_labels,
+        np.ones(len(labels), np.float32),
+        np.arange(len(labels), dtype=np.int32),
+    )
+
+    def compute(module: Recogniser, batch: Batch) -> Any:
+        encoded, head = module.encode(batch, step=None), module.heads[module.recognising]
+        assert isinstance(head, TransducerHead)
+        found = module.search_in(encoded, head=module.recognising, decoding=settings.decoding)
+        hidden = head.of_frames(encoded.frames.values)[:, :, None]
+        hidden += head.of_labels(head.prediction(batch.tokens, batch.token_lengths, step=None))[:, None]
+        return found, head.output(jnp.maximum(hidden, 0) if settings.activation == "relu" else jnp.tanh(hidden))
+
+    found, logits = jax.jit(partial(model.apply, method=compute))(trained.variables, batch)
+    found, size, differences = jax.device_get(found), trained.tokenizer.vocab_size, []
+    for number, (places, row) in enumerate(paths):
+        assert list(found.sequences(number)[0].tokens) == row
+        joint = np.asarray([logits[number, frame, label] for frame, label in places])
+        parts = {str(number): joint[:, :size]} | (
+            {f"{number}.durations": joint[:, size:]} if settings.durations else {}
+        )
+        for name, part in parts.items():
+            differences.append(max_abs(jax.nn.log_softmax(part), expected[name]))
+    assert report(record_property, "log-probabilities", max(differences)) < 1e-4
+
+
+def path_of(
+    expected: dict[str, Any], name: str, blank: int, settings: Transducer
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Returns the frame and the label position of each decision of a peer's greedy search, and the labels it found."""
+    places, labels, frame, at_frame = list[tuple[int, int]](), list[int](), 0, 0
+    for number, row in enumerate(expected[name]):
+        places.append((frame, len(labels)))
+        label, is_blank = int(row.argmax()), int(row.argmax()) == blank
+        jump = settings.durations[expected[f"{name}.durations"][number].argmax()] if settings.durations else 0
+        if not is_blank:
+            labels.append(label)
+        at_frame += 1
+        jump = max(jump, int(is_blank or at_frame >= settings.decoding.max_symbols))
+        frame, at_frame = frame + jump, 0 if jump else at_frame
+    return places, labels
 
 
 def folders() -> list[Any]:
@@ -146,21 +232,26 @@ def test_the_systems_own_code_loads_what_average_writes(
     if not REFERENCE.exists():
         pytest.skip("no environment of scripts/setup_reference.sh")
     case, out = case_of(path), tmp_path / {"huggingface": "out", "nemo": "out.nemo"}.get(names, "out.pt")
-    audio = case.audio
+    audio, peer, written = case.audio, PEERS.get(names, names), out
+    if path.stem in TRANSDUCERS:
+        peer = case.info["system"]
+        if names == "huggingface":  # settings and tokenizer cannot be written
+            shutil.copytree(case.folder, out, ignore=shutil.ignore_patterns("*.safetensors"))
+            written = out / "model.safetensors"
     import_model.main([str(case.source), "--out", str(tmp_path / "run"), *case.arguments])
     like = ["--like", str(case.source)] if names == "nemo" else []
-    average.main([str(tmp_path / "run"), "--names", names, "--out", str(out), *like])
+    average.main([str(tmp_path / "run"), "--names", names, "--out", str(written), *like])
     for file in ("model.json", "bpe.model"):  # settings and tokenizer that icefall reads from files beside a checkpoint
         if names == "icefall":
             shutil.copy(case.folder / file, out.with_name(file.replace("model.json", "out.json")))
-    given = [REFERENCE, SIDE, PEERS.get(names, names), out, tmp_path / "found.safetensors", *audio]
+    given = [REFERENCE, SIDE, peer, out, tmp_path / "found.safetensors", *audio]
     done = subprocess.run(given, capture_output=True, text=True, check=False)
     if "No module named" in done.stderr or "No such file or directory" in done.stderr:
         pytest.skip(f"no sources of scripts/setup_reference.sh --peers: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     texts, expected = json.loads(done.stdout.splitlines()[-1]), load_file(case.folder / "expected.safetensors")
     ours = read_published(case.source).tokenizer
-    if case.info["system"] == PEERS.get(names, names):
+    if case.info["system"] == peer:
         assert [" ".join(text.split()) for text in texts] == [" ".join(text.split()) for text in case.info["texts"]]
     found = load_file(tmp_path / "found.safetensors")
     for number, log_probs in expected.items():

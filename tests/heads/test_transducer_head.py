@@ -2,27 +2,35 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import asr_jax
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
+from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.losses.transducer import Penalties
 from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.search.transducer import TransducerDecoding
 from tests.training.toy import toy_batch, toy_model
 
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
 SMALL = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
 HEADS = {
     "lstm": SMALL,
     "stateless, pruned": replace(
         SMALL, prediction=StatelessPrediction(8, regularise=False), pruning=Pruning(2), activation="tanh"
     ),
-    "durations": replace(SMALL, durations=(0, 1, 2), sigma=0.05, prediction=LSTMPrediction(8, 1, dropout=0.2)),
+    "durations": replace(
+        SMALL, durations=(0, 1, 2), sigma=0.05, omega=0.2, prediction=LSTMPrediction(8, 1, dropout=0.2)
+    ),
 }
 
 
@@ -58,10 +66,11 @@ def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name):
     whole = model_of(replace(head, tile_frames=-1), dropout=0.2)
     params = params_of(whole, batch)
     value, gradient = loss_and_gradient(whole)(params, batch)
-    parts = loss_and_gradient(model_of(replace(head, split=2, tile_frames=5), dropout=0.2))
+    in_parts = model_of(replace(head, split=2, tile_frames=5), dropout=0.2)
+    parts, mesh = loss_and_gradient(in_parts), data_mesh(2)
     close(parts(params, batch), (value, gradient), 1e-5)
-    mesh = data_mesh(2)
-    close(parts(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh)), (value, gradient), 1e-5)
+    on_devices = loss_and_gradient(in_parts.clone(num_devices=2))
+    close(on_devices(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh)), (value, gradient), 1e-5)
     order = np.array([2, 0, 3, 1])
     close(parts(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-5)
 
@@ -139,6 +148,63 @@ def test_durations_have_no_beam_search():
         jax.eval_shape(search, shapes, batch)
 
 
+def test_omega_is_the_share_of_rnnt():
+    """TDT with omega 1 is the loss of RNN-T with the same weights, without those of durations."""
+    head, batch = (
+        replace(HEADS["durations"], dropout=0.0, prediction=LSTMPrediction(8, 1, dropout=0.0)),
+        toy_batch(seed=7),
+    )
+    params = params_of(model_of(head), batch)
+
+    def loss(head, params):
+        run = jax.jit(partial(model_of(head).apply, step=None))
+        return run({"params": params}, batch)["transducer/loss"].total
+
+    without, half, alone = (loss(replace(head, omega=omega), params) for omega in (0.0, 0.5, 1.0))
+    np.testing.assert_allclose(half, (without + alone) / 2, rtol=1e-6)
+    output = jax.tree.map(lambda leaf: leaf[..., :6], params["heads_transducer"]["output"])
+    rnnt = {**params, "heads_transducer": {**params["heads_transducer"], "output": output}}
+    np.testing.assert_allclose(alone, loss(replace(head, durations=(), sigma=0.0, omega=0.0), rnnt), rtol=1e-6)
+    assert abs(alone - without) > 0.1
+
+
+def test_two_views_beside_a_ctc_head_have_half_of_the_weight_each():
+    """A hybrid model with CR-CTC: without augmentation and dropout, both views are the utterance itself."""
+    plain = replace(HEADS["durations"], dropout=0.0, prediction=LSTMPrediction(8, 1, dropout=0.0))
+    heads = {"plain": replace(plain, split=2, tile_frames=5), "ctc": CTC(dropout=0.0, consistency=0.2, scale=0.3)}
+    settings, batch = replace(toy_model(), heads=heads, views=2, primary="plain"), toy_batch(seed=8)
+
+    def built(settings):
+        return settings.build(vocab_size=6, blank_id=5, precision="f32")
+
+    params = params_of(built(settings), batch)
+
+    def sums(settings):
+        def compute(params, batch):
+            model, streams = built(settings), random_streams(jax.random.key_data(jax.random.key(3)), jnp.int32(7))
+            return model.apply({"params": params}, batch, step=jnp.int32(7), rngs=streams), model.denominators(batch)
+
+        return jax.jit(compute)(params, batch)
+
+    two, expected = sums(settings)
+    one, _ = sums(replace(settings, heads={"plain": plain, "ctc": CTC(dropout=0.0)}, views=1))
+    assert one.keys() == two.keys() - {"ctc/consistency"}
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name].total, value.total, rtol=1e-5)
+        np.testing.assert_allclose(two[name].weight, value.weight, rtol=1e-6)
+    for name, weight in expected.items():
+        np.testing.assert_allclose(two[name].weight, weight, rtol=1e-6)
+
+
+def test_number_of_parameters_of_nemo():
+    """NeMo's modules of the recipe have a row of zeros for the blank in addition."""
+    experiment = asr_jax.load_config(CONFIGS / "fastconformer_tdt.py")
+    size = experiment.data.tokenizer.vocab_size
+    model = experiment.model.build(vocab_size=size, blank_id=size - 1, precision="f32")
+    shapes = jax.eval_shape(partial(model.init, step=None), jax.random.key(0), toy_batch(rows=1))["params"]
+    assert num_elements(shapes) == 115_411_079 - 640
+
+
 def test_rows_without_a_path_are_counted():
     model, batch = model_of(replace(HEADS["stateless, pruned"], dropout=0.0)), toy_batch(seed=6)
     batch = batch.replace(lengths=batch.lengths.at[0].set(0))
@@ -154,6 +220,8 @@ def test_rows_without_a_path_are_counted():
         ({"durations": (0, 2)}, "expected distinct numbers of frames"),
         ({"durations": (0, 1), "pruning": Pruning()}, "expected one of them only"),
         ({"durations": (0, 1), "decoding": TransducerDecoding(kind="beam")}, "expected kind 'greedy'"),
+        ({"durations": (0, 1), "penalties": Penalties(delay=0.1)}, "durations and penalties are set"),
+        ({"omega": 0.1}, "omega is 0.1: expected 0 to 1, and 0 without durations"),
         ({"tile_frames": -2}, "tile_frames is -2: expected a number of frames"),
         ({"split": 0}, "split is 0"),
         ({"tap": "layer_3"}, "tap is 'layer_3'"),

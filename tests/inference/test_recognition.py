@@ -14,6 +14,7 @@ from asr_jax.core.meshes import data_mesh, global_batch
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.index import scale_of
+from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.heads.ctc import CTC
@@ -42,8 +43,8 @@ SCALE = scale_of(KaldiFbank(), of_features=False)
 def planned(*references):
     utterances = [Utterance(str(row), f"/{row}.flac", text, 0.5) for row, text in enumerate(references)]
     return plan_evaluation(
-        Utterances.of(utterances), (Bucket(16000, 8, 4, 15840),), scale=SCALE, front_end=KaldiFbank(),
-        tokenizer=LETTERS, takes_ids=False, num_devices=1,
+        Utterances.of(utterances), BatchLimits(4.0), front_end=KaldiFbank(), tokenizer=LETTERS, takes_ids=False,
+        num_devices=1,
     )  # fmt: skip
 
 

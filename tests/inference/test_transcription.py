@@ -1,4 +1,4 @@
-"""Recordings of any length: windows have the results of whole recordings, shapes of training and constant memory."""
+"""Recordings of any length: windows have the results of whole recordings, few shapes and constant memory."""
 
 import functools
 import json
@@ -16,9 +16,7 @@ from support import relative, report
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import data_mesh
-from asr_jax.data.batching.buckets import Bucket
-from asr_jax.data.batching.evaluation import WHOLE
-from asr_jax.data.batching.index import scale_of
+from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.heads.ctc import CTC
@@ -27,7 +25,7 @@ from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.recognition import scored
-from asr_jax.inference.trained import Trained
+from asr_jax.inference.trained import WHOLE, Trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
@@ -42,7 +40,7 @@ from tests.heads.test_ctc_head import two_heads
 from tests.toy_config import experiment
 
 TOKENIZER = CharacterTokenizer(symbols=(" ", *"abcdefg", None), normaliser="none")
-BUCKETS = (Bucket(16000, 8, 2, 15500), Bucket(48000, 8, 2, 47500))
+LIMITS = BatchLimits(seconds=6.0)
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +66,10 @@ def trained(tmp_path_factory):
     # All letters are equally likely on average, and each is found; blanks and borders are more likely.
     logps = np.asarray(emitting(module)(variables, batch_of(sound(10.0)))["ctc"].values[0])
     params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - np.float32(4.0) * np.isin(np.arange(9), [0, 8])
-    front_end = model.front_end
     return Trained(
         experiment=replace(experiment(), model=model), model=module, tokenizer=TOKENIZER,
-        variables=variables, buckets=BUCKETS,
-        scale=scale_of(front_end, of_features=False), folder=tmp_path_factory.mktemp("run"), updates=0, weights="live",
+        variables=variables, longest_s=47500 / RATE, limits=LIMITS,
+        folder=tmp_path_factory.mktemp("run"), updates=0, weights="live",
         mesh=data_mesh(2),
     )  # fmt: skip
 
@@ -155,7 +152,7 @@ def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained
     assert decoder(other).head == "ctc"
 
 
-def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training(trained, whole_of, tmp_path):
+def test_short_and_long_in_the_order_of_the_inputs_and_in_two_shapes(trained, whole_of, tmp_path):
     lengths = (0.4, 9.1, 2.0, 14.0, 0.9, 0.5)
     paths = [write(tmp_path / f"{n}.flac", sound(seconds, seed=n)) for n, seconds in enumerate(lengths)]
     paths[4].write_bytes(paths[4].read_bytes()[:600])
@@ -165,9 +162,7 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_the_shapes_of_training
     assert [each.utterance.id for each in found] == list("012345")
     assert [bool(each.transcript) for each in found] == [True, True, True, True, False, True]
     assert found[4].reason
-    assert {signal for signal, _ in made.programs.compiled} <= {
-        (bucket.batch_size, bucket.length) for bucket in BUCKETS
-    }
+    assert {signal for signal, _ in made.programs.compiled} == {(2, 32800), (2, 48320)}
     assert sum(seconds_done) == pytest.approx(sum(each.duration_s for each in utterances), rel=0.1)
     for each in found[1], found[3]:
         whole = whole_of(sound(each.utterance.duration_s, int(each.utterance.id)))
@@ -183,8 +178,8 @@ def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatc
     monkeypatch.setattr(transcription, "BATCHES_AT_ONCE", 1)
     path, seconds_done = write(tmp_path / "a.flac", sound(2.0, seed=1)), []
     transcriber = Transcriber(trained, decoder(trained), tell=seconds_done.append)
-    most = transcriber.windows.size // 16000 * BUCKETS[-1].batch_size + 4
-    found = transcriber(utterance(path, n) for n in range(2 * most))
+    most = round(LIMITS.seconds) + 2
+    found = transcriber([utterance(path, n) for n in range(2 * most)])
     assert next(found).transcript
     assert 0 < sum(seconds_done) <= most
     assert sum(1 for _ in found) == 2 * most - 1
@@ -243,7 +238,7 @@ def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(tra
 
     def recognised(chosen, name):
         made, written = decoder(trained, gives_log_probs=True), LogProbs(tmp_path / name, TOKENIZER, frame_s=0.02)
-        data = trained.plan(Utterances.of(chosen), has_windows=True)
+        data = trained.plan(Utterances.of(chosen))
         found = recognise_all(trained, made, data, log_probs=written)
         written.close()
         return made, data, found, log_probs_in(tmp_path / name)
@@ -279,7 +274,7 @@ def log_probs_in(path):
 
 def test_a_set_of_long_recordings_alone(trained, tmp_path):
     """No utterance is left for batches."""
-    data = trained.plan(Utterances.of([utterance(write(tmp_path / "a.flac", sound(14.0)))]), has_windows=True)
+    data = trained.plan(Utterances.of([utterance(write(tmp_path / "a.flac", sound(14.0)))]))
     found = recognise_all(trained, decoder(trained), data)
     assert len(found.transcripts[0].text) > 20
 

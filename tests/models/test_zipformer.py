@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ import pytest
 from encoder_suite import EncoderSuite, Made, assert_refused, fast_jit
 from support import max_abs, relative
 
-from asr_jax.core.batch import Frames
+from asr_jax.cli.command_line import load_config
+from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, num_elements
 from asr_jax.models.base import Encoder
 from asr_jax.models.zipformer import PER_STACK, Zipformer
@@ -154,6 +156,20 @@ def test_published_sizes(size: str, published: int) -> None:
     settings = getattr(Zipformer, size)()
     unused = sum(width * layers for width, layers in zip(settings.dims, settings.num_layers, strict=True))
     assert by_hand(settings) + 500 * (max(settings.dims) + 1) + unused == published
+
+
+@pytest.mark.parametrize(("size", "published"), [("small", 23285615), ("medium", 65549011), ("large", 148439574)])
+def test_published_sizes_with_a_transducer(size: str, published: int) -> None:
+    """Those of icefall's RESULTS.md, which count an unused scale per layer."""
+    experiment = load_config(str(Path(__file__).parents[2] / "configs" / "zipformer_transducer.py"))
+    settings, vocab_size = getattr(Zipformer, size)(), experiment.data.tokenizer.vocab_size
+    head = experiment.model.heads["transducer"].build(vocab_size=vocab_size, blank_id=0, dtype=jnp.float32)
+    frames = Frames(jnp.zeros((1, 3, max(settings.dims))), jnp.array([3]))
+    rows = jnp.zeros((1, 2), jnp.int32)
+    batch = Batch(None, frames.values, frames.lengths, rows, rows[:, 0], jnp.ones(1), rows[:, 0])
+    shapes = jax.eval_shape(lambda: head.init(jax.random.key(0), Encoded(frames), batch, step=None))
+    unused = sum(width * layers for width, layers in zip(settings.dims, settings.num_layers, strict=True))
+    assert by_hand(settings) + num_elements(shapes["params"]) + unused == published
 
 
 def test_variants_by_the_rust_trainers_names() -> None:

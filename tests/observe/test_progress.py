@@ -103,6 +103,19 @@ def test_the_last_epoch_is_a_whole_number():
     assert shown(start, step(90, epoch=6)).splitlines()[1].startswith("epoch 6/6 |")
 
 
+def test_the_first_line_has_the_devices_and_what_changed():
+    changed = [
+        {"setting": "devices", "old": "1 × cpu", "new": "2 × cpu"},
+        {"setting": "training.precision", "old": "f32", "new": "bf16"},
+    ]
+    start = START["data"] | {"on": "2 CPU devices (4 cores)", "changed": changed}
+    first = shown(event("run_start", **start)).splitlines()
+    assert " ".join(first).endswith(
+        "updates 100, epochs 5, on 2 CPU devices (4 cores); changed: devices: 1 × cpu before, 2 × cpu now; "
+        "training.precision: f32 before, bf16 now"
+    )
+
+
 def test_the_end_counts_the_updates_that_were_seen_if_the_event_has_none():
     assert re.search(r"\b90 updates.*0:00:00", shown(START, step(90), event("run_complete")).splitlines()[-1])
 

@@ -247,7 +247,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected a \.nemo file or a Hugging Face Parakeet folder"):
         conformer_of(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "wav2vec2"}))
-    with pytest.raises(UserError, match="expected parakeet_ctc, wav2vec2 or wav2vec2-bert"):
+    with pytest.raises(UserError, match="expected parakeet_ctc, parakeet_tdt, wav2vec2 or wav2vec2-bert"):
         conformer_of(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"encoder_config": {"model_type": "parakeet_encoder"}}))
     with pytest.raises(UserError, match="has no attention_bias, attention_dropout"):

@@ -55,7 +55,7 @@ def test_the_config_for_the_model_is_named() -> None:
 
 def test_another_encoder_is_named(tmp_path: Path) -> None:
     path = nemo_file(tmp_path / "m.nemo", {"_target_": "nemo.collections.asr.modules.RNNTEncoder"})
-    with pytest.raises(UserError, match="the encoder is RNNTEncoder, expected one of ConformerEncoder"):
+    with pytest.raises(UserError, match=r"the encoder is RNNTEncoder, expected one of .*ConformerEncoder"):
         encoder_of(path)
     with pytest.raises(UserError, match=r"expected a \.nemo file or a Hugging Face folder with config\.json"):
         encoder_of(tmp_path / "nothing")

@@ -6,6 +6,7 @@ tests/goldens/test_published_models.py compares what they recognise.
 
 import io
 import json
+import re
 import shutil
 import tarfile
 from dataclasses import replace
@@ -15,21 +16,25 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import save_file
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.presets import nemo, wav2vec2, wav2vec2_normalised
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import unflatten
+from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.formats import exported, save_exported, save_huggingface
+from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.pretrained.formats import exported, load_weights, save_exported, save_huggingface
 from asr_jax.pretrained.huggingface import label_files
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.published import Given, Published, is_published, read_published
 from asr_jax.pretrained.torch_files import load_torch
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.pretrained.wav2vec2_checkpoints import NEVER, in_fairseq_order
+from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.text.characters import CharacterTokenizer
 
 CASES = Path(__file__).parents[1] / "goldens" / "published"
@@ -52,6 +57,7 @@ def source_of(name: str) -> Path:
         ("nemo_squeezeformer", "Squeezeformer", nemo(num_mels=40), "sentencepiece", "lower.v1"),
         ("nemo_quartznet", "QuartzNet", replace(nemo(num_mels=64), window_ms=20.0), "characters", "lower.v1"),
         ("icefall", "Zipformer", KaldiFbank(num_mels=40), "sentencepiece", "lower.v1"),
+        ("nemo_rnnt", "Conformer", nemo(num_mels=40), "sentencepiece", "lower.v1"),
     ],
 )
 def test_a_file_states_its_model(name: str, encoder: str, front_end: Any, kind: str, normaliser: str) -> None:
@@ -81,6 +87,65 @@ def test_other_heads_are_named() -> None:
     )
     assert read_published(source_of("icefall")).remarks == ("1 weights of other heads are not used: joiner",)
     assert not read_published(source_of("fairseq")).remarks
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "nemo_tdt",
+            Transducer(
+                prediction=LSTMPrediction(12, 2, dropout=0.2), joint_dim=20, dropout=0.2, durations=(0, 1, 2, 3, 4),
+                sigma=0.05, omega=0.1,
+            ),
+        ),
+        ("nemo_rnnt", Transducer(prediction=LSTMPrediction(12, 2, dropout=0.0), joint_dim=20, dropout=0.0)),
+        (
+            "hf_parakeet_tdt",
+            Transducer(
+                prediction=LSTMPrediction(16, 2, dropout=0.0), joint_dim=16, dropout=0.0, durations=(0, 1, 2, 3, 4)
+            ),
+        ),
+        (
+            "icefall_transducer",
+            Transducer(
+                prediction=StatelessPrediction(16, 2), joint_dim=20, activation="tanh", dropout=0.0, pruning=Pruning(),
+                decoding=TransducerDecoding(max_symbols=1),
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_settings_and_weights_of_transducers(name: str, expected: Transducer, tmp_path: Path) -> None:
+    """All weights of the file are used, and written again under the same names."""
+    source = source_of(name)
+    found = read_published(source)
+    assert found.model.recognising == "transducer"
+    assert found.model.heads["transducer"] == expected
+    assert not found.remarks
+    theirs, _ = load_weights(source)
+    names = {"hf": "huggingface", "nemo": "nemo", "icefall": "icefall"}[name.partition("_")[0]]
+    again = exported(unflatten(found.weights), found.model, names)
+    unused = [key for key in theirs if key not in again]
+    assert all(re.search(r"num_batches_tracked|featurizer|bypass_scale|pos_enc\.pe", key) for key in unused), unused
+    assert again.keys() <= theirs.keys()
+    for key, array in again.items():
+        np.testing.assert_array_equal(array, theirs[key], err_msg=key)
+    if names == "nemo":
+        save_exported(again, found.model, names, found.tokenizer.symbols, tmp_path / "x.nemo", like=source)
+        written = load_weights(tmp_path / "x.nemo")[0]
+        assert written.keys() == theirs.keys()
+        for key, array in written.items():
+            np.testing.assert_array_equal(array, theirs[key], err_msg=key)
+
+
+def test_the_embedding_of_a_blank_that_is_not_zero_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "tdt"
+    shutil.copytree(source_of("hf_parakeet_tdt"), folder)
+    weights = load_weights(folder)[0]
+    weights["decoder.embedding.weight"][-1, 0] = 0.1
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(UserError, match="the embedding of the blank is not zero"):
+        read_published(folder)
 
 
 def test_an_exported_checkpoint_of_icefall_states_its_sizes() -> None:
@@ -252,18 +317,21 @@ def test_models_that_there_are_none_of_yet(tmp_path: Path) -> None:
     assert is_published(tmp_path / "paraformer")
     with pytest.raises(UserError, match=r"a folder of FunASR, whose models .* this package does not have yet"):
         read_published(tmp_path / "paraformer")
-    with pytest.raises(UserError, match="texts come from RNNTDecoder, and the model has no CTC head"):
+    with pytest.raises(UserError, match=r"joint\.jointnet\.activation is '', expected 'relu' or 'tanh'"):
         read_published(nemo_file(tmp_path / "transducer.nemo", aux_ctc=None))
-    shutil.copytree(CASES / "hf_parakeet", tmp_path / "tdt")
+    several = {"joint": {**load_nemo(source_of("nemo_rnnt")).config["joint"], "num_extra_outputs": 2}}
+    with pytest.raises(UserError, match=r"joint\.num_extra_outputs is 2, expected 0(.|\n)*no multi-blank transducers"):
+        read_published(nemo_file(tmp_path / "several.nemo", aux_ctc=None, **several))
+    shutil.copytree(CASES / "hf_parakeet_tdt", tmp_path / "tdt")
     config = json.loads((tmp_path / "tdt" / "config.json").read_text())
-    (tmp_path / "tdt" / "config.json").write_text(json.dumps({**config, "model_type": "parakeet_tdt"}))
-    with pytest.raises(UserError, match=r"the model is a transducer \(parakeet_tdt\)"):
+    (tmp_path / "tdt" / "config.json").write_text(json.dumps({**config, "durations": [0, 2, 4]}))
+    with pytest.raises(UserError, match=r"durations is \(0, 2, 4\), expected \(0, 1, 2\)"):
         read_published(tmp_path / "tdt")
     shutil.copytree(CASES / "icefall", tmp_path / "icefall")
     weights = load_torch(tmp_path / "icefall" / "model.pt")["model"]
     alone = {name: array for name, array in weights.items() if not name.startswith("ctc_output")}
     save_torch({"model": alone}, tmp_path / "icefall" / "model.pt")
-    with pytest.raises(UserError, match=r"texts come from a transducer(.|\n)*a model of --use-ctc 1"):
+    with pytest.raises(UserError, match=r"texts come from a head that this package does not have"):
         read_published(tmp_path / "icefall" / "model.pt")
     with pytest.raises(UserError, match=r"is not a published model: expected a \.nemo file, a Hugging Face folder"):
         read_published(tmp_path / "nothing")

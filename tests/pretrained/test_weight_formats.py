@@ -13,24 +13,32 @@ import numpy as np
 import pytest
 
 import asr_jax
-from asr_jax.core.batch import Frames
+from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.heads.ctc import CTC
+from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.pretrained.formats import FORMATS, exported, imported
 
 TINY: dict[type, EncoderSettings] = {
     Conformer: Conformer.tiny(), QuartzNet: QuartzNet.tiny(num_mels=80), Squeezeformer: Squeezeformer.tiny(),
     W2VBert: W2VBert.tiny(num_mels=80), Zipformer: Zipformer.tiny(),
     Wav2Vec2: Wav2Vec2.tiny(extractor=(), num_features=80),
+    LSTMEncoder: LSTMEncoder(num_mels=80, dim=6, layers_before=1, layers_after=2),
 }  # fmt: skip
+
+
+OF_LSTM = Transducer(prediction=LSTMPrediction(6, 2), joint_dim=7)
+STATELESS = Transducer(prediction=StatelessPrediction(8), joint_dim=7, activation="tanh", pruning=Pruning(2))
 
 
 @cache
@@ -45,19 +53,32 @@ def shapes_of(settings: EncoderSettings) -> tuple[Any, dict[str, Any]]:
     return jax.eval_shape(init)
 
 
-def drawn(settings: EncoderSettings) -> dict[str, Any]:
-    """Random variables of a model with a CTC head that has another name."""
+def drawn(settings: EncoderSettings, transducer: Transducer | None = None) -> dict[str, Any]:
+    """Random variables of a model with a CTC head that has another name, and with a transducer."""
     values, shapes = shapes_of(settings)
     shapes, width = {name: {"encoder": tree} for name, tree in shapes.items()}, values.shape[-1]
-    shapes["params"]["heads_letters"] = {"output": {"kernel": np.zeros((width, 5)), "bias": np.zeros(5)}}
+    if not isinstance(settings, LSTMEncoder):
+        shapes["params"]["heads_letters"] = {"output": {"kernel": np.zeros((width, 5)), "bias": np.zeros(5)}}
+    if transducer:
+        head, rows = transducer.build(vocab_size=5, blank_id=4, dtype=jnp.float32), jnp.zeros((1, 2), jnp.int32)
+        frames = Frames(jnp.zeros((1, 3, width)), jnp.array([3]))
+        batch = Batch(None, frames.values, frames.lengths, rows, rows[:, 0], jnp.ones(1), rows[:, 0])
+        made = jax.eval_shape(lambda: head.init(jax.random.key(0), Encoded(frames), batch, step=None))
+        for name, tree in made.items():
+            shapes.setdefault(name, {})["heads_labels"] = tree
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
 
 
 @pytest.mark.parametrize("known", FORMATS, ids=lambda known: f"{known.names}-{known.encoder.__name__}")
 def test_all_weights_go_out_and_come_back(known: Any) -> None:
-    settings = TINY[known.encoder]
-    variables, model = drawn(settings), Model(settings, heads={"letters": CTC()})
+    settings, heads, transducer = TINY[known.encoder], dict[str, Any](), None
+    if known.transducer:
+        transducer = STATELESS if known.names == "icefall" else OF_LSTM
+        heads = {"labels": transducer}
+    if known.names != "caiman":
+        heads = {"letters": CTC(), **heads}
+    variables, model = drawn(settings, transducer), Model(settings, heads=heads, primary=next(iter(heads)))
     theirs = exported(variables, model, known.names)
     # fairseq and NVIDIA have the same names of wav2vec 2.0, which one of the two entries claims.
     (claiming,) = [other for other in FORMATS if other.encoder is known.encoder and other.claims(theirs)]
@@ -90,6 +111,7 @@ def test_unknown_systems_and_heads_without_names() -> None:
         (("models/w2v_bert.py", "pretrained/w2v_bert*.py"), "W2V-BERT"),
         (("models/squeezeformer.py", "pretrained/squeezeformer_*.py"), "Squeezeformer"),
         (("models/conformer.py", "pretrained/conformer.py"), "Conformer"),
+        (("models/lstm.py", "pretrained/caiman.py"), "CAIMAN"),
     ],
 )
 def test_a_models_files_take_the_model_with_them(tmp_path, files, lost):

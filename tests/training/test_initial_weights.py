@@ -12,15 +12,17 @@ from safetensors.numpy import load_file, save_file
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment, Init
-from asr_jax.core.batch import Batch, Frames
+from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
+from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.waveform_convs import ConvLayer
 from asr_jax.pretrained.formats import exported, save_exported, save_huggingface, save_weights
@@ -87,6 +89,53 @@ def test_a_peers_file_with_its_tokenizer(tmp_path):
     assert account.missing == account.unused == [*account.mismatched] == []
     assert account.kept_rows[KERNEL] == "4 of 5 labels are in both vocabularies and keep their rows"
     assert not account.remark
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_a_transducer_keeps_the_rows_of_shared_labels(tmp_path, stateless):
+    """Those of the prediction network's embedding, of the joint network's output, and of the simple loss."""
+    prediction = StatelessPrediction(8) if stateless else LSTMPrediction(6, 1)
+    head = Transducer(
+        prediction=prediction, joint_dim=8, durations=() if stateless else (0, 1, 2),
+        pruning=Pruning() if stateless else None,
+    )  # fmt: skip
+
+    def variables(seed, symbols):
+        made = head.build(vocab_size=len(symbols), blank_id=symbols.index(None), dtype=jnp.float32)
+        rows, frames = jnp.zeros((1, 2), jnp.int32), Frames(jnp.zeros((1, 3, 8)), jnp.array([3]))
+        batch = Batch(None, frames.values, frames.lengths, rows, rows[:, 0], jnp.ones(1), rows[:, 0])
+        shapes = jax.eval_shape(lambda: made.init(jax.random.key(0), Encoded(frames), batch, step=None))["params"]
+        rng = np.random.default_rng(seed)
+        drawn = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+        return {"params": {"heads_labels": drawn}, "batch_stats": {}}
+
+    ours, theirs = OURS.symbols, THEIRS.symbols
+    random, given = variables(0, ours), variables(1, theirs)
+    save_weights(given, theirs, tmp_path / "w.safetensors")
+    experiment = Experiment(
+        name="x", model=Model(encoder=SETTINGS, heads={"labels": head}), data=Data(train=("none",)),
+        init=Init(str(tmp_path / "w.safetensors")),
+    )  # fmt: skip
+    found = read_initial_weights(experiment, OURS, jax.eval_shape(lambda: random))
+    flat, first, other = (flatten(tree) for tree in (found.fill(random), random, given))
+    assert not found.account.mismatched
+    output = "params/heads_labels/output/kernel"
+    kept = [output, output.replace("kernel", "bias"), "params/heads_labels/prediction/embedding/embedding"]
+    kept += [
+        f"params/heads_labels/simple_{name}/{leaf}" for name in ("frames", "labels") for leaf in ("kernel", "bias")
+    ]
+    assert found.account.kept_rows.keys() == {name for name in kept if name in flat}
+    without = [[symbol for symbol in symbols if symbol or stateless] for symbols in (ours, theirs)]
+    for name in found.account.kept_rows:
+        axis, (here, there) = (0, without) if "embedding" in name else (-1, (ours, theirs))
+        values, of_random, of_given = (np.moveaxis(tree[name], axis, 0) for tree in (flat, first, other))
+        for number, symbol in enumerate(here):
+            expected = of_given[there.index(symbol)] if symbol in there else of_random[number]
+            np.testing.assert_array_equal(values[number], expected)
+    if not stateless:  # the durations are behind the labels
+        np.testing.assert_array_equal(flat[output][:, len(ours) :], other[output][:, len(theirs) :])
+    whole = "params/heads_labels/of_frames/kernel"
+    np.testing.assert_array_equal(flat[whole], other[whole])
 
 
 def test_letters_in_the_other_case_alone_are_the_same(tmp_path):

@@ -32,7 +32,8 @@ def manifests(tmp_path_factory):
 
 def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT, **environment):
     sets = ["--data.train", manifests / train, "--data.validation", *(manifests / f"{name}.jsonl" for name in SETS)]
-    sets += ["--training.best-of", "mean"]
+    # One utterance of each validation set is computed in windows, by one process each.
+    sets += ["--training.best-of", "mean", "--training.validate-max-duration-s", "0.8"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
     command = ["tests.training.recorded", log, "never", "--config", ROOT / "tests/resume_config.py"]
     command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10]
@@ -68,6 +69,10 @@ def errors(folder):
     return [(of, data["samples"], data["rejected"]) for of, data in zip(rates, found, strict=True)]
 
 
+def messages(folder):
+    return [event["data"]["message"] for event in read_events(folder / "events.jsonl", "data")]
+
+
 def validation_losses(folder):
     found = [event["data"] for event in read_events(folder / "events.jsonl", "validation")]
     assert [list(data["sets"]) for data in found] == [list(SETS)] * len(found)
@@ -81,6 +86,7 @@ def assert_alike(folder, alone):
     assert errors(folder) == errors(alone)
     assert (folder / "rejected.jsonl").read_text() == (alone / "rejected.jsonl").read_text()
     assert len((alone / "rejected.jsonl").read_text().splitlines()) == 1
+    assert "2 of 8 utterances are longer than 0.8 s and are computed in windows, without a loss" in messages(folder)
     assert not list(read_events(folder / "events.jsonl", "recompiled"))
     expected, found = contents(alone, UPDATES), contents(folder, UPDATES)
     for path, leaf in found.items():
@@ -116,7 +122,7 @@ def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
     shutil.copytree(alone, folder)
     (folder / "plan.json").unlink()
     (folder / "plan.json").mkdir()
-    jobs = two(manifests, folder)
+    jobs = two(manifests, folder, "--resume.allow", "devices")
     try:
         main, other = ("".join(job.communicate(timeout=120)) for job in jobs)
     finally:
@@ -195,6 +201,20 @@ def test_two_processes_agree_with_one(manifests, alone, tmp_path):
         parts = first[position], second[position]
         assert [*parts[0][0], *parts[1][0]] == rows
         assert [*parts[0][1], *parts[1][1]] == lengths
+
+
+@pytest.mark.slow
+def test_a_run_of_one_process_goes_on_in_two_from_a_checkpoint(manifests, alone, tmp_path):
+    shutil.copytree(alone, tmp_path / "whole")
+    checkpoint = tmp_path / "whole" / "checkpoints" / "10"
+    outputs = finish(*two(manifests, checkpoint, "--resume.allow", "devices"))
+    assert "devices: 1 × cpu before, 2 × cpu in 2 processes now" in " ".join(outputs[0].split())
+    np.testing.assert_allclose(losses(tmp_path / "whole-2"), losses(alone)[5:], rtol=1e-5)
+    whole = batches(alone.with_name("alone-0"))
+    first, second = (batches(checkpoint.with_name(f"10-{number}")) for number in range(2))
+    assert {position: first[position][0] + second[position][0] for position in first} == {
+        position: rows for position, (rows, _) in whole.items() if position >= 20
+    }
 
 
 @pytest.mark.slow

@@ -45,7 +45,6 @@ def planned(labels: dict[str, list[int]]) -> PlannedData:
         frames_needed=np.add,
         front_end=KaldiFbank(),
         seed=0,
-        num_devices=1,
     )
 
 
@@ -114,8 +113,9 @@ def test_fields_that_are_left_out_change_no_program():
         "training": Training(
             num_updates=11, num_epochs=2.0, validate_every=3, validate_epochs=True, validate_live=False,
             validate_loss=True, sample_every=4, save_minutes=1.0, save_epochs=3, keep_last=5, keep_best=6,
-            best_of="mean", milestones=(7,), log_every=8, num_samples=9, max_rejected=10, max_failed=11, patience=12,
-            max_hours=13.0, epochs_this_job=14.0, profile="1:2", alarm_wer=0.5, alarm_updates=15,
+            validate_max_duration_s=5.0, best_of="mean", milestones=(7,), log_every=8, num_samples=9, max_rejected=10,
+            max_failed=11, patience=12, max_hours=13.0, epochs_this_job=14.0, profile="1:2", alarm_wer=0.5,
+            alarm_updates=15,
         ),
     }  # fmt: skip
     small = replace(EXPERIMENT, model=Model(encoder=QuartzNet.tiny(num_mels=80), augment=()))

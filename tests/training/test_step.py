@@ -21,28 +21,26 @@ from asr_jax.optim.lora import LoRA
 from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import fresh_state, initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, apply_update, nothing_accumulated
+from asr_jax.training.step import Recipe, accumulate, apply_update
 from tests.training.toy import as_features, joined, toy_batch, toy_model
 
 SCALES = {"ctc": 1.0}
 LENGTH = RunLength(100, 10)
-SUMS = ("ctc/loss", "ctc/infeasible")
 
 
 class Parts:
     """Compiled functions of a recipe, and its initial state."""
 
-    def __init__(self, model, names=SUMS):
+    def __init__(self, model):
         self.recipe = recipe = Recipe(model, SCALES, AdamW().build(LENGTH))
         self.state, self.average = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
         self.weights = jax.jit(functools.partial(batch_denominators, model))
-        self.zeros = jax.jit(lambda state: nothing_accumulated(recipe, state, names))(self.state)
         self.accumulate = jax.jit(functools.partial(accumulate, recipe))
 
     def gradients(self, *batches):
         """Returns the accumulated sums of the batches of one update."""
         weights = {"ctc/loss": np.sum([self.weights(batch)["ctc/loss"] for batch in batches])}
-        accumulated = self.zeros
+        accumulated = None
         for position, batch in enumerate(batches):
             accumulated = self.accumulate(self.state, accumulated, batch, weights, np.int32(position))
         return accumulated
@@ -96,9 +94,8 @@ def test_devices_agree_with_one(parts, num_devices):
     batch = joined(toy_batch(seed=7), toy_batch(seed=8))
     expected = parts.gradients(batch)
     mesh = data_mesh(num_devices)
-    alike = jax.device_put((parts.state, parts.zeros, parts.weights(batch), np.int32(0)), replicated(mesh))
-    state, zeros, weights, position = alike
-    found = parts.accumulate(state, zeros, global_batch(batch, mesh), weights, position)
+    state, weights, position = jax.device_put((parts.state, parts.weights(batch), np.int32(0)), replicated(mesh))
+    found = parts.accumulate(state, None, global_batch(batch, mesh), weights, position)
     assert_close(found.grads, expected.grads, rtol=1e-5)
 
 
@@ -115,14 +112,13 @@ def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
     nothing = parts.gradients(toy_batch(seed=8).replace(weights=np.zeros(4, np.float32)))
     update = jax.jit(functools.partial(apply_update, parts.recipe))
     for accumulated, finite in ((nothing, True), (bad, False)):
-        after, after_average, zeros, report = update(state, average, accumulated)
+        after, after_average, report = update(state, average, accumulated)
         assert not report.applied
         assert report.finite == finite
         for before, now in ((state, after), (average, after_average)):
             jax.tree.map(np.testing.assert_array_equal, without_key(now), without_key(before))
-        assert not any(np.any(leaf) for leaf in jax.tree.leaves(zeros.grads))
     infinite_metric = good.replace(sums=good.sums | {"ctc/infeasible": Sum(np.float32(np.inf), np.float32(1.0))})
-    after, _, _, report = update(state, average, infinite_metric)
+    after, _, report = update(state, average, infinite_metric)
     assert report.applied
     assert int(after.updates) == int(state.updates) + 1
 
@@ -135,7 +131,7 @@ def test_dropout_depends_on_the_update_and_the_utterance_alone():
     weights = parts.weights(batch)
 
     def gradient(state, *batches):
-        found = parts.zeros
+        found = None
         for position, each in enumerate(batches):
             found = parts.accumulate(state, found, each, weights, np.int32(position))
         return found.grads
@@ -162,15 +158,14 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
     recipe = Recipe(model, SCALES, AdamW(decay_factors=EVERYTHING).build(LENGTH))
     begin = jax.jit(lambda params: fresh_state(recipe, params, {}, seed=0))
     state = begin(params)
-    zeros = jax.jit(lambda state: nothing_accumulated(recipe, state, ("ctc/loss",)))(state)
     add = jax.jit(functools.partial(accumulate, recipe))
-    found = add(state, zeros, batch, {"ctc/loss": np.float32(4.0)}, np.int32(0))
+    found = add(state, None, batch, {"ctc/loss": np.float32(4.0)}, np.int32(0))
     np.testing.assert_allclose(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)
     nothing = batch.replace(weights=np.zeros(4, np.float32))
-    found = add(state, zeros, nothing, {"ctc/loss": np.float32(0.0)}, np.int32(0))
+    found = add(state, None, nothing, {"ctc/loss": np.float32(0.0)}, np.int32(0))
     assert found.grads["value"] == 0  # the penalty alone is not an update
     update = jax.jit(functools.partial(apply_update, recipe))
-    assert not update(state, recipe.evaluated(state), found)[3].applied
+    assert not update(state, recipe.evaluated(state), found)[2].applied
 
 
 def after_a_batch(model, optim, batch, *, lora=None, updates=(0,)):
@@ -185,8 +180,8 @@ def after_a_batch(model, optim, batch, *, lora=None, updates=(0,)):
         made = recipe.model.init(jax.random.key(0), batch, step=None)
         before = jax.tree.map(lambda stat: stat + 0.5, made["batch_stats"])
         state = fresh_state(recipe, made["params"], before, seed=0).replace(updates=updates)
-        denominators, zeros = batch_denominators(recipe.model, batch), nothing_accumulated(recipe, state, SUMS)
-        after = accumulate(recipe, state, zeros, batch, denominators, jnp.int32(0))
+        denominators = batch_denominators(recipe.model, batch)
+        after = accumulate(recipe, state, None, batch, denominators, jnp.int32(0))
         evaluated = recipe.model.apply({"params": made["params"], "batch_stats": before}, batch, step=None)
         return before, after.batch_stats, after.sums["ctc/loss"], evaluated["ctc/loss"]
 
@@ -264,10 +259,9 @@ def test_in_float64_accumulation_is_the_big_batch_to_nine_digits():
         of_parts = [jax.device_get(apply({"params": params}, batch)) for batch in parts]
         total = {name: sum(sums[name].weight for sums in of_parts) for name in names}
         add = jax.jit(functools.partial(accumulate, recipe))
-        zeros = jax.jit(lambda state: nothing_accumulated(recipe, state, names))(state)
 
         def gradient(*batches):
-            found = zeros
+            found = None
             for position, batch in enumerate(batches):
                 found = add(state, found, batch, total, np.int32(position))
             return found.grads

@@ -44,6 +44,28 @@ def test_epochs_without_an_update_are_refused():
         Groups(3, 4, "dropped")
 
 
+@pytest.mark.parametrize(
+    ("epoch_end", "expected"),
+    [
+        ("carried", [[7, 8], [9, 10], [11, 12], [13, 14]]),
+        ("flushed", [[7, 8], [9], [10, 11], [12, 13]]),
+        ("dropped", [[7, 8], [10, 11], [12, 13], [15, 16]]),
+    ],
+)
+def test_another_number_of_batches_follows_the_last_position(epoch_end, expected):
+    """Epochs have five batches. Until the third update, updates had another number of batches."""
+    groups = Groups(5, 2, epoch_end, first=3, start=7)
+    assert [list(groups.positions(update)) for update in range(3, 7)] == expected
+    assert [groups.epoch(update) for update in (3, 4)] == [2, 2]
+    ends = [update for update in range(4, 7) if groups.ends_epoch(update)]
+    assert ends == ([4, 6] if epoch_end == "dropped" else [5])
+
+
+def test_a_run_in_epochs_counts_those_before_another_number_of_batches():
+    assert Groups(5, 2, "carried").updates_until(4) == 10
+    assert Groups(5, 2, "carried", first=3, start=5).updates_until(4) == 3 + 7.5
+
+
 def due(first=0, num_updates=100, owes=False, **settings):
     training = Training(**{"num_updates": 100, "validate_every": 10, "log_every": 5} | settings)
     return Timetable(

@@ -51,11 +51,10 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         check_writable(options.json)
 
-    import jax
-
+    from asr_jax.core.devices import devices
     from asr_jax.observe.tables import print_table
 
-    device = jax.devices()[0].device_kind
+    device = devices()[0].device_kind
     audio_s = options.seconds * options.rows
     times = ours(options.rows, options.seconds, options.repeats)
     if options.peers:

@@ -3,8 +3,12 @@
 Measures the latency of a batch by number and length of its rows: mean and percentiles over some steps after warm-ups.
 A step goes from audio in host memory to texts. The parts features, network and decoding (with the settings of the run
 or config) are also measured separately, each as a program that the host waits for. The rows are full and contain noise.
-A config has random weights, which may find more text in noise than there is in speech. With `--data`, also measures the
-throughput of a whole set, from files to texts. Published figures of NVIDIA and others are printed with their hardware.
+A config has random weights, which may find more text in noise than there is in speech. Published figures of NVIDIA and
+others are printed with their hardware.
+
+With `--data`, measures sets from files to texts instead, with each of the batch sizes and with the batches of
+evaluation: the throughput, and mean and percentiles of a batch for data (reading and transfer to the device), network
+(with features and the search) and both. `--seconds` adds the grid of noise.
 
 Source: scripts/inference_benchmark.sh of QuartzNet and wav2vec 2.0 in NVIDIA/DeepLearningExamples, for the grid, the
 warm-ups and the percentiles. Differs from it: those scripts time the network with the best symbols separately from
@@ -23,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_experiment
-from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, load, parted, use_device
+from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, load, parted
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.options import MAY_BE_EMPTY, asks_for_help, parse_known, print_help
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 
 PROG = "python -m asr_jax.benchmark inference"
 STEPS, STEPS_ON_CPU = 500, 20
+REPEATS, REPEATS_ON_CPU = (2, 10), (1, 2)
+"""Numbers of unmeasured and measured times that a set is recognised. NVIDIA's are 2 and 10."""
+SECONDS = (2.0, 7.0, 16.7)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +49,8 @@ class InferenceOptions(RecognitionOptions):
 
     batch_sizes: Annotated[tuple[int, ...], MAY_BE_EMPTY] = (1, 2, 4, 8, 16)
     """Numbers of rows of a batch."""
-    seconds: tuple[float, ...] = (2.0, 7.0, 16.7)
-    """Lengths of a row in seconds."""
+    seconds: tuple[float, ...] = ()
+    """Lengths of a row of noise in seconds. Default: 2 7 16.7; with --data, none."""
     steps: int | None = None
     """Number of measured steps for each batch. Default: 500, on a CPU 20."""
     warm_ups: int = 10
@@ -51,9 +58,13 @@ class InferenceOptions(RecognitionOptions):
     vocabulary: int | None = None
     """Number of labels, with the blank, for a config. Default: that of the config."""
     data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
-    """Manifests of sets to recognise as a whole."""
+    """Manifests of sets to recognise."""
     batch_seconds: float | None = None
-    """Size of a batch of a set in seconds of audio with padding. Default: as in training."""
+    """Size of the batches of evaluation in seconds of audio with padding. Default: as in evaluation."""
+    repeats: int | None = None
+    """Number of measured times that a set is recognised. Default: 10, on a CPU 2."""
+    warm_up_repeats: int | None = None
+    """Number of times that a set is recognised before. Default: 2, on a CPU 1."""
     workers: int = 0
     """Number of processes that read a set; 0: threads only."""
     threads: int = 2
@@ -74,7 +85,6 @@ def main(arguments: Sequence[str]) -> None:
         return
     others, flags = parted(given)
     options, rest = parse_known(InferenceOptions, others, prog=PROG)
-    use_device(options.device)
     _check(options, run, rest)
     experiment = None if run else parse_experiment([*rest, *flags], prog=PROG)
     if options.json:
@@ -97,9 +107,10 @@ def main(arguments: Sequence[str]) -> None:
         f"{figures['decoding']}, on {described(figures['machine'] | {'num_devices': 1})}"
     )
     recognition = Recognition(system, system.search())
-    if options.batch_sizes:
+    seconds = options.seconds or (() if options.data else SECONDS)
+    if options.batch_sizes and seconds:
         figures["batches"] = batches(
-            recognition, options, steps=figures["steps"], rate_hz=system.model.front_end.rate_hz
+            recognition, options, seconds, steps=figures["steps"], rate_hz=system.model.front_end.rate_hz
         )
         show_batches(figures, about, published=options.published)
     if options.data:
@@ -115,8 +126,8 @@ def main(arguments: Sequence[str]) -> None:
 def _check(options: InferenceOptions, run: str, rest: Sequence[str]) -> None:
     from asr_jax.cli.benchmark.systems import check_counts
 
-    check_counts(options, ("batch_sizes", "steps", "threads"))
-    check_counts(options, ("warm_ups", "workers"), least=0)
+    check_counts(options, ("batch_sizes", "steps", "threads", "repeats"))
+    check_counts(options, ("warm_ups", "workers", "warm_up_repeats"), least=0)
     check_counts(options, ("seconds", "batch_seconds"), least=0.1)
     if not run and not any(each.partition("=")[0] == "--config" for each in rest):
         raise UserError("expected a trained RUN, or --config FILE, as the first argument")
@@ -130,12 +141,15 @@ def _check(options: InferenceOptions, run: str, rest: Sequence[str]) -> None:
         raise UserError("--batch-sizes is empty and --data is missing: nothing to measure; expected one of them")
 
 
-def batches(recognition: Recognition, options: InferenceOptions, *, steps: int, rate_hz: int) -> list[dict[str, Any]]:
+def batches(
+    recognition: Recognition, options: InferenceOptions, lengths_s: Sequence[float], *, steps: int, rate_hz: int
+) -> list[dict[str, Any]]:
     """Measures each batch of the grid.
 
     Args:
         recognition: The recogniser.
-        options: Options of the command, with the grid.
+        options: Options of the command, with the numbers of rows.
+        lengths_s: Lengths of a row in seconds.
         steps: Number of measured steps.
         rate_hz: Sampling rate of the audio in Hz.
 
@@ -147,7 +161,7 @@ def batches(recognition: Recognition, options: InferenceOptions, *, steps: int, 
     from asr_jax.cli.benchmark.systems import peak_bytes
 
     found = []
-    for seconds in options.seconds:
+    for seconds in lengths_s:
         for rows in options.batch_sizes:
             batch = noise(rows=rows, seconds=seconds, rate_hz=rate_hz)
             times = recognition.times(batch, warm_ups=options.warm_ups, steps=steps)
@@ -157,8 +171,8 @@ def batches(recognition: Recognition, options: InferenceOptions, *, steps: int, 
     return found
 
 
-def sets(recognition: Recognition, system: System, options: InferenceOptions) -> dict[str, Any]:
-    """Measures recognition of each set of --data.
+def sets(recognition: Recognition, system: System, options: InferenceOptions) -> dict[str, list[dict[str, Any]]]:
+    """Measures recognition of each set of --data with each size of batches.
 
     Args:
         recognition: The recogniser.
@@ -166,17 +180,30 @@ def sets(recognition: Recognition, system: System, options: InferenceOptions) ->
         options: Options of the command.
 
     Returns:
-        Figures of each set, keyed by its manifest.
+        Figures of each set, keyed by its manifest; `batch` is the number of rows, None for the batches of evaluation.
     """
     from asr_jax.cli.benchmark.recognising import recognise_set
+    from asr_jax.cli.benchmark.systems import machine
     from asr_jax.data.manifests.readers.base import ReadOptions
     from asr_jax.data.manifests.reading import read_utterances
+    from asr_jax.inference.batches import BatchOptions
 
-    how, found = ReadOptions(allow_pipes=options.allow_pipes), {}
+    unmeasured, measured = REPEATS_ON_CPU if machine()["device"] == "cpu" else REPEATS
+    warm_ups = unmeasured if options.warm_up_repeats is None else options.warm_up_repeats
+    how, found = ReadOptions(allow_pipes=options.allow_pipes), dict[str, list[dict[str, Any]]]()
     for manifest in options.data:
         utterances = read_utterances([manifest], role="validation", options=how)
-        data = system.plan(utterances, batch_seconds=options.batch_seconds)
-        found[manifest] = recognise_set(recognition, data, workers=options.workers, threads=options.threads)
+        longest_s = 2 * max((each.duration_s for each in utterances if each.duration_s > 0), default=1.0)
+        sizes: list[tuple[int | None, BatchOptions]] = [
+            (rows, BatchOptions(batch_size=rows, batch_seconds=rows * longest_s)) for rows in options.batch_sizes
+        ]
+        sizes.append((None, BatchOptions(batch_seconds=options.batch_seconds)))
+        for rows, sized in sizes:
+            figures = recognise_set(
+                recognition, system.plan(utterances, sized), warm_ups=warm_ups, repeats=options.repeats or measured,
+                workers=options.workers, threads=options.threads,
+            )  # fmt: skip
+            found.setdefault(manifest, []).append({"batch": rows, **figures})
     return found
 
 
@@ -193,7 +220,7 @@ def show_batches(figures: dict[str, Any], about: str, *, published: bool) -> Non
 
     rows = []
     for each in figures["batches"]:
-        whole = {"mean ms" if name == "mean" else name.replace("%", " %"): ms for name, ms in each["ms"]["all"].items()}
+        whole = _with_units(each["ms"]["all"])
         parts = {name: part["mean"] for name, part in each["ms"].items() if name != "all"}
         memory = {"peak_bytes": each["peak_bytes"]} if each["peak_bytes"] else {}
         at = {"batch": each["batch"], "seconds": each["seconds"]}
@@ -205,29 +232,49 @@ def show_batches(figures: dict[str, Any], about: str, *, published: bool) -> Non
         print_latencies(figures["batches"])
 
 
+def _with_units(ms: dict[str, float]) -> dict[str, float]:
+    """Mean and percentiles of milliseconds with names for a table."""
+    return {"mean ms" if name == "mean" else name.replace("%", " %"): value for name, value in ms.items()}
+
+
 def show_sets(figures: dict[str, Any], about: str, *, published: bool) -> None:
-    """Prints the throughput of whole sets.
+    """Prints the throughput of sets and the latencies of their batches.
 
     Args:
         figures: Figures of the benchmark.
         about: Description of the system and the machine, for the title.
         published: Whether published figures are printed too.
     """
-    from asr_jax.cli.benchmark.published import set_rates
+    from asr_jax.cli.benchmark.published import print_set_latencies, set_rates
     from asr_jax.cli.benchmark.systems import described
     from asr_jax.observe.tables import print_table
 
+    measured = [
+        ({"set": Path(name).name, "batch": each["batch"] or "evaluation"}, each)
+        for name, of_set in figures["sets"].items()
+        for each in of_set
+    ]
     rows = [
-        {
-            "set": Path(name).name, "utterances": each["utterances"], "audio_s": each["audio_s"],
-            "padding_share": each["padding_share"], "seconds": each["seconds"], "× real time": each["rtfx"],
+        named | {
+            "utterances": each["utterances"], "audio_s": each["audio_s"], "padding_share": each["padding_share"],
+            "seconds": each["seconds"] / each["repeats"], "× real time": each["rtfx"],
             "waiting_for_files_share": each["waiting_share"], "reading alone, × real time": each["reading_alone_rtfx"],
         }
-        for name, each in figures["sets"].items()
+        for named, each in measured
     ]  # fmt: skip
     print_table(rows, title=f"{about}: from files to texts")
+    latencies = [
+        named | {"part": part} | _with_units(of_part)
+        for named, each in measured
+        for part, of_part in each["ms"].items()
+    ]
+    counts = sorted({(each["warm_ups"], each["repeats"]) for _, each in measured})
+    repeats = ", ".join(f"{repeats} repeats after {warm_ups} warm-ups" for warm_ups, repeats in counts)
+    print_table(latencies, title=f"ms per batch, {repeats}")
     if published:
         on = described(figures["machine"] | {"num_devices": 1})
-        ours = [(figures["system"], on, each["rtfx"], f"{figures['decoding']}, {figures['weights']}, {Path(name).name}")
-                for name, each in figures["sets"].items()]  # fmt: skip
+        print_set_latencies([(figures["system"], on, each) for _, each in measured if each["batch"]])
+        how = f"{figures['decoding']}, {figures['weights']}"
+        ours = [(figures["system"], on, each["rtfx"], f"{how}, {named['set']}, batch {named['batch']}")
+                for named, each in measured]  # fmt: skip
         print_table(set_rates(ours), title="throughput of sets, with published figures")

@@ -81,15 +81,14 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         check_writable(options.json)
 
-    import jax
-
     from asr_jax.cli.benchmark.stepping import Stepping, machine_rates
+    from asr_jax.core.devices import devices
 
     stepping = Stepping(
         experiment, rows=options.rows, seconds=options.seconds, labels=options.labels, vocabulary=options.vocabulary
     )
     figures: dict[str, Any] = {
-        "config": experiment.name, "device": jax.devices()[0].device_kind, "threads": os.cpu_count(),
+        "config": experiment.name, "device": devices()[0].device_kind, "threads": os.cpu_count(),
         "precision": experiment.training.precision, "rows": options.rows, "seconds": options.seconds,
         "labels": options.labels, "views": experiment.model.views, "load": os.getloadavg(),
     }  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 
 from asr_jax.cli.benchmark.systems import System
 from asr_jax.core.batch import Batch, Encoded
+from asr_jax.core.devices import local_devices
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.inference.decoder import HeadSearch, without_labels
@@ -38,8 +39,15 @@ class Recognition:
         self._all = jax.jit(lambda variables, batch: search(variables, batch)[0])
 
     def texts(self, batch: Batch) -> list[str]:
-        """Recognises a batch in host memory; returns the texts of the rows with a weight above 0."""
+        """Recognises a batch; returns the texts of the rows with a weight above 0."""
         return self._finished(self._all(self._variables, batch), batch)
+
+    def timed_texts(self, batch: Batch) -> tuple[list[str], float]:
+        """Returns the texts of a batch on the device, and the seconds until the device had found their labels."""
+        begun = time.perf_counter()
+        found = jax.block_until_ready(self._all(self._variables, batch))
+        network_s = time.perf_counter() - begun
+        return self._finished(found, batch), network_s
 
     def _finished(self, found: Any, batch: Batch) -> list[str]:
         lists = self._search.sequences(found, np.flatnonzero(np.asarray(batch.weights) > 0).tolist())
@@ -105,55 +113,69 @@ def summary(times: list[float]) -> dict[str, float]:
     return {"mean": float(ms.mean())} | {f"{p}%": float(np.percentile(ms, p)) for p in (50, 90, 95, 99)}
 
 
-def recognise_set(recognition: Recognition, data: PlannedData, *, workers: int, threads: int) -> dict[str, Any]:
-    """Measures recognition of a set from files to texts, and reading alone, after one batch of each shape.
+def recognise_set(
+    recognition: Recognition, data: PlannedData, *, warm_ups: int, repeats: int, workers: int, threads: int
+) -> dict[str, Any]:
+    """Measures recognition of a set from files to texts, several times, and then reading alone, once.
+
+    Each batch is measured from the end of the previous one: `data` until it is on the device, `network` until the
+    device has found the labels, and `both` together. Texts follow and are part of `seconds` only. Batches are read in
+    advance, so `data` is short unless reading is slower than recognition.
 
     Args:
         recognition: The recogniser.
         data: The planned set.
+        warm_ups: Number of times that the set is recognised before the measured ones.
+        repeats: Number of measured times.
         workers: Number of processes that read; 0: threads only.
         threads: Number of threads of each process.
 
     Returns:
-        Figures of the set. `waiting_s` is the part of `seconds` that was spent waiting for batches to be read.
+        Figures of the set. `ms` has the mean and percentiles of the parts, `seconds` is that of all repeats, and
+        `waiting_s` the part of it that is `data`.
     """
     source, plan, scale = BatchSource(data.index, data.plan), data.plan, data.index.scale
-    for position in {plan[p].bucket: p for p in range(plan.batches_per_epoch)}.values():
-        recognition.warm(without_labels(source[position].batch))
-    waiting, begun = [0.0], time.perf_counter()
+    num = plan.batches_per_epoch
+    for position in {plan[p].bucket: p for p in range(num)}.values():
+        recognition.warm(_on_device(source[position].batch))
+    times: Times = {name: [] for name in ("data", "network", "both")}
     utterances, audio_s, padded_s, characters = 0, 0.0, 0.0, 0
-    with open_batches(source, stop=plan.batches_per_epoch, workers=workers, threads=threads) as batches:
-        for loaded in _waited_for(batches, waiting):
-            batch = loaded.batch
-            texts = recognition.texts(without_labels(batch))
+    with open_batches(source, stop=(warm_ups + repeats) * num, workers=workers, threads=threads) as batches:
+        for _ in range(warm_ups * num):
+            recognition.texts(_on_device(next(batches).batch))
+        begun = time.perf_counter()
+        for _ in range(repeats * num):
+            waited = time.perf_counter()
+            batch = next(batches).batch
+            on_device = _on_device(batch)
+            data_s = time.perf_counter() - waited
+            texts, network_s = recognition.timed_texts(on_device)
+            for name, seconds in (("data", data_s), ("network", network_s), ("both", data_s + network_s)):
+                times[name].append(seconds)
             read = np.asarray(batch.weights) > 0
             utterances += int(read.sum())
             audio_s += float(batch.lengths[read].sum()) / scale.per_s
             padded_s += batch.signal.shape[0] * batch.signal.shape[1] / scale.per_s
             characters += sum(map(len, texts))
-    seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
     begun = time.perf_counter()
-    with open_batches(source, stop=plan.batches_per_epoch, workers=workers, threads=threads) as batches:
+    with open_batches(source, stop=num, workers=workers, threads=threads) as batches:
         for _ in batches:
             pass
-    reading_s = time.perf_counter() - begun
+    reading_s, waiting_s = time.perf_counter() - begun, sum(times["data"])
     return {
-        "utterances": utterances, "audio_s": audio_s, "padding_share": 1 - audio_s / padded_s, "seconds": seconds,
-        "rtfx": audio_s / seconds, "waiting_s": waiting[0], "waiting_share": waiting[0] / seconds,
-        "reading_alone_s": reading_s, "reading_alone_rtfx": audio_s / reading_s, "characters": characters,
-        "batches": plan.batches_per_epoch, "workers": workers, "threads": threads,
+        "utterances": utterances // repeats, "audio_s": audio_s / repeats, "padding_share": 1 - audio_s / padded_s,
+        "seconds": seconds, "rtfx": audio_s / seconds, "waiting_s": waiting_s, "waiting_share": waiting_s / seconds,
+        "reading_alone_s": reading_s, "reading_alone_rtfx": audio_s / repeats / reading_s,
+        "characters": characters // repeats, "batches": num, "warm_ups": warm_ups, "repeats": repeats,
+        "ms": {name: summary(each) for name, each in times.items()}, "workers": workers, "threads": threads,
     }  # fmt: skip
 
 
-def _waited_for(batches: Iterator[Any], waiting: list[float]) -> Iterator[Any]:
-    """Yields the batches and adds the time spent waiting for them to `waiting[0]`."""
-    while True:
-        begun = time.perf_counter()
-        loaded = next(batches, None)
-        waiting[0] += time.perf_counter() - begun
-        if loaded is None:
-            return
-        yield loaded
+def _on_device(batch: Batch) -> Batch:
+    """Copies a batch without its labels to the device, and waits for the copy."""
+    copied: Batch = jax.block_until_ready(jax.device_put(without_labels(batch), local_devices()[0]))
+    return copied
 
 
 @contextmanager

@@ -19,16 +19,16 @@ import numpy as np
 from asr_jax.audio.features import FrontEnd
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
+from asr_jax.core.devices import devices
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import set_products
 from asr_jax.core.programs import products
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
-from asr_jax.models.terms import batch_denominators
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.setup import make_recipe
-from asr_jax.training.step import accumulate, apply_update, nothing_accumulated
+from asr_jax.training.step import apply_update, gradient_of
 
 SETTLED = 30_000
 """Number of updates after which the schedules of dropout and layer skipping have ended."""
@@ -48,21 +48,18 @@ class Stepping:
         self._state = state.replace(updates=jnp.int32(SETTLED))
         self._batch = _batch(settings.front_end, rows, seconds, labels, vocabulary)
         self.num_frames = int(self._batch.signal.shape[1])
-        streams = random_streams(state.key, state.updates)
-        sums = jax.eval_shape(lambda: model.apply(recipe.of_model(state), self._batch, step=None, rngs=streams))
-        denominators = batch_denominators(model, self._batch, streams)
-        self._zeros = nothing_accumulated(recipe, self._state, sums)
-        self._arguments = (self._state, self._zeros, self._batch, denominators, jnp.int32(0))
+        self._arguments: tuple[Any, ...] = (self._state, self._state.batch_stats, self._batch, None, jnp.int32(0), {})
 
         def forward(state: Any, batch: Batch) -> Any:
             streams = random_streams(state.key, state.updates)
             return model.apply(recipe.of_model(state), batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
 
-        self._function = functools.partial(accumulate, recipe)
+        self._function = functools.partial(gradient_of, recipe)
         self._forward = jax.jit(forward).lower(self._state, self._batch).compile()
         self._gradient = jax.jit(self._function).lower(*self._arguments).compile()
+        self._accumulated = self._gradient(*self._arguments)
         update = jax.jit(functools.partial(apply_update, recipe))
-        self._update = update.lower(self._state, self._average, self._zeros).compile()
+        self._update = update.lower(self._state, self._average, self._accumulated).compile()
 
     def times(self, repeats: int) -> dict[str, list[float]]:
         """Seconds of each part, measured `repeats` times."""
@@ -71,7 +68,7 @@ class Stepping:
             for call in (
                 lambda: self._forward(self._state, self._batch),
                 lambda: self._gradient(*self._arguments),
-                lambda: self._update(self._state, self._average, self._zeros),
+                lambda: self._update(self._state, self._average, self._accumulated),
             )
         )
         step = [a + b for a, b in zip(gradient, update, strict=True)]
@@ -151,7 +148,7 @@ def machine_rates(repeats: int) -> dict[str, float]:
 
     Bytes copied are the sum of bytes read and bytes written.
     """
-    on_cpu = jax.devices()[0].platform == "cpu"
+    on_cpu = devices()[0].platform == "cpu"
     size, elements = (1536, 2**25) if on_cpu else (8192, 2**28)
     found: dict[str, float] = {"size": size}
     multiply = jax.jit(lambda a, b: a @ b)

@@ -44,11 +44,11 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
     beginning = lower_beginning(setup.recipe, seed=setup.experiment.seed)
     shapes = abstract_beginning(beginning, setup.mesh)
     steps = compile_steps(
-        setup.recipe, setup.train.plan.buckets, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
+        setup.recipe, setup.shapes, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
         sounds=setup.sounds,
     )  # fmt: skip
     state, average = initial_training(beginning.compile(), setup.mesh)
-    source, rows = BatchSource(setup.train.index, setup.train.plan), []
+    source, rows = BatchSource(setup.train.index, setup.train.plan, setup.layout), []
 
     def forward(params: Any, batch: Any, method: str) -> Any:
         streams = random_streams(state.key, state.updates)
@@ -58,25 +58,20 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
         return setup.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
 
     jitted = jax.jit(forward, static_argnums=2)
-    for k, bucket in enumerate(setup.train.plan.buckets):
+    for k, bucket in enumerate(setup.shapes):
         position = next(p for p in range(setup.train.plan.batches_per_epoch) if setup.train.plan[p].bucket == k)
         read_ms = _median_ms(source.__getitem__, position)
-        batch = global_batch(source[position].batch, setup.mesh)
-        denominators = steps.denominators[bucket](batch, state.key, state.updates)
+        first = setup.layout.parts(source[position].batch, setup.train.plan.buckets[k].batch_size)[0]
+        batch = global_batch(first, setup.mesh)
         features_ms = _median_ms(jitted, state.params, batch, "features")
         forward_ms = _median_ms(jitted, state.params, batch, "loss")
-        zeros = steps.begin(state)
+        parts = [(bucket, batch, np.int32(0))]
+        both_ms = _median_ms(steps.accumulate, state, parts)
+        accumulated = steps.accumulate(state, parts)
 
-        def both(batch: Any = batch, denominators: Any = denominators, bucket: Any = bucket) -> Any:
-            nonlocal zeros
-            zeros = steps.accumulate[bucket](state, zeros, batch, denominators, np.int32(0))
-            return zeros
-
-        both_ms = _median_ms(both)
-
-        def update() -> Any:
-            nonlocal state, average, zeros
-            state, average, zeros, report = steps.apply_update(state, average, zeros)
+        def update(accumulated: Any = accumulated) -> Any:
+            nonlocal state, average
+            state, average, report = steps.apply_update(state, average, accumulated)
             return report
 
         update_ms = _median_ms(update)

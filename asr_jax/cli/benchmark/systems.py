@@ -9,16 +9,15 @@ from typing import Any
 import jax
 
 from asr_jax.config import Experiment
+from asr_jax.core.devices import devices, local_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import Precision
 from asr_jax.core.pytrees import Tree, num_elements
-from asr_jax.data.batching.buckets import Bucket, Scale, make_buckets
-from asr_jax.data.batching.dataset import PlannedData, scale_of_utterances
+from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import plan_evaluation
-from asr_jax.data.batching.filters import Filters
-from asr_jax.data.batching.index import build_index
 from asr_jax.data.manifests.reading import Utterances
+from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.decoder import HeadSearch
 from asr_jax.inference.model import make_model
 from asr_jax.inference.trained import Trained
@@ -42,10 +41,6 @@ class System:
     variables: Tree
     weights: str
     """Description of the weights."""
-    buckets: tuple[Bucket, ...] = ()
-    """Batch shapes of training; empty for random weights."""
-    scale: Scale | None = None
-    """Scale of the lengths of the buckets."""
 
     def search(self) -> HeadSearch:
         """Search of the primary head, with the decoding of validation."""
@@ -61,29 +56,19 @@ class System:
             "head": self.model.recognising, "decoding": str(self.experiment.primary_decoding),
         }  # fmt: skip
 
-    def plan(self, utterances: Utterances, *, batch_seconds: float | None) -> PlannedData:
-        """Plans batches that contain every utterance once.
+    def plan(self, utterances: Utterances, batches: BatchOptions) -> PlannedData:
+        """Plans batches on one device that contain every utterance once, as evaluation does.
 
-        The batches have the shapes of training. Without training, or if `batch_seconds` is given, they have new shapes,
-        as many as the config has.
+        Audio of any length is computed at once. All batches have `batch_size` rows, if it is given.
 
         Args:
             utterances: The utterances.
-            batch_seconds: Size of a batch in seconds of audio with padding; None: as in training or the config.
+            batches: Sizes of the batches.
         """
-        settings, front_end = self.experiment.data, self.model.front_end
-        buckets, scale = self.buckets, self.scale
-        if not buckets or scale is None or batch_seconds is not None:
-            scale = scale_of_utterances(utterances, front_end)
-            index, _ = build_index(utterances, scale=scale, tokenizer=None, filters=Filters.none())
-            how = replace(
-                settings.buckets, batch_multiple=1, budget=0.0, unit="", max_batch=4096,
-                batch_seconds=batch_seconds or settings.buckets.batch_seconds,
-            )  # fmt: skip
-            buckets = make_buckets(index.lengths, index.num_labels(), how, scale=scale)
+        limits = batches.limits(data_mesh(1), self.model.front_end)
         return plan_evaluation(
-            utterances, buckets, scale=scale, front_end=front_end, tokenizer=self.tokenizer,
-            takes_ids=settings.tokenizer.takes_ids, num_devices=1,
+            utterances, replace(limits, multiple=batches.batch_size or 1), front_end=self.model.front_end,
+            tokenizer=self.tokenizer, takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=1,
         )  # fmt: skip
 
 
@@ -91,8 +76,8 @@ def system_of_run(trained: Trained, decoding: Decoding) -> System:
     """System of a trained run, with a decoding."""
     return System(
         str(trained.folder), trained.experiment.with_decoding(decoding), trained.model, trained.tokenizer,
-        jax.device_put(trained.variables, jax.devices()[0]), f"checkpoint {trained.updates}, {trained.weights} weights",
-        trained.buckets, trained.scale,
+        jax.device_put(trained.variables, local_devices()[0]),
+        f"checkpoint {trained.updates}, {trained.weights} weights",
     )  # fmt: skip
 
 
@@ -144,7 +129,7 @@ def tokenizer_without_data(settings: TokenizerSettings, vocabulary: int | None) 
 def machine() -> dict[str, Any]:
     """Description of the machine: devices, CPU cores, versions of libraries, and the current load average."""
     return {
-        "device": jax.devices()[0].device_kind, "num_devices": jax.device_count(), "cores": os.cpu_count(),
+        "device": devices()[0].device_kind, "num_devices": len(devices()), "cores": os.cpu_count(),
         "jax": jax.__version__, "python": platform.python_version(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }  # fmt: skip
@@ -159,7 +144,7 @@ def described(figures: dict[str, Any]) -> str:
 
 def peak_bytes() -> int | None:
     """Peak memory of any device in this process in bytes; None if the devices do not report it."""
-    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
+    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in local_devices()]
     return max(peaks) or None
 
 

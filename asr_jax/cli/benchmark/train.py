@@ -46,7 +46,7 @@ class TrainOptions:
     """Use noise of these lengths; without a value: 14.08 16.64 19.2. Default: the data of the config."""
     accumulation: tuple[int, ...] = ()
     """Numbers of batches of an update. Default: that of the config."""
-    devices: tuple[int, ...] = (1, 2, 4, 8)
+    num_devices: tuple[int, ...] = (1, 2, 4, 8)
     """Numbers of devices; those above the number of available devices are omitted."""
     batch: int | None = None
     """Number of rows of an update of synthetic data. Default: as the batches of the config."""
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.cli.benchmark.published import print_training
     from asr_jax.cli.benchmark.systems import check_counts, in_precision, machine
 
-    check_counts(options, ("accumulation", "devices", "batch", "labels", "warm_ups", "updates"))
+    check_counts(options, ("accumulation", "num_devices", "batch", "labels", "warm_ups", "updates"))
     check_counts(options, ("synthetic",), least=0.1)
     experiment = in_precision(experiment, options.precision)
     if options.json:
@@ -101,17 +101,17 @@ def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, A
     """
     from asr_jax.cli.benchmark import updating
 
-    devices, there_are = usable(options.devices)
+    counts, there_are = usable(options.num_devices)
     accumulations = options.accumulation or (experiment.training.accumulate,)
     if options.synthetic is None:
-        check_whole(math.lcm(experiment.data.buckets.batch_multiple, there_are), [(1, d) for d in devices])
+        check_whole(math.lcm(experiment.data.buckets.batch_multiple, there_are), [(1, d) for d in counts])
     else:
-        rows = options.batch or room(experiment, options.synthetic or QUARTZNET_S, accumulations, devices)
-        check_whole(rows, [(a, d) for a in accumulations for d in devices])
+        rows = options.batch or room(experiment, options.synthetic or QUARTZNET_S, accumulations, counts)
+        check_whole(rows, [(a, d) for a in accumulations for d in counts])
     how = {"warm_ups": options.warm_ups, "updates": options.updates}
     for accumulation in accumulations:
         settings = updating.with_accumulation(experiment, accumulation)
-        for num in devices:
+        for num in counts:
             times = {"num_devices": num, "accumulation": accumulation, **how}
             if options.synthetic is None:
                 with updating.loaded_groups(settings) as (case, groups):
@@ -127,9 +127,9 @@ def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, A
 
 def usable(devices: Sequence[int]) -> tuple[list[int], int]:
     """Usable ones of some numbers of devices, or the number of available devices if none is usable; and that number."""
-    import jax
+    from asr_jax.core.devices import devices as there
 
-    there_are = jax.device_count()
+    there_are = len(there())
     return sorted({num for num in devices if num <= there_are}) or [there_are], there_are
 
 

@@ -21,6 +21,7 @@ from asr_jax.cli.benchmark.stepping import SETTLED
 from asr_jax.cli.benchmark.systems import tokenizer_without_data
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
+from asr_jax.core.devices import devices
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.index import scale_of
@@ -116,7 +117,7 @@ def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
     The sizes of the batches change accordingly and can be divided over all devices.
     """
     old, share = experiment.data.buckets, experiment.training.accumulate / accumulation
-    multiple = math.lcm(old.batch_multiple, jax.device_count())
+    multiple = math.lcm(old.batch_multiple, len(devices()))
     buckets = replace(
         old, batch_seconds=old.batch_seconds * share, budget=old.budget * share, batch_multiple=multiple,
         max_batch=max(math.ceil(old.max_batch * share), multiple),
@@ -190,18 +191,12 @@ def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict
     )
     state, average = initial_training(beginning.compile(), mesh)
     state = state.replace(updates=jax.device_put(jnp.int32(SETTLED), replicated(mesh)))
-    accumulated, number = steps.begin(state), itertools.count()
+    number = itertools.count()
 
     def update(group: Group) -> Any:
-        nonlocal state, average, accumulated
-        shards = [(bucket, global_batch(batch, mesh)) for bucket, batch in group]
-        placed = [(np.int32(next(number)), bucket, batch) for bucket, batch in shards]
-        denominators = steps.add_denominators(
-            [steps.denominators[bucket](batch, state.key, state.updates) for _, bucket, batch in placed]
-        )
-        for position, bucket, batch in placed:
-            accumulated = steps.accumulate[bucket](state, accumulated, batch, denominators, position)
-        state, average, accumulated, report = steps.apply_update(state, average, accumulated)
+        nonlocal state, average
+        parts = [(bucket, global_batch(batch, mesh), np.int32(next(number))) for bucket, batch in group]
+        state, average, report = steps.apply_update(state, average, steps.accumulate(state, parts))
         return report
 
     return update, steps.table

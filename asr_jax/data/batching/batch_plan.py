@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float64, Int, Int32
+from jaxtyping import Bool, Float64, Int, Int32
 
+from asr_jax.core.layout import Layout
 from asr_jax.data.batching.buckets import Bucket, assign, perturbed_lengths, slowest
 from asr_jax.data.batching.mixing import Stratum, num_drawn, strata
 
 Order = Literal["shuffled", "sorted", "unshuffled"]
-_MEMBERS, _ENTRIES, _BATCHES, _SPEEDS = 1, 2, 3, 4  # ids of the random streams
+_MEMBERS, _ENTRIES, _BATCHES, _SPEEDS, _PLACES = 1, 2, 3, 4, 5  # ids of the random streams
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class PlannedBatch:
     """Rows of the index; -1 for padding rows."""
     speeds: Float64[np.ndarray, " B"]
     """Playback speed of each row; 1.1 is faster and shorter."""
+    places: Float64[np.ndarray, " B"]
+    """Place of each row's crop in its stretch, from 0 for its beginning to 1 for its end."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class BatchPlan:
     of each bucket and source is the same in every epoch, and at least one if there are any. All of them are used before
     any is repeated.
 
+    The place of a crop depends on seed, epoch and entry alone, not on the other rows of its batch.
+
     Args:
         lengths: Length of each utterance, in samples or frames [R].
         num_labels: Number of labels of each utterance [R].
@@ -61,6 +66,7 @@ class BatchPlan:
         sort_buffer: Window of the sorted order, in utterances.
         source_of: Source of each utterance, as an index into `shares` [R]. None: one source.
         shares: Share of each source that an epoch contains, 0 to 1 [G]. None: everything.
+        is_cropped: Whether each utterance is a random part of a longer one [R]. None: none is.
     """
 
     def __init__(
@@ -76,16 +82,17 @@ class BatchPlan:
         sort_buffer: int = 4096,
         source_of: Int[np.ndarray, " R"] | None = None,
         shares: Float64[np.ndarray, " G"] | None = None,
+        is_cropped: Bool[np.ndarray, " R"] | None = None,
     ) -> None:
         self.buckets, self.seed, self.speeds, self.order = tuple(buckets), seed, tuple(speeds), order
-        self.jitter = jitter
+        self.jitter, self._is_cropped = jitter, is_cropped
         self.num_utterances, self._sort_buffer = len(lengths), sort_buffer
         entry_lengths, labels = perturbed_lengths(lengths, speeds), np.tile(num_labels, len(speeds))
         sources = np.zeros(len(entry_lengths), np.int32) if source_of is None else np.tile(source_of, len(speeds))
         shares = np.ones(1) if shares is None else shares
         self._fingerprint = _digest(
             (entry_lengths, labels, sources, shares), self.buckets, self.speeds, seed, order, sort_buffer,
-            *([jitter] if jitter else []),
+            *([jitter] if jitter else []), *([] if is_cropped is None else [is_cropped.tobytes()]),
         )  # fmt: skip
         longest = perturbed_lengths(lengths, slowest(speeds, jitter)) if jitter else entry_lengths
         bucket_of = assign(longest, labels, self.buckets)
@@ -160,7 +167,14 @@ class BatchPlan:
         if self.jitter:
             moved = self.jitter * self._rng(_SPEEDS, epoch, batch).uniform(-1, 1, len(speeds))
             speeds = np.where(is_real, speeds + moved, 1.0)
-        return PlannedBatch(epoch, int(self._bucket_of_batch[batch]), rows, speeds)
+        return PlannedBatch(epoch, int(self._bucket_of_batch[batch]), rows, speeds, self._places(epoch, rows, entries))
+
+    def _places(self, epoch: int, rows: np.ndarray, entries: np.ndarray) -> Float64[np.ndarray, " B"]:
+        places = np.zeros(len(rows))
+        if self._is_cropped is not None:
+            for i in np.flatnonzero((rows >= 0) & self._is_cropped[rows]).tolist():
+                places[i] = self._rng(_PLACES, epoch, int(entries[i])).random()
+        return places
 
     def fingerprint(self) -> str:
         """Digest of lengths, label counts, buckets, sources and settings. Equal digests mean equal batches."""
@@ -218,25 +232,16 @@ class BatchPlan:
         self.__dict__ |= state | {"_lock": threading.Lock()}
 
 
-def local_rows(planned: PlannedBatch, process_index: int, num_processes: int) -> PlannedBatch:
-    """Contiguous share of a batch's rows that one process loads.
-
-    Args:
-        planned: Global batch.
-        process_index: Index of the process, from 0.
-        num_processes: Number of processes.
-
-    Raises:
-        ValueError: If the rows cannot be split evenly.
-    """
-    if len(planned.rows) % num_processes:
-        raise ValueError(
-            f"{len(planned.rows)} rows cannot be split over {num_processes} processes: "
-            f"expected a multiple of {num_processes}"
-        )
-    size = len(planned.rows) // num_processes
-    share = slice(process_index * size, (process_index + 1) * size)
-    return replace(planned, rows=planned.rows[share], speeds=planned.speeds[share])
+def local_rows(planned: PlannedBatch, layout: Layout) -> PlannedBatch:
+    """Returns the rows of a batch that one process loads, with padding rows, in the order of `Layout.places`."""
+    row_of = layout.places(len(planned.rows))
+    is_row = row_of >= 0
+    return replace(
+        planned,
+        rows=np.where(is_row, planned.rows[row_of], -1).astype(np.int32),
+        speeds=np.where(is_row, planned.speeds[row_of], 1.0),
+        places=np.where(is_row, planned.places[row_of], 0.0),
+    )
 
 
 def _mean_lengths(entry_lengths: np.ndarray, strata: Sequence[Sequence[Stratum]]) -> Float64[np.ndarray, " K"]:

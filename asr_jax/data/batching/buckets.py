@@ -47,7 +47,8 @@ class Buckets:
     max_batch: int = 512
     """Maximum number of rows per batch."""
     batch_multiple: int = 8
-    """Number that divides the rows of every batch; also the minimum of rows. The number of devices must divide it."""
+    """Divisor of the number of rows of every batch, and its minimum. If the number of devices does not divide it,
+    padding rows are added to each batch."""
     slack_s: float = 0.01
     """Room of each bucket beyond its longest utterance in seconds, because manifests round durations."""
     order: Literal["shuffled", "sorted"] = "shuffled"
@@ -122,7 +123,6 @@ def make_buckets(
     *,
     scale: Scale,
     speeds: Sequence[float] = (1.0,),
-    num_devices: int = 1,
     row_parts: int = 1,
     shares: Float[np.ndarray, " R"] | None = None,
 ) -> tuple[Bucket, ...]:
@@ -136,7 +136,6 @@ def make_buckets(
         settings: Settings of the buckets.
         scale: Unit of lengths.
         speeds: Playback speeds; with jitter, those of `slowest`.
-        num_devices: Number of devices that a batch is split over.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
         shares: Mean number of times that an epoch contains each utterance [R]. None: once.
 
@@ -144,15 +143,13 @@ def make_buckets(
         Buckets, shortest first. Each `length` is a whole number of front-end hops.
 
     Raises:
-        UserError: If there are no utterances, if `edges_s` ends below the longest utterance, or if `num_devices` or
-            `row_parts` does not divide `batch_multiple`.
+        UserError: If there are no utterances, if `edges_s` ends below the longest utterance, or if `row_parts` does not
+            divide `batch_multiple`.
     """
-    multiple = math.lcm(num_devices, row_parts)
-    if settings.batch_multiple % multiple:
-        parts = f" and into {row_parts} parts (model.sub_batches, model.heads.*.split)" if row_parts > 1 else ""
+    if settings.batch_multiple % row_parts:
         raise UserError(
-            f"batch_multiple {settings.batch_multiple} cannot be split over {num_devices} devices{parts}; "
-            f"set data.buckets.batch_multiple to a multiple of {multiple}"
+            f"data.buckets.batch_multiple is {settings.batch_multiple}, and the model splits batches into {row_parts} "
+            f"parts (model.sub_batches, model.heads.*.split): expected a multiple of {row_parts}"
         )
     if not len(lengths):
         raise UserError("no utterances to plan: the manifests are empty or every utterance was rejected")

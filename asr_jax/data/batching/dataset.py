@@ -1,8 +1,9 @@
 """Data of a run: its settings, and the index and batch plan that are made from them."""
 
 import functools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Int
@@ -11,7 +12,8 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets, slowest
-from asr_jax.data.batching.filters import Filters, Rejections
+from asr_jax.data.batching.crops import cropped
+from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
@@ -42,6 +44,10 @@ class Data:
     """Conversion from text to labels. The tokenizer is made from the training set's texts at the start of a run."""
     filters: Filters = field(default_factory=Filters)
     """Limits that training utterances must satisfy."""
+    crop_s: float = 0.0
+    """Length of crops in seconds, for audio without texts. Of a longer utterance, an epoch has as many crops as fit it
+    side by side, at random places in equal parts of it, which depend on seed and epoch. 0: utterances are not cropped.
+    fairseq's max_sample_size is in samples, and its epochs have one crop of each utterance."""
     max_removed_share: float = 0.005
     """Maximum share of a set's characters that the normaliser and the vocabulary may remove or replace by others.
     Letters, marks, digits and symbols count, punctuation does not. If the share is larger, training stops before it
@@ -90,6 +96,11 @@ class Data:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
         if not 0 < self.validation_share <= 0.5:
             raise ValueError(f"validation_share {self.validation_share}: expected more than 0, at most 0.5")
+        if not 0 <= self.crop_s <= self.filters.max_duration_s:
+            raise ValueError(
+                f"crop_s {self.crop_s}: expected 0, or more and at most filters.max_duration_s "
+                f"({self.filters.max_duration_s:g})"
+            )
         if not 0 <= self.max_removed_share <= 1:
             raise ValueError(f"max_removed_share {self.max_removed_share}: expected 0 to 1")
         for name in ("max_train_samples", "max_validation_samples", "trim_db"):
@@ -109,6 +120,10 @@ class PlannedData:
     index: Index
     plan: BatchPlan
     rejections: Rejections
+    longest_s: float = math.inf
+    """Length in seconds above which audio of an evaluation set is in no batch as a whole."""
+    of_set: str = ""
+    """Digest of an evaluation set, as `Index.fingerprint`, which does not depend on how its long audio is computed."""
 
     @property
     def windowed_rows(self) -> range:
@@ -228,7 +243,6 @@ def plan_training(
     frames_needed: FramesNeeded,
     front_end: FrontEnd,
     seed: int,
-    num_devices: int,
     row_parts: int = 1,
 ) -> PlannedData:
     """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
@@ -241,7 +255,6 @@ def plan_training(
         frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
         front_end: Front-end of the model.
         seed: Seed of the batch plan.
-        num_devices: Number of devices that a batch is split over.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
 
     Raises:
@@ -256,10 +269,15 @@ def plan_training(
             f"data.speeds {data.speeds}, data.speed_jitter {data.speed_jitter:g}: the speed of ready features cannot "
             "be changed; expected --data.speeds 1.0 --data.speed-jitter 0"
         )
+    if data.crop_s and tokenizer.has_labels:
+        raise UserError(
+            f"data.crop_s {data.crop_s:g}: the text of a part of an utterance is not known; expected 0, or audio "
+            "without texts (data.tokenizer.kind none)"
+        )
     index, rejections = build_index(
         utterances, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
         given_labels=data.tokenizer.takes_ids, output_length=frames, frames_needed=frames_needed,
-        filters=data.filters,
+        filters=replace(data.filters, max_duration_s=LONGEST_S) if data.crop_s else data.filters,
         max_speed=max(data.speeds) + data.speed_jitter,
     )  # fmt: skip
     if not len(index):
@@ -268,16 +286,19 @@ def plan_training(
             f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s and "
             f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters per second"
         )
-    num_labels = index.num_labels()
+    if data.crop_s:
+        index = cropped(index, round(data.crop_s * scale.per_s))
+    num_labels, stretches = index.num_labels(), index.stretches
     sources, shares = _mixed(index, data)
     buckets = make_buckets(
         index.lengths, num_labels, data.buckets, scale=scale, speeds=slowest(data.speeds, data.speed_jitter),
-        num_devices=num_devices, row_parts=row_parts,
+        row_parts=row_parts,
         shares=None if sources is None or shares is None else shares[sources],
     )  # fmt: skip
     plan = BatchPlan(
         index.lengths, num_labels, buckets, seed=seed, speeds=data.speeds, jitter=data.speed_jitter,
         order=data.buckets.order, sort_buffer=data.buckets.sort_buffer, source_of=sources, shares=shares,
+        is_cropped=None if stretches is None else stretches.lengths > index.lengths,
     )  # fmt: skip
     return PlannedData(index, plan, rejections)
 

@@ -1,26 +1,22 @@
-"""Plans of evaluation and alignment sets: every utterance once, in the shapes of training and some longer ones."""
+"""Plans of validation, evaluation and alignment sets: every utterance once, in few shapes of the set's own lengths."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Int, Int32
+from jaxtyping import Int
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import TOKEN_MULTIPLE, Bucket, Scale
+from asr_jax.data.batching.crops import in_pieces, longer_than, num_divided
 from asr_jax.data.batching.dataset import PlannedData, scale_of_utterances
 from asr_jax.data.batching.filters import Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index
+from asr_jax.data.batching.limits import BatchLimits, shapes_of, with_labels
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.tokenizers import Tokenizer
-
-WHOLE = 4
-"""Longest audio that is computed at once, as a multiple of training's longest. Longer audio is computed in windows
-(`inference.long_audio`). A shape of ten minutes took more than 16 GB."""
 
 
 class NoUtterances(UserError):
@@ -33,31 +29,29 @@ class NoUtterances(UserError):
 
 def plan_evaluation(
     utterances: Utterances,
-    buckets: Sequence[Bucket],
+    limits: BatchLimits,
     *,
-    scale: Scale,
     front_end: FrontEnd,
     tokenizer: Tokenizer,
     takes_ids: bool,
     num_devices: int,
-    has_windows: bool = False,
+    piece_s: float = 0.0,
 ) -> PlannedData:
     """Builds the index and the batch plan of an evaluation set.
 
     No utterance is rejected for its length or text, because that would change the meaning of an error rate. Only
     utterances without a readable duration, and utterances with token ids that cannot be decoded, are rejected and
-    counted.
+    counted. Audio that is longer than `limits.longest_s` is left to `PlannedData.windowed_rows`.
 
     Args:
         utterances: Evaluation set.
-        buckets: Buckets of training.
-        scale: Unit of the lengths of the buckets.
+        limits: Limits of the batches.
         front_end: Front-end of the model.
         tokenizer: Tokenizer of the run.
         takes_ids: Whether token ids of manifests are ids of the tokenizer.
         num_devices: Number of devices that a batch is split over.
-        has_windows: Whether audio that is longer than WHOLE times training's longest is left to
-            `PlannedData.windowed_rows`. Otherwise, buckets of its length are added.
+        piece_s: Length in seconds of the pieces into which audio that is longer than `limits.longest_s` is divided, for
+            models that do not recognise text. 0: such audio is left to windows.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -70,24 +64,25 @@ def plan_evaluation(
     rejections.merge(unreadable)
     if not len(index):
         raise NoUtterances("no utterance can be read", rejections)
-    index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
-    shapes = _shapes(index.lengths[:num], buckets, scale, index.scale, num_devices)
+    of_set = index.fingerprint()
+    if piece_s and not index.scale.of_features:
+        index = in_pieces(index, _longest(limits, index), round(piece_s * index.scale.per_s))
+    index, num = _windowed_last(index, limits)
+    shapes = shapes_of(index.lengths[:num], limits, scale=index.scale, num_devices=num_devices)
     plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], shapes, order="unshuffled")
-    return PlannedData(index, plan, rejections)
+    return PlannedData(index, plan, rejections, longest_s=limits.longest_s, of_set=of_set)
 
 
 def plan_with_labels(
     utterances: Utterances,
-    buckets: Sequence[Bucket],
+    limits: BatchLimits,
     *,
-    scale: Scale,
     front_end: FrontEnd,
     tokenizer: Tokenizer,
     takes_ids: bool,
     output_length: OutputLength,
     frames_needed: FramesNeeded,
     num_devices: int,
-    has_windows: bool,
 ) -> PlannedData:
     """Builds the index and the batch plan of a set with labels; the shapes have room for them.
 
@@ -96,16 +91,13 @@ def plan_with_labels(
 
     Args:
         utterances: Set to align.
-        buckets: Buckets of training.
-        scale: Unit of the lengths of the buckets.
+        limits: Limits of the batches.
         front_end: Front-end of the model.
         tokenizer: Tokenizer of the run.
         takes_ids: Whether token ids of manifests are ids of the tokenizer.
         output_length: Maps input lengths to numbers of encoder frames.
         frames_needed: Minimum number of frames for numbers of labels.
         num_devices: Number of devices that a batch is split over.
-        has_windows: Whether audio that is longer than WHOLE times training's longest is left to
-            `PlannedData.windowed_rows`. Otherwise, buckets of its length are added.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -120,80 +112,48 @@ def plan_with_labels(
     rejections.merge(unreadable)
     if not len(index):
         raise NoUtterances("no utterance can be aligned", rejections)
-    index, num = _windowed_last(index, buckets, scale) if has_windows else (index, len(index))
+    of_set = index.fingerprint()
+    index, num = _windowed_last(index, limits)
     lengths, num_labels = index.lengths[:num], index.num_labels()[:num]
-    by_length = {bucket.longest: bucket for bucket in _shapes(lengths, buckets, scale, own, num_devices)}
-    shapes = [by_length[longest] for longest in sorted(by_length)]
-    bucket_of = np.searchsorted([shape.longest for shape in shapes], lengths)
-    for number, shape in enumerate(shapes):
-        most = int(num_labels[bucket_of == number].max(initial=1))
-        shapes[number] = replace(shape, num_tokens=-(-most // TOKEN_MULTIPLE) * TOKEN_MULTIPLE)
-    return PlannedData(index, BatchPlan(lengths, num_labels, shapes, order="unshuffled"), rejections)
+    shapes = with_labels(shapes_of(lengths, limits, scale=own, num_devices=num_devices), lengths, num_labels)
+    plan = BatchPlan(lengths, num_labels, shapes, order="unshuffled")
+    return PlannedData(index, plan, rejections, longest_s=limits.longest_s, of_set=of_set)
 
 
 def part_of(data: PlannedData, rows: Int[np.ndarray, " N"]) -> PlannedData:
-    """Plans some rows of an evaluation set in the shapes of the whole set, without rejected utterances."""
-    index = replace(data.index, utterances=data.index.utterances.select(rows), lengths=data.index.lengths[rows])
-    plan = BatchPlan(index.lengths, index.num_labels(), data.plan.buckets, order="unshuffled")
-    return PlannedData(index, plan, Rejections())
+    """Plans some rows of an evaluation set in the shapes of the whole set, without rejected utterances.
+
+    The rows are numbered in the given order; rows that are computed in windows must be the last ones.
+    """
+    index, num = data.index.select(rows), int(np.sum(rows < data.plan.num_utterances))
+    plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], data.plan.buckets, order="unshuffled")
+    return PlannedData(index, plan, Rejections(), longest_s=data.longest_s)
 
 
-def _windowed_last(index: Index, buckets: Sequence[Bucket], scale: Scale) -> tuple[Index, int]:
+def about_long(data: PlannedData, *, has_losses: bool = False) -> str:
+    """Returns a message on the utterances of an evaluation set that are not computed at once; empty if there are none.
+
+    Args:
+        data: The planned set.
+        has_losses: Whether losses are computed in addition to transcripts.
+    """
+    num, pieces = num_divided(data.index)
+    how = f"computed in {counted(pieces, 'piece')}"
+    if windowed := len(data.windowed_rows):
+        num, how = windowed, "computed in windows" + ", without a loss" * has_losses
+    verb = "is" if num == 1 else "are"
+    return f"{longer_than(data.longest_s, num, data.index)} and {verb} {how}" if num else ""
+
+
+def _longest(limits: BatchLimits, index: Index) -> float:
+    """Longest audio that is computed at once, in units of the index, rounded up as lengths may be."""
+    return float(np.ceil(limits.longest_s * index.scale.per_s))
+
+
+def _windowed_last(index: Index, limits: BatchLimits) -> tuple[Index, int]:
     """Index with audio that is computed in windows moved to the end, and the number of the other rows."""
-    longest = WHOLE * in_scale(buckets, scale, index.scale)[-1].longest
-    is_long = (index.lengths > longest) & (not index.scale.of_features)
-    order = np.argsort(is_long, kind="stable")
-    moved = replace(index, utterances=index.utterances.select(order), lengths=index.lengths[order])
-    return moved, int((~is_long).sum())
-
-
-def _shapes(
-    lengths: Int32[np.ndarray, " R"], buckets: Sequence[Bucket], old: Scale, own: Scale, num_devices: int
-) -> tuple[Bucket, ...]:
-    longest = int(lengths.max(initial=0))
-    return evaluation_buckets(in_scale(buckets, old, own), longest, hop=own.hop, num_devices=num_devices)
-
-
-def evaluation_buckets(buckets: Sequence[Bucket], longest: int, *, hop: int, num_devices: int) -> tuple[Bucket, ...]:
-    """Adds longer buckets for utterances of up to `longest`.
-
-    Each additional bucket is half as long again as the preceding one, with fewer rows, down to one per device.
-
-    Args:
-        buckets: Buckets of training, shortest first.
-        longest: Length of the longest utterance, in samples or frames.
-        hop: Samples or frames per frame of the front-end.
-        num_devices: Number of devices that a batch is split over.
-    """
-    shapes = list(buckets)
-    while shapes[-1].longest < longest:
-        last = shapes[-1]
-        length = -(-last.length * 3 // 2 // hop) * hop
-        rows = max(last.batch_size * last.length // length // num_devices, 1) * num_devices
-        shapes.append(Bucket(length, last.num_tokens, rows, length - hop))  # manifests round durations
-    return tuple(shapes)
-
-
-def in_scale(buckets: Sequence[Bucket], old: Scale, new: Scale) -> Sequence[Bucket]:
-    """Converts buckets to another unit of lengths, with the same durations.
-
-    This is used if a run on audio is evaluated on ready features, or vice versa.
-
-    Args:
-        buckets: Buckets with lengths in units of `old`.
-        old: Unit of the buckets.
-        new: Unit of the result.
-    """
-    if old == new:
-        return buckets
-
-    def whole_hops(length: int) -> int:
-        return -(-round(length * new.per_s / old.per_s) // new.hop) * new.hop
-
-    return [
-        replace(bucket, length=whole_hops(bucket.length) + new.hop, longest=whole_hops(bucket.longest))
-        for bucket in buckets
-    ]
+    is_long = (index.lengths > _longest(limits, index)) & (not index.scale.of_features)
+    return index.select(np.argsort(is_long, kind="stable")), int((~is_long).sum())
 
 
 def _with_reference(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool) -> tuple[Utterances, Rejections]:

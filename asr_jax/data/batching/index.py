@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int32, Integer
+from jaxtyping import Bool, Int, Int32, Int64, Integer
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
@@ -32,6 +32,37 @@ def scale_of(front_end: FrontEnd, *, of_features: bool) -> Scale:
     return Scale(front_end.rate_hz, front_end.hop, front_end.num_features)
 
 
+WHOLE = -1
+"""Begin of the stretch of a row that is a whole utterance."""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Stretches of utterances, in samples or frames."""
+
+    begins: Int64[np.ndarray, " R"]
+    """First sample or frame of each stretch in its utterance; WHOLE for a whole utterance."""
+    lengths: Int32[np.ndarray, " R"]
+    """Length of each stretch, which is at least that of its row."""
+
+    def select(self, rows: Int[np.ndarray, " K"] | Bool[np.ndarray, " R"]) -> "Stretches":
+        return Stretches(self.begins[rows], self.lengths[rows])
+
+    def part(self, row: int, length: int, place: float) -> tuple[int, int] | None:
+        """Returns begin and end of a row's part of its utterance; None if the row is the whole utterance.
+
+        Args:
+            row: The row.
+            length: Length of the part.
+            place: Place of the part in the stretch, from 0 for its beginning to 1 for its end.
+        """
+        begin = int(self.begins[row])
+        if begin == WHOLE:
+            return None
+        begin += round(place * (int(self.lengths[row]) - length))
+        return begin, begin + length
+
+
 @dataclass(frozen=True)
 class Index:
     """Utterances that are used, by row."""
@@ -39,9 +70,12 @@ class Index:
     utterances: Utterances
     scale: Scale
     lengths: Int32[np.ndarray, " R"]
-    """Length of each utterance in units of `scale`, from its duration or its number of ready frames."""
+    """Length of each utterance in units of `scale`, from its duration or its number of ready frames; of a row that is a
+    part of an utterance, the length of the part."""
     labels: Ragged
     """Labels by row of `utterances.columns`."""
+    stretches: Stretches | None = None
+    """Where in its utterance each row is. None: every row is a whole utterance."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -56,6 +90,11 @@ class Index:
     def num_labels(self) -> Int32[np.ndarray, " R"]:
         return self.labels.lengths()[self.utterances.rows]
 
+    @property
+    def num_utterances(self) -> int:
+        """Number of utterances, of which several rows may be parts."""
+        return len(self) if self.stretches is None else len(np.unique(self.utterances.rows))
+
     def rows_with(self, chosen: Bool[np.ndarray, " L"]) -> Integer[np.ndarray, " N"]:
         """Rows of the columns, one for each of the chosen labels, without rows that are not used.
 
@@ -64,10 +103,16 @@ class Index:
         rows = np.searchsorted(self.labels.offsets, np.flatnonzero(chosen), side="right") - 1
         return rows[np.isin(rows, self.utterances.rows)]
 
+    def select(self, rows: Int[np.ndarray, " K"] | Bool[np.ndarray, " R"]) -> "Index":
+        """Returns the index of some rows, in their order; rows may be repeated."""
+        stretches = None if self.stretches is None else self.stretches.select(rows)
+        return replace(self, utterances=self.utterances.select(rows), lengths=self.lengths[rows], stretches=stretches)
+
     def fingerprint(self) -> str:
-        """Digest of ids, durations, texts and labels. Paths are not included."""
+        """Digest of ids, durations, texts and labels, and of the stretches of rows. Paths are not included."""
         digest = hashlib.sha256(self.utterances.digest.encode())
-        for array in (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values):
+        stretches = () if self.stretches is None else (self.stretches.begins, self.stretches.lengths)
+        for array in (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values, *stretches):
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()[:16]

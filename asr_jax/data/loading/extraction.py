@@ -3,11 +3,12 @@
 import hashlib
 import itertools
 import json
+import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,17 +16,19 @@ import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Int16, Int32, Shaped
+from jaxtyping import Bool, Int16, Int32, Shaped
 
 from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, write_whole
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
-from asr_jax.data.batching.buckets import Buckets, make_buckets
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import Index, build_index, scale_of
+from asr_jax.data.batching.limits import BatchLimits, shapes_of, with_labels
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
+from asr_jax.data.manifests.durations import UtteranceBlocks
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import state_of
 from asr_jax.data.manifests.progress import in_threads, with_bar
@@ -49,6 +52,12 @@ class Extractor:
     """Description of the function. Equal descriptions mean equal frames."""
     dtype: Literal["float32", "int32"] = "float32"
     """Type of the frames' values."""
+    limits: BatchLimits = field(default_factory=lambda: BatchLimits(seconds=math.inf))
+    """Limits of the batches."""
+    in_windows: Callable[[Iterable[Int16[np.ndarray, " _"]]], Shaped[np.ndarray, "T F"]] | None = None
+    """Computes the frames of a recording of any length from its blocks, for audio that is longer than the limit."""
+    windows: str = ""
+    """Description of the windows."""
 
     @classmethod
     def of_front_end(cls, front_end: FrontEnd) -> "Extractor":
@@ -73,7 +82,7 @@ def extract(
     *,
     extractor: Extractor,
     tokenizer: Tokenizer | None,
-    max_duration_s: float,
+    reject_above_s: float = LONGEST_S,
     max_samples: int = 0,
     workers: int = 0,
     allow_pipes: bool = False,
@@ -87,7 +96,7 @@ def extract(
         paths: Manifests, folders and glob patterns.
         extractor: Function that computes the frames.
         tokenizer: Tokenizer of the column `tokens`. None: texts may be missing.
-        max_duration_s: Maximum duration of an utterance in seconds.
+        reject_above_s: Maximum duration of an utterance in seconds; longer ones are rejected.
         max_samples: Maximum number of utterances of each input, from its start. 0: all.
         workers: Number of processes that read audio. 0: threads of this process read it.
         allow_pipes: Whether commands in the place of files are run.
@@ -99,15 +108,17 @@ def extract(
         UserError: If no utterance is left, if the file has other features, or if another process is writing it.
     """
     options = ReadOptions(texts_may_lack=tokenizer is None, allow_pipes=allow_pipes)
-    index, rejections = _index(paths, extractor.front_end, tokenizer, max_duration_s, max_samples, options)
-    digest = _digest(extractor.made_of, index, tokenizer, rejections.entries)
+    index, rejections = _index(paths, extractor.front_end, tokenizer, reject_above_s, max_samples, options)
+    is_long = index.lengths > np.ceil(extractor.limits.longest_s * index.scale.per_s)
+    made_of = extractor.made_of + f" {extractor.windows}" * bool(is_long.any())
+    digest = _digest(made_of, index, tokenizer, rejections.entries)
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
     if _is_done(out, digest):
         print(f"{out} already exists")
     else:
         parts.mkdir(parents=True, exist_ok=True)
         with held(parts / "lock", f"{out} is being written"):
-            names, rejected = _extract_parts(parts, index, extractor, workers, out)
+            names, rejected = _extract_parts(parts, index, is_long, extractor, workers, out)
             rejected = rejections.entries + rejected
             write_whole(
                 rejected_path, "".join(json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in rejected)
@@ -127,7 +138,7 @@ def extract(
         )
     if num_filtered:
         print(
-            f"{out}: {num_filtered} utterances are longer than --max-duration-s {max_duration_s:g}; they are listed in "
+            f"{out}: {num_filtered} utterances are longer than --reject-above {reject_above_s:g}; they are listed in "
             f"{rejected_path}"
         )
     return len(entries) - num_filtered - num_differing
@@ -137,7 +148,7 @@ def _index(
     paths: Sequence[str],
     front_end: FrontEnd,
     tokenizer: Tokenizer | None,
-    max_duration_s: float,
+    reject_above_s: float,
     max_samples: int,
     options: ReadOptions,
 ) -> tuple[Index, Rejections]:
@@ -148,7 +159,7 @@ def _index(
         utterances = utterances.select(np.arange(len(utterances)) - first < max_samples)
     index, rejections = build_index(
         utterances, scale=scale_of(front_end, of_features=False), tokenizer=tokenizer, given_labels=True,
-        filters=replace(Filters.none(), max_duration_s=min(max_duration_s, LONGEST_S)),
+        filters=replace(Filters.none(), max_duration_s=min(reject_above_s, LONGEST_S)),
     )  # fmt: skip
     if not len(index):
         raise UserError(f"{', '.join(paths)}: no utterance is left: {'; '.join(rejections.lines())}")
@@ -179,55 +190,59 @@ def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, rejections:
 
 
 class _PlanOfParts:
-    """Batches of several parts, one after the other. `firsts` has the first row of each of the `plans`."""
+    """Batches of several parts, one after the other. `rows` has the rows of each of the `plans`."""
 
-    def __init__(self, plans: Sequence[BatchPlan], firsts: Sequence[int]) -> None:
-        self.buckets, self._plans, self._firsts = plans[0].buckets, plans, firsts
+    def __init__(self, plans: Sequence[BatchPlan], rows: Sequence[np.ndarray]) -> None:
+        self.buckets, self._plans, self._rows = plans[0].buckets, plans, rows
         self._starts = np.cumsum([0, *(plan.batches_per_epoch for plan in plans)])
 
     def __getitem__(self, position: int) -> PlannedBatch:
         part = int(np.searchsorted(self._starts, position, side="right")) - 1
         planned = self._plans[part][position - int(self._starts[part])]
-        return replace(planned, rows=np.where(planned.rows < 0, -1, planned.rows + self._firsts[part]))
+        of_plan = np.append(self._rows[part], -1).astype(np.int32)  # -1 for padding rows
+        return replace(planned, rows=of_plan[planned.rows])
 
 
 def _extract_parts(
-    parts: Path, index: Index, extractor: Extractor, workers: int, out: Path
+    parts: Path, index: Index, is_long: Bool[np.ndarray, " R"], extractor: Extractor, workers: int, out: Path
 ) -> tuple[list[str], list[Rejected]]:
     """Writes missing parts. Returns the file names of all parts, and the utterances that could not be read."""
-    settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
-    num_labels = index.num_labels()
-    buckets = make_buckets(index.lengths, num_labels, settings, scale=index.scale)
+    shapes = shapes_of(index.lengths[~is_long], extractor.limits, scale=index.scale, num_devices=1)
+    buckets = with_labels(shapes, index.lengths[~is_long], index.num_labels()[~is_long])
     firsts = range(0, len(index), PART_RECORDS)
     ends = {first: min(first + PART_RECORDS, len(index)) for first in firsts}
     names = [f"{first:09}.parquet" for first in firsts]
     missing = [first for first, name in zip(firsts, names, strict=True) if not (parts / name).exists()]
-    plans = [
-        BatchPlan(index.lengths[first : ends[first]], num_labels[first : ends[first]], buckets, order="unshuffled")
-        for first in missing
-    ]
+    rows = [first + np.flatnonzero(~is_long[first : ends[first]]) for first in missing]
+    plans = [BatchPlan(index.lengths[of], index.num_labels()[of], buckets, order="unshuffled") for of in rows]
     with ExitStack() as stack:
         if missing:
-            source = BatchSource(index, _PlanOfParts(plans, missing))
+            source = BatchSource(index, _PlanOfParts(plans, rows))
             num = sum(plan.batches_per_epoch for plan in plans)
             batches = stack.enter_context(open_batches(source, stop=num, workers=workers))
         for first, plan in zip(missing, plans, strict=True):
             of_part = itertools.islice(batches, plan.batches_per_epoch)
-            _write_part(parts / f"{first:09}.parquet", index, of_part, ends[first] - first, extractor)
+            long = first + np.flatnonzero(is_long[first : ends[first]])
+            _write_part(parts / f"{first:09}.parquet", index, of_part, long.tolist(), ends[first] - first, extractor)
             print(f"{out}: {ends[first]:,} of {len(index):,} utterances", flush=True)
     lists = [json.loads((parts / name).with_suffix(".json").read_text()) for name in names]
     rejected = [Rejected(**each) for listed in lists for each in listed]
     return names, rejected
 
 
-def _write_part(part: Path, index: Index, batches: Iterator[LoadedBatch], num_rows: int, extractor: Extractor) -> None:
-    """Writes frames in the order of the index.
+def _write_part(
+    part: Path, index: Index, batches: Iterator[LoadedBatch], long: Sequence[int], num_rows: int, extractor: Extractor
+) -> None:
+    """Writes frames in the order of the index: those of batches, and those of `long` rows.
 
     Utterances that could not be read are written to a .json file beside the part, before the part itself.
     """
     found: dict[int, dict[str, Any]] = {}
     rejected: list[Rejected] = []
-    for row, features in with_bar(_features(batches, extractor, rejected), num_rows, "utterances"):
+    computed = (
+        _features(batches, extractor, rejected), _features_of_long(index, long, extractor, rejected)
+    )  # fmt: skip
+    for row, features in with_bar(itertools.chain(*computed), num_rows, "utterances"):
         utterance = index.utterances[row]
         found[row] = {
             "id": utterance.id, "text": utterance.text, "rows": len(features), "cols": features.shape[1],
@@ -253,6 +268,21 @@ def _features(
         values, lengths = np.asarray(frames.values, extractor.dtype), np.asarray(frames.lengths)
         for i in np.flatnonzero(loaded.batch.weights):
             yield int(loaded.batch.utterances[i]), values[i, : lengths[i]]
+
+
+def _features_of_long(
+    index: Index, rows: Sequence[int], extractor: Extractor, rejected: list[Rejected]
+) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
+    """Yields frames that are computed in windows, as `_features`."""
+    for row in rows:
+        utterance = index.utterances[row]
+        assert extractor.in_windows, "the extractor has a limit and no windows"
+        try:
+            blocks = UtteranceBlocks(utterance, extractor.front_end.rate_hz)
+            yield row, extractor.in_windows(blocks).astype(extractor.dtype)
+            rejected += [blocks.differing] if blocks.differing else []
+        except AudioError as error:
+            rejected.append(Rejected(utterance.id, utterance.location, error.reason, "audio"))
 
 
 def _join(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:

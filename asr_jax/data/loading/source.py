@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ from jaxtyping import Float32, Int16
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
+from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.index import Index
@@ -52,12 +53,14 @@ class Plan(Protocol):
 
 
 class BatchSource:
-    """Loads batches of a plan: `source[position]` returns this process's rows of the batch at that position."""
+    """Loads batches of a plan: `source[position]` returns the rows of the batch at that position.
 
-    def __init__(self, index: Index, plan: Plan, *, process_index: int = 0, num_processes: int = 1) -> None:
+    With a layout, these are the rows of this process, part by part, with padding rows.
+    """
+
+    def __init__(self, index: Index, plan: Plan, layout: Layout | None = None) -> None:
         self.plan = plan
-        self.process_index = process_index
-        self.num_processes = num_processes
+        self.layout = layout or Layout()
         self._index = index  # pickled as file names: worker processes map the columns again
 
     def __len__(self) -> int:
@@ -65,7 +68,7 @@ class BatchSource:
         return 1 << 62
 
     def __getitem__(self, position: int) -> LoadedBatch:
-        planned = local_rows(self.plan[position], self.process_index, self.num_processes)
+        planned = local_rows(self.plan[position], self.layout)
         bucket = self.plan.buckets[planned.bucket]
         num_rows = len(planned.rows)
         utterances, scale = self._index.utterances, self._index.scale
@@ -80,8 +83,9 @@ class BatchSource:
             row = int(planned.rows[i])
             location = columns.locations.text(int(utterances.rows[row]))  # building the Utterance takes 3 % of the time
             try:
-                length = int(self._index.lengths[row])
-                signal, differs = self._read(location, float(planned.speeds[i]), length, bucket.length)
+                length, stretches = int(self._index.lengths[row]), self._index.stretches
+                part = None if stretches is None else stretches.part(row, length, float(planned.places[i]))
+                signal, differs = self._read(location, float(planned.speeds[i]), length, bucket.length, part)
             except AudioError as error:
                 rejected.append(Rejected(utterances[row].id, location, error.reason, "audio"))
                 continue
@@ -96,7 +100,7 @@ class BatchSource:
         return LoadedBatch(batch, int(position), tuple(rejected), tuple(differing))
 
     def _read(
-        self, location: str, speed: float, length: int, room: int
+        self, location: str, speed: float, length: int, room: int, part: tuple[int, int] | None
     ) -> tuple[Int16[np.ndarray, " S"] | Float32[np.ndarray, "T F"], str]:
         """Reads samples or features of an utterance.
 
@@ -106,8 +110,9 @@ class BatchSource:
         Args:
             location: Location of the signal.
             speed: Speed factor.
-            length: Length in the manifest, in samples or frames.
+            length: Length in the manifest or of the part, in samples or frames.
             room: Length of the bucket, in samples or frames.
+            part: Begin and end of the part of the utterance to read, in samples or frames. None: the whole utterance.
 
         Returns:
             The signal, and the difference between its duration and the manifest's; empty if it is tolerated.
@@ -119,11 +124,16 @@ class BatchSource:
         scale, place = self._index.scale, Location.parse(location)
         if scale.of_features:
             features = place.features()
+            if part:
+                return features[slice(*part)], ""
             if len(features) > room:
                 raise AudioError(
                     location, f"{len(features)} frames where its bucket has room for {room}; correct the manifest"
                 )
             return features, ""
+        if part:
+            start_s = place.start_s + part[0] / scale.per_s
+            place = replace(place, start_s=start_s, length_s=length / scale.per_s, may_overshoot=True)
         samples = place.audio(rate_hz=int(scale.per_s), speed=speed)
         there_s, duration_s = len(samples) * speed / scale.per_s, length / scale.per_s
         is_longer = there_s - duration_s > tolerated_s(duration_s)

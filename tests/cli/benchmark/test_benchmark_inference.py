@@ -120,7 +120,7 @@ def test_a_summary_has_mean_and_percentiles_in_milliseconds():
 
 def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     out = tmp_path / "figures" / "inference.json"
-    sizes = ("--batch-sizes", "1", "2", "--seconds", "0.5", "--steps", "2", "--warm-ups", "1")
+    sizes = ("--batch-sizes", "1", "2", "--seconds", "0.5", "--steps", "2", "--warm-ups", "1", "--repeats", "3")
     command.main(["inference", *CONFIG, "--model.encoder.dim", "10", *sizes, "--data", manifest, "--json", str(out)])
     output, figures = capsys.readouterr().out, json.loads(out.read_text())
     assert "toy, random weights, 1,929 parameters, f32, greedy, on cpu" in output
@@ -129,12 +129,22 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     assert [(each["batch"], each["seconds"]) for each in figures["batches"]] == [(1, 0.5), (2, 0.5)]
     for each in figures["batches"]:
         assert each["rtfx"] == pytest.approx(1000 * each["batch"] * each["seconds"] / each["ms"]["all"]["mean"])
-    (found,) = figures["sets"].values()
-    assert found["utterances"] == 10
-    assert found["audio_s"] == pytest.approx(sum(0.5 + 0.05 * i for i in range(10)))
-    assert found["rtfx"] == pytest.approx(found["audio_s"] / found["seconds"])
-    assert 0 < found["waiting_share"] < 1
-    assert 0 <= found["padding_share"] < 0.5
+    (of_set,) = figures["sets"].values()
+    assert [found["batch"] for found in of_set] == [1, 2, None]
+    assert [found["batches"] for found in of_set] == [11, 6, 1]
+    for found in of_set:
+        assert found["utterances"] == 10
+        assert found["audio_s"] == pytest.approx(sum(0.5 + 0.05 * i for i in range(10)))
+        assert (found["warm_ups"], found["repeats"]) == (1, 3)
+        assert found["rtfx"] == pytest.approx(3 * found["audio_s"] / found["seconds"])
+        assert 0 < found["waiting_share"] < 1
+        assert 0 <= found["padding_share"] < 0.6
+        ms = found["ms"]
+        assert ms["both"]["mean"] == pytest.approx(ms["data"]["mean"] + ms["network"]["mean"])
+        assert all(list(part) == ["mean", "50%", "90%", "95%", "99%"] for part in ms.values())
+        assert 3 * found["batches"] * ms["both"]["mean"] < 1000 * found["seconds"]
+    for words in ("3 repeats after 1 warm-ups", "evaluation", "network", "both", "wav2vec 2.0 Base on test-other"):
+        assert words in output
     assert figures["steps"] == 2
     assert figures["machine"]["cores"] > 0
 
@@ -154,7 +164,7 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
     capsys.readouterr()
     command.main(
         ["inference", str(tmp_path / "run" / "checkpoints" / "1"), "--precision", "bf16", "--batch-sizes", "--data",
-         manifest, "--batch-seconds", "2", "--no-published", "--live", "--device", "cpu", "--decoding.kind", "beam",
+         manifest, "--batch-seconds", "2", "--no-published", "--live", "--decoding.kind", "beam",
          "--decoding.search.beam-width", "3", "--json", str(tmp_path / "figures.json")]
     )  # fmt: skip
     output, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text())
@@ -162,7 +172,8 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
     assert "parameters, bf16, beam 3, on cpu" in output
     assert (figures["decoding"], figures["weights"]) == ("beam 3", "checkpoint 1, live weights")
     assert "A100" not in output
-    assert set(read) <= {1, 2, 3}  # the rows are 0.5 to 1 s long
+    assert set(read) == {2}  # rows are as long as 1 s, and there are no rows of noise
+    assert "batches" not in figures
 
 
 @pytest.mark.parametrize(
@@ -174,6 +185,8 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
         ((*CONFIG, "--decoding.kind", "beem"), "--decoding.kind beem: "),
         ((*CONFIG, "--steps", "0"), "--steps 0"),
         ((*CONFIG, "--warm-ups", "-1"), "--warm-ups -1"),
+        ((*CONFIG, "--repeats", "0"), "--repeats 0"),
+        ((*CONFIG, "--warm-up-repeats", "-1"), "--warm-up-repeats -1"),
         ((*CONFIG, "--seconds", "2", "0"), "--seconds 2 0"),
         ((*CONFIG, "--batch-sizes"), "nothing to measure"),
         ((*CONFIG, "--vocabulary", "1"), "--vocabulary 1"),

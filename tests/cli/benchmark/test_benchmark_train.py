@@ -94,8 +94,8 @@ def test_labels_fit_into_half_the_frames():
 def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
     out = tmp_path / "figures" / "train.json"
     command.main(
-        ["train", *CONFIG, "--synthetic", "0.5", "1", "--batch", "16", "--accumulation", "2", "--devices", "2", "64",
-         "--warm-ups", "3", "--updates", "2", "--json", str(out)]
+        ["train", *CONFIG, "--synthetic", "0.5", "1", "--batch", "16", "--accumulation", "2",
+         "--num-devices", "2", "64", "--warm-ups", "3", "--updates", "2", "--json", str(out)]
     )  # fmt: skip
     output, figures = capsys.readouterr().out, json.loads(out.read_text())
     assert output.startswith("toy, f32, 4,589 parameters, on 4 × cpu")
@@ -124,7 +124,7 @@ def test_updates_of_a_configs_own_data(tmp_path, capsys):
     sets = [f"--data.{name}={tmp_path / 'train.jsonl'}" for name in ("train", "validation")]
     out, folder = tmp_path / "train.json", tmp_path / "run"
     command.main(
-        ["train", *CONFIG, *sets, "--run-dir", str(folder), "--devices", "2",
+        ["train", *CONFIG, *sets, "--run-dir", str(folder), "--num-devices", "2",
          "--accumulation", "2", "--warm-ups", "3", "--updates", "4", "--no-published", "--json", str(out)]
     )  # fmt: skip
     cases = json.loads(out.read_text())["cases"]
@@ -142,7 +142,7 @@ def test_updates_of_a_configs_own_data(tmp_path, capsys):
     ("arguments", "message"),
     [
         (("--synthetic", "1", "--batch", "6", "--accumulation", "4"), "6 rows cannot be divided into 4 batches on 1"),
-        (("--devices", "0"), "--devices 0: expected 1 or more"),
+        (("--num-devices", "0"), "--num-devices 0: expected 1 or more"),
         (("--synthetic", "0"), "--synthetic 0: expected 0.1 or more"),
         (("--updates", "0"), "--updates 0: expected 1 or more"),
     ],

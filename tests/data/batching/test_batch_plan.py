@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Bucket, Buckets, Scale, make_buckets, slowest
 from asr_jax.data.batching.speeds import of_dali
@@ -196,17 +197,23 @@ def test_sorted_goes_window_by_window_longest_first(sort_buffer: int) -> None:
 @pytest.mark.parametrize("num_processes", [1, 2, 4])
 def test_processes_share_the_rows_of_a_batch(num_processes: int) -> None:
     planned = make_plan()[7]
-    parts = [local_rows(planned, i, num_processes) for i in range(num_processes)]
+    parts = [
+        local_rows(planned, Layout(num_processes, process_index=i, num_processes=num_processes))
+        for i in range(num_processes)
+    ]
     assert len({len(part.rows) for part in parts}) == 1
     assert np.concatenate([part.rows for part in parts]).tolist() == planned.rows.tolist()
     assert np.concatenate([part.speeds for part in parts]).tolist() == planned.speeds.tolist()
     assert {(part.bucket, part.epoch) for part in parts} == {(planned.bucket, planned.epoch)}
 
 
-def test_rows_that_cannot_be_shared_evenly_are_refused() -> None:
-    planned = PlannedBatch(epoch=0, bucket=0, rows=np.zeros(4, np.int32), speeds=np.ones(4))
-    with pytest.raises(ValueError, match="4 rows cannot be split over 3 processes"):
-        local_rows(planned, 0, 3)
+def test_rows_that_cannot_be_shared_evenly_get_padding_rows() -> None:
+    of_rows = {"rows": np.arange(5, 9, dtype=np.int32), "speeds": np.full(4, 0.9), "places": np.full(4, 0.5)}
+    planned = PlannedBatch(epoch=0, bucket=0, **of_rows)
+    parts = [local_rows(planned, Layout(3, process_index=i, num_processes=3)) for i in range(3)]
+    assert [part.rows.tolist() for part in parts] == [[5, 6], [7, 8], [-1, -1]]
+    assert [part.speeds.tolist() for part in parts] == [[0.9, 0.9], [0.9, 0.9], [1.0, 1.0]]
+    assert [part.places.tolist() for part in parts] == [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]]
 
 
 def test_the_fingerprint_tells_plans_apart() -> None:

@@ -46,7 +46,7 @@ def test_shapes_hold_their_entries(multiple: int) -> None:
     samples, speeds = librispeech_like(3000), (0.9, 1.0, 1.1)
     labels = np.random.default_rng(1).integers(1, 300, len(samples))
     settings = Buckets(num=5, batch_seconds=200.0, max_batch=40, batch_multiple=multiple)
-    buckets = make_buckets(samples, labels, settings, scale=SCALE, speeds=speeds, num_devices=multiple)
+    buckets = make_buckets(samples, labels, settings, scale=SCALE, speeds=speeds)
     lengths = perturbed_lengths(samples, speeds)
     bucket_of = assign(lengths, np.tile(labels, 3), buckets)
     for k, bucket in enumerate(buckets):
@@ -185,8 +185,8 @@ def test_the_largest_shape_is_compiled_first() -> None:
 
 def test_what_cannot_be_planned_is_named() -> None:
     some = np.array([RATE])
-    with pytest.raises(UserError, match=r"batch_multiple 6 .*4 devices"):
-        make_buckets(some, some, Buckets(batch_multiple=6), scale=SCALE, num_devices=4)
+    with pytest.raises(UserError, match=r"batch_multiple is 6, .* 4 parts .*: expected a multiple of 4"):
+        make_buckets(some, some, Buckets(batch_multiple=6), scale=SCALE, row_parts=4)
     with pytest.raises(UserError, match="no utterances to plan"):
         make_buckets(some[:0], some[:0], Buckets(), scale=SCALE)
 

@@ -52,7 +52,6 @@ def plan(utterances: Utterances, data: Data, *, tokenizer: Tokenizer = LETTERS) 
         frames_needed=np.add,
         front_end=KaldiFbank(),
         seed=3,
-        num_devices=2,
     )
 
 

@@ -1,4 +1,4 @@
-"""Evaluation sets: shapes of training; only utterances without a reference are rejected, and each is named."""
+"""Evaluation sets: few shapes within limits; only utterances without a reference are rejected, and each is named."""
 
 from typing import Any
 
@@ -7,24 +7,22 @@ import pytest
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Bucket
+from asr_jax.data.batching.crops import num_divided
 from asr_jax.data.batching.dataset import PlannedData
-from asr_jax.data.batching.evaluation import evaluation_buckets, plan_evaluation, plan_with_labels
-from asr_jax.data.batching.index import scale_of
+from asr_jax.data.batching.evaluation import part_of, plan_evaluation, plan_with_labels
+from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import CharacterTokenizer
 
 LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
-BUCKETS = (Bucket(16000, 8, 8, 15840), Bucket(32000, 8, 4, 31840))
-AUDIO, FEATURES = (scale_of(KaldiFbank(), of_features=kind) for kind in (False, True))
+LIMITS = BatchLimits(seconds=16.0, longest_s=8.0)
+MANY = BatchLimits(seconds=16.0)
 
 
-def plan(*utterances: Utterance, **options: Any) -> PlannedData:
-    settings = {"scale": AUDIO, "takes_ids": False} | options
-    return plan_evaluation(
-        Utterances.of(utterances), BUCKETS, front_end=KaldiFbank(), tokenizer=LETTERS, num_devices=2, **settings
-    )
+def plan(*utterances: Utterance, limits: BatchLimits = MANY, **options: Any) -> PlannedData:
+    settings = {"takes_ids": False, "num_devices": 2} | options
+    return plan_evaluation(Utterances.of(utterances), limits, front_end=KaldiFbank(), tokenizer=LETTERS, **settings)
 
 
 def rows(data: PlannedData) -> list[int]:
@@ -32,50 +30,58 @@ def rows(data: PlannedData) -> list[int]:
     return sorted(row for batch in planned for row in batch.tolist() if row >= 0)
 
 
-def test_longer_records_get_more_shapes() -> None:
-    shapes = evaluation_buckets(BUCKETS, 90_000, hop=160, num_devices=2)
-    assert shapes[:2] == BUCKETS
-    assert [(shape.length, shape.batch_size) for shape in shapes[2:]] == [(48000, 2), (72000, 2), (108000, 2)]
-    data = plan(*(Utterance(str(i), f"/{i}.flac", "?", seconds) for i, seconds in enumerate((0.5, 1.9, 5.0))))
-    assert rows(data) == [0, 1, 2]
-
-
-def test_audio_that_is_much_longer_is_for_windows_and_comes_last() -> None:
-    """Audio of an hour, and audio slightly longer than 4 × 31840 samples, is in no batch, and no shape is as long."""
-    made = [Utterance(str(i), f"/{i}.flac", "ab", seconds) for i, seconds in enumerate((3600.0, 0.5, 7.97, 7.95, 1.9))]
-    short = plan(*(utterance for utterance in made if utterance.duration_s < 7.96))
+def test_audio_that_is_longer_than_the_limit_is_for_windows_and_comes_last() -> None:
+    """Audio of an hour, and audio slightly longer than 8 s, is in no batch, and no shape is as long."""
+    made = [Utterance(str(i), f"/{i}.flac", "ab", seconds) for i, seconds in enumerate((3600.0, 0.5, 8.01, 7.95, 1.9))]
     aligned = plan_with_labels(
-        Utterances.of(made), BUCKETS, scale=AUDIO, front_end=KaldiFbank(), tokenizer=LETTERS, takes_ids=False,
-        output_length=lambda num, of_features: num // 640, frames_needed=np.add, num_devices=2, has_windows=True,
+        Utterances.of(made), LIMITS, front_end=KaldiFbank(), tokenizer=LETTERS, takes_ids=False,
+        output_length=lambda num, of_features: num // 640, frames_needed=np.add, num_devices=2,
     )  # fmt: skip
-    for data in (plan(*made, has_windows=True), aligned):
+    for data in (plan(*made, limits=LIMITS), aligned):
         assert [utterance.id for utterance in data.index.utterances] == ["1", "3", "4", "0", "2"]
-        assert data.index.lengths.tolist() == [8000, 127200, 30400, 57600000, 127520]
+        assert data.index.lengths.tolist() == [8000, 127200, 30400, 57600000, 128160]
         assert [data.index.utterances[row].id for row in data.windowed_rows] == ["0", "2"]
         assert rows(data) == [0, 1, 2]
-        assert data.plan.buckets[-1].length == short.plan.buckets[-1].length < 250_000
-    assert plan(*made).plan.buckets[-1].longest >= 57600000, "without windows, shapes are as long as the audio"
+        assert data.plan.buckets[-1].length == 128800  # 8 s with room for rounded durations
+        part = part_of(data, np.array([2, 4]))
+        assert [part.index.utterances[row].id for row in part.windowed_rows] == ["2"]
+        assert rows(part) == [0]
+    assert plan(*made, limits=LIMITS).of_set == plan(*made).of_set == plan(*made).index.fingerprint()
+    assert plan(*made, limits=LIMITS, piece_s=2.0).of_set == plan(*made).of_set
+    assert {bucket.num_tokens for bucket in aligned.plan.buckets} == {8}
+    assert plan(*made).plan.buckets[-1].longest >= 57600000, "without a limit, shapes are as long as the audio"
     ready = Utterance("a", "/x", "a", 99.0, num_frames=9900, num_values=80)
-    assert not plan(ready, has_windows=True).windowed_rows
+    assert not plan(ready, limits=LIMITS).windowed_rows
+    alone = plan(made[0], limits=LIMITS)
+    assert (alone.plan.batches_per_epoch, len(alone.windowed_rows), len(alone.plan.buckets)) == (0, 1, 1)
 
 
-def test_a_run_on_audio_is_evaluated_on_features_in_shapes_as_long() -> None:
-    ready = [Utterance(str(n), "/x", "a", n / 100, num_frames=n, num_values=80) for n in (60, 99, 199, 500)]
-    data = plan(*ready)
-    assert [bucket.length for bucket in data.plan.buckets[:2]] == [101, 201]
-    assert [bucket.batch_size for bucket in data.plan.buckets[:2]] == [8, 4]
-    assert data.plan.buckets[-1].length < 800
-    assert rows(data) == [0, 1, 2, 3]
+def test_without_texts_audio_that_is_longer_than_the_limit_is_divided_into_pieces() -> None:
+    made = [Utterance(str(i), f"/{i}.flac", "", seconds) for i, seconds in enumerate((1.0, 3600.5, 8.0))]
+    data = plan(*made, limits=LIMITS, piece_s=4.0)
+    assert not data.windowed_rows
+    assert num_divided(data.index) == (1, 901)
+    assert len(data.index) == 903
+    assert data.index.lengths.sum() == round(3609.5 * 16000)
+    assert data.index.lengths[1:902].max() <= 64000
+    parts = [data.index.stretches.part(row, int(data.index.lengths[row]), 0.0) for row in range(len(data.index))]
+    assert parts[0] is None
+    assert parts[902] is None
+    ends = [part[1] for part in parts[1:902]]
+    assert [part[0] for part in parts[1:902]] == [0, *ends[:-1]]
+    assert ends[-1] == 57_608_000
 
 
-def test_a_run_on_features_is_evaluated_on_audio_in_shapes_as_long() -> None:
-    data = plan_evaluation(
-        Utterances.of([Utterance("a", "/a.flac", "a", 1.9), Utterance("b", "/b.flac", "a", 3.0)]),
-        (Bucket(100, 8, 8, 99), Bucket(200, 8, 4, 199)), scale=FEATURES, front_end=KaldiFbank(), tokenizer=LETTERS,
-        takes_ids=False, num_devices=1,
-    )  # fmt: skip
-    assert [bucket.length for bucket in data.plan.buckets] == [16160, 32160, 48320]
-    assert rows(data) == [0, 1]
+def test_features_have_shapes_as_long_as_audio() -> None:
+    seconds = (0.6, 1.0, 1.99, 5.0)
+    ready = [Utterance(str(s), "/x", "a", s, num_frames=round(100 * s), num_values=80) for s in seconds]
+    audio = [Utterance(str(s), "/x", "a", s) for s in seconds]
+    of_features, of_audio = plan(*ready).plan.buckets, plan(*audio).plan.buckets
+    assert [bucket.length / 100 for bucket in of_features] == pytest.approx(
+        [b.length / 16000 for b in of_audio], abs=0.01
+    )
+    assert [bucket.batch_size for bucket in of_features] == [bucket.batch_size for bucket in of_audio]
+    assert rows(plan(*ready)) == [0, 1, 2, 3]
 
 
 def test_token_ids_without_a_text_are_read_by_their_own_tokenizer_alone() -> None:

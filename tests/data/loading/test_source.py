@@ -14,6 +14,7 @@ import pytest
 import soundfile
 
 from asr_jax.audio.io import read_audio, write_flac
+from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets
 from asr_jax.data.batching.filters import Filters
@@ -55,7 +56,8 @@ def make_source(
     num_labels = index.num_labels()
     buckets = make_buckets(index.lengths, num_labels, settings, scale=SCALE, speeds=plan.get("speeds", (1.0,)))
     batch_plan = BatchPlan(index.lengths, num_labels, buckets, seed=seed, **plan)
-    return BatchSource(index, batch_plan, process_index=processes[0], num_processes=processes[1])
+    layout = Layout(processes[1], process_index=processes[0], num_processes=processes[1])
+    return BatchSource(index, batch_plan, layout)
 
 
 def read_all(source: BatchSource, num: int, **options: Any) -> list[LoadedBatch]:
