@@ -57,7 +57,13 @@ class Texts(Node):
     """Whether the longer sequence ends in a word boundary."""
 
     def longer(self, prefix: Array, is_border: Array, label: Array) -> tuple[Array, Array]:
-        """Returns the hashes of sequences that are extended by one label each, and whether they end in a boundary."""
+        """Returns the hashes of sequences that are extended by one label each, and whether they end in a boundary.
+
+        Args:
+            prefix: Hashes of the sequences, `[N 2]`.
+            is_border: Whether each sequence is empty or ends in a word boundary, `[N]`.
+            label: Label that is appended to each, `[N]`.
+        """
         ends = is_border.astype(jnp.int32)
         return prefix * self.factor[ends, label] + self.addend[ends, label], self.is_border[ends, label]
 
@@ -131,7 +137,13 @@ class Nodes(Node):
     log_prob: Float[Array, "R N"]
 
     def path(self, row: int, node: int, num_slots: int) -> tuple[list[int], list[int], list[float]]:
-        """Returns labels, frames and log-probabilities of the path to a node; the arrays must be on the host."""
+        """Returns labels, frames and log-probabilities of the path to a node; the arrays must be on the host.
+
+        Args:
+            row: Number of the row.
+            node: Last node of the path, or ROOT.
+            num_slots: Number S of slots.
+        """
         places = []
         while node != ROOT:
             places.append(node)
