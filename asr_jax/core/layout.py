@@ -46,11 +46,12 @@ class Layout:
         """Returns the layout for the devices of a mesh and for this process.
 
         Args:
-            mesh: Devices of all processes.
+            mesh: Devices of all processes, or of this one alone.
             split: Largest number of parts of a batch.
             sub_batches: Number of micro-batches of a batch.
         """
-        return cls(mesh.size, split, sub_batches, jax.process_index(), jax.process_count())
+        processes = sorted({device.process_index for device in mesh.devices.flat})
+        return cls(mesh.size, split, sub_batches, processes.index(jax.process_index()), len(processes))
 
     def num_rows(self, batch_size: int) -> int:
         """Returns the number of rows of a part on all devices, with padding rows."""

@@ -130,7 +130,8 @@ class Trained:
         recognises = self.experiment.model.recognises
         return plan_evaluation(
             utterances, self.for_sets(), front_end=self.model.front_end, tokenizer=self.tokenizer,
-            takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=self.mesh.size,
+            takes_ids=self.experiment.data.tokenizer.takes_ids,
+            num_devices=self.mesh.size if recognises else 1,  # losses are those of validation on any devices
             piece_s=0.0 if recognises else min(self.longest_s, self.limits.longest_s),
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from asr_jax.core.run_folder import EVENTS, LOCK, SMOKE
 from asr_jax.metrics.measure import deciding_text
 from asr_jax.observe.events import read_events
 from asr_jax.training import loop
-from asr_jax.training.run import held
+from asr_jax.training.run import held, is_checkpoint
 
 SUFFIX = "-smoke"
 """Suffix of the name and of the folder of a smoke run."""
@@ -56,14 +56,19 @@ def smoke_of(experiment: Experiment) -> Experiment:
     and progress lines are lower. Everything else is as in the experiment.
 
     Raises:
-        UserError: If the experiment is a dry run.
+        UserError: If the experiment is a dry run, or begins from a checkpoint.
     """
     if experiment.dry_run:
         raise UserError("--smoke trains and --dry-run does not: expected one of them")
-    data = experiment.data
+    if is_checkpoint(experiment.folder):
+        raise UserError(
+            f"--smoke starts from the beginning, and --run-dir {experiment.folder} is a checkpoint: expected another "
+            "--run-dir"
+        )
+    data, model = experiment.data, replace(experiment.model, sub_batches=1)
     buckets = replace(
         data.buckets, num=1, num_by_labels=1, edges_s=(), batch_seconds=min(data.buckets.batch_seconds, BATCH_SECONDS),
-        budget=0.0, unit="", batch_multiple=1,
+        budget=0.0, unit="", batch_multiple=model.row_parts,
     )  # fmt: skip
     training = replace(
         experiment.training, num_updates=NUM_UPDATES, num_epochs=0.0, epochs_this_job=0.0, max_hours=0.0, patience=0,
@@ -76,7 +81,7 @@ def smoke_of(experiment: Experiment) -> Experiment:
         name=f"{experiment.name}{SUFFIX}",
         run_dir=str(experiment.folder.with_name(f"{experiment.folder.name}{SUFFIX}")),
         fresh=False,
-        model=replace(experiment.model, sub_batches=1),
+        model=model,
         data=replace(
             data,
             max_train_samples=min(NUM_UTTERANCES, data.max_train_samples or NUM_UTTERANCES),

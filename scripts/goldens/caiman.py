@@ -147,7 +147,11 @@ def main() -> None:
             }  # fmt: skip
             pieces.unlink()
         torch.save(stored, options.out / f"{name}.pt", pickle_protocol=5)
-    info = {"peer": "MyrtleSoftware/caiman-asr@08d60d80 training/caiman_asr_train", "sizes": SIZES, "torch": torch.__version__}
+    info = {
+        "peer": "MyrtleSoftware/caiman-asr@08d60d80 training/caiman_asr_train",
+        "sizes": SIZES,
+        "torch": torch.__version__,
+    }
     (options.out / "about.json").write_text(json.dumps(info, indent=1) + "\n")
     for file in options.out.iterdir():
         file.chmod(0o644)

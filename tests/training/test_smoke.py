@@ -14,6 +14,7 @@ from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.heads.transducer import Transducer
 from asr_jax.inference.trained import load_trained
 from asr_jax.observe.events import read_events
 from asr_jax.training.run import held
@@ -78,6 +79,8 @@ def test_everything_that_the_smoke_run_does_not_shorten_is_as_in_the_experiment(
     assert (small.training.ema, small.training.precision, small.training.accumulate) == (
         experiment.training.ema, experiment.training.precision, 2,
     )  # fmt: skip
+    split = replace(experiment, model=replace(experiment.model, heads={"transducer": Transducer(split=4)}))
+    assert smoke_of(split).data.buckets.batch_multiple == 4
     fewer = replace(experiment, data=replace(experiment.data, max_train_samples=7))
     assert smoke_of(fewer).data.max_train_samples == 7
 
@@ -102,6 +105,8 @@ def test_other_folders_are_not_touched(experiment: Experiment, tmp_path: Path) -
 def test_a_dry_run_or_a_schedule_is_no_smoke_run(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="--smoke trains and --dry-run does not"):
         smoke_of(replace(experiment, dry_run=True))
+    with pytest.raises(UserError, match=r"--smoke starts .* RUN/checkpoints/9 is a checkpoint"):
+        smoke_of(replace(experiment, run_dir="RUN/checkpoints/9"))
     options = train.TrainOptions(show="schedule", smoke=True)
     monkeypatch.setattr(train, "parse_with_experiment", lambda *_, **__: (options, experiment))
     with pytest.raises(UserError, match="--smoke trains and --show does not"):

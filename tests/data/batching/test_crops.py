@@ -27,7 +27,6 @@ def planned(utterances: list[Utterance], *, seed: int = 0, batch_seconds: float 
     return plan_training(
         Utterances.of(utterances), Data(train=("x",), buckets=buckets, **(settings | changes)), tokenizer=NO_TEXTS,
         output_length=lambda num, of_features: num // 160, frames_needed=np.add, front_end=KaldiFbank(), seed=seed,
-        num_devices=1,
     )  # fmt: skip
 
 
@@ -123,5 +122,5 @@ def test_texts_are_not_cropped_and_crops_are_within_the_filters() -> None:
     with pytest.raises(UserError, match=r"data.crop_s 1: .* audio without texts"):
         plan_training(
             Utterances.of(made()), Data(train=("x",), crop_s=1.0), tokenizer=letters, output_length=lambda num: num,
-            frames_needed=np.add, front_end=KaldiFbank(), seed=0, num_devices=1,
+            frames_needed=np.add, front_end=KaldiFbank(), seed=0,
         )  # fmt: skip
