@@ -55,6 +55,8 @@ SETTINGS = {
     "--data.buckets.edges-s": "bucket-duration-bins fold-length bucket-boundaries",
     "--data.buckets.order": "sort-by-length-desc sorting shuffle sort-order",
     "--data.buckets.sort-buffer": "sort-buffer-size sort-size",
+    "--training.pass-states.lengths": "rsp-seq-len-freq rsp",
+    "--training.pass-states.after": "rsp-delay",
     "--training.accumulate": "accumulate-grad-batches gradient-accumulation-steps grad-accumulation-batches "
     "grad-accumulation-factor gradient-accumulation grad-accumulation accum-grad update-freq update-frequency "
     "memory oom",
