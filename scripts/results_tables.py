@@ -134,6 +134,25 @@ def searches() -> str:
     return table("search, emissions | frames a second | pyctcdecode's | ratio | equal n-best lists", rows)
 
 
+def transducer_searches() -> str:
+    """Seconds of a search on the device, and how much longer loops take, by wall-clock and by processor time."""
+    found, rows = read("transducer_search_cpu"), []
+    names = {
+        "greedy": "greedy, device",
+        "greedy, of rows together": "greedy, device",
+        "beam": "beam, one label, device",
+    }
+    for each in found["batches"]:
+        for name, ours in names.items():
+            faster, times = each["times_as_fast"][name], each["times"][ours]
+            loop = "all rows at a time" if "together" in name else "row by row"
+            rows.append([
+                each["rows"], name.partition(",")[0], loop, f"{times['s']:.2f} / {times['cpu_s']:.2f}",
+                f"{faster['s']:.1f} / {faster['cpu_s']:.1f}", f"{max(found['load']):.1f}",
+            ])  # fmt: skip
+    return table("rows | search | loop | s, wall / CPU | times as fast, wall / CPU | load", rows)
+
+
 def scoring() -> str:
     found = read("race_jiwer")
     rows = [
@@ -167,7 +186,8 @@ def smoke_runs() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, scoring, fine_tuning
+        steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
+        scoring, fine_tuning,
     )
 }  # fmt: skip
 

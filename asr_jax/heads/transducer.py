@@ -12,8 +12,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
-from asr_jax.core.errors import check_numbers
-from asr_jax.core.pytrees import Tree
+from asr_jax.core.errors import UserError, check_numbers
+from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings, LabelAxis
@@ -38,6 +38,8 @@ from asr_jax.nn.linear import Linear
 from asr_jax.nn.prediction import LSTMPrediction, PredictionSettings
 from asr_jax.search.base import Decoding
 from asr_jax.search.transducer import TransducerDecoding
+from asr_jax.search.transducer_beam import Scaling
+from asr_jax.search.transducer_beam_state import TransducerFrames
 from asr_jax.search.transducer_greedy import Decision, greedy_transducer_search
 
 TILE_LOGITS = 1 << 24
@@ -130,6 +132,11 @@ class Transducer(HeadSettings):
             )
         if self.durations:
             tdt_arcs(self.durations)
+            if self.decoding.kind == "beam":
+                raise ValueError(
+                    "durations are set and decoding.kind is 'beam': expected kind 'greedy', since there is no beam "
+                    "search for durations (TDT)"
+                )
             if self.pruning:
                 raise ValueError("durations and pruning are set: expected one of them only")
             if self.penalties != NO_PENALTIES:
@@ -373,45 +380,96 @@ class TransducerHead(Head):
         }[self.settings.weight_by]
         return jnp.sum(jnp.where(self._is_feasible(frame_lengths, batch), batch.weights * counts, 0.0))
 
+    @property
+    def start_labels(self) -> int:
+        """Number of labels before the first one that count in the length of a hypothesis."""
+        return self.settings.prediction.start_labels
+
+    def begin(self, num_rows: int) -> dict[str, Any]:
+        """Returns the state of the prediction network before the first label, with its projected output.
+
+        Args:
+            num_rows: Number of rows, the first axis of the arrays.
+        """
+        return self._projected(self.prediction.start(num_rows))
+
+    def advance(self, before: Mapping[str, Any], labels: Int[Array, " B"]) -> dict[str, Any]:
+        """Returns the state of the prediction network after one more label, with its projected output.
+
+        Args:
+            before: State before the label.
+            labels: Label of each row.
+        """
+        return self._projected(self.prediction.advance(before, labels))
+
+    def _projected(self, predicted: Mapping[str, Any]) -> dict[str, Any]:
+        state = {name: value for name, value in predicted.items() if name != "output"}
+        return state | {"projected": self.of_labels(predicted["output"])}
+
+    def logits(self, frames: Float[Array, "B W J"], projected: Float[Array, "B P J"]) -> Float[Array, "B Q V"]:
+        """Returns the logits of the joint network.
+
+        Args:
+            frames: Projected frames.
+            projected: Projected predictions: one for all frames, or as many as frames, or several for one frame.
+        """
+        kernel, bias = self.output_parameters()
+        hidden = frames + projected
+        hidden = nn.relu(hidden) if self.settings.activation == "relu" else jnp.tanh(hidden)
+        return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias[0]
+
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Returns the token sequences of a greedy search.
+        """Returns the token sequences of a greedy search, or projected frames for the host stage of beam search.
 
         Args:
             encoded: Output and taps of the encoder.
             decoding: Settings of the search.
             state: Not used; each call begins an utterance.
+
+        Returns:
+            `TimedTokens`, or `TransducerFrames` with the networks' parameters; and None.
+
+        Raises:
+            UserError: If a beam search is requested for a head with durations.
         """
         assert isinstance(decoding, TransducerDecoding), decoding
-        frames = encoded.at(self.tap)
+        frames, durations = encoded.at(self.tap), self.settings.durations
         projected = self.of_frames(frames.values)
-        kernel, bias = self.output_parameters()
+        self.output_parameters()
         # Flax modules cannot be called in a loop of JAX while they are bound.
-        prediction, variables = self.prediction.unbind()
-        of_labels, of_labels_variables = self.of_labels.unbind()
-        settings, rows = self.settings, len(projected)
-        durations = jnp.asarray(settings.durations or (0,))
-        penalty = jnp.zeros(self.vocab_size).at[self.blank_id].set(decoding.blank_penalty)
+        head, variables = self.unbind()
+        if decoding.kind == "beam":
+            if durations:
+                raise UserError(
+                    f"decoding.kind is 'beam', and the head has durations {durations} (TDT), for which there is no "
+                    "beam search: expected kind 'greedy'"
+                )
+            used = ("prediction/", "of_labels/", "output/")
+            variables = {name: pick(tree, lambda path: path.startswith(used)) for name, tree in variables.items()}
+            return TransducerFrames(projected, frames.lengths, variables, head), None
+        scaled = Scaling(decoding.temperature, decoding.blank_penalty, self.blank_id)
+        jumps_of = jnp.asarray(durations or (0,))
 
-        def decide(places: Int[Array, "B W"], predicted: Any) -> Decision:
-            hidden = jax.vmap(lambda row, places: row[places])(projected, places)
-            of_label: Any = of_labels.apply(of_labels_variables, predicted["output"])
-            hidden += of_label[:, None]
-            hidden = nn.relu(hidden) if settings.activation == "relu" else jnp.tanh(hidden)
-            logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias[0]
-            scores = logits[..., : self.vocab_size] - penalty[None, None]
-            labels = jnp.argmax(scores, axis=-1).astype(jnp.int32)
-            log_probs = jnp.max(scores, axis=-1) - jax.nn.logsumexp(scores, axis=-1)
+        def decide(at: Int[Array, "B W"], predicted: Any) -> Decision:
+            values = jax.vmap(lambda row, at: row[at])(projected, at)
+            logits: Any = head.apply(variables, values, predicted["projected"][:, None], method="logits")
+            scores = scaled(logits[..., : self.vocab_size])
+            best = jnp.max(scores, axis=-1)
+            # XLA's argmax takes several times as long on CPUs.
+            places = jnp.where(scores == best[..., None], jnp.arange(self.vocab_size)[None, None], self.vocab_size - 1)
+            labels = jnp.min(places, axis=-1).astype(jnp.int32)
+            log_probs = best - jax.nn.logsumexp(scores, axis=-1)
             is_blank = labels == self.blank_id
-            if not settings.durations:
+            if not durations:
                 return Decision(labels, log_probs, is_blank.astype(jnp.int32))
-            jumps = durations[jnp.argmax(logits[..., self.vocab_size :], axis=-1)].astype(jnp.int32)
+            jumps = jumps_of[jnp.argmax(logits[..., self.vocab_size :], axis=-1)].astype(jnp.int32)
             return Decision(labels, log_probs, jnp.where(is_blank, jnp.maximum(jumps, 1), jumps))
 
         def advance(before: Any, labels: Int[Array, " B"]) -> Any:
-            return prediction.apply(variables, before, labels, method="advance")
+            return head.apply(variables, before, labels, method="advance")
 
         found = greedy_transducer_search(
-            frames.lengths, projected.shape[1], decide=decide, start=self.prediction.start(rows), advance=advance,
+            frames.lengths, projected.shape[1], decide=decide, start=self.begin(len(projected)), advance=advance,
             blank_id=self.blank_id, max_symbols=decoding.max_symbols,
         )  # fmt: skip
         return found, None

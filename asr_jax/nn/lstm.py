@@ -185,7 +185,9 @@ class LSTMLayer(nn.Module):
         other = self.param(
             "recurrent_bias", _with_forget_bias(initial, self.forget_bias and 0.0, self.dim), (4 * self.dim,)
         )
-        inputs = jnp.einsum("btd,dg->tbg", x, kernel.astype(self.dtype), preferred_element_type=jnp.float32)
+        # For one frame, XLA on CPUs makes a slow product of the transposed kernel from "btd,dg->tbg".
+        given, axes = (x.swapaxes(0, 1), "tbd,dg->tbg") if x.shape[1] == 1 else (x, "btd,dg->tbg")
+        inputs = jnp.einsum(axes, given, kernel.astype(self.dtype), preferred_element_type=jnp.float32)
         inputs = (inputs + (bias + other)[None, None]).astype(self.dtype)
         hiddens, cells = lstm_scan(inputs, recurrent.astype(self.dtype), hidden, cell)
         return hiddens.swapaxes(0, 1), cells.swapaxes(0, 1)

@@ -51,6 +51,11 @@ class PredictionSettings:
     dim: int = 512
     """Width."""
 
+    @property
+    def start_labels(self) -> int:
+        """Number of labels before the first one that count in the length of a hypothesis, as in CAIMAN-ASR."""
+        return 1
+
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Prediction:
         """Returns the module.
 
@@ -145,6 +150,11 @@ class StatelessPrediction(PredictionSettings):
         check_numbers(self, "dim", "context", least=1)
         if self.dim % 4:
             raise ValueError(f"dim is {self.dim}: expected a multiple of 4, the width of a group of channels")
+
+    @property
+    def start_labels(self) -> int:
+        """Number of labels before the first one that count in the length of a hypothesis, as in icefall."""
+        return self.context
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "StatelessPredictionModule":
         return StatelessPredictionModule(self, vocab_size, blank_id, dtype)

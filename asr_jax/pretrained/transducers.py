@@ -224,7 +224,9 @@ def nemo_transducer(config: Mapping[str, Any], path: str | Path) -> Transducer:
             sigma=options.get("sigma", 0.0) if durations else 0.0,
             omega=options.get("omega", 0.0) if durations else 0.0,
             fast_emit=options.get("fastemit_lambda", 0.0),
-            decoding=TransducerDecoding(greedy.get("max_symbols") or greedy.get("max_symbols_per_step") or 10),
+            decoding=TransducerDecoding(
+                max_symbols=greedy.get("max_symbols") or greedy.get("max_symbols_per_step") or 10
+            ),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: the settings of the transducer cannot be read: {error!r}") from error
@@ -278,7 +280,7 @@ def parakeet_transducer(config: Mapping[str, Any], path: str | Path) -> Transduc
             activation=config.get("hidden_act", "relu"),
             dropout=0.0,
             durations=durations,
-            decoding=TransducerDecoding(config.get("max_symbols_per_step", 10)),
+            decoding=TransducerDecoding(max_symbols=config.get("max_symbols_per_step", 10)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: the settings of the transducer cannot be read: {error!r}") from error

@@ -1,97 +1,34 @@
 """Searches of a CTC head: greedy search on the device, and prefix beam search as a stage on the host."""
 
-import hashlib
-import json
-import sys
-import threading
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jaxtyping import Float, Int
 
 from asr_jax.core.batch import Frames
-from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
-from asr_jax.core.names import counted
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.search import base
-from asr_jax.search.base import HostStage
+from asr_jax.search.beam_stage import BeamDecoding, BeamStage
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.hypotheses import Search
-from asr_jax.search.language_model import arpa_words
-from asr_jax.search.rerank import Reranking
-from asr_jax.search.word_scores import Fusion, WordScores
-from asr_jax.text.normalise import normalise
-from asr_jax.text.spelling import Spelling
 from asr_jax.text.tokenizers import Tokenizer
 
-WRITABLE = 0.1
-"""Minimum share of a language model's words that the recogniser can write; below, the model is refused."""
-TRIED = 10_000
-"""Maximum number of a language model's words that are checked."""
 
+@dataclass(frozen=True, kw_only=True)
+class CTCDecoding(BeamDecoding):
+    """Settings of the search in the output of a CTC head. With kind `beam`, it is prefix beam search."""
 
-@dataclass(frozen=True)
-class CTCDecoding(base.Decoding):
-    """Settings of the search in the output of a CTC head."""
-
-    kind: Literal["greedy", "beam"] = "greedy"
-    """greedy: the most likely label of each frame; beam: prefix beam search with n-best lists and fusion."""
     search: Search = Search()
     """Settings of the beam search."""
-    fusion: Fusion = Fusion()
-    """Language model, hot words and lexicon in the beam search (shallow fusion)."""
-    reranking: Reranking = Reranking()
-    """Language model that re-ranks the n-best lists of the beam search."""
 
     def __post_init__(self) -> None:
-        used = [name for name in ("fusion", "reranking") if getattr(self, name) != type(getattr(self, name))()]
-        if self.kind == "greedy" and used:
-            raise ValueError(
-                f"kind is 'greedy' and {used[0]} is set: expected kind 'beam', since greedy search does not use it"
-            )
+        super().__post_init__()
         if self.fusion.unit == "labels":
             raise ValueError("fusion.unit is 'labels': expected 'words', the only unit that the search supports")
-        if self.reranking.kenlm and (self.fusion.kenlm or self.fusion.hot_words):
-            raise ValueError(
-                "reranking.kenlm replaces the scores that fusion.kenlm and fusion.hot_words add: expected one of them "
-                "only"
-            )
 
     def __str__(self) -> str:
-        if self.kind == "greedy":
-            return "greedy"
-        parts = [f"beam {self.search.beam_width}"]
-        if self.fusion.kenlm:
-            parts.append(f"{self.fusion.kenlm} × {self.fusion.lm_weight:g} fused")
-        if self.fusion.lexicon:
-            parts.append(f"words of {self.fusion.lexicon}")
-        if self.fusion.hot_words:
-            parts.append(counted(len(self.fusion.hot_words), "hot word"))
-        if self.reranking.kenlm:
-            parts.append(f"{self.reranking.kenlm} × {self.reranking.lm_weight:g} re-ranked")
-        return ", ".join(parts)
-
-    def digest(self) -> str:
-        """Returns a text that is equal if the best texts are: it excludes `num_best` and the folders of files."""
-        if self.kind == "greedy":
-            return "greedy"
-        settings = asdict(self)
-        del settings["search"]["num_best"]
-        files = [settings["fusion"].pop(name) for name in ("kenlm", "known_words", "lexicon")]
-        files = [Path(file) for file in (*files, settings["reranking"].pop("kenlm")) if file]
-        made_of = [settings, [(file.name, file.stat().st_size if file.exists() else 0) for file in files]]
-        return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
-
-    @property
-    def gives_n_best(self) -> bool:
-        return self.kind == "beam"
+        return "greedy" if self.kind == "greedy" else ", ".join([f"beam {self.search.beam_width}", *self._fused()])
 
     def host_stage(self, tokenizer: Tokenizer, *, num_shares: int = 1) -> "PrefixBeamSearch | None":
         return PrefixBeamSearch(self, tokenizer, num_shares=num_shares) if self.kind == "beam" else None
@@ -101,119 +38,37 @@ Decoding = CTCDecoding
 """Former name of `CTCDecoding`, for old run folders and configs."""
 
 
-class PrefixBeamSearch(HostStage):
-    """Prefix beam search over log-probabilities, with language model, hot words, lexicon and re-ranking.
-
-    Args:
-        settings: Settings with kind `beam`.
-        tokenizer: Tokenizer of the head's labels.
-        num_shares: Number of processes that share the rows of a batch.
-
-    Raises:
-        UserError: If a file cannot be read or does not fit the vocabulary, or if labels are parts of characters.
-    """
+class PrefixBeamSearch(BeamStage):
+    """Prefix beam search over log-probabilities, with language model, hot words, lexicon and re-ranking."""
 
     name = "prefix beam search"
     takes_frames = True
 
     def __init__(self, settings: CTCDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
-        spelling = Spelling.of(tokenizer)
-        if spelling.has_bytes:
+        """Builds the search.
+
+        Args:
+            settings: Settings with kind `beam`.
+            tokenizer: Tokenizer of the head's labels.
+            num_shares: Number of processes that share the rows of a batch.
+
+        Raises:
+            UserError: If a file cannot be read or does not fit the vocabulary, or if labels are parts of characters.
+        """
+        super().__init__(settings, tokenizer, num_shares=num_shares)
+        if self.spelling.has_bytes:
             raise UserError("the vocabulary has bytes of characters, which beam search does not support: use greedy")
-        scores = settings.fusion.build()
-        if scores:
-            check_spelling(scores, spelling, tokenizer.normaliser)
-            check_words(settings.fusion.kenlm, scores.known, spelling, tokenizer.normaliser)
-        if path := settings.reranking.kenlm:
-            check_words(path, arpa_words(path) if Path(path).is_file() else None, spelling, tokenizer.normaliser)
-        self._search = CTCBeamSearch(spelling, search=settings.search, scores=scores)
-        self._rerank, self._num_shares = settings.reranking.build(), num_shares
-        self._one_at_a_time = threading.Lock()
+        self._search = CTCBeamSearch(self.spelling, search=settings.search, scores=self.scores)
 
     def prepare(self, given: Frames) -> None:
         whole = jnp.zeros(given.values.shape, given.values.dtype)
-        values, *_ = self._share(whole, np.zeros(len(whole), np.int32), [])
-        with self._one_at_a_time:
+        values, *_ = self.share(whole, np.zeros(len(whole), np.int32), [])
+        with self.one_at_a_time:
             self._search.prepare(*values.shape[:2])
 
     def __call__(self, given: Frames, rows: Sequence[int]) -> TimedTokens:
         values, lengths = (array.addressable_data(0) for array in (given.values, given.lengths))
-        values, lengths, rows = self._share(values, np.asarray(lengths), rows)
-        with self._one_at_a_time:
+        values, lengths, rows = self.share(values, np.asarray(lengths), rows)
+        with self.one_at_a_time:
             found = self._search(values, lengths)
-        lists = [self._rerank(found[row]) if self._rerank else found[row] for row in rows]
-        return TimedTokens.of([[hypothesis.sequence for hypothesis in hypotheses] for hypotheses in lists])
-
-    def _share(
-        self, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
-    ) -> tuple[Float[Array, "S T V"], Int[np.ndarray, " S"], Sequence[int]]:
-        """Selects this process's rows, padded with empty rows to the size of a share.
-
-        A share has a constant size, for which one program is compiled. With one share, all rows are selected.
-
-        Returns:
-            Log-probabilities, lengths, and the positions of `rows` in them.
-        """
-        if self._num_shares == 1:
-            return values, lengths, rows
-        chosen = np.zeros(-(-len(lengths) // self._num_shares), np.int32)
-        chosen[: len(rows)] = rows
-        is_there = np.arange(len(chosen)) < len(rows)
-        values = jnp.take(jax.device_put(values, local_devices()[0]), chosen, axis=0)
-        return values, np.where(is_there, lengths[chosen], 0), range(len(rows))
-
-
-def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> None:
-    """Checks hot words and lexicon, and warns of words of the lexicon that the vocabulary cannot spell.
-
-    Args:
-        scores: Hot words and lexicon.
-        spelling: Text of each label.
-        normaliser: Name of the normaliser of the training texts, for the message.
-
-    Raises:
-        UserError: If the vocabulary cannot spell one of the hot words, or can spell no word of the lexicon.
-    """
-    advice = f"write them as in the training texts, which were normalised by {normaliser}"
-    if lost := sorted(word for word in scores.hot_words if not spelling.can_spell(word)):
-        files = [word for word in lost if Path(word).is_file()]
-        if files:
-            advice = f"{files[0]} is a file, which is not read: expected the words themselves, as in anna:8 otto"
-        raise UserError(f"hot words that the vocabulary cannot spell: {', '.join(lost[:5])}; {advice}")
-    lost = sorted(word for word in scores.lexicon if not spelling.can_spell(word))
-    message = f"{len(lost)} of {len(scores.lexicon)} words of the lexicon cannot be spelt by the vocabulary"
-    if lost and len(lost) == len(scores.lexicon):
-        raise UserError(f"{message}, {', '.join(lost[:5])} …; {advice}")
-    if lost:
-        print(f"{message}: {', '.join(lost[:5])} …; {advice}", file=sys.stderr)
-
-
-def check_words(path: str, words: Collection[str] | None, spelling: Spelling, normaliser: str) -> None:
-    """Checks that a language model has words that the recogniser can write, such as words of the same case.
-
-    A word can be written if the normaliser leaves it unchanged and the vocabulary can spell it. Up to TRIED words are
-    checked. Warns if more than a tenth of them cannot be written.
-
-    Args:
-        path: Path of the language model, for the message.
-        words: Words of the language model. None or empty if they are not known.
-        spelling: Text of each label.
-        normaliser: Name of the normaliser of the training texts.
-
-    Raises:
-        UserError: If less than a share of WRITABLE can be written.
-    """
-    if not words:
-        return
-    tried = sorted(words)[:: -(-len(words) // TRIED)]
-    lost = [word for word in tried if normalise(word, normaliser) != word or not spelling.can_spell(word)]
-    if 10 * len(lost) <= len(tried):
-        return
-    drawn = " that were tried" if len(tried) < len(words) else ""
-    message = (
-        f"{len(tried) - len(lost):,} of {len(tried):,} words{drawn} of {path} can be written by this recogniser, whose "
-        f"texts are normalised by {normaliser}; it cannot write {', '.join(lost[:5])}"
-    )
-    if len(tried) - len(lost) < WRITABLE * len(tried):
-        raise UserError(f"{message}: train the language model on texts that passed {normaliser}, or convert its words")
-    print(f"warning: {message}", file=sys.stderr)
+        return self.listed(found, rows)

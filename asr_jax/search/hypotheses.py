@@ -95,7 +95,7 @@ class Hypothesis:
     words: tuple[WordSpan, ...]
     labels: tuple[int, ...]
     """Labels of the path that determines the frames."""
-    ctc_score: float
+    log_prob: float
     """Log-probability of the alignments that the search kept."""
     lm_score: float
     """Weighted contributions of language model, word bonus and hot words."""
@@ -113,7 +113,7 @@ class Hypothesis:
     @property
     def score(self) -> float:
         """Score by which the list is sorted."""
-        return self.ctc_score + self.lm_score
+        return self.log_prob + self.lm_score
 
     @property
     def sequence(self) -> TokenSequence:
@@ -124,7 +124,7 @@ class Hypothesis:
 class Ending(NamedTuple):
     """A final path of a search; it represents all alignments of its prefix that end in the same label."""
 
-    ctc_score: float
+    log_prob: float
     path: Int[np.ndarray, " T"]
     """Symbol of each frame."""
     logps: Float[np.ndarray, " T"]
@@ -153,7 +153,7 @@ def finish(
         The n-best list, best first. If there are no paths, it is one empty text with score minus infinity.
     """
     if not endings:
-        return [Hypothesis(words=(), labels=(), ctc_score=-math.inf, lm_score=0.0)]
+        return [Hypothesis(words=(), labels=(), log_prob=-math.inf, lm_score=0.0)]
     ended = [_Ended.of(ending, spelling) for ending in endings]
     complete = [each for each in ended if each.may_end(search, scores)]
     groups: dict[Any, list[_Ended]] = {}
@@ -196,7 +196,7 @@ class _Text(NamedTuple):
     shown: _Ended
     """Path that determines the frames of the words."""
     words: tuple[str, ...]
-    ctc_score: float
+    log_prob: float
     lm_score: float
 
     @classmethod
@@ -221,11 +221,11 @@ class _Text(NamedTuple):
             if search.last_word == "no_border" and not shown.has_open_word:
                 units.append("")
             added += scores.text(units)
-        return cls(shown, words, combined([each.ending.ctc_score for each in group], search), added)
+        return cls(shown, words, combined([each.ending.log_prob for each in group], search), added)
 
     @property
     def score(self) -> float:
-        return self.ctc_score + self.lm_score
+        return self.log_prob + self.lm_score
 
     def hypothesis(self, spelling: Spelling) -> Hypothesis:
         path, logps = self.shown.ending.path, self.shown.ending.logps
@@ -236,5 +236,5 @@ class _Text(NamedTuple):
             num = spelling.word_ranges(self.shown.labels)[len(words)][0]
         starts, ends, log_probs = (tuple(each[:num].tolist()) for each in spelling.runs(path, logps))
         return Hypothesis(
-            words, self.shown.labels[:num], self.ctc_score, self.lm_score, starts=starts, ends=ends, log_probs=log_probs
+            words, self.shown.labels[:num], self.log_prob, self.lm_score, starts=starts, ends=ends, log_probs=log_probs
         )

@@ -13,7 +13,7 @@ from asr_jax.search.word_scores import LN10
 class Reranking:
     """Settings of re-ranking.
 
-    The score is `CTC score + lm_weight · ln 10 · log10(LM probability) + word_bonus · number of words`.
+    The score is `log-probability + lm_weight · ln 10 · log10(LM probability) + word_bonus · number of words`.
 
     Source: RustedBytes/w2v-bert-uk at commit adec09e, src/ctc.rs; its documentation calls it shallow fusion.
     """
@@ -50,7 +50,7 @@ class Reranker:
     def __call__(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Returns the list sorted by the new scores, best first; hypotheses with equal scores keep their order.
 
-        Texts and CTC scores are unchanged. The language model's scores replace those of fusion.
+        Texts and log-probabilities are unchanged. The language model's scores replace those of fusion.
         """
         return sorted(map(self._scored, hypotheses), key=lambda hypothesis: -hypothesis.score)
 

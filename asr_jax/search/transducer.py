@@ -1,30 +1,96 @@
-"""Settings of transducer searches."""
+"""Searches of a transducer: greedy search on the device, and beam search as a stage on the host."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asr_jax.core.errors import check_numbers
-from asr_jax.search.base import Decoding
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asr_jax.core.errors import UserError, check_numbers
+from asr_jax.core.timed_tokens import TimedTokens
+from asr_jax.search.beam_stage import BeamDecoding, BeamStage
+from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
+from asr_jax.search.transducer_beam_state import TransducerFrames
+from asr_jax.text.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
-class TransducerDecoding(Decoding):
-    """Settings of the search of a transducer: greedy, on the device."""
+@dataclass(frozen=True, kw_only=True)
+class TransducerDecoding(BeamDecoding):
+    """Settings of the search of a transducer. With kind `beam`, lists have several hypotheses."""
 
     max_symbols: int = 10
-    """Largest number of labels of one frame."""
+    """Largest number of labels of one frame. 1: a label leaves no blank to its frame, as in icefall's modified beam
+    search, which extends all hypotheses of a frame at once and is faster."""
     blank_penalty: float = 0.0
     """Number that is subtracted from the logits of the blank."""
+    temperature: float = 1.0
+    """Divisor of the logits. CAIMAN-ASR's beam search uses 1.4."""
+    search: TransducerSearch = TransducerSearch()
+    """Settings of the beam search."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_numbers(self, "max_symbols", least=1)
+        check_numbers(self, "blank_penalty")
+        check_numbers(self, "temperature", above=0)
 
     def __str__(self) -> str:
-        parts = ["greedy"]
+        parts = ["greedy"] if self.kind == "greedy" else [f"beam {self.search.beam_width}"]
         if self.max_symbols != 10:
-            parts.append(f"at most {self.max_symbols} labels per frame")
+            parts.append(f"at most {self.max_symbols} label{'s' * (self.max_symbols > 1)} per frame")
         if self.blank_penalty:
             parts.append(f"blank penalty {self.blank_penalty:g}")
-        return ", ".join(parts)
+        if self.temperature != 1:
+            parts.append(f"temperature {self.temperature:g}")
+        return ", ".join([*parts, *self._fused()])
 
     def digest(self) -> str:
-        return f"transducer greedy {self.max_symbols} {self.blank_penalty:g}"
+        if self.kind == "greedy":
+            return f"transducer greedy {self.max_symbols} {self.blank_penalty:g}"
+        return f"transducer {super().digest()}"
+
+    def host_stage(self, tokenizer: Tokenizer, *, num_shares: int = 1) -> "TransducerBeamStage | None":
+        return TransducerBeamStage(self, tokenizer, num_shares=num_shares) if self.kind == "beam" else None
+
+
+class TransducerBeamStage(BeamStage):
+    """Beam search over projected frames, with language model, hot words, lexicon and re-ranking."""
+
+    name = "beam search"
+
+    def __init__(self, settings: TransducerDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
+        """Builds the search.
+
+        Args:
+            settings: Settings with kind `beam`.
+            tokenizer: Tokenizer of the head's labels.
+            num_shares: Number of processes that share the rows of a batch.
+
+        Raises:
+            UserError: If a file cannot be read or does not fit the vocabulary, or if labels are parts of characters
+                and texts are needed.
+        """
+        super().__init__(settings, tokenizer, num_shares=num_shares)
+        if self.spelling.has_bytes and (self.scores or settings.reranking.kenlm or settings.search.same == "texts"):
+            raise UserError(
+                "the vocabulary has bytes of characters, which beam search does not support with fusion, re-ranking or "
+                "search.same texts: leave them out, or use greedy"
+            )
+        self._search = TransducerBeamSearch(
+            self.spelling, search=settings.search, max_symbols=settings.max_symbols, temperature=settings.temperature,
+            blank_penalty=settings.blank_penalty, scores=self.scores,
+        )  # fmt: skip
+
+    def prepare(self, given: TransducerFrames) -> None:
+        zeros = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), given)
+        values, lengths, _ = self.share(zeros.values, np.asarray(zeros.lengths), [])
+        with self.one_at_a_time:
+            self._search(zeros.replace(values=values, lengths=jnp.asarray(lengths)))
+
+    def __call__(self, given: TransducerFrames, rows: Sequence[int]) -> TimedTokens:
+        given = jax.tree.map(lambda array: array.addressable_data(0), given)
+        values, lengths, rows = self.share(given.values, np.asarray(given.lengths), rows)
+        with self.one_at_a_time:
+            found = self._search(given.replace(values=values, lengths=jnp.asarray(lengths)))
+        return self.listed(found, rows)

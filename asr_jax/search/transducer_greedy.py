@@ -16,6 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.timed_tokens import TimedTokens
 
+MOST, AT_ONCE = 8, 64
+"""Largest number of frames of a row for which labels are computed at a time, and on CPUs of all rows together."""
+
 
 class Decision(NamedTuple):
     """Best label of each frame of a block, for a given prediction."""
@@ -51,7 +54,6 @@ def greedy_transducer_search(
     advance: Callable[[Any, Int[Array, " B"]], Any],
     blank_id: int,
     max_symbols: int,
-    block: int = 8,
 ) -> TimedTokens:
     """Returns one hypothesis per row, with shapes [B 1 U], where U = `num_frames` · `max_symbols`.
 
@@ -65,9 +67,10 @@ def greedy_transducer_search(
         advance: Computes the next prediction from the current one and the labels.
         blank_id: Label id of the blank.
         max_symbols: Largest number of labels of one frame.
-        block: Number of frames for which labels are computed at a time.
     """
     rows, size = len(lengths), num_frames * max_symbols
+    # Frames behind the next label are computed in vain. On CPUs, that costs more than further products of many rows.
+    block = min(max(AT_ONCE // rows, 1), MOST) if jax.default_backend() == "cpu" else MOST
     row = jnp.arange(rows)
 
     def is_going(state: Search) -> Bool[Array, ""]:

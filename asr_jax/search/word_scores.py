@@ -1,4 +1,4 @@
-"""Scores that words add to CTC scores: language model, word bonus, hot words, and restriction to a lexicon."""
+"""Scores that words add to log-probabilities: language model, word bonus, hot words, and restriction to a lexicon."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Scores of open words by a language model on the host, for all prefixes of a batch."""
+"""Scores of open words, or of labels, by a language model on the host, for all prefixes of a batch."""
 
 from typing import Any
 
@@ -88,3 +88,61 @@ class WordStates:
             known = self._wordless.get(state)
             self._ended[node] = self._add(state, "") if known is None else known
         return self._ended[node]
+
+
+class LabelStates:
+    """Cache of look-ups in a language model of labels.
+
+    A node is a state of the language model. The node after one more label, and the score that the label adds, are
+    computed once and cached over batches.
+    """
+
+    def __init__(self, spelling: Spelling, scores: WordScores) -> None:
+        self._symbols, self._scores = spelling.symbols, scores
+        self._forget()
+
+    def _forget(self) -> None:
+        self._states: list[Any] = [self._scores.start()]
+        self._nodes = {self._states[0]: 0}
+        self._after: dict[int, tuple[int, float]] = {}
+
+    def begin(self, num_rows: int, beam_width: int) -> None:
+        """Starts a batch, in which all prefixes are empty."""
+        if len(self._after) > MOST_KEPT:
+            self._forget()
+        self._node = np.zeros((num_rows, beam_width), np.int64)
+
+    def follow(self, source: Int[np.ndarray, "B W"], token: Int[np.ndarray, "B W"]) -> None:
+        """Updates the state of each prefix after a frame.
+
+        Args:
+            source: Slot of each previous prefix.
+            token: Label that was appended; -1 if none was.
+        """
+        self._node = np.take_along_axis(self._node, source, axis=1)
+        new = np.nonzero(token >= 0)
+        keys = (self._node[new] * len(self._symbols) + token[new]).tolist()
+        self._node[new] = [self._follow(key)[0] for key in keys]
+
+    def gains(self, slots: Int[np.ndarray, "B P"], tokens: Int[np.ndarray, "B P K"]) -> Float[np.ndarray, "B P K"]:
+        """Returns the score that each label adds to the prefix in a slot.
+
+        Args:
+            slots: Slots of prefixes.
+            tokens: Labels for each of them.
+        """
+        keys = np.take_along_axis(self._node, slots, axis=1)[..., None] * len(self._symbols) + tokens
+        different, place = np.unique(keys, return_inverse=True)
+        gains = np.array([self._follow(key)[1] for key in different.tolist()], np.float32)
+        return gains[place].reshape(keys.shape)
+
+    def _follow(self, key: int) -> tuple[int, float]:
+        """Returns the node after one more label, and the score that the label adds."""
+        if (found := self._after.get(key)) is None:
+            node, label = divmod(key, len(self._symbols))
+            state, added = self._scores.word(self._states[node], self._symbols[label])
+            after = self._nodes.setdefault(state, len(self._states))
+            if after == len(self._states):
+                self._states.append(state)
+            self._after[key] = found = after, added
+        return found

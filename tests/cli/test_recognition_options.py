@@ -7,6 +7,9 @@ from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, par
 from asr_jax.core.errors import UserError
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.hypotheses import Search
+from asr_jax.search.transducer import TransducerDecoding
+from asr_jax.search.transducer_beam import TransducerSearch
+from asr_jax.search.word_scores import Fusion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,16 @@ def test_decoding_flags_stand_anywhere():
     assert decoding.kind == "beam"
     assert (decoding.search.beam_width, decoding.search.num_best) == (3, 2)
     assert decoding.fusion.hot_words == ("anna", "otto")
+
+
+def test_a_transducer_takes_flags_of_its_search():
+    arguments = ["--decoding.kind", "beam", "one", "--decoding.max-symbols", "1", "--decoding.beam-width", "6"]
+    arguments += ["--decoding.label-prune-logp", "-0.4", "--decoding.fusion.unit", "labels", "--decoding.same", "texts"]
+    _, flags = parse_recognition(Options, arguments, prog="it", about="")
+    assert decoding_of(flags, TransducerDecoding()) == TransducerDecoding(
+        kind="beam", max_symbols=1, fusion=Fusion(unit="labels"),
+        search=TransducerSearch(beam_width=6, label_prune_logp=-0.4, same="texts"),
+    )  # fmt: skip
 
 
 def test_positional_arguments_behind_a_flag_with_several_values_are_asked_for():

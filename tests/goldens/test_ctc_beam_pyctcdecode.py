@@ -50,6 +50,6 @@ def test_lists_equal_pyctcdecode(entries, where, tmp_path, record_property):
     def check(ours, theirs):
         frames = [[word.text, [word.start_frame, word.end_frame]] for word in ours.words]
         assert frames == theirs["word_frames"]
-        return abs(ours.ctc_score - theirs["logit_score"])
+        return abs(ours.log_prob - theirs["logit_score"])
 
     compare(found, expected, name=lambda each: each.text, check=check, what=where, record_property=record_property)

@@ -1,4 +1,4 @@
-"""icefall's transducer: pruned and simple losses with gradients, the joint network, and greedy search."""
+"""icefall's transducer: pruned and simple losses with gradients, the joint network, greedy and beam search."""
 
 from typing import Any
 
@@ -14,6 +14,8 @@ from asr_jax.nn.prediction import StatelessPrediction
 from asr_jax.pretrained.keymap import find_params
 from asr_jax.pretrained.transducers import icefall_rows
 from asr_jax.search.transducer import TransducerDecoding
+from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
+from asr_jax.text.spelling import Spelling
 from tests.support import golden_cases, relative, report
 
 pytestmark = pytest.mark.golden
@@ -70,8 +72,8 @@ def labels_of(info: dict[str, Any], num_labels: Any) -> Any:
     return jnp.asarray(rows)
 
 
-@pytest.mark.parametrize("case", golden_cases("icefall_decode", "transducer*"))
-def test_greedy_search(case: Any) -> None:
+def head_of(case: Any) -> tuple[Any, Any, Frames]:
+    """Returns the head of a case, its parameters and the frames."""
     arrays, sizes = case.arrays(), case.info["config"]
     settings = Transducer(
         prediction=StatelessPrediction(sizes["dec"], sizes["ctx"]), joint_dim=sizes["join"], activation="tanh"
@@ -79,19 +81,51 @@ def test_greedy_search(case: Any) -> None:
     params = unflatten(ours(of(arrays, "param/"), settings))
     head = settings.build(vocab_size=sizes["V"], blank_id=0, dtype=jnp.float32)
     frames = Frames(jnp.asarray(arrays["input/encoder_out"]), jnp.asarray(arrays["input/lens"], jnp.int32))
+    return head, params, frames
+
+
+def searched(head: Any, params: Any, frames: Frames, decoding: TransducerDecoding) -> Any:
+    search = jax.jit(lambda p, f: head.apply({"params": p}, Encoded(f), decoding, method="search")[0])
+    return search(params, frames)
+
+
+@pytest.mark.parametrize("case", golden_cases("icefall_decode", "transducer*"))
+def test_greedy_search(case: Any) -> None:
+    head, params, frames = head_of(case)
     names = [name for name in case.info["results"][0] if name.startswith("greedy_max")]
     assert names
     for name in names:
         max_symbols, _, penalty = name.removeprefix("greedy_max").partition("_blankpenalty")
-        decoding = TransducerDecoding(int(max_symbols), float(penalty or 0))
-        found = jax.device_get(
-            jax.jit(lambda p, f, d=decoding: head.apply({"params": p}, Encoded(f), d, method="search")[0])(
-                params, frames
-            )
-        )
+        decoding = TransducerDecoding(max_symbols=int(max_symbols), blank_penalty=float(penalty or 0))
+        found = jax.device_get(searched(head, params, frames, decoding))
         for result in case.info["results"]:
             expected = result[name] if isinstance(result[name], dict) else {"hyp": result[name]}
             sequence = found.sequences(result["utt"])[0]
             assert list(sequence.tokens) == expected["hyp"]
             if "timestamps" in expected:
                 assert list(sequence.starts) == expected["timestamps"]
+
+
+@pytest.mark.parametrize("case", golden_cases("icefall_decode", "transducer*"))
+@pytest.mark.parametrize("kind", ["modified_beam", "beam"])
+def test_beam_search(case: Any, kind: str, record_property: Any) -> None:
+    """The lists are complete, and their order is that of the log-probabilities; `hyp` is the best per label."""
+    head, params, frames = head_of(case)
+    start, worst, widths = case.info["config"]["ctx"], 0.0, []
+    given = searched(head, params, frames, TransducerDecoding(kind="beam"))
+    spelling = Spelling.of_surfaces([f" {label}" for label in range(head.vocab_size)], blank_id=0)
+    for name in case.info["results"][0]:
+        if name.rpartition("_")[0] != kind:
+            continue
+        widths.append(int(name.rpartition("_")[2]))
+        settings = TransducerSearch(beam_width=widths[-1], num_best=widths[-1])
+        search = TransducerBeamSearch(spelling, search=settings, max_symbols=1 if kind == "modified_beam" else 99)
+        for result, found in zip(case.info["results"], search(given), strict=True):
+            expected, best = result[name], found[0]
+            assert list(best.labels) == expected["hyp"]
+            assert list(best.starts) == expected["timestamps"]
+            log_probs = {tuple(labels[start:]): log_prob for labels, log_prob in expected["final"]}
+            assert {each.labels for each in found} == log_probs.keys()
+            worst = max(worst, *(abs(each.log_prob - log_probs[each.labels]) for each in found))
+    assert widths
+    assert report(record_property, "log-probabilities", worst) < 1e-4

@@ -28,7 +28,7 @@ def model(request):
 
 def hypothesis(text):
     words = tuple(WordSpan(word, 0, 1, 0.0) for word in text.split())
-    return Hypothesis(words=words, labels=(), ctc_score=-1.0, lm_score=0.0)
+    return Hypothesis(words=words, labels=(), log_prob=-1.0, lm_score=0.0)
 
 
 @pytest.mark.parametrize("name", SWITCHES)

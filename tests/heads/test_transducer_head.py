@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import asr_jax
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
@@ -139,6 +140,14 @@ def test_search_equals_a_loop_over_frames(name):
     assert 0 < sum(map(len, expected)) < 3 * int(encoded.frames.lengths.sum())
 
 
+def test_durations_have_no_beam_search():
+    model, batch = model_of(HEADS["durations"]), toy_batch()
+    shapes = jax.eval_shape(partial(model.init, step=None), jax.random.key(0), batch)
+    search = partial(model.apply, head="transducer", decoding=TransducerDecoding(kind="beam"), method="search")
+    with pytest.raises(UserError, match=r"durations \(0, 1, 2\) \(TDT\).* expected kind 'greedy'"):
+        jax.eval_shape(search, shapes, batch)
+
+
 def test_omega_is_the_share_of_rnnt():
     """TDT with omega 1 is the loss of RNN-T with the same weights, without those of durations."""
     head, batch = (
@@ -210,6 +219,7 @@ def test_rows_without_a_path_are_counted():
     [
         ({"durations": (0, 2)}, "expected distinct numbers of frames"),
         ({"durations": (0, 1), "pruning": Pruning()}, "expected one of them only"),
+        ({"durations": (0, 1), "decoding": TransducerDecoding(kind="beam")}, "expected kind 'greedy'"),
         ({"durations": (0, 1), "penalties": Penalties(delay=0.1)}, "durations and penalties are set"),
         ({"omega": 0.1}, "omega is 0.1: expected 0 to 1, and 0 without durations"),
         ({"tile_frames": -2}, "tile_frames is -2: expected a number of frames"),

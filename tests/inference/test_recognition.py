@@ -1,5 +1,6 @@
 """Judged words with their confidence; searches shared by several processes; scores that are not finite."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -16,13 +17,19 @@ from asr_jax.data.batching.index import scale_of
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.transducer import Transducer
 from asr_jax.inference import decoder as decoders
 from asr_jax.inference.decoder import Decoder, HeadSearch, without_labels
 from asr_jax.inference.recognition import Recognition, judged_words, scored
+from asr_jax.nn.prediction import StatelessPrediction
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.search.hypotheses import Search
+from asr_jax.search.transducer import TransducerDecoding
+from asr_jax.search.transducer_beam import TransducerBeamSearch
+from asr_jax.search.word_scores import Fusion
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.transcripts.transcript import ScoredText, Transcript, Word
 from tests.training.toy import toy_batch, toy_model
@@ -88,11 +95,24 @@ def test_the_best_text_alone_is_judged_and_each_by_its_own_reference():
     assert judged(["one two", "two", "not read"], found) == [(0.6, False), (0.5, True), (0.7, False)]
 
 
-def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkeypatch):
+TRANSDUCER = Transducer(prediction=StatelessPrediction(8), joint_dim=8)
+BEAMS = {
+    "ctc": (CTC(), CTCDecoding(kind="beam", search=Search(beam_width=4, num_best=3)), CTCBeamSearch),
+    "transducer": (
+        TRANSDUCER, TransducerDecoding(kind="beam", max_symbols=1, fusion=Fusion(hot_words=("ab",))),
+        TransducerBeamSearch,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("head", BEAMS)
+def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(head, monkeypatch):
     """Simulates three processes one after the other; the stage on the device is computed once."""
-    rows = 5
-    mesh, decoding = data_mesh(1), CTCDecoding(kind="beam", search=Search(beam_width=4, num_best=3))
-    model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
+    rows, mesh = 5, data_mesh(1)
+    settings, decoding, kind = BEAMS[head]
+    model = replace(toy_model(dim=8), heads={head: settings}).build(
+        vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32"
+    )
     batch = toy_batch(rows=rows).replace(weights=np.array([1, 0, 1, 1, 1], np.float32))
     variables = jax.jit(partial(model.init, step=None))(jax.random.key(0), batch)
     bucket = Bucket(batch.signal.shape[1], 3, rows, batch.signal.shape[1])
@@ -106,9 +126,9 @@ def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(monkey
     alone = decoder.whole(decoder.finish(emitted))
     assert alone.keys() == set(np.flatnonzero(batch.weights).tolist())
     assert all(len(transcript.n_best) > 1 for transcript in alone.values())
-    shares, searched, search = [], [], CTCBeamSearch.__call__
+    shares, searched, search = [], [], kind.__call__
     monkeypatch.setattr(
-        CTCBeamSearch, "__call__", lambda self, *given: searched.append(len(given[1])) or search(self, *given)
+        kind, "__call__", lambda self, *given: searched.append(len(jax.tree.leaves(given)[0])) or search(self, *given)
     )
     for number in range(3):
         with monkeypatch.context() as patched:

@@ -59,7 +59,7 @@ def assert_equal(found, expected):
     """Texts, frames and log-probabilities of words must be equal, scores within the precision of float32."""
     assert [each.words for each in found] == [each.words for each in expected]
     assert [each.labels for each in found] == [each.labels for each in expected]
-    for name in ("ctc_score", "lm_score", "score"):
+    for name in ("log_prob", "lm_score", "score"):
         ours, theirs = ([getattr(each, name) for each in hypotheses] for hypotheses in (found, expected))
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
 

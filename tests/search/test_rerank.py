@@ -25,9 +25,9 @@ ngram 2=1
 """
 
 
-def hypothesis(text, ctc_score):
+def hypothesis(text, log_prob):
     words = tuple(WordSpan(word, 0, 1, 0.0) for word in text.split())
-    return Hypothesis(words=words, labels=(), ctc_score=ctc_score, lm_score=-7.0)
+    return Hypothesis(words=words, labels=(), log_prob=log_prob, lm_score=-7.0)
 
 
 @pytest.fixture

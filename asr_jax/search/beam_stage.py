@@ -1,0 +1,218 @@
+"""Settings and host stage that the beam searches of all heads share: fusion, re-ranking, and checks of their words."""
+
+import hashlib
+import json
+import sys
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from asr_jax.core.devices import local_devices
+from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
+from asr_jax.core.timed_tokens import TimedTokens
+from asr_jax.search.base import Decoding, HostStage
+from asr_jax.search.hypotheses import Hypothesis
+from asr_jax.search.language_model import arpa_words
+from asr_jax.search.rerank import Reranking
+from asr_jax.search.word_scores import Fusion, WordScores
+from asr_jax.text.normalise import normalise
+from asr_jax.text.spelling import Spelling
+from asr_jax.text.tokenizers import Tokenizer
+
+WRITABLE = 0.1
+"""Minimum share of a language model's words that the recogniser can write; below, the model is refused."""
+TRIED = 10_000
+"""Maximum number of a language model's words that are checked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamDecoding(Decoding):
+    """Settings of greedy search or beam search. Subclasses have the settings of the beam search in `search`."""
+
+    kind: Literal["greedy", "beam"] = "greedy"
+    """greedy: the most likely label of each frame; beam: beam search with n-best lists and fusion."""
+    fusion: Fusion = Fusion()
+    """Language model, hot words and lexicon in the beam search (shallow fusion)."""
+    reranking: Reranking = Reranking()
+    """Language model that re-ranks the n-best lists of the beam search."""
+
+    def __post_init__(self) -> None:
+        used = [name for name in ("fusion", "reranking") if getattr(self, name) != type(getattr(self, name))()]
+        if self.kind == "greedy" and used:
+            raise ValueError(
+                f"kind is 'greedy' and {used[0]} is set: expected kind 'beam', since greedy search does not use it"
+            )
+        if self.reranking.kenlm and (self.fusion.kenlm or self.fusion.hot_words):
+            raise ValueError(
+                "reranking.kenlm replaces the scores that fusion.kenlm and fusion.hot_words add: expected one of them "
+                "only"
+            )
+
+    def _fused(self) -> Iterator[str]:
+        """Yields descriptions of fusion and re-ranking, for the name."""
+        if self.fusion.kenlm:
+            yield f"{self.fusion.kenlm} × {self.fusion.lm_weight:g} fused"
+        if self.fusion.lexicon:
+            yield f"words of {self.fusion.lexicon}"
+        if self.fusion.hot_words:
+            yield counted(len(self.fusion.hot_words), "hot word")
+        if self.reranking.kenlm:
+            yield f"{self.reranking.kenlm} × {self.reranking.lm_weight:g} re-ranked"
+
+    def digest(self) -> str:
+        """Returns a text that is equal if the best texts are: it excludes `num_best` and the folders of files."""
+        if self.kind == "greedy":
+            return "greedy"
+        settings = asdict(self)
+        del settings["search"]["num_best"]
+        files = [settings["fusion"].pop(name) for name in ("kenlm", "known_words", "lexicon")]
+        files = [Path(file) for file in (*files, settings["reranking"].pop("kenlm")) if file]
+        made_of = [settings, [(file.name, file.stat().st_size if file.exists() else 0) for file in files]]
+        return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def gives_n_best(self) -> bool:
+        return self.kind == "beam"
+
+
+class BeamStage(HostStage):
+    """Base class of the stages of beam searches, with language model, hot words, lexicon and re-ranking."""
+
+    def __init__(self, settings: BeamDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
+        """Reads and checks the files of fusion and re-ranking.
+
+        Args:
+            settings: Settings with kind `beam`.
+            tokenizer: Tokenizer of the head's labels.
+            num_shares: Number of processes that share the rows of a batch.
+
+        Raises:
+            UserError: If a file cannot be read or does not fit the vocabulary.
+        """
+        self.spelling = Spelling.of(tokenizer)
+        self.scores = settings.fusion.build()
+        if self.scores and settings.fusion.unit == "labels":
+            check_symbols(settings.fusion.kenlm, self.scores.known, self.spelling)
+        elif self.scores:
+            check_spelling(self.scores, self.spelling, tokenizer.normaliser)
+            check_words(settings.fusion.kenlm, self.scores.known, self.spelling, tokenizer.normaliser)
+        if path := settings.reranking.kenlm:
+            check_words(path, arpa_words(path) if Path(path).is_file() else None, self.spelling, tokenizer.normaliser)
+        self._rerank, self._num_shares = settings.reranking.build(), num_shares
+        self.one_at_a_time = threading.Lock()
+
+    def share(
+        self, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
+    ) -> tuple[Float[Array, "S T V"], Int[np.ndarray, " S"], Sequence[int]]:
+        """Selects this process's rows, padded with empty rows to the size of a share.
+
+        A share has a constant size, for which one program is compiled. With one share, all rows are selected.
+
+        Args:
+            values: Frames of all rows.
+            lengths: Number of valid frames of all rows.
+            rows: Numbers of this process's rows.
+
+        Returns:
+            Frames, lengths, and the positions of `rows` in them.
+        """
+        if self._num_shares == 1:
+            return values, lengths, rows
+        chosen = np.zeros(-(-len(lengths) // self._num_shares), np.int32)
+        chosen[: len(rows)] = rows
+        is_there = np.arange(len(chosen)) < len(rows)
+        values = jnp.take(jax.device_put(values, local_devices()[0]), chosen, axis=0)
+        return values, np.where(is_there, lengths[chosen], 0), range(len(rows))
+
+    def listed(self, found: Sequence[list[Hypothesis]], rows: Sequence[int]) -> TimedTokens:
+        """Returns the n-best lists of some rows, re-ranked if there is a language model for it."""
+        lists = [self._rerank(found[row]) if self._rerank else found[row] for row in rows]
+        return TimedTokens.of([[hypothesis.sequence for hypothesis in hypotheses] for hypotheses in lists])
+
+
+def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> None:
+    """Checks hot words and lexicon, and warns of words of the lexicon that the vocabulary cannot spell.
+
+    Args:
+        scores: Hot words and lexicon.
+        spelling: Text of each label.
+        normaliser: Name of the normaliser of the training texts, for the message.
+
+    Raises:
+        UserError: If the vocabulary cannot spell one of the hot words, or can spell no word of the lexicon.
+    """
+    advice = f"write them as in the training texts, which were normalised by {normaliser}"
+    if lost := sorted(word for word in scores.hot_words if not spelling.can_spell(word)):
+        files = [word for word in lost if Path(word).is_file()]
+        if files:
+            advice = f"{files[0]} is a file, which is not read: expected the words themselves, as in anna:8 otto"
+        raise UserError(f"hot words that the vocabulary cannot spell: {', '.join(lost[:5])}; {advice}")
+    lost = sorted(word for word in scores.lexicon if not spelling.can_spell(word))
+    message = f"{len(lost)} of {len(scores.lexicon)} words of the lexicon cannot be spelt by the vocabulary"
+    if lost and len(lost) == len(scores.lexicon):
+        raise UserError(f"{message}, {', '.join(lost[:5])} …; {advice}")
+    if lost:
+        print(f"{message}: {', '.join(lost[:5])} …; {advice}", file=sys.stderr)
+
+
+def check_words(path: str, words: Collection[str] | None, spelling: Spelling, normaliser: str) -> None:
+    """Checks that a language model has words that the recogniser can write, such as words of the same case.
+
+    A word can be written if the normaliser leaves it unchanged and the vocabulary can spell it. Up to TRIED words are
+    checked. Warns if more than a tenth of them cannot be written.
+
+    Args:
+        path: Path of the language model, for the message.
+        words: Words of the language model. None or empty if they are not known.
+        spelling: Text of each label.
+        normaliser: Name of the normaliser of the training texts.
+
+    Raises:
+        UserError: If less than a share of WRITABLE can be written.
+    """
+    if not words:
+        return
+    tried = sorted(words)[:: -(-len(words) // TRIED)]
+    lost = [word for word in tried if normalise(word, normaliser) != word or not spelling.can_spell(word)]
+    if 10 * len(lost) <= len(tried):
+        return
+    drawn = " that were tried" if len(tried) < len(words) else ""
+    message = (
+        f"{len(tried) - len(lost):,} of {len(tried):,} words{drawn} of {path} can be written by this recogniser, whose "
+        f"texts are normalised by {normaliser}; it cannot write {', '.join(lost[:5])}"
+    )
+    if len(tried) - len(lost) < WRITABLE * len(tried):
+        raise UserError(f"{message}: train the language model on texts that passed {normaliser}, or convert its words")
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def check_symbols(path: str, known: Collection[str] | None, spelling: Spelling) -> None:
+    """Checks that the units of a language model of labels are labels of the recogniser.
+
+    Args:
+        path: Path of the language model, for the message.
+        known: Units of the language model. None or empty if they are not known.
+        spelling: Text of each label.
+
+    Raises:
+        UserError: If less than a share of WRITABLE are labels.
+    """
+    if not known:
+        return
+    lost = sorted(set(known) - set(spelling.symbols))
+    if len(known) - len(lost) < WRITABLE * len(known):
+        examples = ", ".join(sorted(set(spelling.symbols) - {""})[:5])
+        raise UserError(
+            f"{len(known) - len(lost):,} of {len(known):,} units of {path} are labels of this recogniser; others are "
+            f"{', '.join(lost[:5])}: expected labels such as {examples}; train the language model on texts of labels, "
+            "or leave out --decoding.fusion.unit labels for a language model of words"
+        )

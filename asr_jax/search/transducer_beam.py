@@ -1,0 +1,318 @@
+"""Batched beam search of transducers with static shapes on the device.
+
+Without a language model, one program processes all steps. With one, the device processes one step per call. The host
+then looks up in KenLM by how much each open word, or each candidate label, would change the score.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from asr_jax.core.devices import local_devices
+from asr_jax.core.errors import check_numbers
+from asr_jax.search.hypotheses import Hypothesis, WordSpan
+from asr_jax.search.transducer_beam_state import (
+    Beam,
+    Moves,
+    Nodes,
+    Proposal,
+    Texts,
+    TransducerFrames,
+    begin,
+    propose,
+    texts_of,
+)
+from asr_jax.search.transducer_beam_step import extend_all, extend_best, grown
+from asr_jax.search.word_scores import WordScores
+from asr_jax.search.word_states import LabelStates, WordStates
+from asr_jax.search.word_tables import WordTables, word_tables
+from asr_jax.text.spelling import Spelling
+
+
+@dataclass(frozen=True)
+class TransducerSearch:
+    """Settings of the beam search of transducers. Scores are natural logarithms.
+
+    CAIMAN-ASR's settings are beam_width 4, temperature 1.4, label_prune_logp -0.4, token_prune_logp -1.5, same texts
+    and max_symbols 8. icefall's modified beam search has max_symbols 1, and its beam_search no limit.
+    """
+
+    beam_width: int = 4
+    """Number of hypotheses that continue to the next frame."""
+    num_best: int = 10
+    """Largest number of hypotheses in an n-best list; at most `beam_width` are found."""
+    label_prune_logp: float = -math.inf
+    """Hypotheses whose score per label is lower than the best one's plus this (negative) threshold are pruned."""
+    token_prune_logp: float = -math.inf
+    """Labels whose log-probability is lower than the largest one plus this (negative) threshold are not candidates."""
+    max_tokens: int = 20
+    """Number of the most likely labels after a hypothesis that are candidates in fusion. Without fusion, and at least,
+    there are as many as the beam is wide: others could not be chosen."""
+    frame_width: int = 16
+    """Number of hypotheses that are kept until a frame ends, for each of `beam_width`, if a frame may have several
+    labels. The worst others are given up."""
+    same: Literal["labels", "texts"] = "labels"
+    """Which hypotheses are equal, and add their probabilities: those with the same labels, or with the same text. The
+    prediction network continues from the more likely one."""
+    length_normalised: bool = True
+    """Whether lists are ordered by the score per label; otherwise, by the score. Labels before the first one count: the
+    context of a stateless prediction network, or one."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "beam_width", "num_best", "max_tokens", "frame_width", least=1)
+        for name in ("label_prune_logp", "token_prune_logp"):
+            if not getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 or less")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Settings that change logits."""
+
+    temperature: float
+    blank_penalty: float
+    blank_id: int
+
+    def __call__(self, logits: Float[Array, "*S V"]) -> Float[Array, "*S V"]:
+        """Returns the logits less the penalty of the blank, divided by the temperature."""
+        penalties = jnp.zeros(logits.shape[-1]).at[self.blank_id].set(self.blank_penalty)
+        return (logits - penalties.reshape((1,) * (logits.ndim - 1) + (-1,))) / self.temperature
+
+
+@dataclass(frozen=True)
+class Program:
+    """Static settings of the compiled search."""
+
+    search: TransducerSearch
+    max_symbols: int
+    scaling: Scaling
+    num_tokens: int
+    num_slots: int
+
+    def begin(self, frames: TransducerFrames) -> tuple[Beam, Nodes, Proposal]:
+        """Returns the state before the first step."""
+        return self._proposed(*begin(frames, self.num_slots), frames)
+
+    def step(
+        self,
+        state: tuple[Beam, Nodes, Proposal],
+        frames: TransducerFrames,
+        texts: Texts,
+        tables: WordTables | None,
+        given: Array | None,
+    ) -> tuple[tuple[Beam, Nodes, Proposal], Moves]:
+        """Computes one step of all rows.
+
+        Args:
+            state: Hypotheses, their labels, and candidates.
+            frames: Projected frames.
+            texts: Hash functions.
+            tables: Tables of word scores. None: no fusion of words.
+            given: Scores by the host, as for `transducer_beam_step.grown`, for all rows. None: none.
+
+        Returns:
+            The state, and the origin of each hypothesis.
+        """
+        beam, nodes, proposal = state
+        common = {"least": self.search.label_prune_logp, "start": frames.networks.start_labels}
+        best = {"width": self.search.beam_width, "max_symbols": self.max_symbols}
+
+        def of_row(beam: Beam, proposal: Proposal, length: Array, given: Array | None) -> tuple[Beam, Moves]:
+            words = grown(beam.words, proposal, tables, given)
+            is_there = beam.frame < length
+            if self.max_symbols == 1:
+                return extend_all(beam, proposal, is_there, words, texts, **common)
+            return extend_best(beam, proposal, is_there, words, texts, **common, **best)
+
+        beam, moves = jax.vmap(of_row)(beam, proposal, frames.lengths, given)
+        return self._proposed(beam, nodes, frames), moves
+
+    def _proposed(self, beam: Beam, nodes: Nodes, frames: TransducerFrames) -> tuple[Beam, Nodes, Proposal]:
+        if self.max_symbols == 1:
+            slots = jnp.tile(jnp.arange(self.num_slots)[None], (len(frames.lengths), 1))
+        else:
+            slots = jnp.where(beam.is_done, -jnp.inf, beam.score).argmax(1)[:, None].astype(jnp.int32)
+        return propose(
+            beam, nodes, slots, frames, num_tokens=self.num_tokens, least=self.search.token_prune_logp,
+            scaled=self.scaling,
+        )  # fmt: skip
+
+
+class TransducerBeamSearch:
+    """N-best search for batches. Each shape of a batch is compiled once.
+
+    An object must not be used by several threads at once.
+    """
+
+    def __init__(
+        self,
+        spelling: Spelling,
+        *,
+        search: TransducerSearch,
+        max_symbols: int,
+        temperature: float = 1.0,
+        blank_penalty: float = 0.0,
+        scores: WordScores | None = None,
+    ) -> None:
+        """Builds the tables of a search.
+
+        Args:
+            spelling: Text of each label.
+            search: Settings.
+            max_symbols: Largest number of labels of a frame. 1: a label needs no blank in its frame.
+            temperature: Divisor of the logits.
+            blank_penalty: Number that is subtracted from the logits of the blank.
+            scores: Language model, hot words and lexicon. None: no fusion.
+        """
+        self._spelling, self._search, self._scores = spelling, search, scores
+        self._texts = texts_of(spelling, search.same)
+        are_words = scores is not None and scores.settings.unit == "words"
+        self._tables = word_tables(spelling, scores) if scores and are_words else None
+        self._states: WordStates | LabelStates | None = None
+        if scores and scores.model:
+            self._states = (WordStates if are_words else LabelStates)(spelling, scores)
+        most = max(search.beam_width, search.max_tokens) if scores else search.beam_width
+        self._program = Program(
+            search, max_symbols, Scaling(temperature, blank_penalty, spelling.blank_id),
+            num_tokens=min(most + 1, len(spelling.texts)),
+            num_slots=search.beam_width if max_symbols == 1 else max(search.frame_width * search.beam_width, most + 1),
+        )  # fmt: skip
+
+    def __call__(self, frames: TransducerFrames) -> list[list[Hypothesis]]:
+        """Returns the n-best list of each row, best first."""
+        # `prepare` uses the same device. Arrays on other devices would be compiled for again.
+        frames = jax.device_put(frames, local_devices()[0])
+        if frames.values.shape[1] == 0:
+            frames = frames.replace(values=jnp.zeros((len(frames.lengths), 1, frames.values.shape[2])))
+        if self._states is None:
+            beam, nodes = _search(frames, self._texts, self._tables, program=self._program)
+        else:
+            beam, nodes = self._search_with_host(frames, self._states)
+        log_prob, node, nodes = jax.device_get((beam.log_prob, beam.node, nodes))
+        start = frames.networks.start_labels
+        return [self._finished(row, log_prob[row], node[row], nodes, start) for row in range(len(log_prob))]
+
+    def prepare(self, frames: TransducerFrames) -> None:
+        """Compiles the programs for batches of this shape, unless they are compiled already.
+
+        Args:
+            frames: Frames, or their shapes.
+        """
+        self(jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), frames))
+
+    def _search_with_host(self, frames: TransducerFrames, states: WordStates | LabelStates) -> tuple[Beam, Nodes]:
+        """Searches with the language model on the host."""
+        states.begin(len(frames.lengths), self._program.num_slots)
+        state, is_going = jax.device_put(_begin(frames, program=self._program), local_devices()[0])
+        while is_going:
+            if isinstance(states, WordStates):
+                given = states.closing(np.ones(len(frames.lengths), bool))
+            else:
+                given = states.gains(np.asarray(state[2].slots), np.asarray(state[2].tokens))
+            state, is_going, moves = _step(
+                state, frames, self._texts, self._tables, jnp.asarray(given), program=self._program
+            )
+            states.follow(np.asarray(moves.source), np.asarray(moves.token))
+        return state[0], state[1]
+
+    def _finished(
+        self, row: int, log_probs: Float[np.ndarray, " S"], node: Any, nodes: Nodes, start: int
+    ) -> list[Hypothesis]:
+        """Returns the n-best list of one row; one empty text with score minus infinity if nothing was found."""
+        slots = np.flatnonzero(np.isfinite(log_probs)).tolist()
+        paths = [nodes.path(row, int(node[slot]), len(log_probs)) for slot in slots]
+        scores, spelling = self._scores, self._spelling
+        may_end = [scores is None or scores.may_be(spelling.words(path[0])[1]) for path in paths]
+        found = []
+        for slot, path, is_complete in zip(slots, paths, may_end, strict=True):
+            if is_complete or not any(may_end):
+                found.append(self._hypothesis(float(log_probs[slot]), *path, is_complete=is_complete))
+        if self._search.same == "texts":
+            found = _of_different_texts(found)
+        if not found:
+            return [Hypothesis(words=(), labels=(), log_prob=-math.inf, lm_score=0.0)]
+        is_by_length = self._search.length_normalised
+        found.sort(key=lambda each: -each.score / (len(each.labels) + start if is_by_length else 1))
+        return found[: self._search.num_best]
+
+    def _hypothesis(
+        self, log_prob: float, labels: list[int], frames: list[int], log_probs: list[float], *, is_complete: bool
+    ) -> Hypothesis:
+        """Returns a hypothesis with its words.
+
+        Args:
+            log_prob: Log-probability of the alignments.
+            labels: Labels.
+            frames: Frame of each label.
+            log_probs: Log-probability of each label.
+            is_complete: Whether the last word may be a word. If not, it is removed, but its score remains.
+        """
+        spelling, scores, lm_score = self._spelling, self._scores, 0.0
+        words, part = spelling.words(labels)
+        ranges = spelling.word_ranges(labels)
+        if not is_complete:
+            assert scores
+            lm_score, num = scores.open(part), ranges[len(words)][0]
+            labels, frames, log_probs, ranges, part = labels[:num], frames[:num], log_probs[:num], ranges[:-1], ""
+        texts = (*words, part) if part else words
+        if scores:
+            lm_score += scores.text(scores.units(texts, spelling, labels))
+        spans = tuple(
+            WordSpan(text, frames[first], frames[end - 1] + 1, float(np.mean(log_probs[first:end])))
+            for text, (first, end) in zip(texts, ranges, strict=True)
+        )
+        ends = tuple(frame + 1 for frame in frames)
+        return Hypothesis(
+            spans, tuple(labels), log_prob, lm_score, starts=tuple(frames), ends=ends, log_probs=tuple(log_probs)
+        )
+
+
+def _of_different_texts(found: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Returns the best hypothesis of each text, with the probability of all of them."""
+    best: dict[str, Hypothesis] = {}
+    for each in sorted(found, key=lambda each: -each.score):
+        if (first := best.get(each.text)) is None:
+            best[each.text] = each
+        else:
+            log_prob = float(np.logaddexp(first.log_prob, each.score - first.lm_score))
+            best[each.text] = replace(first, log_prob=log_prob)
+    return list(best.values())
+
+
+State = tuple[Beam, Nodes, Proposal]
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _search(
+    frames: TransducerFrames, texts: Texts, tables: WordTables | None, *, program: Program
+) -> tuple[Beam, Nodes]:
+    """Processes all steps of every row."""
+    beam, nodes, _ = jax.lax.while_loop(
+        lambda state: jnp.any(state[0].frame < frames.lengths),
+        lambda state: program.step(state, frames, texts, tables, None)[0],
+        program.begin(frames),
+    )
+    return beam, nodes
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _begin(frames: TransducerFrames, *, program: Program) -> tuple[State, Array]:
+    """Returns the state before the first step, and whether there is a step."""
+    return program.begin(frames), jnp.any(frames.lengths > 0)
+
+
+@functools.partial(jax.jit, static_argnames="program", donate_argnames="state")
+def _step(
+    state: State, frames: TransducerFrames, texts: Texts, tables: WordTables | None, given: Array, *, program: Program
+) -> tuple[State, Array, Moves]:
+    """Processes one step, and returns whether there is another one."""
+    state, moves = program.step(state, frames, texts, tables, given)
+    return state, jnp.any(state[0].frame < frames.lengths), moves

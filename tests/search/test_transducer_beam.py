@@ -1,0 +1,315 @@
+"""Beam search of transducers on the device, compared with plain Python, and its settings."""
+
+import re
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.search.transducer import TransducerDecoding
+from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
+from asr_jax.search.transducer_beam_state import TransducerFrames, texts_of
+from asr_jax.search.word_scores import Fusion
+from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.spelling import Spelling
+from tests.search.unchecked import unchecked
+
+PIECES = Spelling.of_surfaces([" a", "a", " b", "b", " ab", " ", "c", ""], blank_id=7)
+LENGTHS = np.array([9, 0, 1, 7], np.int32)
+DIM = 6
+ARPA = """\\data\\
+ngram 1=7
+ngram 2=4
+
+\\1-grams:
+-2.1\t<unk>\t0
+0\t<s>\t-0.4
+-0.9\t</s>\t0
+-0.7\t{0}\t-0.3
+-1.2\t{1}\t-0.2
+-1.0\t{2}\t-0.5
+-1.4\t{3}\t0
+
+\\2-grams:
+-0.2\t<s> {0}
+-0.5\t{0} {1}
+-0.3\t{1} {2}
+-0.6\t{2} </s>
+
+\\end\\
+"""
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Networks with one recurrent layer; for NumPy as well."""
+
+    blank_id: int = 7
+    start_labels: int = 2
+
+    def apply(self, variables, *arguments, method):
+        return getattr(self, method)(variables, *arguments)
+
+    def begin(self, variables, num_rows):
+        return {"projected": jnp.zeros((num_rows, DIM))}
+
+    def advance(self, variables, before, labels):
+        return {"projected": jnp.tanh(before["projected"] @ variables["recurrent"] + variables["embedding"][labels])}
+
+    def logits(self, variables, frames, projected):
+        return jnp.tanh(frames + projected) @ variables["output"]
+
+
+def frames_of(seed, scale=3.0):
+    """Random frames and networks, with likely blanks, and NaN beyond the lengths."""
+    random, size = np.random.default_rng(seed), len(PIECES.texts)
+    values = random.normal(0, 1.5, (len(LENGTHS), LENGTHS.max(), DIM))
+    values[np.arange(values.shape[1]) >= LENGTHS[:, None]] = np.nan
+    variables = {
+        "recurrent": random.normal(0, 0.7, (DIM, DIM)), "embedding": random.normal(0, 1, (size, DIM)),
+        "output": random.normal(0, scale / DIM**0.5, (DIM, size)),
+    }  # fmt: skip
+    as_arrays = jax.tree.map(lambda each: jnp.asarray(each, jnp.float32), (values, variables))
+    return TransducerFrames(as_arrays[0], jnp.asarray(LENGTHS), as_arrays[1], Toy())
+
+
+class Reference:
+    """One utterance in plain Python, with dictionaries of hypotheses and float64."""
+
+    def __init__(self, frames, row, settings, *, max_symbols, temperature=1.0, penalty=0.0, scores=None):
+        self.frames = np.asarray(frames.values[row, : frames.lengths[row]], np.float64)
+        self.weights = {name: np.asarray(value, np.float64) for name, value in frames.variables.items()}
+        self.settings, self.max_symbols, self.scores = settings, max_symbols, scores
+        self.temperature, self.penalty = temperature, penalty
+        most = max(settings.beam_width, settings.max_tokens) if scores else settings.beam_width
+        self.num_tokens = min(most + 1, len(PIECES.texts))
+
+    def candidates(self, labels, frame):
+        state = np.zeros(DIM)
+        for label in labels:
+            state = np.tanh(state @ self.weights["recurrent"] + self.weights["embedding"][label])
+        logits = np.tanh(self.frames[frame] + state) @ self.weights["output"]
+        logits[7] -= self.penalty
+        logits /= self.temperature
+        log_probs = logits - np.logaddexp.reduce(logits)
+        likeliest = np.argsort(-log_probs, kind="stable")[: self.num_tokens].tolist()
+        least = log_probs.max() + self.settings.token_prune_logp
+        return log_probs[7], [(each, log_probs[each]) for each in likeliest if each != 7 and log_probs[each] >= least]
+
+    def key(self, labels):
+        if self.settings.same == "labels":
+            return labels
+        text = "".join(" " * PIECES.opens[label] + PIECES.texts[label] for label in labels)
+        return re.sub(" +", " ", text).lstrip()
+
+    def extra(self, labels):
+        """The score of words or labels, from the beginning."""
+        if self.scores is None:
+            return 0.0
+        words, part = PIECES.words(labels)
+        state, total = self.scores.start(), 0.0
+        for unit in self.scores.units(words, PIECES, labels):
+            state, added = self.scores.word(state, unit)
+            total += added
+        return total + (self.scores.open(part) if self.scores.settings.unit == "words" else 0.0)
+
+    def score(self, hypothesis):
+        return hypothesis[1] + self.extra(hypothesis[0])
+
+    def add(self, found, hypothesis):
+        """Adds (labels, log-probability, frames) to a dictionary; equal ones are merged into the one that is there."""
+        key = self.key(hypothesis[0])
+        if (before := found.get(key)) is not None:
+            total = np.logaddexp(self.score(before), self.score(hypothesis))
+            hypothesis = (before[0], total - self.extra(before[0]), before[2])
+        found[key] = hypothesis
+
+    def pruned(self, beam):
+        per_label = {key: self.score(each) / (len(each[0]) + 2) for key, each in beam.items()}
+        least = max(per_label.values(), default=0.0) + self.settings.label_prune_logp
+        return {key: each for key, each in beam.items() if per_label[key] >= least}
+
+    def best(self, hypotheses, num):
+        ranked = sorted(hypotheses, key=lambda each: -self.score(each))
+        return [each for each in ranked if self.score(each) > -np.inf][:num]
+
+    def found(self):
+        beam = {self.key(()): ((), 0.0, ())}
+        for frame in range(len(self.frames)):
+            beam = self.pruned((self.one_label if self.max_symbols == 1 else self.several_labels)(beam, frame))
+        return list(beam.values())
+
+    def one_label(self, beam, frame):
+        every, after = [], {}
+        for labels, log_prob, times in beam.values():
+            blank, others = self.candidates(labels, frame)
+            every.append((labels, log_prob + blank, times))
+            every += [((*labels, each), log_prob + value, (*times, frame)) for each, value in others]
+        for each in self.best(every, self.settings.beam_width):
+            self.add(after, each)
+        return after
+
+    def several_labels(self, beam, frame):
+        still_open, done = dict(beam), {}
+        while still_open:
+            key = max(still_open, key=lambda key: self.score(still_open[key]))
+            labels, log_prob, times = still_open.pop(key)
+            blank, others = self.candidates(labels, frame)
+            self.add(done, (labels, log_prob + blank, times))
+            if sum(time == frame for time in times) < self.max_symbols:
+                for each, value in others:
+                    child = ((*labels, each), log_prob + value, (*times, frame))
+                    if self.score(child) > -np.inf:
+                        self.add(still_open, child)
+            best_open = max(map(self.score, still_open.values()), default=-np.inf)
+            if sum(self.score(each) > best_open for each in done.values()) >= self.settings.beam_width:
+                break
+        return {self.key(each[0]): each for each in self.best(done.values(), self.settings.beam_width)}
+
+
+BEAM = TransducerSearch(beam_width=3, num_best=3, frame_width=40)
+PRUNED = replace(BEAM, label_prune_logp=-0.9, token_prune_logp=-2.5)
+TEXTS = replace(BEAM, same="texts")
+
+
+def text_of(labels):
+    words, part = PIECES.words(labels)
+    return " ".join((*words, part)).strip()
+
+
+def of_different_texts(found, scores):
+    best = {}
+    for labels, log_prob, times in sorted(found, key=lambda each: -each[1]):
+        if (first := best.get(text_of(labels))) is not None:
+            labels, log_prob, times = first[0], np.logaddexp(first[1], log_prob), first[2]
+        best[text_of(labels)] = labels, log_prob, times
+    return best.values()
+
+
+def compare(seeds, settings, *, max_symbols, fusion=None, are_all=True, **options):
+    """Lists must be equal: labels, times, probabilities and scores. Returns the texts."""
+    scores = (fusion or Fusion()).build()
+    search = TransducerBeamSearch(PIECES, search=settings, max_symbols=max_symbols, scores=scores, **options)
+    if "blank_penalty" in options:
+        options["penalty"] = options.pop("blank_penalty")
+    texts = []
+    for seed in seeds:
+        frames = frames_of(seed)
+        for row, found in enumerate(search(frames)):
+            reference = Reference(frames, row, settings, max_symbols=max_symbols, scores=scores, **options)
+            every = unchecked()(reference.found)()
+            every = of_different_texts(every, scores) if settings.same == "texts" else every
+            expected = {each[0]: each for each in every}
+            assert not are_all or {each.labels for each in found} == expected.keys()
+            for each in found:
+                labels, log_prob, times = expected[each.labels]
+                assert each.log_prob == pytest.approx(log_prob, abs=3e-5)
+                assert each.starts == times
+                assert each.ends == tuple(time + 1 for time in times)
+                units = scores.units([word.text for word in each.words], PIECES, labels) if scores else ()
+                assert each.lm_score == pytest.approx(scores.text(units) if scores else 0.0)
+                assert each.text == text_of(labels)
+            ranks = [each.score / (len(each.labels) + 2) for each in found]
+            assert ranks == sorted(ranks, reverse=True)
+            texts += [each.text for each in found]
+    assert max(map(len, texts)) > 3
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("settings", "max_symbols", "options"),
+    [
+        (BEAM, 1, {}),
+        (BEAM, 3, {}),
+        (PRUNED, 1, {"temperature": 1.4, "blank_penalty": 0.5}),
+        pytest.param(PRUNED, 2, {"temperature": 0.8}, marks=pytest.mark.slow),
+        pytest.param(TEXTS, 1, {}, marks=pytest.mark.slow),
+        (TEXTS, 3, {}),
+    ],
+)
+def test_the_device_finds_what_plain_python_finds(settings, max_symbols, options):
+    compare(range(6), settings, max_symbols=max_symbols, **options)
+
+
+@pytest.mark.parametrize("max_symbols", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_hot_words_and_a_lexicon(max_symbols, tmp_path):
+    hot = compare(range(3), BEAM, max_symbols=max_symbols, fusion=Fusion(hot_words=("abc:6", "cab:-1")))
+    assert any("abc" in text.split() for text in hot)
+    (tmp_path / "words").write_text("ab\ncab\nb")
+    fusion = Fusion(lexicon=str(tmp_path / "words"), hot_words=("cab:2",))
+    scores = fusion.build()
+    search = TransducerBeamSearch(PIECES, search=BEAM, max_symbols=max_symbols, scores=scores)
+    texts = [each.text for seed in range(3) for found in search(frames_of(seed)) for each in found]
+    assert {"ab", "b"} <= {word for text in texts for word in text.split()} <= {"ab", "cab", "b"}
+
+
+@pytest.mark.parametrize("unit", ["words", "labels"])
+@pytest.mark.parametrize("max_symbols", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_language_model(unit, max_symbols, tmp_path):
+    pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+    units = ("ab", "a", "cab", "b") if unit == "words" else ("▁a", "b", "c", "▁ab")
+    (tmp_path / "lm.arpa").write_text(ARPA.format(*units))
+    fusion = Fusion(kenlm=str(tmp_path / "lm.arpa"), unit=unit, lm_weight=0.7, word_bonus=0.3, unknown_score=-2.0)
+    compare(range(3), BEAM, max_symbols=max_symbols, fusion=fusion)
+
+
+@pytest.mark.parametrize("max_symbols", [1, 3])
+def test_rows_do_not_depend_on_others_and_nan_leaves_no_text(max_symbols):
+    frames, search = frames_of(1), TransducerBeamSearch(PIECES, search=BEAM, max_symbols=max_symbols)
+    whole = search(frames)
+    broken = search(frames.replace(values=frames.values.at[0, 4, 2].set(jnp.nan)))
+    assert [(each.labels, each.score) for each in broken[0]] == [((), -np.inf)]
+    for row in (1, 2, 3):
+        assert broken[row] == whole[row]
+    order = np.array([3, 3, 1, 0])
+    moved = search(frames.replace(values=frames.values[order], lengths=frames.lengths[order]))
+    assert moved == [whole[row] for row in order]
+    assert [(each.labels, each.score) for each in whole[1]] == [((), 0.0)]
+
+
+def test_hashes_are_equal_for_equal_texts():
+    labels = [(0, 3), (1, 3), (4,), (5, 4), (5, 5, 1, 3), (0, 2), (0, 5, 3), (1, 5, 2), (0, 3, 5)]
+    texts = ["ab", "ab", "ab", "ab", "ab", "a b", "a b", "a b", "ab "]
+    for same, names in (("labels", labels), ("texts", texts)):
+        tables, found = texts_of(PIECES, same), {}
+        for each, name in zip(labels, names, strict=True):
+            prefix, border = jnp.ones((1, 2), jnp.uint32), jnp.ones(1, bool)
+            for label in each:
+                prefix, border = tables.longer(prefix, border, jnp.array([label]))
+            found.setdefault(tuple(prefix[0].tolist()), set()).add(name)
+        assert sorted(found.values(), key=str) == sorted(({name} for name in set(names)), key=str)
+
+
+TOKENIZER = CharacterTokenizer(symbols=(" ", "a", "b", None), normaliser="none")
+
+
+def test_settings():
+    with pytest.raises(ValueError, match="kind is 'greedy' and fusion is set: expected kind 'beam'"):
+        TransducerDecoding(fusion=Fusion(hot_words=("anna",)))
+    with pytest.raises(ValueError, match="temperature is 0"):
+        TransducerDecoding(temperature=0.0)
+    with pytest.raises(ValueError, match=r"label_prune_logp is 0\.4: expected 0 or less"):
+        TransducerSearch(label_prune_logp=0.4)
+    some = TransducerDecoding(
+        kind="beam", max_symbols=1, temperature=1.4, search=BEAM, fusion=Fusion(hot_words=("ab",))
+    )
+    assert str(some) == "beam 3, at most 1 label per frame, temperature 1.4, 1 hot word"
+    assert some.digest() == replace(some, search=replace(BEAM, num_best=1)).digest()
+    assert some.digest() != replace(some, temperature=1.0).digest()
+    assert TransducerDecoding().digest() == "transducer greedy 10 0"
+    assert (some.gives_n_best, TransducerDecoding().gives_n_best) == (True, False)
+
+
+def test_words_and_units_that_do_not_fit_are_refused(tmp_path):
+    def build(**fusion):
+        return TransducerDecoding(kind="beam", fusion=Fusion(**fusion)).host_stage(TOKENIZER)
+
+    with pytest.raises(UserError, match=r"hot words .* cannot spell: ANNA"):
+        build(hot_words=("ANNA", "ab"))
+    pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+    (tmp_path / "lm.arpa").write_text(ARPA.format("▁a", "▁b", "▁c", "d"))
+    with pytest.raises(UserError, match=r"0 of 4 units of .*lm.arpa are labels .*expected labels such as a, b, |"):
+        build(kenlm=str(tmp_path / "lm.arpa"), unit="labels")
