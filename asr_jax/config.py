@@ -213,7 +213,8 @@ NAMED = {
     "accumulation": ("training.split",),
     "precision": ("training.precision", "training.loss_scale"),
 }
-"""Settings of each of the names of `Resume.allow` that are not names of settings. The number of devices is none."""
+"""Settings that the names of `Resume.allow` stand for, if a name is not a setting itself. The number of devices is not
+a setting."""
 RESUMABLE = (*NAMED, "optim", "training", "model.augment")
 """Names that `Resume.allow` can have. A change of other settings, such as the model's sizes, does not fit a
 checkpoint."""
@@ -423,7 +424,9 @@ def from_json(values: Any) -> Any:
 
 
 def _as_they_are(cls: Any, fields: dict[str, Any]) -> Any:
-    return cls(**fields)
+    """Constructs settings. Fields that the class does not have may have their former names."""
+    names = getattr(cls, "__dataclass_fields__", fields)
+    return cls(**{name if name in names else RENAMED.get(name, name): value for name, value in fields.items()})
 
 
 def _upgraded_model(cls: Any, fields: dict[str, Any]) -> Model:
@@ -446,13 +449,22 @@ def _upgraded_experiment(cls: Any, fields: dict[str, Any]) -> Experiment:
 
 
 def _upgraded_training(cls: Any, fields: dict[str, Any]) -> Training:
-    """Renames fields that had other names in earlier versions."""
-    training: Training = cls(**{FORMER_FIELDS.get(name, name): value for name, value in fields.items()})
+    """Moves the decay of the average to its settings. In earlier versions, it was a field of the training."""
+    if "ema_decay" in fields:
+        fields["ema"] = EMA(decay=fields.pop("ema_decay"))
+    training: Training = _as_they_are(cls, fields)
     return training
 
 
-FORMER_FIELDS = {"max_skipped": "max_rejected"}
-"""Current names of renamed fields of `Training`, by their former names."""
+FORMER_FIELDS = {
+    "training.max_skipped": "training.max_rejected",
+    "training.ema_decay": "training.ema.decay",
+    "optim.clip_norm": "optim.clip_at",
+    "data.max_train_samples": "data.max_train_utterances",
+    "data.max_validation_samples": "data.max_validation_utterances",
+}
+"""Current names of renamed fields, by their former names."""
+RENAMED = {former.rpartition(".")[2]: now.rpartition(".")[2] for former, now in FORMER_FIELDS.items()}
 UPGRADES = {Model: _upgraded_model, Experiment: _upgraded_experiment, Training: _upgraded_training}
 """Functions that construct settings from the fields that an earlier version wrote, by class."""
 

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"{again} is already a copy at another speed: expected --data with originals only")
     originals = [utterances[place] for place in range(len(utterances))]
     found: list[Utterance] = list(originals)
-    broken = 0
+    num_rejected = 0
     with ProcessPoolExecutor(given.processes) as pool:
         for speed in given.speeds:
             copy = partial(copied, out=given.out, speed=speed, rate_hz=given.rate_hz)
@@ -65,12 +65,12 @@ def main(arguments: Sequence[str]) -> None:
                 if isinstance(result, Utterance):
                     found.append(result)
                 else:
-                    broken += 1
+                    num_rejected += 1
                     print(f"rejected {result}", file=sys.stderr)
     write_manifest(given.out / "manifest.jsonl", found)
     print(f"{given.out / 'manifest.jsonl'}: {len(originals)} utterances and {len(found) - len(originals)} copies")
-    if broken:
-        raise RunError(f"{broken} copies could not be made; the reasons are above")
+    if num_rejected:
+        raise RunError(f"{num_rejected} copies could not be made; the reasons are above")
 
 
 def copied(utterance: Utterance, *, out: Path, speed: float, rate_hz: int) -> Utterance | str:

@@ -51,7 +51,7 @@ def remat() -> str:
         [each["remat"], f"{each['bytes'] / 1e6:,.0f}", f"{each['ms']:,.0f}", f"{each['time_ratio']:.2f}"]
         for each in read("remat_cpu")
     ]
-    return table("`model.encoder.remat` | memory, MB | gradient, ms | of none", rows)
+    return table("`model.encoder.remat` | memory, MB | gradient, ms | time relative to none", rows)
 
 
 def hourglass() -> str:
@@ -63,7 +63,10 @@ def hourglass() -> str:
             f"{memory:.0%}", f"{their_memory:.0%}" if their_memory else "",
         ]  # fmt: skip
 
-    header = "factor | step, ms | speed, of none | NVIDIA's, A100 | memory, of none | NVIDIA's, A100"
+    header = (
+        "factor | step, ms | speed relative to no Hourglass | NVIDIA's, A100 | memory relative to no Hourglass | "
+        "NVIDIA's, A100"
+    )
     return table(header, map(row, read("hourglass_cpu")["rows"]))
 
 
@@ -106,20 +109,20 @@ def data() -> str:
     return table(
         "measurement | value",
         [
-            ["reading FLAC into batches in two threads, of bare `soundfile.read` in two processes",
+            ["speed of reading FLAC into batches in two threads, relative to `soundfile.read` in two processes",
              f"{by_reader['threads']:.0%}"],
             ["the same in two worker processes", f"{by_reader['workers']:.0%}"],
             [f"start with {millions:g} million utterances, the first time", f"{start['first_s']['in all']:.1f} s"],
             ["the same, the second time", f"{start['second_s']['in all']:.1f} s"],
             [f"first batch at a far position of {found['resume']['utterances'] / 1e6:g} million utterances",
              f"{found['resume']['far_s']:.2f} s"],
-            ["resident memory per utterance, beside mapped files",
+            ["resident memory per utterance, without mapped files",
              f"{start['bytes']['resident, beside files']:.0f} bytes"],
             *([f"padding in {num} shapes, LibriSpeech's durations", f"{1 - share:.1%}"]
               for num, share in shapes.items()),
-            [f"padding in {ours['shapes']} shapes, beside lhotse's {theirs['shapes']}, in one run",
+            [f"padding in {ours['shapes']} shapes, and in lhotse's {theirs['shapes']}, in one run",
              f"{ours['padding']:.1%} / {theirs['padding']:.1%}"],
-            ["plan of an epoch, beside lhotse's, in one run", f"{ours['epoch_s']:.1f} s / {theirs['epoch_s']:.1f} s"],
+            ["plan of an epoch, and lhotse's, in one run", f"{ours['epoch_s']:.1f} s / {theirs['epoch_s']:.1f} s"],
         ],
     )  # fmt: skip
 
@@ -127,11 +130,17 @@ def data() -> str:
 def searches() -> str:
     found = read("race_pyctcdecode")
     rows = [
-        [name, f"{each['frames_per_s']['asr_jax']:,.0f}", f"{each['frames_per_s']['pyctcdecode']:,.0f}",
+        [_named(name), f"{each['frames_per_s']['asr_jax']:,.0f}", f"{each['frames_per_s']['pyctcdecode']:,.0f}",
          f"{each['times_as_fast']:.1f}", f"{each['equal_lists']} of {each['lists']}"]
         for name, each in found.items() if isinstance(each, dict) and "times_as_fast" in each
     ]  # fmt: skip
-    return table("search, emissions | frames a second | pyctcdecode's | ratio | equal n-best lists", rows)
+    return table("search | frames a second | pyctcdecode's | ratio | equal n-best lists", rows)
+
+
+def _named(search: str) -> str:
+    """Returns the name of a search with its emissions, which the measurements call sure and unsure."""
+    name, _, emissions = search.partition(", ")
+    return f"{name}, {'peaked' if emissions == 'sure' else 'flat'} emissions"
 
 
 def transducer_searches() -> str:

@@ -3,10 +3,20 @@
 import dataclasses
 import importlib
 import json
+from dataclasses import replace
 
 import pytest
 
-from asr_jax.config import Experiment, differences, from_json, load_experiment, may_change, save_experiment, to_json
+from asr_jax.config import (
+    Experiment,
+    Training,
+    differences,
+    from_json,
+    load_experiment,
+    may_change,
+    save_experiment,
+    to_json,
+)
 from asr_jax.core.errors import UserError
 from asr_jax.core.moved import MOVED
 from asr_jax.data.batching.buckets import Buckets
@@ -14,6 +24,8 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import NovoGrad
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.hypotheses import Search
 
@@ -60,6 +72,28 @@ def test_the_decoding_becomes_that_of_the_head(tmp_path):
     assert all(map(may_change, changed)), "another decoding continues the run"
     save_experiment(found, tmp_path / "again.json")
     assert load_experiment(tmp_path / "again.json") == found
+
+
+def test_renamed_fields_are_read():
+    now = experiment(ctc=CTC())
+    data = replace(now.data, max_train_utterances=3, max_validation_utterances=2)
+    now = replace(
+        now, data=data, optim=NovoGrad(clip_at=0.5), training=Training(num_updates=1, max_rejected=7, ema=EMA(0.9))
+    )
+    values = to_json(now)
+    data, optim, training = values["data"], values["optim"], values["training"]
+    training["ema_decay"] = training.pop("ema")["decay"]
+    for fields, former, name in (
+        (data, "max_train_samples", "max_train_utterances"),
+        (data, "max_validation_samples", "max_validation_utterances"),
+        (optim, "clip_norm", "clip_at"),
+        (training, "max_skipped", "max_rejected"),
+    ):
+        fields[former] = fields.pop(name)
+    assert from_json(values) == now
+    training["ema_dekay"] = 0.9
+    with pytest.raises(UserError, match="ema_dekay"):
+        from_json(values)
 
 
 def test_texts_come_from_the_head_that_they_came_from():

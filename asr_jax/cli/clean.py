@@ -2,9 +2,8 @@
 
 The kinds are manifests (columns of manifests, and audio from tables and archives), traced (traced programs), compiled
 (JAX's compiled programs), imported (weights of published models), logs (lines of native libraries) and tests (compiled
-programs of this project's tests). What
-is removed is made again when it is needed, which takes time. Runs and data are never removed, nor are columns that a
-process uses. If a folder contains other files, nothing is removed.
+programs of this project's tests). Removed caches are created again when they are needed, which takes time. Runs and
+data are never removed, nor are columns that a process uses. If a folder contains other files, nothing is removed.
 """
 
 import os

@@ -52,10 +52,7 @@ ALIASES = {
     "--epochs": "--training.num-epochs",
 }
 
-FORMER_FLAGS = {
-    f"--training.{former.replace('_', '-')}": f"--training.{now.replace('_', '-')}"
-    for former, now in FORMER_FIELDS.items()
-}
+FORMER_FLAGS = {f"--{former.replace('_', '-')}": f"--{now.replace('_', '-')}" for former, now in FORMER_FIELDS.items()}
 """Current flags of fields that were renamed, keyed by their former flags."""
 
 INIT_FROM = ALIASES["--init-from"]

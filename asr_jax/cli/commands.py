@@ -18,7 +18,7 @@ COMMANDS = {
     "compare": "Compares the predictions of two runs, with a significance test",
     "observe.health": "Prints how a run went: its end, warnings, rejected utterances, time, best checkpoint",
     "observe.curves": "Draws the curves of a run, as at its end",
-    "clean": "Lists the caches and the sizes of runs; removes caches",
+    "clean": "Lists the caches with their sizes, and removes them",
     "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",
     "tokenizer": "Trains a SentencePiece tokenizer",
     "import": "Imports a published model as a run, without training",

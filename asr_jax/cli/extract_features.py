@@ -106,13 +106,13 @@ def main(arguments: Sequence[str]) -> None:
     extractor = _extractor(options)
     groups = _groups([path for paths in options.input for path in paths], options.output)
     try:
-        unread = sum(extractor(out, paths) for out, paths in groups)
+        rejected = sum(extractor(out, paths) for out, paths in groups)
     except KeyboardInterrupt:
         print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
         raise
-    if unread:
+    if rejected:
         raise RunError(
-            f"rejected: {counted(unread, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
+            f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
         )
 
 

@@ -61,14 +61,14 @@ def main(arguments: Sequence[str]) -> None:
     found, num_frames, rejected = bin_statistics(
         options.data, front_end, max_hours=options.max_hours, workers=options.workers, allow_pipes=options.allow_pipes
     )
-    unread = [entry for entry in rejected if entry.stage != "used"]
-    for entry in unread:
+    unreadable = [entry for entry in rejected if entry.stage != "used"]
+    for entry in unreadable:
         print(f"rejected {entry.location}: {entry.reason}", file=sys.stderr)
     print_differing([entry for entry in rejected if entry.stage == "used"])
     write_whole(
         options.out, json.dumps({"mean": found.mean, "deviation": found.deviation, "frames": num_frames}) + "\n"
     )
     print(
-        f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {counted(len(unread), 'utterance')} could "
-        "not be read"
+        f"{options.out}: {len(found.mean)} bins of {num_frames:,} frames; {counted(len(unreadable), 'utterance')} "
+        "could not be read"
     )

@@ -110,8 +110,8 @@ SETTINGS = {
     "loader-workers "
     "num-jobs jobs",
     "--data.cache": "cache-dir cache-path",
-    "--data.max-train-samples": "max-train-samples limit-train-batches n-utterances-only max-samples",
-    "--data.max-validation-samples": "max-val-samples max-eval-samples limit-val-batches",
+    "--data.max-train-utterances": "max-train-samples limit-train-batches n-utterances-only max-samples",
+    "--data.max-validation-utterances": "max-val-samples max-eval-samples limit-val-batches",
     "--data.crop-s": "max-sample-size",
     "--data.filters.max-duration-s": "max-audio-length max-audio-len max-duration-in-seconds "
     "memory oom max-audio-duration-sec max-wav-duration max-length avoid-if-longer-than train-ds.max-duration "

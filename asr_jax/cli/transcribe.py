@@ -107,20 +107,20 @@ def main(arguments: Sequence[str]) -> None:
                 labels = stack.enter_context(pseudo_labels)
             of_manifests = {entry.id for entry in todo if isinstance(entry, Utterance) and entry.duration_s > 0}
             measured = with_durations(todo)
-            rejected = [entry for entry in measured if isinstance(entry, Rejected)]
-            _say_rejected(rejected)
-            broken = _transcribe(options, flags, measured, output, labels, folder, of_manifests)
+            unreadable = [entry for entry in measured if isinstance(entry, Rejected)]
+            _say_rejected(unreadable)
+            rejected = _transcribe(options, flags, measured, output, labels, folder, of_manifests)
             places: list[Output | PseudoLabels] = [output, labels] if labels else [output]
-            for entry, place in itertools.product(broken, places):
+            for entry, place in itertools.product(rejected, places):
                 place.reject(entry.id, entry.location, entry.reason)
         if labels:
             print(labels.summary(), file=sys.stderr)
-        if len(rejected) == len(entries):
+        if len(unreadable) == len(entries):
             raise UserError("no input is readable audio; the reasons are above")
-        failed = RunError(f"{len(broken)} of {counted(len(todo), 'recording')} could not be transcribed")
-        if len(broken) == len(todo):
+        failed = RunError(f"{len(rejected)} of {counted(len(todo), 'recording')} could not be transcribed")
+        if len(rejected) == len(todo):
             raise failed
-    if broken:
+    if rejected:
         raise failed
 
 
@@ -205,10 +205,10 @@ def _transcribe(
     `of_manifests` has the ids of those whose durations are of a manifest.
     """
     differing = list[Rejected]()
-    broken = [entry for entry in entries if isinstance(entry, Rejected)]
+    rejected = [entry for entry in entries if isinstance(entry, Rejected)]
     utterances = [entry for entry in entries if isinstance(entry, Utterance)]
     if not utterances:
-        return broken
+        return rejected
     trained = load(options.run, options, options)
     head = options.head or trained.model.recognising
     decoder = trained.decoder(decoding_of(flags, trained.experiment.model.decoding_of(head)), head=head)
@@ -224,7 +224,7 @@ def _transcribe(
         try:
             for each in transcriber(utterances):
                 if each.transcript is None:
-                    broken.append(Rejected(each.utterance.id, each.utterance.location, each.reason))
+                    rejected.append(Rejected(each.utterance.id, each.utterance.location, each.reason))
                     continue
                 if each.differing and each.utterance.id in of_manifests:
                     differing.append(each.differing)
@@ -242,10 +242,10 @@ def _transcribe(
         which = empty[0] if len(empty) == 1 else f"{len(empty)} recordings: {some(empty)}"
         print(f"no word was recognised in {which}", file=sys.stderr)
     print_differing(differing)
-    _say_rejected(broken[len(entries) - len(utterances) :])
-    numbers = f"{len(entries) - len(broken):,} transcribed, {len(broken):,} rejected"
+    _say_rejected(rejected[len(entries) - len(utterances) :])
+    numbers = f"{len(entries) - len(rejected):,} transcribed, {len(rejected):,} rejected"
     print(f"{counted(len(entries), 'recording')}: {numbers}; {meter}, {meter.took_s:.1f} s", file=sys.stderr)
-    return broken
+    return rejected
 
 
 def named(utterance: Utterance, transcript: Transcript, folder: Path) -> Named:

@@ -1,4 +1,4 @@
-"""Programs that draw many arrays of parameters, made small: one loop draws all random bits.
+"""Makes programs that initialise many parameters smaller: one loop draws all random bits.
 
 XLA compiles each draw to hundreds of operations, and the derivation of each key to a loop. The program of the initial
 state of a small Zipformer, with 176 draws, therefore took longer to compile than that of its gradient.

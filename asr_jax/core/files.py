@@ -64,7 +64,7 @@ def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Returns the size of a file, or of all files in a folder, in bytes. What does not exist has none."""
+    """Returns the size of a file, or of all files in a folder, in bytes. The size of a missing path is 0."""
     if path.is_dir() and not path.is_symlink():
         return sum(size_of(Path(entry.path)) for entry in _scanned(path))
     with contextlib.suppress(OSError):

@@ -1,4 +1,7 @@
-"""Distribution of the rows of a batch over parts, devices and processes, with padding rows where they do not divide."""
+"""Distribution of the rows of a batch over parts, devices and processes.
+
+Padding rows make the number of rows divisible.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -25,7 +28,7 @@ class Layout:
     split: int = 1
     """Largest number of parts of a batch."""
     sub_batches: int = 1
-    """Number of micro-batches of a batch, of which each part has an equal number."""
+    """Number of micro-batches of a batch. All parts have the same number of micro-batches."""
     process_index: int = 0
     num_processes: int = 1
 
@@ -67,7 +70,7 @@ class Layout:
         return math.ceil(math.ceil(batch_size / own) / self._groups_of_part)
 
     def places(self, batch_size: int) -> Int[np.ndarray, " N"]:
-        """Returns the row of the batch, or -1 for padding, in each of this process's rows, part by part."""
+        """Returns the number in the batch of each row that this process computes, part by part; -1 for padding rows."""
         own, padded = self._group(batch_size)
         num_parts = self.num_parts(batch_size)
         rows = np.arange(num_parts * self._groups_of_part)[:, None] * own + np.arange(own)

@@ -28,8 +28,8 @@ WIDTH = 120
 DEVICE_FLAGS = ("--device", "--devices")
 """Flags that every command takes (`cli.command_line.run_command`)."""
 ABOUT_DEVICES = (
-    "Devices: --device cpu, gpu or tpu chooses the kind, and --devices 0,2 some of them. Default: all devices that JAX "
-    "finds, which CUDA_VISIBLE_DEVICES and JAX_PLATFORMS limit."
+    "Devices: --device cpu, gpu or tpu selects the kind, and --devices 0,2 selects devices of this kind by number. "
+    "Default: all devices that JAX finds; CUDA_VISIBLE_DEVICES and JAX_PLATFORMS limit these."
 )
 """Help on `DEVICE_FLAGS`."""
 MAY_BE_EMPTY = "may be empty"

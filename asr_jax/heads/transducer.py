@@ -43,7 +43,8 @@ from asr_jax.search.transducer_beam_state import TransducerFrames
 from asr_jax.search.transducer_greedy import Decision, greedy_transducer_search
 
 TILE_LOGITS = 1 << 24
-"""Number of logits of a tile, over all rows, that `Joint.tile_frames` = 0 aims at."""
+"""Number of logits of a tile, over all rows of a device, that `Transducer.tile_frames` = 0 chooses the number of frames
+for."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Transducer(HeadSettings):
     fast_emit: float = 0.0
     """λ of FastEmit, which favours early labels."""
     penalties: Penalties = NO_PENALTIES
-    """Delay penalty, EOS penalty and star."""
+    """Delay penalty, EOS penalty, and label for missing text (star)."""
     split: int = 1
     """Number of parts that the rows of a device are split into for the joint network and the loss (batch_split_factor);
     at most one for each row. The encoder and the prediction network compute whole batches. Only memory and speed depend
@@ -253,7 +254,7 @@ class TransducerHead(Head):
         assert self.settings.pruning
         pruning, positions = self.settings.pruning, predicted.shape[1]
         counted = jnp.full(len(predicted), positions) if pruning.counts_padding else batch.token_lengths + 1
-        weights = length_mask(counted, positions) * batch.weights[:, None]  # the devices decide on padding rows
+        weights = length_mask(counted, positions) * batch.weights[:, None]  # padding rows depend on the devices
         simple = simple_log_probs(
             self.simple_frames(frames.values), self.simple_labels(predicted), batch.tokens, blank_id=self.blank_id,
             acoustic_scale=pruning.acoustic_scale, language_scale=pruning.language_scale, weights=weights,

@@ -94,10 +94,10 @@ class HeadSearch:
         else:
             lists = jax.device_get(found)
         sequences = [lists.sequences(row) for row in rows]
-        if broken := sum(not math.isfinite(hypotheses[0].score) for hypotheses in sequences):
+        if without_score := sum(not math.isfinite(hypotheses[0].score) for hypotheses in sequences):
             print(
-                f"{broken} of {len(sequences)} recordings of a batch have no finite score and get empty texts, because "
-                "their log-probabilities are NaN or infinite; use another checkpoint, or --precision f32",
+                f"{without_score} of {len(sequences)} recordings of a batch have no finite score and get empty texts, "
+                "because their log-probabilities are NaN or infinite; use another checkpoint, or --precision f32",
                 file=sys.stderr,
             )
         return sequences

@@ -111,9 +111,9 @@ class _Weights(NamedTuple):
     """Weights of arcs by their source on skewed axes: N diagonals and U + 1 labels."""
 
     blank: Array
-    """[K N B U+1]"""
+    """Weights of blank arcs [K N B U+1]."""
     label: Array
-    """[L N B U+1]. The last column is `NEVER`."""
+    """Weights of label arcs [L N B U+1]. The last column is `NEVER`."""
 
 
 def _weights(blank: Array, label: Array, num_frames: Array, num_labels: Array, arcs: Arcs) -> _Weights:

@@ -1,4 +1,7 @@
-"""Pruned RNN-T: a loss whose joint network is an addition, and the label positions that it leaves for the real joint.
+"""Pruned RNN-T.
+
+The joint network of the simple loss is an addition. The simple loss selects the label positions that the full joint
+network computes.
 
 Source: Kuang et al. 2022 (arXiv:2206.13236); k2-fsa/fast_rnnt's rnnt_loss.py.
 """
@@ -113,8 +116,8 @@ def kept_positions(
 ) -> Int[Array, "B T"]:
     """Returns the first of the `size` label positions that are kept at each frame.
 
-    They have the largest occupancy, begin with position 0, end with the last label, and move by less than `size`
-    positions from frame to frame.
+    The kept positions have the largest occupancy. They begin with position 0, end with the last label, and move by less
+    than `size` positions from frame to frame.
 
     Args:
         of_blank: Occupancies of blanks.

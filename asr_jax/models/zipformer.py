@@ -85,7 +85,7 @@ class Zipformer(EncoderOfMels):
     """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
     decreasing memory. elementwise is also the fastest."""
     taps: tuple[str, ...] = ()
-    """Inner outputs for heads, at the embedding's frame rate: "embed", "stack_0", ..."""
+    """Names of inner outputs for heads, at the embedding's frame rate: embed, stack_0, stack_1 and so on."""
 
     def __post_init__(self) -> None:
         num_stacks = len(self.downsampling)

@@ -80,7 +80,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B ..."], *, step: Step) -> Float[Array, "B ..."]:
-        """Applies dropout to `x` in training, which `step` is not None in."""
+        """Applies dropout to `x` in training, in which `step` is not None."""
         return dropout(x, self.make_rng("dropout"), rate=self.rate) if self.rate and step is not None else x
 
 

@@ -85,7 +85,12 @@ def read_published(path: Path, given: Given = NOTHING) -> Published:
             f"{path} is a folder of FunASR, whose models (Paraformer, SenseVoice) this package does not have yet: "
             "expected a model of NeMo, Hugging Face, fairseq, NVIDIA, icefall or CAIMAN-ASR"
         )
-    if not (path.exists() and is_weights(path)):
+    if not path.exists():
+        raise UserError(
+            f"{path} does not exist: expected the path of a .nemo file, a Hugging Face folder or weights. Names of "
+            "Hugging Face are not downloaded: hf download NAME --local-dir FOLDER"
+        )
+    if not is_weights(path):
         raise UserError(
             f"{path} is not a published model: expected a .nemo file, a Hugging Face folder, or weights "
             f"(.safetensors {' '.join(TORCH_SUFFIXES)})"

@@ -20,7 +20,7 @@ from asr_jax.pretrained.keymap import CONV_1D, LINEAR, SAME, Layout, NamedWeight
 from asr_jax.search.transducer import TransducerDecoding
 
 JOINT_OUTPUT, WITHOUT_DROPOUT = "joint.joint_net.2", "joint.joint_net.1"
-"""NeMo's names of the joint network's last layer, which is the module after activation and dropout."""
+"""NeMo's names of the joint network's last layer, with dropout before it and without."""
 LSTM = (
     ("weight_ih", "input",          LINEAR),
     ("weight_hh", "recurrent",      LINEAR),
@@ -44,8 +44,8 @@ def transducer_of(model: Model) -> tuple[str, Transducer] | None:
 def _without_last(rows: np.ndarray) -> np.ndarray:
     if rows[-1].any():
         raise UserError(
-            "the embedding of the blank is not zero, as it is in models that were trained with the beginning of the "
-            "text as a vector of zeros: expected such a model"
+            "the embedding of the blank is not a vector of zeros: expected a model whose prediction network starts "
+            "with a vector of zeros, as in NeMo"
         )
     return rows[:-1]
 
@@ -268,7 +268,7 @@ def parakeet_transducer(config: Mapping[str, Any], path: str | Path) -> Transduc
     expected = {
         "hidden_act": (config.get("hidden_act", "relu"), ("relu", "tanh")),
         "blank_token_id": (config.get("blank_token_id"), (config.get("vocab_size", 0) - 1,)),
-        "durations": (durations, (tuple(range(len(durations))),)),  # transformers uses their places
+        "durations": (durations, (tuple(range(len(durations))),)),  # transformers uses the index as the value
     }
     for name, (value, choices) in expected.items():
         if value not in choices:

@@ -319,7 +319,7 @@ def _train(
         if "training.precision" in names:  # a scale of float16 does not suit other precisions, nor theirs float16
             state = state.replace(scaling=replicate(fresh_scaling(setup.recipe), setup.mesh))
     source = BatchSource(setup.train.index, plan, setup.layout)
-    unread = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
+    rejected = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
     timed = reporter.throughput.timed
     signals.wait_for_save()
@@ -338,7 +338,7 @@ def _train(
             profile.before(update - first)
             if due.at_line:
                 saver.report()
-                unread.flush()
+                rejected.flush()
                 reporter.flush(update=update)
             # `no_gain` holds here if the last job was stopped between validations. After a signal there is no time for
             # a validation, and one that runs is stopped; the next job repeats it.
@@ -367,7 +367,7 @@ def _train(
                 state, average, report = steps.apply_update(state, average, accumulated)
                 del accumulated  # otherwise its memory would still be in use during the next gradient
             update += 1
-            unread.add(group)
+            rejected.add(group)
             reporter.add(report, group)
             with timed("device"):
                 reporter.wait(IN_FLIGHT)

@@ -331,7 +331,7 @@ def check_best_of(best_of: str, sets: Sets) -> None:
     """Checks the name of the validation set that chooses the best checkpoint.
 
     Raises:
-        UserError: If there is no such set, or if `Data.max_validation_samples` leaves no utterance of it.
+        UserError: If there is no such set, or if `Data.max_validation_utterances` leaves no utterance of it.
     """
     known = (ALL, MEAN, *sets.names)
     if best_of not in known:
@@ -343,7 +343,7 @@ def check_best_of(best_of: str, sets: Sets) -> None:
     counting = [(number, name) for number, name in enumerate(sets.names) if best_of in (MEAN, name)]
     if empty := [name for number, name in counting if not (inputs == number).any()]:
         raise UserError(
-            f"training.best_of is {best_of!r}, but data.max_validation_samples leaves no utterance of "
+            f"training.best_of is {best_of!r}, but data.max_validation_utterances leaves no utterance of "
             f"{', '.join(empty)}: raise it, or set it to 0 for all utterances"
         )
 
@@ -476,8 +476,9 @@ def check_length(num_updates: int, num_epochs: float) -> None:
     """
     if not (num_updates or num_epochs):
         raise UserError(
-            "training.num_updates and training.num_epochs are both 0: expected one of them above 0. To use a published "
-            "model without training: python -m asr_jax.import SOURCE --out RUN"
+            "training.num_updates and training.num_epochs are both 0: expected one of them above 0, such as --epochs "
+            "10 (an imported model has no length). To use a published model without training: python -m "
+            "asr_jax.import SOURCE --out RUN"
         )
 
 

@@ -84,8 +84,8 @@ def smoke_of(experiment: Experiment) -> Experiment:
         model=model,
         data=replace(
             data,
-            max_train_samples=min(NUM_UTTERANCES, data.max_train_samples or NUM_UTTERANCES),
-            max_validation_samples=min(NUM_VALIDATED, data.max_validation_samples or NUM_VALIDATED),
+            max_train_utterances=min(NUM_UTTERANCES, data.max_train_utterances or NUM_UTTERANCES),
+            max_validation_utterances=min(NUM_VALIDATED, data.max_validation_utterances or NUM_VALIDATED),
             buckets=buckets,
         ),
         training=training,

@@ -23,7 +23,7 @@ class Groups:
     accumulate: int
     epoch_end: str
     first: int = 0
-    """Update from which on updates have `accumulate` batches: after 0, that of the checkpoint at which it changed."""
+    """First update that has `accumulate` batches: 0, or that of the checkpoint at which `accumulate` was changed."""
     start: int = 0
     """Position of the first batch of update `first`."""
 

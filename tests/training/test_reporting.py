@@ -34,11 +34,11 @@ def reported_ids(folder: Path, rows: Sequence[int], *, limit: int = 5, num_jobs:
     ids = []
     for _ in range(num_jobs):
         with EventLog(folder / "events.jsonl") as log:
-            unread = RejectedAudio(folder, log, utterances=UTTERANCES, limit=limit)
+            rejections = RejectedAudio(folder, log, utterances=UTTERANCES, limit=limit)
             for _ in range(2):
                 rejected = tuple(Rejected(f"u{row}", PLACES[row], "no such file", "audio") for row in rows)
-                unread.add([LoadedBatch(toy_batch(), 0, rejected)])
-                unread.flush()
+                rejections.add([LoadedBatch(toy_batch(), 0, rejected)])
+                rejections.flush()
         ids.append([json.loads(line)["id"] for line in (folder / "rejected.jsonl").read_text().splitlines()])
     return ids
 
@@ -118,10 +118,10 @@ def test_utterances_of_another_duration_are_recorded_once(tmp_path: Path) -> Non
     )
     for _ in range(2):
         with EventLog(tmp_path / "events.jsonl") as log:
-            unread = RejectedAudio(tmp_path, log, utterances=UTTERANCES, limit=5)
+            rejections = RejectedAudio(tmp_path, log, utterances=UTTERANCES, limit=5)
             for entry in (differing[0], differing[0], differing[1]):
-                unread.add([LoadedBatch(toy_batch(), 0, (), (entry,))])
-                unread.flush()
+                rejections.add([LoadedBatch(toy_batch(), 0, (), (entry,))])
+                rejections.flush()
             report_differing(tmp_path, log, differing)  # as validation does
     lines = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
     assert [(line["id"], line["reason"][:7]) for line in lines] == [

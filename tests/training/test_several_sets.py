@@ -118,12 +118,12 @@ def test_another_choice_restarts_the_best_and_keeps_the_run(run, experiment, tmp
 def test_a_set_that_is_not_there_is_refused_with_the_names(run, experiment):
     with pytest.raises(UserError, match=r"best_of is 'rigth': .* right, short, all, mean; did you mean 'right'\?"):
         train(with_training(experiment, best_of="rigth"))
-    few = replace(experiment.data, max_validation_samples=1)
+    few = replace(experiment.data, max_validation_utterances=1)
     sets = read_sets(few, seed=0)
     check_best_of("right", sets)
     check_best_of("all", sets)
     for name in ("mean", "short"):
-        with pytest.raises(UserError, match=r"max_validation_samples leaves no utterance of short: raise it"):
+        with pytest.raises(UserError, match=r"max_validation_utterances leaves no utterance of short: raise it"):
             check_best_of(name, sets)
     one = read_sets(replace(few, validation=few.validation[:1]), seed=0)
     for name in ("right", "mean", "all"):

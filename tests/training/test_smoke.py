@@ -74,15 +74,15 @@ def test_everything_that_the_smoke_run_does_not_shorten_is_as_in_the_experiment(
         experiment.optim, experiment.seed, experiment.init, experiment.model,
     )  # fmt: skip
     assert replace(small.data, buckets=experiment.data.buckets) == replace(
-        experiment.data, max_train_samples=50, max_validation_samples=8
+        experiment.data, max_train_utterances=50, max_validation_utterances=8
     )
     assert (small.training.ema, small.training.precision, small.training.accumulate) == (
         experiment.training.ema, experiment.training.precision, 2,
     )  # fmt: skip
     split = replace(experiment, model=replace(experiment.model, heads={"transducer": Transducer(split=4)}))
     assert smoke_of(split).data.buckets.batch_multiple == 4
-    fewer = replace(experiment, data=replace(experiment.data, max_train_samples=7))
-    assert smoke_of(fewer).data.max_train_samples == 7
+    fewer = replace(experiment, data=replace(experiment.data, max_train_utterances=7))
+    assert smoke_of(fewer).data.max_train_utterances == 7
 
 
 def test_other_folders_are_not_touched(experiment: Experiment, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, A
 
 
 def usable(devices: Sequence[int]) -> tuple[list[int], int]:
-    """Usable ones of some numbers of devices, or the number of available devices if none is usable; and that number."""
+    """Returns the numbers of devices that are available, and the number of all devices; this number if none is."""
     from asr_jax.core.devices import devices as there
 
     there_are = len(there())

@@ -13,11 +13,11 @@ from asr_jax.data.batching.index import WHOLE, Index, Stretches
 
 
 def cropped(index: Index, longest: int) -> Index:
-    """Divides utterances into stretches with a row for each, of which an epoch has a crop.
+    """Divides utterances into stretches.
 
-    An utterance has as many stretches as crops fit it side by side. Each overlaps the next by the length of a crop, so
-    that the beginnings of crops are anywhere in the utterance: with consecutive stretches, the crops of a long
-    utterance would hardly move.
+    The index has one row for each stretch, and an epoch has one crop of each. An utterance has as many
+    stretches as crops fit into it. Each overlaps the next by the length of a crop, so that the beginnings of crops are
+    anywhere in the utterance: with consecutive stretches, the crops of a long utterance would hardly move.
 
     Args:
         index: Index of whole utterances without labels.
@@ -41,7 +41,7 @@ def in_pieces(index: Index, longest: float, length: int) -> Index:
 
 
 def num_divided(index: Index) -> tuple[int, int]:
-    """Number of utterances of which rows are parts, and number of these rows."""
+    """Returns the number of divided utterances, and the number of their rows."""
     if index.stretches is None:
         return 0, 0
     is_part = index.stretches.begins != WHOLE
@@ -76,7 +76,7 @@ def longer_than(seconds: float, num: int, index: Index) -> str:
 def _divided(index: Index, numbers: np.ndarray, *, is_part: np.ndarray, overlap: int = 0) -> Index:
     """Index with `numbers` rows for each utterance, whose lengths are those of their stretches.
 
-    A stretch overlaps the next one by `overlap`. Rows that are no part are whole utterances.
+    A stretch overlaps the next one by `overlap`. Rows of utterances that are not divided are whole utterances.
     """
     if not is_part.any():
         return index

@@ -45,16 +45,16 @@ class Data:
     filters: Filters = field(default_factory=Filters)
     """Limits that training utterances must satisfy."""
     crop_s: float = 0.0
-    """Length of crops in seconds, for audio without texts. Of a longer utterance, an epoch has as many crops as fit it
-    side by side, at random places in equal parts of it, which depend on seed and epoch. 0: utterances are not cropped.
-    fairseq's max_sample_size is in samples, and its epochs have one crop of each utterance."""
+    """Length of crops in seconds, for audio without texts. A longer utterance is divided into as many equal parts as
+    crops fit into it. An epoch has one crop of each part, at a random place that depends on seed and epoch. 0:
+    utterances are not cropped. fairseq's max_sample_size is in samples, and its epochs have one crop of each utterance."""
     max_removed_share: float = 0.005
     """Maximum share of a set's characters that the normaliser and the vocabulary may remove or replace by others.
     Letters, marks, digits and symbols count, punctuation does not. If the share is larger, training stops before it
     compiles."""
-    max_train_samples: int = 0
+    max_train_utterances: int = 0
     """Maximum number of training utterances, evenly spread over the training set. 0: all."""
-    max_validation_samples: int = 0
+    max_validation_utterances: int = 0
     """Maximum number of validation utterances of all sets together, evenly spread over them. 0: all."""
     check_all: bool = False
     """Whether the audio of all utterances is opened before training, instead of some of each input."""
@@ -103,7 +103,7 @@ class Data:
             )
         if not 0 <= self.max_removed_share <= 1:
             raise ValueError(f"max_removed_share {self.max_removed_share}: expected 0 to 1")
-        for name in ("max_train_samples", "max_validation_samples", "trim_db"):
+        for name in ("max_train_utterances", "max_validation_utterances", "trim_db"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
         if self.mixing.weights and len(self.mixing.weights) != len(self.train):
@@ -121,7 +121,7 @@ class PlannedData:
     plan: BatchPlan
     rejections: Rejections
     longest_s: float = math.inf
-    """Length in seconds above which audio of an evaluation set is in no batch as a whole."""
+    """Length in seconds above which audio of an evaluation set is computed in windows or pieces."""
     of_set: str = ""
     """Digest of an evaluation set, as `Index.fingerprint`, which does not depend on how its long audio is computed."""
 
@@ -166,7 +166,7 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     train, validation = _read_training(data, inputs, seed, options, is_split=not validation_of)
     if validation is None:
         validation = _read(data, validation_inputs, options)
-    validation = _some(validation, data.max_validation_samples)
+    validation = _some(validation, data.max_validation_utterances)
     return Sets(
         train, validation, is_split=not validation_of, names=set_names(validation_of),
         validation_paths=validation_of or data.train,
@@ -195,7 +195,7 @@ def _read_training(
     train, cut = _read(data, inputs, options, trim_db=data.trim_db), None
     if is_split:
         train, cut = split(train, share=data.validation_share, seed=seed)
-    return _some(train, data.max_train_samples), cut
+    return _some(train, data.max_train_utterances), cut
 
 
 def _read(data: Data, inputs: Sequence[Input], options: ReadOptions, *, trim_db: float = 0.0) -> Utterances:

@@ -157,11 +157,11 @@ def build_index(
     keep = _of_width(utterances, scale, rejections)
     rules = filters or Filters()
     rules = rules if tokenizer else rules.of_audio()
-    for broken in violations(columns.duration_s[utterances.rows], columns.num_chars[utterances.rows], rules):
-        for place, value in zip(broken.places.tolist(), broken.values.tolist(), strict=True):
+    for violated in violations(columns.duration_s[utterances.rows], columns.num_chars[utterances.rows], rules):
+        for place, value in zip(violated.places.tolist(), violated.values.tolist(), strict=True):
             if keep[place]:
-                _reject(rejections, utterances, place, broken.reason, value, broken.limit)
-        keep[broken.places] = False
+                _reject(rejections, utterances, place, violated.reason, value, violated.limit)
+        keep[violated.places] = False
     if tokenizer is None:
         labels = Ragged(np.zeros(0, np.uint8), np.zeros(len(columns) + 1, np.int64))
     else:

@@ -17,12 +17,13 @@ MAX_SHAPES = 4
 """Maximum number of shapes of a set. A program is compiled for each. On lengths like those of LibriSpeech's test sets,
 3 shapes have 34 % of padding, 4 have 27 % and 8 have 14 %."""
 PROGRAM_S = 200.0
-"""Padding in seconds that a further shape must save at least. Its program takes as long to compile as a model of 1 M
-parameters takes to recognise 1,500 s on the same CPU."""
+"""Padding in seconds that a further shape must save. Compiling its program takes as long as a model of 1 M parameters
+takes to recognise 1,500 s on the same CPU. The limit is lower, because larger models take longer for the same
+audio, and because a compiled program is used again."""
 COARSE, FINE = 2, 8
-"""Lengths of rows per octave: for sets of a few batches, whose shapes should be those of other small sets, and for
-larger sets, whose padding takes more time than a compilation. A row of at least LEAST_S is at most 1.5 or 1.125 times
-as long as its utterance."""
+"""Number of row lengths per octave. COARSE is for sets of at most FEW batches, so that small sets share compiled
+shapes. FINE is for larger sets, whose padding takes more time than a compilation. A row of at least LEAST_S is at most
+1.5 (COARSE) or 1.125 times (FINE) as long as its utterance."""
 FEW = 4
 """Maximum number of batches of a set with coarse lengths."""
 LEAST_S = 0.5
@@ -45,7 +46,7 @@ class BatchLimits:
     longest_s: float = math.inf
     """Longest audio in seconds that is computed at once. Longer audio is computed in windows."""
     multiple: int = 1
-    """Divisor of the number of rows, if as many rows are within the limits."""
+    """Number that divides the number of rows of a batch, unless the limits allow only fewer rows."""
 
     def rows_of(self, seconds: float, num: int, *, num_devices: int) -> int:
         """Returns the number of rows of a batch.
@@ -75,7 +76,7 @@ def shapes_of(
     """Chooses batch shapes without labels for a set.
 
     A further shape is chosen if it saves at least a batch and `PROGRAM_S` of padding. Lengths of rows and numbers of
-    rows are of a grid that does not depend on the set, so that the compiled programs of one set can be used for others.
+    rows come from a grid that does not depend on the set, so that compiled programs can be used for other sets.
 
     Args:
         lengths: Length of each utterance that is computed at once, in units of `scale` [R].

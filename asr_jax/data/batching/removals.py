@@ -53,7 +53,7 @@ class RemovedPart:
 
     @property
     def is_spoken(self) -> bool:
-        """Whether it is read aloud, which punctuation is not."""
+        """Whether the part is pronounced. Punctuation is not."""
         return len(self.part) > 1 or is_spoken(self.part)
 
     @property

@@ -48,7 +48,7 @@ class Read:
     """Digest of the columns."""
     rejected: tuple[Rejected, ...]
     """Utterances of the manifests that cannot be used."""
-    unread: tuple[Rejected, ...]
+    without_duration: tuple[Rejected, ...]
     """Utterances without a duration, because their audio could not be opened. Out of date if one of them can be
     opened."""
     looked_for: tuple[str, ...]
@@ -65,7 +65,7 @@ class Read:
         return (
             self.only_in in ("", os.getcwd())
             and not any(map(os.path.exists, self.looked_for))
-            and not any(_opens(entry.location) for entry in self.unread)
+            and not any(_opens(entry.location) for entry in self.without_duration)
             and not self.measured.have_changed()
         )
 
@@ -118,7 +118,7 @@ def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> 
         "of": [os.path.abspath(path) for _, path, _ in inputs],
         "digest": read.digest,
         "rejected": [asdict(entry) for entry in read.rejected],
-        "unread": [asdict(entry) for entry in read.unread],
+        "without_duration": [asdict(entry) for entry in read.without_duration],
         "looked_for": read.looked_for,
         "only_in": read.only_in,
         "unpacked": read.unpacked,
@@ -141,7 +141,7 @@ def kept(place: Path) -> tuple[Read, Path] | None:
             columns=load_columns(folder),
             digest=meta["digest"],
             rejected=tuple(Rejected(**entry) for entry in meta["rejected"]),
-            unread=tuple(Rejected(**entry) for entry in meta["unread"]),
+            without_duration=tuple(Rejected(**entry) for entry in meta["without_duration"]),
             looked_for=tuple(meta["looked_for"]),
             only_in=meta["only_in"],
             measured=Measured.load(folder),

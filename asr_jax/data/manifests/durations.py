@@ -1,4 +1,4 @@
-"""Durations of manifests beside those of the audio."""
+"""Comparison of the durations in manifests with those of the audio."""
 
 import math
 from collections.abc import Iterator

@@ -58,7 +58,7 @@ def gather(
         listed = [_listed(path, reader, unpacked, options) for _, path, reader in inputs]
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
-    utterances, input_of, unread, looked_for, only_in = (
+    utterances, input_of, without_duration, looked_for, only_in = (
         list[Utterance](),
         list[int](),
         list[Rejected](),
@@ -77,14 +77,14 @@ def gather(
         _check_share(path, len(placed), bad)
         utterances += placed
         measured += rows
-        unread += bad
+        without_duration += bad
         input_of += [number] * len(placed)
     columns = Columns.of(unique_ids(utterances), input_of)
     return Read(
         columns=columns,
         digest=columns.digest(),
         rejected=tuple(entry for _, bad in listed for entry in bad),
-        unread=tuple(unread),
+        without_duration=tuple(without_duration),
         looked_for=tuple(looked_for),
         only_in=only_in,
         measured=Measured.of(measured),

@@ -144,4 +144,4 @@ def read_once(
 
 def _utterances(read: Read, folder: Path | None) -> Utterances:
     rows = np.arange(len(read.columns), dtype=np.int32)
-    return Utterances(read.columns, rows, read.digest, (*read.rejected, *read.unread), folder)
+    return Utterances(read.columns, rows, read.digest, (*read.rejected, *read.without_duration), folder)

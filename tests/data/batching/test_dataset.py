@@ -84,7 +84,7 @@ def test_without_a_validation_set_a_tenth_is_cut_off_the_same_way_every_time(tmp
 def test_only_some_records_are_taken_evenly_from_all_inputs(tmp_path: Path) -> None:
     one, two = write(tmp_path / "a.jsonl", ["a", "b", "c"]), write(tmp_path / "b.jsonl", ["d", "e", "f"])
     validation = write(tmp_path / "v.jsonl", ["x", "y"])
-    data = Data(train=(one, two), validation=(validation,), max_train_samples=2, max_validation_samples=1)
+    data = Data(train=(one, two), validation=(validation,), max_train_utterances=2, max_validation_utterances=1)
     sets = read_sets(data, seed=0)
     assert (ids(sets.train), ids(sets.validation)) == (["a", "d"], ["x"])
 
