@@ -36,6 +36,7 @@ from asr_jax.core.options import (
     plain_message,
     print_help,
     terminal_width,
+    wrapped,
 )
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 
@@ -63,10 +64,9 @@ DECODING = "--decoding."
 """Prefix of the flags that set the decoding of the primary head."""
 
 SHORT = (
-    "Short forms: " + ", ".join(f"{short} for {field}" for short, field in ALIASES.items())
-    + ". --help WORD searches the names and texts of all fields. asr_jax.train also accepts --show schedule. Classes, "
+    "--help WORD searches the names and texts of all fields. asr_jax.train also accepts --show schedule. Classes, "
     "such as those of the optimizer, its schedule and the encoder, are chosen in the config file. --decoding.FIELD "
-    "sets a field of the decoding of the primary head. " + ABOUT_DEVICES
+    "sets a field of the decoding of the primary head."
 )  # fmt: skip
 
 # Errors of the operating system that the user can fix; they are reported without a traceback.
@@ -75,7 +75,7 @@ OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.E
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentSource:
-    """Source of the settings of an experiment: a config file or a run."""
+    """Source of the settings: a config file or a run."""
 
     config: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Python file with a function `experiment`; `--config FILE --help` lists its fields."""
@@ -261,7 +261,11 @@ def parse_with_experiment[Options](
             for line in help_on_options(kind, word, about=None):
                 print(line)
         else:
-            print_help(kind, prog=f"{prog} --config FILE [--field.name VALUE …]", about=about)
+            print_help(
+                kind, prog=f"{prog} --config FILE [--field.name VALUE …]", about=about,
+                shows_all="--help-all" in arguments, also=(ExperimentSource,),
+            )  # fmt: skip
+            print()
         parse_experiment(arguments, prog=prog)  # exits
     options, rest = parse_known(kind, arguments, prog=prog)
     return options, parse_experiment(rest, prog=prog)
@@ -304,8 +308,9 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         print(help_on(default, word))
         sys.exit(0)
     if asks_for_help(arguments) and isinstance(default, Experiment):
-        print(help_text(default, of=of, shows_all="--help-all" in arguments, width=terminal_width()))
-        print(f"\n{SHORT}")
+        shows_all = "--help-all" in arguments
+        print(help_text(default, of=of, shows_all=shows_all, width=terminal_width(), short=ALIASES))
+        print(f"\n{wrapped(SHORT, indent=0)}")
         sys.exit(0)
     problems = [_of_undashed(argument, default) for argument in undashed] + _problems(arguments, default)
     if isinstance(default, Experiment) and default.primary_decoding:

@@ -56,6 +56,12 @@ class EvaluateOptions(BatchOptions, RecognitionOptions):
     """Folders of trained runs, or checkpoints."""
     data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")]
     """Manifests to evaluate on, each as a set."""
+    json: Annotated[Path | None, arg(metavar="OUT")] = None
+    """File to write the figures to, in JSON."""
+    predictions: Annotated[Path | None, arg(metavar="OUT")] = None
+    """File for one line of JSON per utterance; a folder for several runs or heads."""
+    worst: Annotated[int, arg(metavar="N")] = 0
+    """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()
     """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
     by: Literal["source", "speaker", "length"] = "source"
@@ -65,14 +71,8 @@ class EvaluateOptions(BatchOptions, RecognitionOptions):
     alignment: Alignment = "fewest_edits"
     """Alignment by which word errors are counted. sclite: that of NIST's sclite, in which a substitution costs 4 and a
     deletion or an insertion 3. --worst always prints an alignment with the fewest errors."""
-    worst: Annotated[int, arg(metavar="N")] = 0
-    """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     calibrate: bool = False
     """Calibrate the confidence of words on these sets and store the calibration in the run."""
-    json: Annotated[Path | None, arg(metavar="OUT")] = None
-    """File to write the figures to, in JSON."""
-    predictions: Annotated[Path | None, arg(metavar="OUT")] = None
-    """File for one line of JSON per utterance; a folder for several runs or heads."""
     log_probs: Annotated[Path | None, arg(metavar="OUT")] = None
     """Output of the log-probabilities: OUT.safetensors, or a folder for .npy files."""
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from asr_jax.cli.synonyms import MEANT, NO_SETTING, matching, meant_by, spellings
@@ -16,6 +16,7 @@ MOST_USED = (
     "data.buckets.batch_seconds", "training.accumulate", "training.precision", "optim.schedule.peak_lr",
     "optim.schedule.warmup_updates", "training.validate_every", "data.tokenizer.kind", "data.tokenizer.path",
     "data.tokenizer.normaliser", "data.speeds", "model.encoder.remat", "seed", "fresh", "dry_run",
+    "resume.allow",
 )  # fmt: skip
 GROUPS = {
     "Run": "", "Data": "data", "Encoder": "model.encoder", "Heads and decoding": "model.heads",
@@ -48,7 +49,9 @@ class Field(NamedTuple):
         return re.split(r"(?<=[^.\d]\.) (?=[A-Z])", self.text)[0].rstrip(".")
 
 
-def help_text(experiment: Experiment, *, of: str, shows_all: bool, width: int | None = None) -> str:
+def help_text(
+    experiment: Experiment, *, of: str, shows_all: bool, width: int | None = None, short: Mapping[str, str] = {}
+) -> str:
     """Help text with one line per field, in groups, the most used fields first.
 
     Args:
@@ -56,17 +59,19 @@ def help_text(experiment: Experiment, *, of: str, shows_all: bool, width: int | 
         of: Source of the settings, for the first line.
         shows_all: Whether rarely changed fields are listed; otherwise only their number is shown.
         width: Number of characters after which lines are cut, if it is at least LEAST_WIDTH. None: they are not cut.
+        short: Flags of fields by their short forms.
     """
+    by_flag = {flag: each for each, flag in short.items()}
     fields = list(described(experiment))
     lines = [f"Fields of {of}, each a flag: --field.name VALUE", "", "Most used:"]
-    lines += [_line(field) for name in MOST_USED for field in fields if field.name == name]
+    lines += [_line(field, by_flag) for name in MOST_USED for field in fields if field.name == name]
     rest = [field for field in fields if field.name not in MOST_USED]
     for title, prefix in GROUPS.items():
         group = [field for field in rest if _group_of(field.name) == prefix]
         shown = [field for field in group if shows_all or not _is_only_in_all(field.name)]
         more = len(group) - len(shown)
         if shown:
-            lines += ["", f"{title}:", *map(_line, shown)]
+            lines += ["", f"{title}:", *(_line(field, by_flag) for field in shown)]
             lines += [f"  … and {more} more with --help-all"] * bool(more)
         elif more:
             lines += ["", f"{title}: {counted(more, 'field')} with --help-all"]
@@ -178,8 +183,9 @@ def _value(field: Field) -> str:
     return "" if shown == "None" else shown
 
 
-def _line(field: Field) -> str:
-    flag, value = f"  --{_flag(field.name)} {field.kind}", _value(field)
+def _line(field: Field, short: Mapping[str, str]) -> str:
+    flag, value = f"--{_flag(field.name)}", _value(field)
+    flag = f"  {short[flag]}, {flag} {field.kind}" if flag in short else f"  {flag} {field.kind}"
     return f"{flag:<50} " + (f"[{_cut(value, LONGEST_VALUE)}] " if value else "") + field.sentence
 
 

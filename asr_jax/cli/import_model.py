@@ -48,7 +48,7 @@ class ImportOptions:
 
 def main(arguments: Sequence[str]) -> None:
     if asks_for_help(arguments):
-        print_help(ImportOptions, prog=PROG, about=__doc__)
+        print_help(ImportOptions, prog=PROG, about=__doc__, shows_all="--help-all" in arguments)
         return
     options, rest = parse_known(ImportOptions, arguments, prog=PROG)
     has_config = any(argument.partition("=")[0] == "--config" for argument in rest)

@@ -47,7 +47,7 @@ python -m asr_jax.train --config FILE --help-all lists all fields."""
 
 @dataclass(frozen=True, kw_only=True)
 class RecognitionOptions:
-    """Options for the weights and the precision of recognition."""
+    """Weights and precision of recognition."""
 
     checkpoint: Annotated[int | None, arg(metavar="UPDATES")] = None
     """Number of updates of the checkpoint. Default: the checkpoint with the best validation."""

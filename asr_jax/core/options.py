@@ -16,7 +16,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple, cast, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -32,6 +32,12 @@ ABOUT_DEVICES = (
     "Default: all devices that JAX finds; CUDA_VISIBLE_DEVICES and JAX_PLATFORMS limit these."
 )
 """Help on `DEVICE_FLAGS`."""
+ABOUT_HELP = (
+    "Help: --help-all prints the whole text of each option, and --help WORD that of the options with a word in their "
+    "name or text."
+)
+COLUMN = 34
+"""Column of the texts in the list of options."""
 MAY_BE_EMPTY = "may be empty"
 """In an option's `Annotated`: the flag without a value is an empty tuple instead of an error."""
 
@@ -63,7 +69,7 @@ def parse[Options](
                 "\n".join(help_on_options(kind, word, about=about) or [f"no option has {word!r} in its name or text"])
             )
         else:
-            print_help(kind, prog=prog, about=about)
+            print_help(kind, prog=prog, about=about, shows_all="--help-all" in arguments)
         sys.exit(0)
     known = {option.flag for option in _options(kind)}
     unknown = [flag for each in arguments if is_flag(each) and (flag := _flag(each)) not in spellings(kind)]
@@ -119,22 +125,51 @@ def parse_known[Options](kind: type[Options], arguments: Sequence[str], *, prog:
     return options, others
 
 
-def print_help(kind: type[Any], *, prog: str, about: str | None) -> None:
-    """Prints the description of a command and its options.
+def print_help(
+    kind: type[Any], *, prog: str, about: str | None, shows_all: bool = False, also: Sequence[type[Any]] = ()
+) -> None:
+    """Prints usage, description and options of a command, the options in groups: those of the command itself first.
 
     Args:
         kind: Dataclass of the options.
         prog: Name of the command.
         about: Description of the command.
+        shows_all: Whether the text of each option is whole; otherwise its first sentence and its default are printed.
+        also: Further dataclasses of options.
     """
-    text = io.StringIO()
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text):
-        tyro.cli(kind, args=["--help"], prog=prog, description=about)
-    # The help texts state the meaning of an empty default, which may be broken over two lines. Spaces keep the frame.
-    shown = re.sub(r"\{None\}\|(\S+)", r"\1       ", text.getvalue())
-    shown = re.sub(r"\{None,(\S+)", r"{\1     ", shown)
-    print(re.sub(r"\(default:[\s│|]*(None|'')?\)", lambda hint: re.sub(r"[^\s│|]", " ", hint[0]), shown))
-    print(ABOUT_DEVICES)
+    options = [*_options(kind), *(option for each in also for option in _options(each))]
+    required = [f"{option.flag} {option.value}".strip() for option in options if option.is_required]
+    required.sort(key=is_flag)
+    print(" ".join(["usage:", prog, *required, "[OPTIONS]"]))
+    for paragraph in re.split(r"\n\s*\n", (about or "").strip("\n")):
+        is_list = any(line.startswith(" ") for line in paragraph.splitlines())
+        print("\n" + (paragraph if is_list else wrapped(" ".join(paragraph.split()), indent=0)))
+    texts = {name: text for each in (*also, kind) for name, text in _texts_of_options(each).items()}
+    parts = [part for part in get_type_hints(kind).values() if isinstance(part, type)]
+    for each in (kind, *also, *parts, *kind.__mro__[1:]):
+        names = inspect.get_annotations(each) if dataclasses.is_dataclass(each) else {}
+        group = [option for option in options if option.name in names]
+        group.sort(key=lambda option: (is_flag(option.flag), not option.is_required))  # keeps the order of the others
+        if group:
+            title = "Options" if each is kind else inspect.cleandoc(each.__doc__ or "").splitlines()[0].rstrip(".")
+            print(f"\n{title.partition(': ')[0]}:")
+        for option in group:
+            print(_described(option, texts.get(option.name, ""), shows_all=shows_all))
+    print()
+    print(wrapped(ABOUT_HELP, indent=0))
+    print(wrapped(ABOUT_DEVICES, indent=0))
+
+
+def _described(option: "_Option", text: str, *, shows_all: bool) -> str:
+    """Returns the lines of an option in the help."""
+    sentences = re.split(r"(?<=[^.\d]\.) (?=[A-Z])", text)
+    default = [sentence for sentence in sentences[1:] if sentence.startswith("Default")]
+    shown = text if shows_all else " ".join([sentences[0], *default[:1]])
+    shown += f" (default: {option.default})" * bool(option.default)
+    flags = [option.flag, *option.aliases] + [option.flag.replace("--", "--no-", 1)] * bool(option.default == "True")
+    head = f"  {', '.join(flags)} {option.value}".rstrip()
+    lines = wrapped(shown, indent=COLUMN).splitlines()
+    return "\n".join([head, *lines] if len(head) > COLUMN - 2 else [head + lines[0][len(head) :], *lines[1:]])
 
 
 def help_on_options(kind: type[Any], word: str, *, about: str | None) -> list[str]:
@@ -251,6 +286,10 @@ class _Option(NamedTuple):
     is_optional: bool
     """Whether None is a value."""
     may_be_empty: bool
+    value: str
+    """Placeholder or choices of the value; empty for positional arguments and flags without a value."""
+    default: str
+    """Default as it is written on the command line; empty if it is empty, None, or the flag is not set."""
 
 
 def _options(kind: type[Any]) -> Iterator[_Option]:
@@ -265,12 +304,34 @@ def _options(kind: type[Any]) -> Iterator[_Option]:
         name = next((marker.name for marker in named if marker.name), field.name)
         metavar = next((marker.metavar for marker in named if marker.metavar), name.upper())
         missing = dataclasses.MISSING
+        has_value = POSITIONAL not in markers and hint is not bool
+        value = next((marker.metavar for marker in named if marker.metavar), _placeholder(hint)) if has_value else ""
+        default = field.default if field.default is not missing else None
+        if field.default_factory is not missing:
+            default = field.default_factory()
         yield _Option(
             field.name, metavar if POSITIONAL in markers else f"--{name.replace('_', '-')}",
             tuple(alias for marker in named for alias in marker.aliases or ()),
             is_required=field.default is missing is field.default_factory, is_bool=hint is bool,
             is_optional=type(None) in get_args(hint), may_be_empty=MAY_BE_EMPTY in markers,
+            value=value, default=_written(default),
         )  # fmt: skip
+
+
+def _placeholder(hint: Any) -> str:
+    """Returns the choices of a type, or its name in upper case."""
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    if get_origin(hint) is Literal:
+        return "|".join(str(part) for part in parts if part is not None)
+    if get_origin(hint) is tuple:
+        return f"{_placeholder(parts[0])} …"
+    return "|".join(map(_placeholder, parts)) if parts else "TEXT" if hint is str else hint.__name__.upper()
+
+
+def _written(default: Any) -> str:
+    if isinstance(default, tuple):
+        return " ".join(map(str, default))
+    return "" if default is None or default is False else str(default)
 
 
 def spellings(kind: type[Any]) -> set[str]:

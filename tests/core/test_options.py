@@ -1,3 +1,4 @@
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,7 +23,8 @@ class Options:
     out: Path | None = None
     """File. Default: none."""
     live: bool = False
-    """Live weights."""
+    """Live weights. Second sentence,
+    over two lines."""
     checkpoint: int | None = None
     """Checkpoint. Default: the best."""
     device: Literal["cpu", "gpu"] | None = None
@@ -88,6 +90,16 @@ def test_help_shows_docstrings_and_no_empty_default(capsys):
         part in text for part in ("About it.", "Folder of a run.", "--from INT", "--out PATH", "(default: text)")
     )
     assert "None" not in text
+    lines = text.splitlines()
+    assert lines[0] == "usage: it RUN --data TEXT … [OPTIONS]"
+    options = [line.split()[0] for line in lines if re.match("  [A-Z-]", line)]
+    assert options[:4] == ["RUN", "--data", "--from", "--form"], "required options are first"
+    assert re.search(r"^  --form text\|json +Format\. \(default: text\)$", text, re.MULTILINE)
+    assert re.search(r"^  --heads, --tops TEXT … +Heads\.$", text, re.MULTILINE)
+    assert "Second sentence" not in text
+    with pytest.raises(SystemExit):
+        parsed("--help-all")
+    assert "Live weights. Second sentence, over two lines." in capsys.readouterr().out
 
 
 def test_suggestions_of_a_command():

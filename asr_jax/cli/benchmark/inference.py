@@ -79,7 +79,12 @@ def main(arguments: Sequence[str]) -> None:
     # RUN must be the first argument: later, it could not be distinguished from the value of a field of a config.
     run, given = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
     if asks_for_help(given):
-        print_help(InferenceOptions, prog=f"{PROG} (RUN | --config FILE [--field …])", about=__doc__)
+        print_help(
+            InferenceOptions,
+            prog=f"{PROG} (RUN | --config FILE [--field …])",
+            about=__doc__,
+            shows_all="--help-all" in given,
+        )
         if not run:
             parse_experiment(given, prog=PROG)  # Prints the fields and exits.
         return

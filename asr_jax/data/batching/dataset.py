@@ -47,7 +47,7 @@ class Data:
     crop_s: float = 0.0
     """Length of crops in seconds, for audio without texts. A longer utterance is divided into as many equal parts as
     crops fit into it. An epoch has one crop of each part, at a random place that depends on seed and epoch. 0:
-    utterances are not cropped. fairseq's max_sample_size is in samples, and its epochs have one crop of each utterance."""
+    utterances are not cropped. fairseq's max_sample_size is in samples, and its epochs have one crop per utterance."""
     max_removed_share: float = 0.005
     """Maximum share of a set's characters that the normaliser and the vocabulary may remove or replace by others.
     Letters, marks, digits and symbols count, punctuation does not. If the share is larger, training stops before it
