@@ -13,12 +13,12 @@ FOLDERS = ("asr_jax", "configs", "scripts", "benchmarks", "examples", "docs")
 PAGES = ("README.md", "CHANGELOG.md", "BUILD_NOTES.md")
 UNUSED = (
     "heard", "told", "anew", "mend", "mends", "mended", "seldom", "wherever", "nobody", "by name", "what is said",
-    "of those that", "of those which", "as it is called", "in its place stands", "TBD", "FIXME", "SEC_NEW", "SEC_OLD",
+    "of those that", "of those which", "as it is called", "in its place stands", "SEC_NEW", "SEC_OLD", "FIXME",
 )  # fmt: skip
 FORMER_NAMES = (
     "Record", "Records", "read_records", "make_records", "Refused", "Dropped", "Unusable", "Unread", "Broken", "Heard",
     "broken_rules", "batch_weights", "added_weights", "report_skipped", "append_skipped", "a record", "the records",
-    "unread", "broken", "TODO",
+    "unread", "broken", "TODO", "TBD",
 )  # fmt: skip
 """Names and nouns of earlier versions: see utterance, rejected and denominator in the glossary."""
 FIRST = ("What", "Whose", "Of", "Who", "How")

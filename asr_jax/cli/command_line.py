@@ -19,7 +19,7 @@ from typing import Annotated, Any, cast, get_args, get_type_hints
 import tyro
 
 from asr_jax.audio.io import AudioError
-from asr_jax.cli.field_help import help_on, help_text
+from asr_jax.cli.field_help import GROUPS, GROUPS_OF, help_on, help_text
 from asr_jax.cli.synonyms import meant_by, plain_word
 from asr_jax.config import FORMER_FIELDS, Experiment, Init, Resume, classes, experiment_of, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
@@ -309,7 +309,11 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
         sys.exit(0)
     if asks_for_help(arguments) and isinstance(default, Experiment):
         shows_all = "--help-all" in arguments
-        print(help_text(default, of=of, shows_all=shows_all, width=terminal_width(), short=ALIASES))
+        text = help_text(
+            default, of=of, shows_all=shows_all, width=terminal_width(), short=ALIASES,
+            groups=GROUPS_OF.get(prog, tuple(GROUPS)),
+        )  # fmt: skip
+        print(text)
         print(f"\n{wrapped(SHORT, indent=0)}")
         sys.exit(0)
     problems = [_of_undashed(argument, default) for argument in undashed] + _problems(arguments, default)

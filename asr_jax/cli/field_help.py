@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from asr_jax.cli.synonyms import MEANT, NO_SETTING, matching, meant_by, spellings
@@ -27,8 +27,10 @@ GROUPS = {
 ONLY_IN_ALL = (
     "data.filters", "data.mixing", "data.buckets", "model.front_end", "model.augment",
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
-    "training.loss_scale", "lora",
+    "training.loss_scale", "training.pass_states", "lora",
 )  # fmt: skip
+GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}
+"""Groups that `--help` of a command lists, if it does not list all of them."""
 LEAST_WIDTH, LONGEST_VALUE = 120, 30
 
 
@@ -50,7 +52,13 @@ class Field(NamedTuple):
 
 
 def help_text(
-    experiment: Experiment, *, of: str, shows_all: bool, width: int | None = None, short: Mapping[str, str] = {}
+    experiment: Experiment,
+    *,
+    of: str,
+    shows_all: bool,
+    width: int | None = None,
+    short: Mapping[str, str] = {},
+    groups: Collection[str] = tuple(GROUPS),
 ) -> str:
     """Help text with one line per field, in groups, the most used fields first.
 
@@ -60,6 +68,7 @@ def help_text(
         shows_all: Whether rarely changed fields are listed; otherwise only their number is shown.
         width: Number of characters after which lines are cut, if it is at least LEAST_WIDTH. None: they are not cut.
         short: Flags of fields by their short forms.
+        groups: Groups to list; of others, only the number of fields is shown.
     """
     by_flag = {flag: each for each, flag in short.items()}
     fields = list(described(experiment))
@@ -68,7 +77,7 @@ def help_text(
     rest = [field for field in fields if field.name not in MOST_USED]
     for title, prefix in GROUPS.items():
         group = [field for field in rest if _group_of(field.name) == prefix]
-        shown = [field for field in group if shows_all or not _is_only_in_all(field.name)]
+        shown = [field for field in group if shows_all or (title in groups and not _is_only_in_all(field.name))]
         more = len(group) - len(shown)
         if shown:
             lines += ["", f"{title}:", *(_line(field, by_flag) for field in shown)]

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from asr_jax.cli.command_line import field_flags, load_config, parse_experiment, parse_with_experiment
@@ -30,6 +32,15 @@ def test_rarely_used_fields_are_counted_and_listed_on_demand():
     assert "--data.filters.min-chars " not in short
     assert "more with --help-all" in short
     assert all(f"--{name.replace('_', '-')} " in whole for name in fields)
+
+
+def test_short_forms_and_groups():
+    shown = help_text(
+        QUARTZNET, of="it", shows_all=False, short={"--updates": "--training.num-updates"}, groups=("Data",)
+    )
+    assert "\n  --updates, --training.num-updates int " in shown
+    assert "\n  --data.workers " in shown
+    assert re.search(r"\nTraining and validation: \d+ fields with --help-all\n", shown)
 
 
 def test_repeated_blocks_are_listed_once():
@@ -93,7 +104,9 @@ def test_help_on_words_with_advice_or_within_others(capsys):
             parse_experiment(["--config", config, "--help", *words], prog="")
         return capsys.readouterr().out.splitlines()
 
-    assert help_lines(CONFIG, "gpus") == ["gpus: all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them"]
+    assert help_lines(CONFIG, "gpus") == [
+        "gpus: --devices 0,2 selects devices by their numbers; by default, all that JAX finds are used"
+    ]
     assert not any("low-hz" in line for line in help_lines(CONFIG, "wer"))  # "lower" contains the word
     assert help_lines(CONFIG, "peak", "lr")[1].startswith("  --optim.schedule.peak-lr ")
     assert "in other configs" in help_lines(CONFIG, "spec_augment")[0]
