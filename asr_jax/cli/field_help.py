@@ -26,7 +26,7 @@ GROUPS = {
 ONLY_IN_ALL = (
     "data.filters", "data.mixing", "data.buckets", "model.front_end", "model.augment",
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
-    "training.loss_scale", "lora",
+    "training.loss_scale", "training.pass_states", "lora",
 )  # fmt: skip
 LEAST_WIDTH, LONGEST_VALUE = 120, 30
 

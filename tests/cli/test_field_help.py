@@ -93,7 +93,9 @@ def test_help_on_words_with_advice_or_within_others(capsys):
             parse_experiment(["--config", config, "--help", *words], prog="")
         return capsys.readouterr().out.splitlines()
 
-    assert help_lines(CONFIG, "gpus") == ["gpus: all devices that JAX sees are used; CUDA_VISIBLE_DEVICES selects them"]
+    assert help_lines(CONFIG, "gpus") == [
+        "gpus: --devices 0,2 selects devices by their numbers; by default, all that JAX finds are used"
+    ]
     assert not any("low-hz" in line for line in help_lines(CONFIG, "wer"))  # "lower" contains the word
     assert help_lines(CONFIG, "peak", "lr")[1].startswith("  --optim.schedule.peak-lr ")
     assert "in other configs" in help_lines(CONFIG, "spec_augment")[0]
