@@ -97,7 +97,7 @@ def test_a_few_rows_at_a_time_are_the_same_frames(name, dither, monkeypatch):
     lengths = np.array([8000, 7999, 4001, 1123, 6000, 8000])
     given = {"step": jnp.int32(3), "key": jax.random.key(1)}
     at_once = jax.jit(lambda *of_rows: front_end(*of_rows, **given))(speech_like(6, 8000), lengths)
-    monkeypatch.setattr(jax, "device_count", lambda: 1)  # as on a CPU that is not split for tests
+    monkeypatch.setattr(features, "devices", lambda: jax.devices()[:1])  # as on a CPU that is not split for tests
     monkeypatch.setattr(features, "SAMPLES_AT_A_TIME", (8000, 20000))
     looped = jax.jit(lambda *of_rows: front_end(*of_rows, **given)).trace(speech_like(6, 8000), lengths)
     assert ("scan" in str(looped.jaxpr)) == (not isinstance(front_end, Waveform))
@@ -117,7 +117,7 @@ def rows_at_a_time(rows, num_samples):
 def test_as_many_rows_at_a_time_as_stay_in_the_caches(monkeypatch):
     second = 16000
     assert rows_at_a_time(16, 12 * second) == 16  # several devices
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    monkeypatch.setattr(features, "devices", lambda: jax.devices()[:1])
     assert rows_at_a_time(16, 12 * second) == 4
     assert rows_at_a_time(13, 12 * second) == 1
     assert rows_at_a_time(46, second) == 46
