@@ -40,12 +40,12 @@ def choose(run: Path, *, last: int = 0, first: int = 0, to: int = 0) -> list[int
 
 
 def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tree:
-    """Computes the mean of the averaged or live weights of several checkpoints, in float64.
+    """Computes the mean of the averaged or live parameters of several checkpoints, in float64.
 
     Args:
         run: Folder of the run.
         chosen: Numbers of the checkpoints, in increasing order.
-        live: Whether the live weights are used instead of the averaged ones.
+        live: Whether the live parameters are used instead of the averaged ones.
 
     Returns:
         Variables with the mean of all floating-point arrays. Integer arrays, such as counts, are those of the last
@@ -62,12 +62,12 @@ def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tre
 
 
 def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
-    """Writes a run with one checkpoint: a copy of checkpoint `number` with other averaged weights.
+    """Writes a run with one checkpoint: a copy of checkpoint `number` with other averaged parameters.
 
     Args:
         run: Folder of the run to copy.
         number: Number of the checkpoint.
-        weights: New averaged weights.
+        weights: New averaged parameters.
         out: New folder.
     """
     out.mkdir(parents=True)

@@ -150,7 +150,7 @@ def load_trained(
         folder: Folder of the run.
         updates: Number of the checkpoint. None: the best one by validation.
         precision: Precision of computations. None: that of training.
-        live: Whether the live weights are used instead of the averaged ones. A run without averages only has these.
+        live: Whether the live parameters are used instead of the averaged ones. A run without averages only has these.
         batches: Sizes of batches. None: those that fit the device.
 
     Raises:

@@ -50,7 +50,7 @@ class AttentionWeights(nn.Module):
             x: Input frames.
             positions: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order.
             allowed: Keys (last axis) that each query may attend to.
-            step: Step of the schedules while training; None in evaluation.
+            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
             regularise: Regularisers of keys and scores.
 
         Returns:

@@ -27,7 +27,7 @@ class Prediction(nn.Module):
         Args:
             labels: Label ids.
             lengths: Number of valid labels of each row.
-            step: Number of updates while training; None in evaluation.
+            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
         """
         raise NotImplementedError
 

@@ -54,7 +54,7 @@ class ConvEmbedding(nn.Module):
         Args:
             x: Features.
             lengths: Length of each row in frames.
-            step: Number of the recipe's batches while training; None in evaluation.
+            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
         Returns:
             Frames of the embedding, S = `embedding_length(T)`.
