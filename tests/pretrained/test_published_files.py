@@ -144,7 +144,7 @@ def test_the_embedding_of_a_blank_that_is_not_zero_is_refused(tmp_path: Path) ->
     weights = load_weights(folder)[0]
     weights["decoder.embedding.weight"][-1, 0] = 0.1
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(UserError, match="the embedding of the blank is not zero"):
+    with pytest.raises(UserError, match="the embedding of the blank is not a vector of zeros"):
         read_published(folder)
 
 
@@ -333,7 +333,7 @@ def test_models_that_there_are_none_of_yet(tmp_path: Path) -> None:
     save_torch({"model": alone}, tmp_path / "icefall" / "model.pt")
     with pytest.raises(UserError, match=r"texts come from a head that this package does not have"):
         read_published(tmp_path / "icefall" / "model.pt")
-    with pytest.raises(UserError, match=r"is not a published model: expected a \.nemo file, a Hugging Face folder"):
+    with pytest.raises(UserError, match=r"does not exist: expected the path of a \.nemo file, a Hugging Face folder"):
         read_published(tmp_path / "nothing")
 
 
