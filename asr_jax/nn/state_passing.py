@@ -114,7 +114,13 @@ def states_of(passed: Passed, num_rows: int) -> Tree:
 
 
 def after_rows(passed: Passed, states: Tree, num_rows: int) -> Passed:
-    """Returns `passed` with the states after the next `num_rows` rows of the batch."""
+    """Returns `passed` with the states after the next rows of the batch.
+
+    Args:
+        passed: States that were given to the rows.
+        states: States after the rows.
+        num_rows: Number of rows.
+    """
     rows = passed.row + jnp.arange(num_rows)
     written = jax.tree.map(
         lambda each, new: each.at[rows].set(jax.lax.stop_gradient(new).astype(each.dtype), mode="drop"),
