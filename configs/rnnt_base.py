@@ -14,8 +14,7 @@ Recipe    LAMB; 1,632 updates of warm-up, 18,000 of hold, then half-lives of 10,
 Memory    --model.heads.transducer.split S (batch_split_factor) and --training.accumulate change memory and speed alone.
           The logits exist for a few frames at a time, so that the vocabulary has little influence on memory.
 Differs   Each utterance is normalised by its own statistics until `front_end` has statistics of the data set
-          (python -m asr_jax.feature_statistics), which streaming needs. Noise is added only if it is set. Texts are
-          always segmented in the best way: CAIMAN-ASR samples 5 % of the segmentations.
+          (python -m asr_jax.feature_statistics), which streaming needs. Noise is added only if it is set.
 """
 
 from asr_jax.audio.presets import rnnt
@@ -50,7 +49,7 @@ def experiment() -> Experiment:
         ),
         data=Data(
             train=("data/train.jsonl",),
-            tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=8704),
+            tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=8704, sampling=0.05),
             filters=Filters(min_duration_s=0.05, max_duration_s=20.0),
             buckets=Buckets(num=10, num_by_labels=2, batch_seconds=1024.0, batch_multiple=8),
             speeds=(1.0,),

@@ -55,6 +55,7 @@ SETTINGS = {
     "--data.buckets.edges-s": "bucket-duration-bins fold-length bucket-boundaries",
     "--data.buckets.order": "sort-by-length-desc sorting shuffle sort-order",
     "--data.buckets.sort-buffer": "sort-buffer-size sort-size",
+    "--data.tokenizer.sampling": "subword-sampling tokenizer.sampling subword-regularization",
     "--training.pass-states.lengths": "rsp-seq-len-freq rsp",
     "--training.pass-states.after": "rsp-delay",
     "--training.accumulate": "accumulate-grad-batches gradient-accumulation-steps grad-accumulation-batches "

@@ -114,11 +114,11 @@ def states_of(passed: Passed, num_rows: int) -> Tree:
 
 
 def after_rows(passed: Passed, states: Tree, num_rows: int) -> Passed:
-    """Returns `passed` with the states after the next `num_rows` rows of the batch.
+    """Returns `passed` with the states after the next rows of the batch.
 
     Args:
-        passed: State of passing.
-        states: States after these rows [num_rows ...].
+        passed: States that were given to the rows.
+        states: States after the rows.
         num_rows: Number of rows.
     """
     rows = passed.row + jnp.arange(num_rows)

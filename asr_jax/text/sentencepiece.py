@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,6 +146,26 @@ class SentencePieceTokenizer(Tokenizer):
                 f"the ids of {text!r} decode to {back!r}, expected {expected!r}: the model is damaged; train it again"
             )
         return set()
+
+    @functools.cached_property
+    def is_unigram(self) -> bool:
+        """Whether the model is a unigram model, whose scores are log-probabilities."""
+        return any(math.isfinite(score) and score % 1 for _, _, score in self.scored_pieces())
+
+    def scored_pieces(self) -> list[tuple[str, int, float]]:
+        """Returns piece, label and score of all pieces that spell characters; without `<unk>`, bytes and the blank."""
+        model = self._processor
+        return [
+            (model.id_to_piece(i), i, model.get_score(i))
+            for i in range(model.get_piece_size())
+            if i != self.blank_id
+            and not (model.is_unknown(i) or model.is_control(i) or model.is_unused(i) or model.is_byte(i))
+        ]
+
+    def spaced(self, text: str) -> str:
+        """Returns a text as its pieces spell it, with SPACE for spaces and, by the model, before the first word."""
+        spelt: str = self._processor.normalize(text)
+        return spelt
 
     def _num_letters(self, symbol: str) -> int:
         piece = self._processor.piece_to_id(symbol)

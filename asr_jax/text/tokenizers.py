@@ -53,12 +53,22 @@ class TokenizerSettings:
     character_coverage: float = 1.0
     """Fraction of the training texts' characters that get SentencePiece pieces, from 0.98 to 1. The rarest characters
     become the unknown piece."""
+    sampling: float = 0.0
+    """Probability that a word of a training text is segmented into unigram pieces at random, in each epoch differently,
+    from 0 to 1. CAIMAN-ASR uses 0.05."""
+    sampling_alpha: float = 0.1
+    """Factor of the pieces' log-probabilities for random segmentations, above 0."""
 
     def __post_init__(self) -> None:
         if self.normaliser not in NORMALISERS:
             raise ValueError(f"normaliser: {unknown_normaliser(self.normaliser)}")
         if len(set(self.alphabet)) != len(self.alphabet):
             raise ValueError(f"alphabet {self.alphabet!r}: expected each character once")
+        if not (0 <= self.sampling <= 1 and self.sampling_alpha > 0):
+            raise ValueError(
+                f"sampling {self.sampling}, sampling_alpha {self.sampling_alpha}: expected a probability from 0 to 1 "
+                "and a factor above 0"
+            )
         if self.vocab_size < 4:
             raise ValueError(f"vocab_size {self.vocab_size}: expected at least 4 (blank, unknown and two pieces)")
         if not 0.98 <= self.character_coverage <= 1:  # SentencePiece's own limits

@@ -20,6 +20,7 @@ from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_nam
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
 from asr_jax.data.manifests.splits import split
+from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 
 SPEEDS = (0.1, 10.0)
@@ -300,7 +301,10 @@ def plan_training(
         order=data.buckets.order, sort_buffer=data.buckets.sort_buffer, source_of=sources, shares=shares,
         is_cropped=None if stretches is None else stretches.lengths > index.lengths,
     )  # fmt: skip
-    return PlannedData(index, plan, rejections)
+    sampled = SampledPieces.of(
+        tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
+    )
+    return PlannedData(replace(index, sampled=sampled), plan, rejections)
 
 
 def _some(utterances: Utterances, number: int) -> Utterances:

@@ -16,6 +16,7 @@ from asr_jax.data.batching.labels import encoded
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected
+from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer
 
 OutputLength = Callable[..., Any]
@@ -76,6 +77,8 @@ class Index:
     """Labels by row of `utterances.columns`."""
     stretches: Stretches | None = None
     """Where in its utterance each row is. None: every row is a whole utterance."""
+    sampled: SampledPieces | None = None
+    """Draws random segmentations of texts. None: each text has its best segmentation."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -84,8 +87,20 @@ class Index:
     def hours(self) -> float:
         return float(self.lengths.sum(dtype=np.int64)) / self.scale.per_s / 3600
 
-    def labels_of(self, row: int) -> Integer[np.ndarray, " U"]:
-        return self.labels[int(self.utterances.rows[row])]
+    def labels_of(self, row: int, *, position: int = 0, most: int = 0) -> Integer[np.ndarray, " U"]:
+        """Returns the labels of a row.
+
+        Args:
+            row: The row.
+            position: Position of the batch in the plan, for random segmentations.
+            most: Largest number of labels of a random segmentation.
+        """
+        place = int(self.utterances.rows[row])
+        if self.sampled and not self.utterances.columns.has_labels[place]:
+            text = self.utterances.columns.texts.text(place)
+            if (labels := self.sampled(text, position=position, row=row, most=most)) is not None:
+                return np.asarray(labels, np.int32)
+        return self.labels[place]
 
     def num_labels(self) -> Int32[np.ndarray, " R"]:
         return self.labels.lengths()[self.utterances.rows]

@@ -91,7 +91,7 @@ class BatchSource:
                 continue
             if differs:
                 differing.append(Rejected(utterances[row].id, location, differs, "used"))
-            labels = self._index.labels_of(row)
+            labels = self._index.labels_of(row, position=int(position), most=bucket.num_tokens)
             signals[i, : len(signal)], lengths[i] = signal, len(signal)
             tokens[i, : len(labels)], token_lengths[i] = labels, len(labels)
             weights[i] = 1

@@ -25,6 +25,7 @@ from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
+from asr_jax.text.tokenizers import TokenizerSettings
 
 LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
 
@@ -201,3 +202,20 @@ def test_nothing_left_says_why() -> None:
     utterances = Utterances.of([Utterance("a", "/a.flac", "abc", 99.0)])
     with pytest.raises(UserError, match=r"1 too long \(0\.03 h\)"):
         plan(utterances, Data(train=("x",)))
+
+
+def test_training_labels_are_sampled_in_each_epoch(tmp_path: Path) -> None:
+    texts = ["the three threads of the thread", "read the other thread there"]
+    pieces = SentencePieceTokenizer.train(
+        texts * 3, vocab_size=40, pieces="unigram", character_coverage=1.0, normaliser="lower.v1"
+    )
+    path = write(tmp_path / "train.jsonl", ["a", "b"], text=texts[0])
+    settings = TokenizerSettings(kind="sentencepiece", sampling=0.5, sampling_alpha=0.05)
+    data = Data(train=(path,), tokenizer=settings)
+    index = plan(read_sets(replace(data, validation=(path,)), seed=0).train, data, tokenizer=pieces).index
+    best = index.labels[0].tolist()
+    drawn = [index.labels_of(0, position=position, most=20).tolist() for position in range(9)]
+    assert [index.labels_of(0, position=position, most=20).tolist() for position in range(9)] == drawn
+    assert {pieces.decode(labels) for labels in drawn} == {texts[0]}
+    assert len({str(labels) for labels in drawn}) > 2
+    assert index.labels_of(0, position=0, most=len(best) - 1).tolist() == best
