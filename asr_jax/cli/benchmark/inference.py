@@ -19,6 +19,7 @@ therefore show both the whole and the network alone.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, load, parted
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.options import MAY_BE_EMPTY, asks_for_help, parse_known, print_help
 
@@ -186,6 +187,9 @@ def sets(recognition: Recognition, system: System, options: InferenceOptions) ->
 
     Returns:
         Figures of each set, keyed by its manifest; `batch` is the number of rows, None for the batches of evaluation.
+
+    Raises:
+        RunError: If no utterance of a set can be read.
     """
     from asr_jax.cli.benchmark.recognising import recognise_set
     from asr_jax.cli.benchmark.systems import machine
@@ -208,6 +212,11 @@ def sets(recognition: Recognition, system: System, options: InferenceOptions) ->
                 recognition, system.plan(utterances, sized), warm_ups=warm_ups, repeats=options.repeats or measured,
                 workers=options.workers, threads=options.threads,
             )  # fmt: skip
+            if manifest not in found:
+                for line in figures["rejected"]:
+                    print(f"rejected {line}", file=sys.stderr)
+            if not figures["utterances"]:
+                raise RunError(f"{manifest}: no utterance could be read; the reasons are above")
             found.setdefault(manifest, []).append({"batch": rows, **figures})
     return found
 
@@ -261,7 +270,8 @@ def show_sets(figures: dict[str, Any], about: str, *, published: bool) -> None:
     ]
     rows = [
         named | {
-            "utterances": each["utterances"], "audio_s": each["audio_s"], "padding_share": each["padding_share"],
+            "utterances": each["utterances"], "rejected": len(each["rejected"]), "audio_s": each["audio_s"],
+            "padding_share": each["padding_share"],
             "seconds": each["seconds"] / each["repeats"], "× real time": each["rtfx"],
             "waiting_for_files_share": each["waiting_share"], "reading alone, × real time": each["reading_alone_rtfx"],
         }

@@ -132,7 +132,7 @@ def recognise_set(
 
     Returns:
         Figures of the set. `ms` has the mean and percentiles of the parts, `seconds` is that of all repeats, and
-        `waiting_s` the part of it that is `data`.
+        `waiting_s` the part of it that is `data`. `rejected` has a line for each utterance that cannot be read.
     """
     source, plan, scale = BatchSource(data.index, data.plan), data.plan, data.index.scale
     num = plan.batches_per_epoch
@@ -140,13 +140,15 @@ def recognise_set(
         recognition.warm(_on_device(source[position].batch))
     times: Times = {name: [] for name in ("data", "network", "both")}
     utterances, audio_s, padded_s, characters = 0, 0.0, 0.0, 0
+    rejected = {each.line: None for each in data.rejections.entries}
     with open_batches(source, stop=(warm_ups + repeats) * num, workers=workers, threads=threads) as batches:
         for _ in range(warm_ups * num):
             recognition.texts(_on_device(next(batches).batch))
         begun = time.perf_counter()
         for _ in range(repeats * num):
             waited = time.perf_counter()
-            batch = next(batches).batch
+            loaded = next(batches)
+            batch = loaded.batch
             on_device = _on_device(batch)
             data_s = time.perf_counter() - waited
             texts, network_s = recognition.timed_texts(on_device)
@@ -157,6 +159,7 @@ def recognise_set(
             audio_s += float(batch.lengths[read].sum()) / scale.per_s
             padded_s += batch.signal.shape[0] * batch.signal.shape[1] / scale.per_s
             characters += sum(map(len, texts))
+            rejected |= {each.line: None for each in loaded.rejected}
         seconds = time.perf_counter() - begun
     begun = time.perf_counter()
     with open_batches(source, stop=num, workers=workers, threads=threads) as batches:
@@ -169,6 +172,7 @@ def recognise_set(
         "reading_alone_s": reading_s, "reading_alone_rtfx": audio_s / repeats / reading_s,
         "characters": characters // repeats, "batches": num, "warm_ups": warm_ups, "repeats": repeats,
         "ms": {name: summary(each) for name, each in times.items()}, "workers": workers, "threads": threads,
+        "rejected": list(rejected),
     }  # fmt: skip
 
 
