@@ -4,6 +4,7 @@ One program computes the forward pass and the Viterbi search. Audio that is much
 computed in windows, and the search uses the joined frames.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ from asr_jax.inference.recognition import used_buckets
 from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Recogniser
 from asr_jax.search.ctc import CTCDecoding
-from asr_jax.text.base import Tokenizer
+from asr_jax.text.base import OutOfVocabulary, Tokenizer
 from asr_jax.transcripts.seams import FrameLogProbs
 from asr_jax.transcripts.transcript import Token, Transcript
 from asr_jax.transcripts.words import Writer
@@ -61,7 +62,8 @@ class AlignedUtterance(NamedTuple):
 def plan(trained: Trained, utterances: Utterances) -> PlannedData:
     """Plans utterances with labels.
 
-    Utterances are rejected if the normaliser removes letters or digits of their text.
+    Utterances are rejected if the normaliser removes letters or digits of their text, or if characters of it have no
+    label or only the unknown label.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -84,13 +86,36 @@ def no_labels(lost: str, tokenizer: Tokenizer) -> str:
     return f"{lost!r} has no labels ({tokenizer.normaliser} leaves it out): expected the text as it is spoken, in words"
 
 
+def unknown_characters(text: str, tokenizer: Tokenizer) -> str:
+    """Returns the characters of a text that have only the unknown label, each once.
+
+    The result is empty for tokenizers without an unknown label, whose `encode` raises an error.
+    """
+    if tokenizer.unknown_id is None:
+        return ""
+    with contextlib.suppress(OutOfVocabulary):
+        if tokenizer.unknown_id in tokenizer.encode(text):
+            return "".join(sorted(tokenizer.without_label(text)))
+    return ""
+
+
+def unknown_labels(missing: str) -> str:
+    """Returns the reason why a text cannot be aligned whose characters `missing` have only the unknown label."""
+    return f"{missing!r} has no labels: expected a text in characters of the vocabulary"
+
+
 def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utterances, Rejections]:
     rejections, is_kept = Rejections(), np.ones(len(utterances), bool)
     for place, text in enumerate(utterances.texts()):
         if lost := tokenizer.removed_from(text):
-            utterance, is_kept[place] = utterances[place], False
-            rejected = Rejected(utterance.id, utterance.location, no_labels(lost, tokenizer), "result")
-            rejections.add(rejected, duration_s=utterance.duration_s, kind="text that the normaliser leaves out")
+            reason, kind = no_labels(lost, tokenizer), "text that the normaliser leaves out"
+        elif missing := unknown_characters(text, tokenizer):
+            reason, kind = unknown_labels(missing), "text outside of the vocabulary"
+        else:
+            continue
+        utterance, is_kept[place] = utterances[place], False
+        rejected = Rejected(utterance.id, utterance.location, reason, "result")
+        rejections.add(rejected, duration_s=utterance.duration_s, kind=kind)
     return utterances.select(is_kept), rejections
 
 
