@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,14 +47,21 @@ HARMLESS = re.compile(
 OF_MP3 = re.compile(r"mpg123|Illegal Audio-MPEG|^Note: (Trying to resync|Skipped \d+ bytes)")
 """Lines of libmpg123 about MP3 files with errors, which it decodes nevertheless."""
 # Waits until the command ends. Its standard input then ends without `done` if the command was killed or crashed.
+# faulthandler writes `Stack (most recent call first):` to it at SIGTERM.
 WATCHER = """
 log=$1
+is_terminated=
 while read -r word path; do
     case $word in
         log) log=$path ;;
+        Stack) is_terminated=1 ;;
         done) exit ;;
     esac
 done
+if [ "$is_terminated" ]; then
+    echo "error: the command was terminated by SIGTERM, as timeout, kill and schedulers send it" >&2
+    exit
+fi
 {
     echo "error: the command was killed (for example because the memory was full) or has crashed"
     if [ -s "$log" ]; then
@@ -107,6 +115,7 @@ def native_log() -> Iterator[None]:
     if is_process:
         _move_stderr(terminal)
         _log.watcher = _watch(path, terminal)
+        _note_sigterm(_log.watcher)
     failed = True
     try:
         yield
@@ -177,6 +186,7 @@ def _end(log: _Log, *, failed: bool) -> None:
         if not log.path.stat().st_size:
             log.path.unlink()
     if log.watcher and log.watcher.stdin:
+        faulthandler.unregister(signal.SIGTERM)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             log.watcher.communicate(b"done\n", timeout=5)
 
@@ -245,6 +255,15 @@ def _watch(path: Path, terminal: int) -> subprocess.Popen[bytes] | None:
         )  # fmt: skip
     except OSError:
         return None
+
+
+def _note_sigterm(watcher: subprocess.Popen[bytes] | None) -> None:
+    """Lets SIGTERM write to the watcher before it ends the process.
+
+    A handler of Python would have to wait for the end of a computation in native code; that of faulthandler does not.
+    """
+    if watcher and watcher.stdin and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        faulthandler.register(signal.SIGTERM, file=watcher.stdin.fileno(), all_threads=False, chain=True)
 
 
 def _descriptor(stream: object) -> int:

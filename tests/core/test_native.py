@@ -76,6 +76,14 @@ def test_a_crash_shows_the_last_lines(tmp_path, death, number):
     assert lines == [*map(str, range(21, 40)), reason]
 
 
+def test_sigterm_is_named(tmp_path):
+    code, stderr, _ = run(tmp_path, ALARM, then="os.kill(os.getpid(), signal.SIGTERM)")
+    assert code == -signal.SIGTERM
+    assert "error: the command was terminated by SIGTERM" in stderr
+    assert "memory" not in stderr
+    assert "Stack" not in stderr
+
+
 def test_an_exception_is_printed_with_the_place_of_the_log(tmp_path):
     code, stderr, _ = run(tmp_path, ALARM, ALARM, then="raise RuntimeError('the reason')")
     assert code == 1
