@@ -155,7 +155,7 @@ def evaluate_run(
     """
     if options.log_probs and not trained.experiment.model.heads[head].aligns:
         raise UserError(
-            f"--log-probs: the head {head} of {trained.folder} has no log-probabilities of frames; expected a CTC head "
+            f"--log-probs: the head {head} of {trained.name} has no log-probabilities of frames; expected a CTC head "
             "(--head NAME)"
         )
     decoder = trained.decoder(decoding, head=head, is_raw=options.calibrate, gives_log_probs=bool(options.log_probs))

@@ -135,7 +135,9 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
     """
     if not any(os.path.isdir(path) for path in inputs):
         if output.suffix != ".parquet":
-            raise UserError(f"--output {output}: expected a name that ends in .parquet")
+            raise UserError(
+                f"--output {output}: expected a name that ends in .parquet; only folders as inputs give a folder"
+            )
         return [(output, inputs)]
     groups: list[tuple[Path, Sequence[str]]] = [
         (output / f"{number:04}-{Path(path).name.partition('.')[0]}.parquet", [path])

@@ -221,7 +221,8 @@ NOTES = {
     "--training.ema.decay": "0: no average",
     "--run-dir": "folder of the run; training in the folder of an existing run continues it; RUN/checkpoints/N begins "
     "a new run from that checkpoint",
-    "--init.path": "short form --init-from",
+    "--init.path": "short form --init-from; a Hugging Face folder with config.json alone, or this file, gives settings "
+    "without weights",
     "--optim.freeze-updates": "patterns of parameters with the number of optimizer steps during which they are frozen",
     "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
     "--optim.schedule.warmup-updates": "a number of optimizer steps",
@@ -315,7 +316,8 @@ OPTIONS = {
 OPTION_ADVICE = {
     "audio is read by threads of the command": "num-workers nj workers dataloader-num-workers jobs",
     "texts are in the language of the training data": "language lang task",
-    "the run contains its tokenizer and its settings": "tokenizer bpe-model bpemodel lang-dir token-list symbol-table "
+    "a run contains its tokenizer and its settings; python -m asr_jax.import FILE --out RUN takes those that a "
+    "published file lacks": "tokenizer bpe-model bpemodel lang-dir token-list symbol-table "
     "dict config model-config config-name config-path labels asr-train-config",
     "audio of any length is transcribed": "vad vad-model",
     "all words have a confidence and times: --format json": "confidence return-confidence preserve-alignments",

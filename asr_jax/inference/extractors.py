@@ -57,7 +57,7 @@ def of_codes(trained: Trained) -> Extractor:
     head = next((name for name, head in model.heads.items() if isinstance(head, ContrastiveHead)), None)
     if head is None:
         raise UserError(
-            f"--codes: {trained.folder} has no quantiser, its heads are {', '.join(model.heads)}; expected a run that "
+            f"--codes: {trained.name} has no quantiser, its heads are {', '.join(model.heads)}; expected a run that "
             "was pre-trained"
         )
 

@@ -24,7 +24,8 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.batching.limits import bucket_of
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
-from asr_jax.inference.trained import tokenizer_files
+from asr_jax.inference.trained import IMPORTED, tokenizer_files
+from asr_jax.observe.tables import quantity
 from asr_jax.optim.ema import EMA
 from asr_jax.pretrained.published import BESIDE, NOTHING, Given, NotGiven, Published, is_published, read_published
 from asr_jax.text.tokenizers import TokenizerSettings
@@ -34,8 +35,6 @@ LONGEST_S = 30.0
 Windows have this length (`inference.long_audio`)."""
 ONLY_TRAINED_WITH = r"params/encoder/mask"
 """Path of the vector of masked frames, which some published models lack because only training uses it."""
-IMPORTED = "imported"
-"""Folder of imported models in the user's cache."""
 VERSION = 2
 """Version of the folders of imported models. With another version, models in the cache are imported again."""
 
@@ -161,13 +160,12 @@ def _variables(source: Path, experiment: Experiment, published: Published) -> di
 def _lines(source: Path, out: Path, published: Published, variables: dict[str, Any]) -> list[str]:
     use = "transcribe RUN AUDIO …" if published.model.recognises else "extract_features RUN --layer …"
     model, tokenizer = published.model, published.tokenizer
-    millions = num_elements(variables["params"]) / 1e6
     labels = (
         f"{tokenizer.vocab_size} labels ({tokenizer.kind}, blank {tokenizer.blank_id}), normaliser "
         f"{tokenizer.normaliser}"
     )
     return [
-        f"{type(model.encoder).__name__} of {source}: {millions:.1f} M parameters, "
+        f"{type(model.encoder).__name__} of {source}: {quantity(num_elements(variables['params']))} parameters, "
         f"heads {', '.join(model.heads) or 'none'}",
         f"  front-end: {_described(model.front_end)}",
         *([f"  {labels}"] if tokenizer.has_labels else []),

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from asr_jax.audio.features import FrontEnd
 from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_meta
 from asr_jax.config import Experiment, load_experiment
+from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.meshes import data_mesh
@@ -40,6 +41,9 @@ WHOLE = 4
 """Longest audio that evaluation and alignment compute at once, as a multiple of training's longest. Longer audio is
 computed in windows (`inference.long_audio`). A shape of ten minutes took more than 16 GB."""
 
+IMPORTED = "imported"
+"""Folder of imported models in the user's cache."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -59,6 +63,12 @@ class Trained:
     """Number of the checkpoint."""
     weights: WeightKind
     mesh: Mesh
+
+    @property
+    def name(self) -> str:
+        """Path of the run; that of the published model if it was imported into the cache."""
+        is_cached = self.folder.parent.parent == Path(CACHES) / IMPORTED
+        return self.experiment.init.path if is_cached else str(self.folder)
 
     def decoder(
         self, decoding: Decoding | None = None, *, head: str = "", is_raw: bool = False, **options: Any
@@ -97,7 +107,7 @@ class Trained:
             confidences are calibrated.
         """
         found: dict[str, Any] = {
-            "run": str(self.folder), "checkpoint": self.updates, "weights": self.weights,
+            "run": self.name, "checkpoint": self.updates, "weights": self.weights,
             "precision": self.experiment.training.precision,
         }  # fmt: skip
         if decoder:

@@ -106,8 +106,8 @@ def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -
     known = _format(model, "huggingface")
     if known.folder is None:
         raise UserError(
-            f"Hugging Face folders of {type(model.encoder).__name__} cannot be written; expected "
-            "--out NAME.safetensors, which contains the weights alone"
+            f"Hugging Face folders of {type(model.encoder).__name__} cannot be written, only those of wav2vec 2.0 and "
+            "W2V-BERT 2.0; expected --out NAME.safetensors, which contains the weights alone"
         )
     files = known.folder(model, symbols)
     huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))

@@ -16,6 +16,7 @@ from asr_jax.models.base import Model
 from asr_jax.pretrained.base import Description
 from asr_jax.pretrained.encoders import DESCRIPTIONS, description_of
 from asr_jax.pretrained.formats import imported, is_weights, load_weights
+from asr_jax.pretrained.huggingface import has_settings_alone
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.text.characters import CharacterTokenizer, NoTokenizer
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer, train_tokenizer
@@ -90,7 +91,18 @@ def read_published(path: Path, given: Given = NOTHING) -> Published:
             f"{path} does not exist: expected the path of a .nemo file, a Hugging Face folder or weights. Names of "
             "Hugging Face are not downloaded: hf download NAME --local-dir FOLDER"
         )
+    if has_settings_alone(path):
+        raise UserError(
+            f"{path} has settings of a model and no weights: expected a folder with weights; python -m asr_jax.train "
+            f"--config FILE --init-from {path} trains a model with these settings"
+        )
     if not is_weights(path):
+        files = sorted(each for each in path.glob("*.pt")) if path.is_dir() else []
+        if files:
+            raise UserError(
+                f"{path} is a folder of weights without settings that name one of them: expected the path of a file, "
+                f"such as {files[0]}"
+            )
         raise UserError(
             f"{path} is not a published model: expected a .nemo file, a Hugging Face folder, or weights "
             f"(.safetensors {' '.join(TORCH_SUFFIXES)})"

@@ -75,7 +75,7 @@ class System:
 def system_of_run(trained: Trained, decoding: Decoding) -> System:
     """System of a trained run, with a decoding."""
     return System(
-        str(trained.folder), trained.experiment.with_decoding(decoding), trained.model, trained.tokenizer,
+        trained.name, trained.experiment.with_decoding(decoding), trained.model, trained.tokenizer,
         jax.device_put(trained.variables, local_devices()[0]),
         f"checkpoint {trained.updates}, {trained.weights} weights",
     )  # fmt: skip
