@@ -494,9 +494,8 @@ def load_experiment(path: Path) -> Experiment:
     try:
         experiment = from_json(json.loads(path.read_text()))
     except FileNotFoundError as error:
-        raise UserError(
-            f"{path.parent} is not a run: it has no {path.name}; expected the folder of a training run"
-        ) from error
+        why = f"it has no {path.name}" if path.parent.exists() else "there is no such file or folder"
+        raise UserError(f"{path.parent} is not a run: {why}; expected the folder of a training run") from error
     except (OSError, json.JSONDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}; {RESTORED}") from error
     if not isinstance(experiment, Experiment):

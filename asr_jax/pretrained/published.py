@@ -11,6 +11,7 @@ import numpy as np
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.presets import preset
 from asr_jax.core.errors import UserError
+from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.pretrained.base import Description
@@ -67,7 +68,7 @@ class Published:
 
 def is_published(path: Path) -> bool:
     """Returns whether a path is a file or folder of a published model: one that `read_published` reads or refuses."""
-    return (path.exists() and is_weights(path)) or _is_funasr(path)
+    return (path.exists() and is_weights(path)) or _is_funasr(path) or bool(_torch_files(path))
 
 
 def read_published(path: Path, given: Given = NOTHING) -> Published:
@@ -97,12 +98,8 @@ def read_published(path: Path, given: Given = NOTHING) -> Published:
             f"--config FILE --init-from {path} trains a model with these settings"
         )
     if not is_weights(path):
-        files = sorted(each for each in path.glob("*.pt")) if path.is_dir() else []
-        if files:
-            raise UserError(
-                f"{path} is a folder of weights without settings that name one of them: expected the path of a file, "
-                f"such as {files[0]}"
-            )
+        if files := _torch_files(path):
+            raise UserError(f"{path} is a folder with weights: expected the path of the file, such as {files[0]}")
         raise UserError(
             f"{path} is not a published model: expected a .nemo file, a Hugging Face folder, or weights "
             f"(.safetensors {' '.join(TORCH_SUFFIXES)})"
@@ -173,6 +170,13 @@ def _description_of(path: Path) -> Description:
                 "front-end, such as configs/quartznet_librispeech.py"
             ) from error
         raise
+
+
+def _torch_files(path: Path) -> list[Path]:
+    """Returns the weights of PyTorch in a folder; those in the folder of a run are exported ones and do not count."""
+    if not path.is_dir() or (path / EXPERIMENT).is_file():
+        return []
+    return sorted(each for each in path.iterdir() if each.suffix in TORCH_SUFFIXES)
 
 
 def _is_funasr(path: Path) -> bool:
