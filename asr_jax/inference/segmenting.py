@@ -15,7 +15,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.data.manifests.durations import UtteranceBlocks
 from asr_jax.data.manifests.utterances import Rejected, Utterance
-from asr_jax.inference.aligning import emitting, no_labels
+from asr_jax.inference.aligning import emitting, no_labels, unknown_characters, unknown_labels
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.trained import Trained
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
@@ -117,6 +117,9 @@ def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[lis
     for word in text.split():
         if lost := tokenizer.removed_from(word):
             words.append(TextWord(word, len(labels), len(labels), problem=no_labels(lost, tokenizer)))
+            continue
+        if unknown := unknown_characters(word, tokenizer):
+            words.append(TextWord(word, len(labels), len(labels), problem=unknown_labels(unknown)))
             continue
         try:
             own = tokenizer.encode(word)

@@ -94,8 +94,9 @@ def read_published(path: Path, given: Given = NOTHING) -> Published:
         )
     if has_settings_alone(path):
         raise UserError(
-            f"{path} has settings of a model and no weights: expected a folder with weights; python -m asr_jax.train "
-            f"--config FILE --init-from {path} trains a model with these settings"
+            f"{path} has settings of a model and no weights: expected a folder with weights. To train with these "
+            f"settings: python -m asr_jax.train --config FILE --init-from {path}, with a config that fine-tunes such a "
+            "model (configs/wav2vec2_finetune.py)"
         )
     if not is_weights(path):
         if files := _torch_files(path):

@@ -18,7 +18,10 @@ from asr_jax.cli import average, evaluate, extract_features, import_model, train
 from asr_jax.config import load_experiment, model_of, tokenizer_of
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
-from asr_jax.inference import importing
+from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.inference import aligning, importing
+from asr_jax.inference import trained as trained_module
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.trained import load_trained
 from asr_jax.pretrained.published import read_published
@@ -46,7 +49,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(importing, "CACHES", str(tmp_path / "cache"))
+    for module in (importing, trained_module):
+        monkeypatch.setattr(module, "CACHES", str(tmp_path / "cache"))
     return tmp_path / "cache" / "imported"
 
 
@@ -82,9 +86,20 @@ def test_commands_take_the_run_and_the_file(
     (tmp_path / "m.jsonl").write_text(json.dumps({"audio_path": str(audio), "text": text}))
     evaluate.main([str(SOURCE), "--data", str(tmp_path / "m.jsonl"), "--json", str(tmp_path / "out.json")])
     (result,) = json.loads((tmp_path / "out.json").read_text())["runs"]
-    assert (result["checkpoint"], result["normaliser"]) == (0, "lower.v1")
+    assert (result["run"], result["checkpoint"], result["normaliser"]) == (str(SOURCE), 0, "lower.v1")
     assert result["sets"][str(tmp_path / "m.jsonl")]["wer"] == 0
     assert [path.name for path in cache.glob("*/*")] == ["hf_parakeet"]
+
+
+def test_a_text_with_the_unknown_label_is_not_aligned(run: Path, audio: Path) -> None:
+    texts = {"known": "the noise", "unknown": "a box of keys"}
+    utterances = Utterances.of([Utterance(name, str(audio), text, 1.0) for name, text in texts.items()])
+    data = aligning.plan(load_trained(run), utterances)
+    assert [each.id for each in data.index.utterances] == ["known"]
+    (rejected,) = data.rejections.entries
+    assert (rejected.id, rejected.reason) == (
+        "unknown", "'bfkxy' has no labels: expected a text in characters of the vocabulary"
+    )  # fmt: skip
 
 
 def test_layers_of_an_encoder_alone(audio: Path, cache: Path, tmp_path: Path) -> None:
@@ -162,6 +177,8 @@ def test_wrong_arguments(run: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ([str(SOURCE), "--out", str(run)], "run already exists: choose another --out"),
         ([str(tmp_path), "--out", str(tmp_path / "x")], "is not a published model"),
+        ([str(CASES / "icefall"), "--out", str(tmp_path / "x")], r"expected the path of the file, such as .*model\.pt"),
+        ([str(SOURCE / "config.json"), "--out", str(tmp_path / "x")], r"no weights(.|\n)*--init-from"),
         ([str(SOURCE), "--out", str(tmp_path / "x"), "--model.dim", "3"], "--config FILE before fields of it"),
         ([str(SOURCE), "--out", str(tmp_path / "x"), "--normaliser", "low"], "unknown normaliser 'low'"),
         ([str(SOURCE), "--out", str(tmp_path / "x"), "--front-end", "nmo"], "unknown front-end 'nmo'(.|\n)*'nemo'"),

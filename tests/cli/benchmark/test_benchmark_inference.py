@@ -14,7 +14,7 @@ from asr_jax.cli.benchmark.published import latencies, other_latencies, publishe
 from asr_jax.cli.benchmark.recognising import Recognition, noise, summary
 from asr_jax.cli.benchmark.systems import system_of_config
 from asr_jax.config import Experiment, Training
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.loading.source import BatchSource
@@ -134,6 +134,8 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     assert [found["batches"] for found in of_set] == [11, 6, 1]
     for found in of_set:
         assert found["utterances"] == 10
+        (rejected,) = found["rejected"]
+        assert "broken.flac: " in rejected
         assert found["audio_s"] == pytest.approx(sum(0.5 + 0.05 * i for i in range(10)))
         assert (found["warm_ups"], found["repeats"]) == (1, 3)
         assert found["rtfx"] == pytest.approx(3 * found["audio_s"] / found["seconds"])
@@ -174,6 +176,11 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
     assert "A100" not in output
     assert set(read) == {2}  # rows are as long as 1 s, and there are no rows of noise
     assert "batches" not in figures
+    broken = Utterance("broken", str(tmp_path / "missing.flac"), "ab", 0.8)
+    write_manifest(tmp_path / "broken.jsonl", [broken])
+    with pytest.raises(RunError, match=r"broken\.jsonl: no utterance could be read; the reasons are above"):
+        command.main(["inference", str(tmp_path / "run"), "--batch-sizes", "--data", str(tmp_path / "broken.jsonl")])
+    assert f"rejected broken: {tmp_path / 'missing.flac'}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
