@@ -107,11 +107,11 @@ def _header(path: str) -> str:
 def _rows(path: str, separator: str) -> Iterator[tuple[int, str | BadLine]]:
     """Rows that are not blank, with the number of their first line.
 
-    The lines of a quoted value are joined. If the joined lines are not a row of CSV, for example because texts have
-    single quotes at their start, the first line is a row of its own.
+    The lines of a quoted value are joined. If the joined lines are not a row of CSV, or one of them has its own audio
+    file, for example because texts have single quotes at their start, the first line is a row of its own.
     """
     lines, waiting = all_lines(path), deque[tuple[int, str | BadLine]]()
-    whole = _whole_row(separator)
+    whole, column = _whole_row(separator), _audio_column(path, separator)
     while first := waiting.popleft() if waiting else next(lines, None):
         number, line = first
         text = _text(line)
@@ -124,7 +124,7 @@ def _rows(path: str, separator: str) -> Iterator[tuple[int, str | BadLine]]:
                 taken.append(more)
                 added = _text(more[1])
                 text = None if added is None else f"{text}\n{added}"
-            if text is not None and _is_row(text, separator):
+            if text is not None and _is_row(text, separator, column):
                 yield number, text
                 continue
             waiting.extendleft(reversed(taken))
@@ -143,12 +143,30 @@ def _whole_row(separator: str) -> re.Pattern[str]:
     return re.compile(rf"{value}(?:[{separator}]{value})*+")
 
 
-def _is_row(text: str, separator: str) -> bool:
+def _audio_column(path: str, separator: str) -> int | None:
+    """Place of the first column with paths of audio; None if there is none."""
+    names = [name.strip().strip('"').lower() for name in _header(path).split(separator)]
+    return next((place for place, name in enumerate(names) if name in (*f.AUDIO_PATH, *f.AUDIO)), None)
+
+
+def _is_row(text: str, separator: str, column: int | None) -> bool:
+    """Whether joined lines are one row of CSV.
+
+    Args:
+        text: The joined lines.
+        separator: Separator of the columns.
+        column: Column of the audio. If a line after the first has an audio file there, it is a row of its own.
+    """
     try:
         _values(text, separator)
     except InvalidEntry:
         return False
-    return True
+    later = text.split("\n")[1:]
+    if column != 0:
+        later = later[:-1]  # the last line of a row has its other columns
+    return column is None or not any(
+        value.strip().lower().endswith(AUDIO_ENDINGS) for line in later for value in line.split(separator)[column:][:1]
+    )
 
 
 def with_clips(path: str) -> tuple[str, ...]:

@@ -178,6 +178,22 @@ def test_single_quotes_lose_no_other_row(
     ]
 
 
+@pytest.mark.parametrize("columns", ["path,duration,text", "text,duration,path"])
+def test_two_single_quotes_that_look_like_a_pair_join_no_rows(tmp_path: Path, columns: str) -> None:
+    names = columns.split(",")
+
+    def row(number: int, text: str) -> str:
+        values = {"path": f"{number}.wav", "duration": "1", "text": text}
+        return ",".join(values[name] for name in names)
+
+    texts = {3: '"go', 29: 'stop"', 33: '"two\nlines, of it"'}
+    path = table(tmp_path / "t.csv", columns, *(row(number, texts.get(number, "text")) for number in range(40)))
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == [f"{number}.wav" for number in range(40) if number != 3]
+    assert [utterances[place].text for place in (28, 32)] == ['stop"', "two\nlines, of it"]
+    assert [each.location for each in utterances.rejected] == [f"{path}:5"]
+
+
 def test_ljspeech_without_its_folder(tmp_path: Path) -> None:
     path = table(tmp_path / "metadata.csv", "LJ001-0001|Printing, in the only sense|Printing, in the only sense")
     with pytest.raises(UserError, match=rf"as in metadata.csv of LJSpeech, but there is no folder {tmp_path}/wavs"):
