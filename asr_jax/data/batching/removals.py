@@ -92,7 +92,7 @@ class Removed:
             for each in self.spoken[:SHOWN]
         ]
         more = len(self.spoken) - SHOWN
-        return shown + ([f"  and {counted(more, 'other character')}"] if more > 0 else [])
+        return shown + ([f"  and {counted(more, 'other')}"] if more > 0 else [])
 
     def to_json(self) -> dict[str, Any]:
         """`share`, and under `characters` each part with its occurrences, its first text and its replacement."""
