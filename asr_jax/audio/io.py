@@ -178,7 +178,10 @@ def _why_not_opened(file: PathLike | Named, error: Exception) -> str:
         return "no permission to read it"
     elif not os.path.getsize(file):
         return "empty file (0 bytes)"
-    return f"not audio that libsndfile can read ({_words(error)}); convert the file to flac, or remove it"
+    words = _words(error)
+    if "regular file" in words:  # libsndfile's words for an existing file without a known header
+        words = "no known audio format in its content"
+    return f"not audio that libsndfile can read ({words}); if it is audio, convert it to flac; otherwise remove it"
 
 
 def _words(error: Exception) -> str:

@@ -205,9 +205,10 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
         if asks_for_help(rest):
             command = f"{prog} --config FILE --help {help_word(rest)}".strip()
             print(f"The fields of a config file are flags; {command} lists them.")
-            if Path(EXAMPLE).is_file():
-                print(f"As an example, those of {EXAMPLE}:\n")
-                parse_fields(rest, load_config(EXAMPLE), prog=prog, of=EXAMPLE)  # exits
+            beside_package = Path(__file__).parents[2] / EXAMPLE  # the current folder may be another
+            if example := next((str(path) for path in (Path(EXAMPLE), beside_package) if path.is_file()), ""):
+                print(f"As an example, those of {example}:\n")
+                parse_fields(rest, load_config(example), prog=prog, of=example)  # exits
             sys.exit(0)
         if source.run_dir is not None:
             raise UserError(

@@ -31,7 +31,7 @@ from asr_jax.core.files import check_writable
 from asr_jax.core.names import counted
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.batching.evaluation import about_long
-from asr_jax.data.batching.removals import count_removed
+from asr_jax.data.batching.removals import count_absent, count_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
@@ -173,10 +173,13 @@ def evaluate_run(
         everything = recognise_all(trained, decoder, data, log_probs=log_probs)
         counts, found = scored(data, everything, trained.tokenizer, **how)
         windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
-        removed = count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser))
+        scoring = replace(trained.tokenizer, normaliser=normaliser)
         sets[manifest] = counts | {
-            "windowed_ids": windowed, "max_duration_s": data.longest_s, "removed": removed.to_json(),
-        }  # fmt: skip
+            "windowed_ids": windowed,
+            "max_duration_s": data.longest_s,
+            "removed": count_removed(of_set, scoring).to_json(),
+            "absent": count_absent(of_set, scoring).to_json(),
+        }
         if options.worst > 0:
             most = worst(data, found, trained.tokenizer, number=options.worst, **how)
             sets[manifest] |= {"worst": most}

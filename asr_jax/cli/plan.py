@@ -27,7 +27,7 @@ from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
 from asr_jax.data.batching.evaluation import about_long
 from asr_jax.data.batching.overlap import find_overlap
-from asr_jax.data.batching.removals import Removed, check_removed
+from asr_jax.data.batching.removals import Removed, check_removed, count_absent, share_absent
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.optim.schedules import RunLength
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
 
     from asr_jax.observe.tables import console_for, print_table, say
 
-    planned, validation, tokenizer, removed, warnings = plan(experiment)
+    planned, validation, tokenizer, removed, absent, warnings = plan(experiment)
     console = console_for()
     for line in described(experiment.data.train):
         say(console, f"train: {line}")
@@ -78,6 +78,9 @@ def main(arguments: Sequence[str]) -> None:
     say(console, about_labels(tokenizer))
     print_table(rejected_rows(planned, validation), title="rejected", console=console)
     print_table(removed_rows(removed), title="characters removed from texts or replaced in them", console=console)
+    if absent.parts:
+        rows = removed_rows({"validation": absent})
+        print_table(rows, title="characters of validation texts that the vocabulary lacks", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
     for line in lines(planned, experiment, wanted):
         say(console, line)
@@ -117,6 +120,8 @@ class Plan(NamedTuple):
     tokenizer: Tokenizer
     removed: dict[str, Removed]
     """Characters that are removed from texts or replaced in them, by the name of the set."""
+    absent: Removed
+    """Characters of the validation texts that the vocabulary lacks."""
     warnings: list[str]
 
 
@@ -145,6 +150,9 @@ def plan(experiment: Experiment) -> Plan:
         front_end=experiment.model.front_end, seed=experiment.seed, row_parts=experiment.model.row_parts,
     )  # fmt: skip
     removed = count_removed_of(sets, planned, tokenizer, data)
+    absent = count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids)
+    if share := share_absent(absent, "validation"):
+        warnings.append(share)
     for check in check_sets(sets, data):
         try:
             check.refuse()
@@ -164,7 +172,7 @@ def plan(experiment: Experiment) -> Plan:
             check_removed(of_set, limit=data.max_removed_share, what=name)
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
-    return Plan(planned, validation, tokenizer, removed, warnings)
+    return Plan(planned, validation, tokenizer, removed, absent, warnings)
 
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:

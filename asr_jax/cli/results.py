@@ -72,6 +72,8 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
             say(console, about(manifest, counts))
             if removed := about_removed(manifest, counts["removed"], result["normaliser"]):
                 say(console, removed, style="bold yellow")
+            if absent := about_absent(manifest, counts["absent"]):
+                say(console, absent, style="bold yellow")
             say(console, about_confidence(manifest, counts["confidence"], is_calibrated=result["calibrated"]))
             for line in about_worst(manifest, counts.get("worst", ())):
                 say(console, line)
@@ -162,17 +164,39 @@ def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) ->
     """
     if not removed["share"]:
         return ""
+    named, first = _spoken(removed)
+    return (
+        f"warning: {manifest}: {normaliser} removes or replaces {percent(removed['share'])} of the references' "
+        f"characters ({named}), and the rates are of the changed texts; "
+        f"for example in {first['id']}: {first['text'][:80]!r}"
+    )
+
+
+def about_absent(manifest: str, absent: Mapping[str, Any]) -> str:
+    """Remark on the characters of the references that the vocabulary lacks. Empty if it has all.
+
+    Args:
+        manifest: Name of the set.
+        absent: Share and characters, as in the JSON file.
+    """
+    if not absent["share"]:
+        return ""
+    named, first = _spoken(absent)
+    return (
+        f"warning: {manifest}: the vocabulary lacks {percent(absent['share'])} of the references' characters "
+        f"({named}): the model cannot recognise them, and each counts as an error; for example in {first['id']}: "
+        f"{first['text'][:80]!r}"
+    )
+
+
+def _spoken(removed: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The most frequent characters that are pronounced, with their replacements and numbers, and the first of them."""
     spoken = [each for each in removed["characters"] if len(each["character"]) > 1 or is_spoken(each["character"])]
     named = ", ".join(
         f"{each['character']!r}{f' → {by!r}' if (by := each.get('replacement')) else ''} {each['times']:,} ×"
         for each in spoken[:5]
     )
-    first = spoken[0]
-    return (
-        f"warning: {manifest}: {normaliser} removes or replaces {percent(removed['share'])} of the references' "
-        f"characters ({named}{' …' * (len(spoken) > 5)}), and the rates are of the changed texts; "
-        f"for example in {first['id']}: {first['text'][:80]!r}"
-    )
+    return named + " …" * (len(spoken) > 5), spoken[0]
 
 
 def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated: bool) -> str:

@@ -261,6 +261,8 @@ ADVICE = {
     "the format of manifests and audio is recognised: docs/data.md lists the formats": "use-lhotse is-tarred "
     "read-from-tar use-hugging-face val-from-dir text-column-name audio-column-name data-type raw-data "
     "input-strategy on-the-fly-feats dataset-config-name",
+    "there is none; no loss has label smoothing": "label-smoothing label-smoothing-factor ctc-label-smoothing "
+    "lsm-weight lsm",
     "there are no stages: training, evaluation and transcription are commands of their own (python -m asr_jax lists "
     "them)": "stage stop-stage skip-prep skip-stages",
 }

@@ -1,7 +1,7 @@
 """Trains a model: `python -m asr_jax.train --config configs/zipformer.py [--field.name VALUE …]`.
 
 `--smoke` trains 20 updates on 50 utterances with one batch shape, validates and saves, in the folder RUN-smoke.
-`--dry-run` plans the data, compiles the programs, computes one batch of each shape and writes nothing. `--show
+`--dry-run` reports the data, compiles the programs, computes one batch of each shape and writes nothing. `--show
 schedule` prints the learning rate, and `--plot OUT.png` draws it as well. Exit codes: 0, the run is complete or the
 job has completed its epochs; 1, the run failed after it had started; 2, the run could not start; 75, a signal of a
 scheduler or training.max_hours ended the job, and the same command continues the run; 130, Ctrl-C.

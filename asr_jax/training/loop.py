@@ -47,11 +47,7 @@ from asr_jax.core.run_folder import (
     TENSORBOARD,
     TOKENIZER,
 )  # fmt: skip
-from asr_jax.data.batching.crops import about_crops
-from asr_jax.data.batching.removals import share_removed
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
-from asr_jax.data.manifests.inputs import Role, described
-from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
 from asr_jax.observe.curves import draw_curves
 from asr_jax.observe.detectors import Detectors
@@ -72,7 +68,7 @@ from asr_jax.training.compile import CompiledSteps, Part, compile_steps
 from asr_jax.training.initial_weights import Given, read_initial_weights
 from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
-from asr_jax.training.reporting import RejectedAudio, Reporter, report_native
+from asr_jax.training.reporting import RejectedAudio, Reporter, report_data, report_filtered, report_native
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import ADDED, Setup, set_up, short_run
 from asr_jax.training.state import TrainState
@@ -218,7 +214,7 @@ def _begin(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict[str,
     else:
         (folder / REJECTED).unlink(missing_ok=True)
         removed = [entry for of_set in setup.removed.values() for entry in of_set.entries()]
-        folders.append_rejected(folder, setup.train.rejections.entries + removed)
+        folders.append_rejected(folder, setup.train.rejections.entries + removed + setup.absent.entries())
     save_plan(setup.train, folder)
     if setup.sets.is_split and (checkpoint or not done):
         save_split(setup.sets, folder)
@@ -465,7 +461,7 @@ def _recompiled(log: EventLog, function: str, seconds: float, reason: str) -> No
 
 
 def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list[tuple[str, Any, Any]] | None) -> None:
-    index, plan, rejections = setup.train.index, setup.train.plan, setup.train.rejections
+    index, plan = setup.train.index, setup.train.plan
     training = setup.experiment.training
     log.write(
         "run_start", run=setup.experiment.name, num_updates=setup.num_updates, num_parameters=num_parameters,
@@ -484,28 +480,9 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
             f"batches, because the rows of some are not a multiple of {each} (devices × training.split); in a new run, "
             f"data.buckets.batch_multiple {each} avoids them",
         )  # fmt: skip
-    data = setup.experiment.data
-    roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))
-    for role, paths in roles:
-        for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
-            log.write("data", set=role, message=line)
-    if message := about_crops(index, data.crop_s):
-        log.write("data", set="train", message=message)
-    if message := setup.long_validation():
-        log.write("data", set="validation", message=message)
-    for name, removed in setup.removed.items():
-        if removed.spoken:
-            message = "\n".join([share_removed(removed, name), *removed.lines()])
-            log.write("warning", detector="removed_characters", set=name, share=removed.share, message=message)
-    for message in (line for check in setup.audio for line in check.lines()):
-        log.write("warning", detector="audio", message=message)
-    for message in setup.overlap.lines():
-        log.write("warning", detector="overlap", message=message)
+    report_data(setup, log.write)
     if not (setup.folder / SMOKE).is_file():  # smoke runs end before any warm-up
         for message in short_run(setup.experiment.optim.schedule, setup.length):
             log.write("warning", detector="warm-up", message=message)
-    if rejections.utterances and changed is None:
-        log.write(
-            "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,
-            files=[each.location for each in rejections.entries[:3]], path=setup.folder / REJECTED,
-        )  # fmt: skip
+    if changed is None:
+        report_filtered(setup.train.rejections, log.write, path=setup.folder / REJECTED)

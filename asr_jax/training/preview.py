@@ -16,13 +16,14 @@ from asr_jax.core.processes import is_main
 from asr_jax.core.pytrees import num_elements
 from asr_jax.data.batching.buckets import largest_first
 from asr_jax.data.loading.source import BatchSource
-from asr_jax.observe.progress import memory_line
+from asr_jax.observe.progress import ProgressView, memory_line
 from asr_jax.observe.tables import print_table, quantity
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders
 from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
 from asr_jax.training.compile import compile_steps
 from asr_jax.training.initial_weights import read_initial_weights
+from asr_jax.training.reporting import report_data, report_filtered
 from asr_jax.training.setup import check_length, set_up
 from asr_jax.training.step import total_loss
 
@@ -70,7 +71,7 @@ def show_schedule(experiment: Experiment, png: Path | None = None) -> None:
 
 
 def dry_run(experiment: Experiment) -> None:
-    """Plans, compiles and computes the loss and gradient of one batch of each shape; prints them and writes nothing.
+    """Reports the data, compiles, and computes the loss and gradient of one batch of each shape. Writes nothing.
 
     Raises:
         UserError: If a run could not start.
@@ -78,6 +79,14 @@ def dry_run(experiment: Experiment) -> None:
     setup = set_up(experiment, folders.find_run(experiment), source=folders.source_of(experiment))
     if is_main():
         print(f"on {devices.description()}")
+        view = ProgressView()
+
+        def show(name: str, **data: Any) -> None:
+            view({"event": name, "timestamp_ms": 0, "data": data})
+
+        report_data(setup, show)
+        for planned in (setup.train, setup.validation):
+            report_filtered(planned.rejections, show)
     if experiment.primary_decoding:
         experiment.primary_decoding.host_stage(setup.tokenizer)  # raises an error if one of its files cannot be read
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,12 @@ from asr_jax.core.native import native_problems
 from asr_jax.core.processes import gathered, is_main, on_main
 from asr_jax.core.run_folder import REJECTED, VOIDED
 from asr_jax.core.sums import merge
+from asr_jax.data.batching.crops import about_crops
+from asr_jax.data.batching.filters import Rejections
+from asr_jax.data.batching.removals import share_absent, share_removed
 from asr_jax.data.loading.source import LoadedBatch
+from asr_jax.data.manifests.inputs import Role, described
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected, rejected_everywhere
 from asr_jax.metrics.throughput import Throughput
@@ -64,6 +69,50 @@ class RejectedAudio:
                 f"{new[-1].reason}. {self._folder / REJECTED} lists all of them; repair the files, remove the "
                 "utterances from the manifest, or raise --training.max-rejected"
             )
+
+
+def report_data(setup: Setup, write: Callable[..., None]) -> None:
+    """Reports how the data are read, and warns of characters, audio and overlap, before training.
+
+    Args:
+        setup: Setup of the run.
+        write: Takes the name of an event and its fields, as `EventLog.write`.
+    """
+    data = setup.experiment.data
+    roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))
+    for role, paths in roles:
+        for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
+            write("data", set=role, message=line)
+    if message := about_crops(setup.train.index, data.crop_s):
+        write("data", set="train", message=message)
+    if message := setup.long_validation():
+        write("data", set="validation", message=message)
+    for name, removed in setup.removed.items():
+        if removed.spoken:
+            message = "\n".join([share_removed(removed, name), *removed.lines()])
+            write("warning", detector="removed_characters", set=name, share=removed.share, message=message)
+    if share := share_absent(setup.absent, "validation"):
+        message = "\n".join([share, *setup.absent.lines()])
+        write("warning", detector="absent_characters", set="validation", share=setup.absent.share, message=message)
+    for message in (line for check in setup.audio for line in check.lines()):
+        write("warning", detector="audio", message=message)
+    for message in setup.overlap.lines():
+        write("warning", detector="overlap", message=message)
+
+
+def report_filtered(rejections: Rejections, write: Callable[..., None], *, path: Path | None = None) -> None:
+    """Reports the utterances of a set that are rejected before training, if there are any.
+
+    Args:
+        rejections: Rejected utterances of the set.
+        write: As for `report_data`.
+        path: File that lists them. None: there is none.
+    """
+    if rejections.utterances:
+        write(
+            "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,
+            files=[each.location for each in rejections.entries[:3]], **({"path": path} if path else {}),
+        )  # fmt: skip
 
 
 def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:

@@ -128,21 +128,30 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
         return
     lines = [f"  {name}: {_short(old)} before, {_short(new)} now" for name, old, new in refused]
     names = [name for name, _, _ in refused]
-    groups = dict.fromkeys(next((group for group in RESUMABLE if is_of(name, group)), "") for name in names)
-    keeps = "" not in groups and "optim.class" not in names
-    ways = [f"  continue it with these changes and its optimizer state: --resume.allow {','.join(groups)}"] * keeps
-    if "training.accumulate" in names or any(name.startswith("data.buckets.") for name in names):
-        ways += [
-            "  continue it with the same utterances in each update, and compute each batch in N parts (N from 1 to its "
-            "number of rows): --training.split N --resume.allow accumulation, without other changes of "
-            "training.accumulate and data.buckets"
-        ]
+    group_of = {name: next((group for group in RESUMABLE if is_of(name, group)), "") for name in names}
+    groups = ",".join(dict.fromkeys(filter(None, group_of.values())))
+    allowable, others = [name for name in names if group_of[name]], [name for name in names if not group_of[name]]
+    if "optim.class" in names:  # the state of another optimizer does not fit, and its fields are others
+        allowable = []
     run = folder.parent.parent if is_checkpoint(folder) else folder
-    ways += [
+    ways = [
         f"  start a new run from its weights, with new optimizer state: --init-from {folder} --run-dir {_unused(run)}",
         f"  start a new run from random weights: --fresh True --run-dir {run}",
         "  continue it unchanged: use the former settings" + " and devices" * (DEVICES in names),
     ]
+    if allowable and not others:
+        ways.insert(0, f"  continue it with these changes and its optimizer state: --resume.allow {groups}")
+    elif allowable:
+        ways.insert(
+            1, f"  continue it with the changes of {', '.join(allowable)}, and with the former {', '.join(others)}: "
+            f"--resume.allow {groups}",
+        )  # fmt: skip
+    if "training.accumulate" in names or any(name.startswith("data.buckets.") for name in names):
+        ways += [
+            "  continue it with less memory and the same utterances in each update: --training.split N --resume.allow "
+            "accumulation, with the former training.accumulate and data.buckets (each batch is computed in N parts, "
+            "from 1 to its number of rows)"
+        ]
     raise UserError("\n".join([f"{folder} has a run with other settings:", *lines, "Ways to go on:", *ways]))
 
 

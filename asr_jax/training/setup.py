@@ -26,7 +26,7 @@ from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels,
 from asr_jax.data.batching.evaluation import about_long, plan_evaluation, plan_with_labels
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.batching.overlap import Overlap, find_overlap
-from asr_jax.data.batching.removals import Removed, check_removed, count_removed
+from asr_jax.data.batching.removals import Removed, check_removed, count_absent, count_removed
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
@@ -72,6 +72,8 @@ class Setup:
     """Recordings that augmentations add."""
     removed: dict[str, Removed]
     """Characters that are removed from the texts or replaced in them, by the name of the set."""
+    absent: Removed
+    """Characters of the validation texts that the vocabulary lacks. Error rates count them."""
     overlap: Overlap
     """Utterances of the validation set that the training set also has."""
     audio: tuple[AudioCheck, ...]
@@ -261,6 +263,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
         groups=groups,
         sounds=sounds,
         removed=removed,
+        absent=count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids),
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
     )
@@ -360,7 +363,8 @@ def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:
 def count_removed_of(sets: Sets, train: PlannedData, tokenizer: Tokenizer, data: Data) -> dict[str, Removed]:
     """Counts the characters that are removed from the texts of the training set and of the validation set.
 
-    Error rates do not depend on the vocabulary. Only the normaliser's removals count in the validation set.
+    Error rates do not depend on the vocabulary. Only the normaliser's removals count in the validation set;
+    `count_absent` counts the characters that the vocabulary lacks.
 
     Args:
         sets: Training and validation utterances.

@@ -143,6 +143,9 @@ def broken_file(folder: Path, kind: str) -> Path:
         soundfile.write(mp3, np.tile(samples / 32768, 5), RATE, format="MP3")
         mp3.write_bytes(mp3.read_bytes()[: mp3.stat().st_size // 2])
         return mp3
+    if kind == "text.mp3":
+        (folder / kind).write_text("hello there\n" * 40)
+        return folder / kind
     if kind == "no samples":
         soundfile.write(wav, samples[:0], RATE)
         return wav
@@ -162,6 +165,7 @@ def broken_file(folder: Path, kind: str) -> Path:
         ("empty", "0 bytes"),
         ("junk", "not audio"),
         ("raw", "not audio"),
+        ("text.mp3", "not audio that libsndfile can read (no known audio format in its content); if it is audio"),
         ("cut flac", "truncated or damaged"),
         ("promising flac", "truncated"),
         ("cut wav", "truncated: it has 14956 of 40000 bytes"),

@@ -89,7 +89,8 @@ def test_help_on_a_word_has_the_whole_text(capsys):
     assert max(map(len, lines)) <= 120
 
 
-def test_help_without_a_config_has_the_fields_of_an_example(capsys):
+def test_help_without_a_config_has_the_fields_of_an_example(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the example is found from any folder
     for arguments, found in ((["--help"], "Most used:"), (["--help", "lr"], "  --optim.schedule.peak-lr float [")):
         with pytest.raises(SystemExit):
             parse_with_experiment(TrainOptions, arguments, prog="asr_jax.train", about="It trains.")

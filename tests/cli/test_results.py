@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from asr_jax.cli.results import show
-from asr_jax.data.batching.removals import count_removed
+from asr_jax.data.batching.removals import count_absent, count_removed
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.metrics.scoring import Recognised, score
@@ -14,11 +14,13 @@ from asr_jax.text.characters import CharacterTokenizer
 
 def result(normaliser: str) -> dict[str, Any]:
     text = "der zug nach köln fährt"
-    tokenizer = CharacterTokenizer(symbols=("a", None), normaliser=normaliser)
-    removed = count_removed(Utterances.of([Utterance("u", "/u.wav", text, 2.0)]), tokenizer)
+    tokenizer = CharacterTokenizer(symbols=(*" abcdefghijklmnopqrstuvwxyz", None), normaliser=normaliser)
+    utterances = Utterances.of([Utterance("u", "/u.wav", text, 2.0)])
+    removed = count_removed(utterances, tokenizer)
     counts = score([Recognised("u", text, "der zug nach k ln f hrt")], normaliser=normaliser)
     confidence = {"words": 0}
     of_set = counts | {"rejected": 0, "windowed_ids": [], "confidence": confidence, "removed": removed.to_json()}
+    of_set |= {"absent": count_absent(utterances, tokenizer).to_json()}
     return {
         "run": "runs/a", "checkpoint": 1, "weights": "averaged", "precision": "f32", "head": "ctc", "calibrated": False,
         "decoding": "greedy", "normaliser": normaliser, "labels": "characters", "sets": {"test": of_set},
@@ -39,7 +41,13 @@ def test_removed_characters_are_named_below_the_table(capsys):
         in output
     )
     assert "for example in u: 'der zug nach köln fährt'" in output
-    assert "warning" not in printed(capsys, "lower.v1")
+    assert "the vocabulary lacks" not in output
+
+
+def test_characters_that_the_vocabulary_lacks_are_named_below_the_table(capsys):
+    output = printed(capsys, "lower.v1")
+    assert "warning: test: the vocabulary lacks 8.70 % of the references' characters ('ä' 1 ×, 'ö' 1 ×)" in output
+    assert "removes or replaces" not in output
 
 
 def test_token_errors_have_a_column_unless_labels_are_characters(capsys):

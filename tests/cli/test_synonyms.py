@@ -63,6 +63,7 @@ MESSAGES = [
     ("--lr", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
     ("--batch_size", "did you mean --data.buckets.batch-seconds (seconds of audio of a batch, over all devices)?"),
     ("--num-workers", "did you mean --data.workers (0: threads of the training process read the audio)?"),
+    ("--label-smoothing", "--label-smoothing is not a field: there is none; no loss has label smoothing"),
     ("--gpus", "--gpus is not a field: --devices 0,2 selects devices by their numbers"),
     ("--trainer.max_epochs", "did you mean --training.num-epochs?"),
     ("--lr=1e-4", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),

@@ -481,8 +481,26 @@ def test_while_a_job_is_in_a_folder_another_is_refused(data, tmp_path):
 
 
 def test_a_dry_run_computes_a_batch_and_writes_nothing(data, tmp_path, capsys):
-    preview.dry_run(experiment(data, tmp_path / "run"))
+    (train,), (validation,) = data.train, data.validation
+    lines = Path(validation).read_text().splitlines()
+    foreign = json.loads(lines[-1]) | {"id": "v", "text": "äb", "audio_path": json.loads(lines[0])["audio_path"]}
+    folder = Path(train).parent
+    (folder / "dev.jsonl").write_text("\n".join([*lines, json.dumps(foreign), "{", ""]))
+    (folder / "more.jsonl").write_text(Path(train).read_text() + lines[0] + "\n{\n")
+    of = replace(data, train=(str(folder / "more.jsonl"),), validation=(str(folder / "dev.jsonl"),))
+    preview.dry_run(experiment(of, tmp_path / "run"))
     output = capsys.readouterr().out
+    for name in ("more", "dev"):
+        assert f"{folder}/{name}.jsonl: read as JSON" in output
+        assert f"{folder}/{name}.jsonl:" in output[output.index("rejected 1 utterance: 1 not JSON") :]
+    assert output.count("rejected 1 utterance: 1 not JSON") == 2
+    assert "validation utterances have the same audio as a training utterance" in output
+    absent = "1 of 10 characters (10 %) of the validation texts is not in the vocabulary: the model cannot recognise"
+    assert f"warning: {absent}" in output
+    assert (
+        "'ä' (LATIN SMALL LETTER A WITH DIAERESIS): 1 time in 1 text, not in the vocabulary; for example in v: 'äb'"
+        in output
+    )
     assert "nothing was written" in output
     assert "gradient norm" in output
     assert not (tmp_path / "run").exists()

@@ -98,7 +98,7 @@ def kind_of(reason: str) -> str:
     A quoted name after `no` is that of a missing field and is kept.
     """
     clause = reason.rpartition("and the audio: ")[2].partition(";")[0].partition(":")[0].partition("(")[0]
-    return re.sub(r"\d[\d.,]*", "N", re.sub(r"(?<!no )\".*?\"|'.*?'", "…", clause)).strip()[:60]
+    return re.sub(r"(?<!\w)-?\d[\d.,]*|\d[\d.,]*", "N", re.sub(r"(?<!no )\".*?\"|'.*?'", "…", clause)).strip()[:60]
 
 
 @dataclass

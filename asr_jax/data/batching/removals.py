@@ -13,6 +13,7 @@ from asr_jax.core.names import counted
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected
+from asr_jax.text.base import OutOfVocabulary
 from asr_jax.text.normalise import normalise
 from asr_jax.text.removed import (
     is_spoken,
@@ -29,6 +30,7 @@ AT_ONCE = 1 << 16
 SHOWN = 5
 """Number of characters in a message."""
 VOCABULARY = "the vocabulary"
+ABSENT = "not in the vocabulary"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class RemovedPart:
 
     part: str
     by: str
-    """`the normaliser NAME` or `the vocabulary`."""
+    """`the normaliser NAME`, `the vocabulary`, or `not in the vocabulary` for a part of a reference, which is kept."""
     number: int
     """Number of occurrences."""
     texts: int
@@ -85,12 +87,12 @@ class Removed:
     def lines(self) -> list[str]:
         """One line for each of the most frequent parts: its occurrences, and an utterance as an example."""
         shown = [
-            f"  {each.description}: {counted(each.number, 'time')} in {counted(each.texts, 'text')}, by {each.by}"
-            f"; for example in {each.id}: {each.text[:100]!r}"
+            f"  {each.description}: {counted(each.number, 'time')} in {counted(each.texts, 'text')}, "
+            f"{'' if each.by == ABSENT else 'by '}{each.by}; for example in {each.id}: {each.text[:100]!r}"
             for each in self.spoken[:SHOWN]
         ]
         more = len(self.spoken) - SHOWN
-        return shown + ([f"  and {counted(more, 'other character')}"] if more > 0 else [])
+        return shown + ([f"  and {counted(more, 'other')}"] if more > 0 else [])
 
     def to_json(self) -> dict[str, Any]:
         """`share`, and under `characters` each part with its occurrences, its first text and its replacement."""
@@ -106,7 +108,7 @@ class Removed:
         return [
             Rejected(
                 each.id, each.location,
-                f"character {f'replaced by {each.replacement!r}' if each.replacement else 'removed'} by {each.by}, "
+                f"character {_what_happened(each)}, "
                 f"{counted(each.number, 'time')} in {counted(each.texts, 'text')}, first in {each.text!r}",
                 "used", each.part,
             )
@@ -145,11 +147,46 @@ def count_removed(
             counts.add(by, found, row)
     if labels is not None:
         for row in _without_label(labels, rows, tokenizer).tolist():
-            text = normalise(columns.texts.text(row), tokenizer.normaliser)
-            parts: Sequence[str] | str = text.split() if tokenizer.kind == "words" else text
-            missing = sorted(tokenizer.without_label(text))
-            counts.add(VOCABULARY, Counter({part: parts.count(part) for part in missing}), row)
+            counts.add(VOCABULARY, _without_labels(columns.texts.text(row), tokenizer), row)
     return Removed(counts.parts(utterances, name), int(columns.num_chars[rows].sum(dtype=np.int64)))
+
+
+def count_absent(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool = False) -> Removed:
+    """Counts the characters, or words, of normalised references that a vocabulary lacks.
+
+    They are not removed: error rates count them, and a model with this vocabulary cannot recognise them.
+
+    Args:
+        utterances: The set.
+        tokenizer: Tokenizer of the model, with the normaliser of the references.
+        takes_ids: As in `count_removed`.
+    """
+    columns, rows = utterances.columns, utterances.rows
+    if not tokenizer.has_labels or tokenizer.kind == "ids":
+        return Removed((), 0)
+    if takes_ids:
+        rows = rows[~columns.has_labels[rows]]
+    counts = _Counts()
+    for row, text in _texts(columns.texts, rows):
+        try:
+            is_whole = tokenizer.unknown_id not in tokenizer.encode(text)
+        except OutOfVocabulary:
+            is_whole = False
+        if not is_whole:
+            counts.add(ABSENT, _without_labels(text, tokenizer), row)
+    return Removed(counts.parts(utterances, tokenizer.normaliser), int(columns.num_chars[rows].sum(dtype=np.int64)))
+
+
+def share_absent(absent: Removed, what: str) -> str:
+    """Returns a sentence with the share of the characters that the vocabulary lacks; empty if it has all."""
+    if not absent.spoken:
+        return ""
+    number = sum(each.number * len(each.part) for each in absent.spoken)
+    share, are = f"{100 * absent.share:.2g} %", "is" if number == 1 else "are"
+    return (
+        f"{number:,} of {absent.num_chars:,} characters ({share}) of the {what} texts {are} not in the vocabulary: the "
+        "model cannot recognise them, and each counts as an error"
+    )
 
 
 def check_removed(removed: Removed, *, limit: float, what: str) -> None:
@@ -186,6 +223,19 @@ def share_removed(removed: Removed, what: str) -> str:
     )
 
 
+def _what_happened(part: RemovedPart) -> str:
+    if part.by == ABSENT:
+        return ABSENT
+    return f"{f'replaced by {part.replacement!r}' if part.replacement else 'removed'} by {part.by}"
+
+
+def _without_labels(text: str, tokenizer: Tokenizer) -> Counter[str]:
+    """Number of occurrences of each character, or word, of a normalised text that has no label."""
+    text = normalise(text, tokenizer.normaliser)
+    parts: Sequence[str] | str = text.split() if tokenizer.kind == "words" else text
+    return Counter({part: parts.count(part) for part in sorted(tokenizer.without_label(text))})
+
+
 def _above(share: float) -> float:
     """The share, rounded up to a percent."""
     return min(np.ceil(share * 100 + 1e-9) / 100, 1.0)
@@ -217,7 +267,7 @@ class _Counts:
         for (by, part), number in self._numbers.most_common():
             first = utterances.columns.utterance(self._first[by, part])
             texts = self._texts[by, part]
-            to = "" if by == VOCABULARY or len(part) > 1 else replacement_of(part, normaliser)
+            to = "" if by in (VOCABULARY, ABSENT) or len(part) > 1 else replacement_of(part, normaliser)
             found.append(RemovedPart(part, by, number, texts, first.id, first.location, first.text, to))
         return tuple(found)
 

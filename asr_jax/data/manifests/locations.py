@@ -30,7 +30,8 @@ from asr_jax.data.manifests import pipes
 
 IN_PIPES = " |@:,=+'"
 """Characters of commands that are written in locations as they are."""
-URL = re.compile(r"([a-z][a-z0-9+.-]+)://(.*)", re.IGNORECASE | re.DOTALL)
+URL = re.compile(r"(?:(file):(?=/(?!/))|([a-z][a-z0-9+.-]+)://)(.*)", re.IGNORECASE | re.DOTALL)
+"""`scheme://rest`, or `file:/path`."""
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 _SECONDS = rf"seconds={_NUMBER}\+(?:{_NUMBER}~?)?"
 _PART = rf"(?:pipe=[^&#]+|bytes=\d+\+\d+|name=[^&#]+|channel=\d+|{_SECONDS}|features=\d+x\d+\.[a-z0-9]+)"
@@ -46,18 +47,19 @@ OF_THE_CACHE = (
 
 
 def local_path(path: str) -> str:
-    """Resolves `~`, `~user` and `file://` at the beginning of a path. Other paths are returned unchanged.
+    """Resolves `~`, `~user`, `file://` and `file:/` at the beginning of a path. Other paths are returned unchanged.
 
     Raises:
         ValueError: If the path is a URL of another scheme, such as s3:// or https://.
     """
     if found := URL.match(path):
-        if found[1].lower() != "file":
+        scheme = found[1] or found[2]
+        if scheme.lower() != "file":
             raise ValueError(
-                f"{found[1]}:// addresses are not read: download the files, or mount them as a folder, and give local "
+                f"{scheme}:// addresses are not read: download the files, or mount them as a folder, and give local "
                 "paths"
             )
-        path = unquote(found[2].removeprefix("localhost"))
+        path = unquote(found[3].removeprefix("localhost"))
     return os.path.expanduser(path) if path.startswith("~") else path
 
 

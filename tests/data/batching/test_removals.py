@@ -7,7 +7,7 @@ import pytest
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Scale
 from asr_jax.data.batching.index import build_index
-from asr_jax.data.batching.removals import Removed, check_removed, count_removed
+from asr_jax.data.batching.removals import Removed, check_removed, count_absent, count_removed, share_absent
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, NoTokenizer, WordTokenizer
@@ -64,6 +64,21 @@ def test_characters_outside_of_a_vocabulary():
         "cab": (1, 1, "u0")
     }
     assert not count_removed(utterances("cab"), small).parts  # without labels, as for error rates
+
+
+def test_characters_of_references_that_a_vocabulary_lacks():
+    absent = count_absent(utterances("Köln", "zug 😀, ö", "ab"), LETTERS)
+    assert not absent.parts  # the normaliser removes them
+    absent = count_absent(utterances("Köln", "zug 😀, ö", "ab"), replace(LETTERS, normaliser="lower.v1"))
+    assert found(absent) == {"ö": (2, 2, "u0"), "😀": (1, 1, "u1"), ",": (1, 1, "u1")}
+    assert absent.entries()[0].reason == "character not in the vocabulary, 2 times in 2 texts, first in 'Köln'"
+    assert share_absent(absent, "validation").startswith("3 of 14 characters (21 %) of the validation texts are not in")
+    assert not share_absent(count_absent(utterances("ab"), LETTERS), "validation")
+    words = WordTokenizer(symbols=("a", "b", None), normaliser="lower.v1")
+    assert found(count_absent(utterances("a cab a"), words)) == {"cab": (1, 1, "u0")}
+    pieces = train_tokenizer(TokenizerSettings(kind="sentencepiece", vocab_size=12), ["abc abd bcd cda"] * 50)
+    assert found(count_absent(utterances("abc öab", "dd"), pieces)) == {"ö": (1, 1, "u0")}
+    assert count_absent(utterances("ö"), NoTokenizer()) == Removed((), 0)
 
 
 def test_characters_without_a_piece():

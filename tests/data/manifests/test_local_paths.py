@@ -23,7 +23,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_paths_that_are_resolved(home):
-    for path in ("~/a b.flac", f"file://{home}/a%20b.flac", f"file://localhost{home}/a b.flac", f"{home}/a b.flac"):
+    for path in (
+        "~/a b.flac",
+        f"file://{home}/a%20b.flac",
+        f"file://localhost{home}/a b.flac",
+        f"file:{home}/a%20b.flac",
+        f"{home}/a b.flac",
+    ):
         assert local_path(path) == f"{home}/a b.flac"
     assert local_path("a~b") == "a~b"
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -99,7 +100,11 @@ def seconds(fields: Fields, names: Sequence[str]) -> float:
         return math.nan
     number = _number(value)
     if number is None or not abs(number) < math.inf:
-        raise InvalidEntry(f'"{_named(fields, names)}" is {shown(value)}; expected a finite number of seconds')
+        comma = isinstance(value, str) and re.fullmatch(r"\s*-?\d+,\d+\s*", value)
+        expected = ", with a decimal point instead of the comma" if comma else ""
+        raise InvalidEntry(
+            f'"{_named(fields, names)}" is {shown(value)}; expected a finite number of seconds{expected}'
+        )
     return float(max(min(number, LARGEST), -LARGEST))
 
 

@@ -4,8 +4,11 @@ Lines of features are `features_path⇥rows⇥cols⇥tokens⇥text` with an opti
 between tabs have no quotes.
 """
 
+import codecs
 import csv
 import os
+import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from asr_jax.core.errors import UserError
@@ -102,23 +105,68 @@ def _header(path: str) -> str:
 
 
 def _rows(path: str, separator: str) -> Iterator[tuple[int, str | BadLine]]:
-    """Rows that are not blank, with the number of their first line. Lines of an open quote are joined."""
-    open_rows: list[tuple[int, str | BadLine]] = []
-    for number, line in all_lines(path):
-        text = line.uncut if isinstance(line, BadLine) else line
-        if not open_rows and (separator == TAB or text is None or text.count('"') % 2 == 0):
-            if text is None or text.strip():
-                yield number, line
-            continue
-        open_rows.append((number, line))
-        parts = [each.uncut if isinstance(each, BadLine) else each for _, each in open_rows]
-        if None in parts or len(parts) > MAX_LINES:  # a quote that is never closed: each line is a row
-            yield from ((number, each) for number, each in open_rows if isinstance(each, BadLine) or each.strip())
-            open_rows = []
-        elif sum(part.count('"') for part in parts if part) % 2 == 0:
-            yield open_rows[0][0], "\n".join(part or "" for part in parts)
-            open_rows = []
-    yield from ((number, each) for number, each in open_rows if isinstance(each, BadLine) or each.strip())
+    """Rows that are not blank, with the number of their first line.
+
+    The lines of a quoted value are joined. If the joined lines are not a row of CSV, or one of them has its own audio
+    file, for example because texts have single quotes at their start, the first line is a row of its own.
+    """
+    lines, waiting = all_lines(path), deque[tuple[int, str | BadLine]]()
+    whole, column = _whole_row(separator), _audio_column(path, separator)
+    while first := waiting.popleft() if waiting else next(lines, None):
+        number, line = first
+        text = _text(line)
+        if text is not None and separator != TAB and not whole.fullmatch(text):
+            taken = list[tuple[int, str | BadLine]]()
+            while text is not None and not whole.fullmatch(text) and len(taken) < MAX_LINES - 1:
+                more = waiting.popleft() if waiting else next(lines, None)
+                if more is None:
+                    break
+                taken.append(more)
+                added = _text(more[1])
+                text = None if added is None else f"{text}\n{added}"
+            if text is not None and _is_row(text, separator, column):
+                yield number, text
+                continue
+            waiting.extendleft(reversed(taken))
+        if isinstance(line, BadLine) or line.strip():
+            yield number, line
+
+
+def _text(line: str | BadLine) -> str | None:
+    """Text of a line, also of one that may be truncated; None if it is not UTF-8."""
+    return line.uncut if isinstance(line, BadLine) else line
+
+
+def _whole_row(separator: str) -> re.Pattern[str]:
+    """Pattern of rows in which each quoted value ends. A quote opens a value only at its start, as in `csv.reader`."""
+    value = rf'(?: *+"(?:[^"]|"")*+"[^{separator}]*+| *+(?!")[^{separator}]*+)'
+    return re.compile(rf"{value}(?:[{separator}]{value})*+")
+
+
+def _audio_column(path: str, separator: str) -> int | None:
+    """Place of the first column with paths of audio; None if there is none."""
+    names = [name.strip().strip('"').lower() for name in _header(path).split(separator)]
+    return next((place for place, name in enumerate(names) if name in (*f.AUDIO_PATH, *f.AUDIO)), None)
+
+
+def _is_row(text: str, separator: str, column: int | None) -> bool:
+    """Whether joined lines are one row of CSV.
+
+    Args:
+        text: The joined lines.
+        separator: Separator of the columns.
+        column: Column of the audio. If a line after the first has an audio file there, it is a row of its own.
+    """
+    try:
+        _values(text, separator)
+    except InvalidEntry:
+        return False
+    later = text.split("\n")[1:]
+    if column != 0:
+        later = later[:-1]  # the last line of a row has its other columns
+    return column is None or not any(
+        value.strip().lower().endswith(AUDIO_ENDINGS) for line in later for value in line.split(separator)[column:][:1]
+    )
 
 
 def with_clips(path: str) -> tuple[str, ...]:
@@ -154,6 +202,10 @@ def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
+                if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise UserError(
+                        f"{path}: the text is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {path} > OUT converts it"
+                    )
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                     is_cut = number > 1 and not line.endswith(b"\n")
@@ -200,6 +252,13 @@ def _num_names(values: Sequence[str]) -> int:
 
 def _no_names(path: str, values: Sequence[str]) -> str:
     shown = ", ".join(map(repr, values[:8])) + (" …" if len(values) > 8 else "")
+    columns = _header(path).split("|")
+    if len(columns) in (2, 3) and re.fullmatch(r"[\w.-]+", columns[0]):
+        wavs = os.path.join(os.path.dirname(os.path.abspath(path)), "wavs")
+        return (
+            f"{path}:1: ID|text without a header line, as in metadata.csv of LJSpeech, but there is no folder {wavs}: "
+            "expected the audio there as ID.wav, or a header line such as audio_path|text"
+        )
     return (
         f"{path}:1: the columns {shown} have fewer than two known names; expected a header line such as "
         "audio_path,text,duration (also wav_filename,transcript; file_name,transcription; ID,wav,wrd): add it, or "

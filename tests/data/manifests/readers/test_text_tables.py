@@ -152,6 +152,62 @@ def test_blank_lines_and_spaces_after_separators(tmp_path: Path) -> None:
     assert not utterances.rejected
 
 
+@pytest.mark.parametrize(
+    ("separator", "texts", "rejected"),
+    [
+        (",", {3: 'he is 5" tall', 29: 'he is 5" tall'}, []),
+        ("|", dict.fromkeys(range(40), 'say "q, x'), []),
+        (",", {3: '"go', 29: '"stop" he said'}, [3, 29]),
+        (",", {3: '"go', 5: '"two\nlines"'}, [3]),
+        (",", {3: '"go'}, [3]),
+    ],
+)
+def test_single_quotes_lose_no_other_row(
+    tmp_path: Path, separator: str, texts: dict[int, str], rejected: list[int]
+) -> None:
+    rows = [f"{row}.wav{separator}1{separator}{texts.get(row, 'text')}" for row in range(40)]
+    path = table(tmp_path / "t.csv", f"path{separator}duration{separator}text", *rows)
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == [f"{row}.wav" for row in range(40) if row not in rejected]
+    assert [utterance.text for utterance in utterances] == [
+        texts.get(row, "text").strip('"') for row in range(40) if row not in rejected
+    ]
+    first_line = 2
+    assert [each.location for each in utterances.rejected] == [
+        f"{path}:{row + first_line + (5 in texts and row > 5)}" for row in rejected
+    ]
+
+
+@pytest.mark.parametrize("columns", ["path,duration,text", "text,duration,path"])
+def test_two_single_quotes_that_look_like_a_pair_join_no_rows(tmp_path: Path, columns: str) -> None:
+    names = columns.split(",")
+
+    def row(number: int, text: str) -> str:
+        values = {"path": f"{number}.wav", "duration": "1", "text": text}
+        return ",".join(values[name] for name in names)
+
+    texts = {3: '"go', 29: 'stop"', 33: '"two\nlines, of it"'}
+    path = table(tmp_path / "t.csv", columns, *(row(number, texts.get(number, "text")) for number in range(40)))
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances] == [f"{number}.wav" for number in range(40) if number != 3]
+    assert [utterances[place].text for place in (28, 32)] == ['stop"', "two\nlines, of it"]
+    assert [each.location for each in utterances.rejected] == [f"{path}:5"]
+
+
+def test_ljspeech_without_its_folder(tmp_path: Path) -> None:
+    path = table(tmp_path / "metadata.csv", "LJ001-0001|Printing, in the only sense|Printing, in the only sense")
+    with pytest.raises(UserError, match=rf"as in metadata.csv of LJSpeech, but there is no folder {tmp_path}/wavs"):
+        read(tmp_path, path)
+
+
+def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", "path;text;duration", *["a.wav;b;1.5"] * 20, "a.wav;b;1,645")
+    (rejected,) = read(tmp_path, path).rejected
+    assert rejected.reason.endswith(
+        'is "1,645"; expected a finite number of seconds, with a decimal point instead of the comma'
+    )
+
+
 def test_columns_without_known_names_are_named(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("sound,speech\na.wav,b\n")
     with pytest.raises(UserError, match=r"t.csv:1: the columns 'sound', 'speech' have fewer than two known names"):
@@ -165,9 +221,10 @@ def test_one_row_alone_needs_no_line_end(tmp_path: Path) -> None:
 
 def test_other_encodings_are_named(tmp_path: Path) -> None:
     path = tmp_path / "excel.csv"
-    path.write_bytes("path,text\na.wav,b\n".encode("utf-16"))
-    with pytest.raises(UserError, match=r"UTF-8 \(byte 0xff at 0\)"):
-        read(tmp_path, path)
+    for encoding in ("utf-16-le", "utf-16-be"):
+        path.write_bytes("\ufeffpath,text\na.wav,b\n".encode(encoding))
+        with pytest.raises(UserError, match=r"excel.csv: the text is UTF-16; expected UTF-8: iconv"):
+            read(tmp_path, path)
 
 
 @pytest.mark.skipif(not COMMON_VOICE.exists(), reason=f"no {COMMON_VOICE}: set ASR_JAX_SHARED to its folder")
