@@ -59,15 +59,25 @@ def test_examples(folder, monkeypatch):
         assert found.attempted
 
 
+def assert_equal(found, expected):
+    """Compares two transcripts; sums in batches of other sizes may be rounded in another way."""
+    assert found.score == pytest.approx(expected.score, rel=1e-5)
+    confidences = [word.confidence for word in expected.words]
+    assert [word.confidence for word in found.words] == pytest.approx(confidences, rel=1e-5)
+    words = tuple(replace(word, confidence=value) for word, value in zip(found.words, confidences, strict=True))
+    assert replace(found, score=expected.score, words=words) == expected
+
+
 def test_it_transcribes_as_the_command_does(run, folder, tmp_path):
     paths = [folder.parent / "audio" / f"{number}.flac" for number in (25, 26)]
     transcribe.main(["runs/mine", *map(str, paths), "--out", str(tmp_path / "out"), "--format", "json"])
     written = [json.loads((tmp_path / "out" / f"{path.stem}.json").read_text()) for path in paths]
     found = run.transcribe(paths)
     assert [each.text for each in found] == [each["text"] for each in written]
-    assert run.transcribe(paths[1]) == found[1]
+    assert_equal(run.transcribe(paths[1]), found[1])
     samples, rate_hz = soundfile.read(paths[0], dtype="int16")
-    assert run.transcribe([samples, samples / 32768], rate_hz=rate_hz) == [found[0]] * 2
+    for each in run.transcribe([samples, samples / 32768], rate_hz=rate_hz):
+        assert_equal(each, found[0])
     long = np.tile(samples, 9)
     assert run.transcribe(long, rate_hz=rate_hz).score < 8 * found[0].score
     assert run.transcribe([]) == []

@@ -27,7 +27,7 @@ GROUPS = {
 ONLY_IN_ALL = (
     "data.filters", "data.mixing", "data.buckets", "model.front_end", "model.augment",
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
-    "training.loss_scale", "training.pass_states", "lora",
+    "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "training.loss_scale", "training.pass_states", "lora",
 )  # fmt: skip
 GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}
 """Groups that `--help` of a command lists, if it does not list all of them."""
@@ -183,7 +183,7 @@ def _group_of(name: str) -> str:
 
 
 def _is_only_in_all(name: str) -> bool:
-    return any(re.match(rf"{pattern}\.", name) for pattern in ONLY_IN_ALL)
+    return any(re.match(rf"{pattern}(\.|$)", name) for pattern in ONLY_IN_ALL)
 
 
 def _value(field: Field) -> str:

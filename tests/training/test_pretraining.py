@@ -183,11 +183,15 @@ def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pret
     (result,) = json.loads(out.read_text())["runs"]
     assert (result["checkpoint"], result["weights"]) == (2, "averaged")
     found = result["sets"][manifest]
-    assert (found["loss"], found["losses"], found["metrics"]) == (event["loss"], event["losses"], event["metrics"])
+    for name in ("loss", "losses", "metrics"):  # batches of other sizes may be rounded in another way
+        assert found[name] == pytest.approx(event[name], rel=1e-6)
     assert (found["utterances"], found["rejected"]) == (HELD_BACK, 0)
     for name, path in zip(("few", "more"), parts, strict=True):  # training has each set in batches of its own
         assert event["sets"][name].pop("loss_utterances") == event["sets"][name]["utterances"]
-        assert result["sets"][path] == event["sets"][name] | {"rejected": 0}
+        expected, of_set = event["sets"][name] | {"rejected": 0}, result["sets"][path]
+        assert of_set.keys() == expected.keys()
+        for key, value in expected.items():
+            assert of_set[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-6))
     accuracy = f"{100 * event['metrics']['pretrain/accuracy']:.2f} %"
     for words in ("diversity", accuracy, f"{event['loss']:.4g}", "checkpoint 2, averaged weights, f32"):
         assert words in output
