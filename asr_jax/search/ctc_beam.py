@@ -60,13 +60,12 @@ class CTCBeamSearch:
     def __call__(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> list[list[Hypothesis]]:
         """Returns the n-best list of each row, best first. Equals `ctc_beam_reference.beam_search` in float32."""
         # `prepare` uses the same device. Arrays on other devices would be compiled for again.
-        log_probs = jax.device_put(jnp.asarray(log_probs, jnp.float32), local_devices()[0])
+        log_probs, num = jax.device_put((log_probs, lengths), local_devices()[0])
+        log_probs = log_probs.astype(jnp.float32)
         if log_probs.shape[1] == 0:
             log_probs = jnp.zeros((len(log_probs), 1, log_probs.shape[2]))
         blank_id, are_all = self._spelling.blank_id, bool(self._scores and self._scores.lexicon)
-        frames = frames_of(
-            log_probs, jnp.asarray(lengths), search=self._search, blank_id=blank_id, are_all_looked_at=are_all
-        )
+        frames = frames_of(log_probs, num, search=self._search, blank_id=blank_id, are_all_looked_at=are_all)
         if self._states is None:
             beams, found = _search(frames, self._tables, **self._fixed)
         else:

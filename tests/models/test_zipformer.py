@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from encoder_suite import EncoderSuite, Made, assert_refused, fast_jit
-from support import max_abs, relative
+from support import max_abs
 
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.batch import Batch, Encoded, Frames
@@ -105,7 +105,10 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     keys = jax.random.split(jax.random.key(0))
     (params, run), (_, run_again) = regularised(remat="none"), regularised(remat=remat)
     plain, again = (flatten(function(params, *keys)[1]) for function in (run, run_again))
-    assert max(relative(again[path], plain[path]) for path in plain) < 1e-4
+    # Gradients of attention weights are 1e-5 of the largest one: sums of larger terms, with their rounding.
+    rounding = 1e-9 * max(float(jnp.abs(leaf).max()) for leaf in plain.values())
+    for path, leaf in plain.items():
+        assert max_abs(again[path], leaf) < 1e-4 * float(jnp.abs(leaf).max()) + rounding, path
 
 
 def drawn(encoder: Encoder, frames: Frames) -> Any:

@@ -162,7 +162,7 @@ def test_on_one_device_the_validation_loss_is_nearly_the_same(folder, pretrained
     utterances = read_utterances_without_texts(folder / "validation.jsonl")
     one = data_mesh(1)
     alone = replace(trained, mesh=one, variables=jax.device_put(jax.device_get(trained.variables), replicated(one)))
-    of_one, rejected = measure(alone.losses(), alone.variables, alone.plan(utterances))
+    of_one, rejected, _ = measure(alone.losses(), alone.variables, alone.plan(utterances))
     assert rejected == []
     (event,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
     for kind in ("losses", "metrics"):

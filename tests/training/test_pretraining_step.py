@@ -50,9 +50,7 @@ class HidingEncoder(MaskingEncoder):
         if self.settings.every:
             place, every = jnp.arange(size)[None], 2 + lengths[:, None] % 3
             return (place % every == 0) & (place < lengths[:, None])
-        keys = jax.random.split(key, sub_batches)
-        draw = jax.vmap(lambda key, lengths: SpanMask(0.5, 3)(key, lengths, size))
-        return draw(keys, lengths.reshape(sub_batches, -1)).reshape(-1, size)
+        return SpanMask(0.5, 3)(key, lengths, size, sub_batches=sub_batches)
 
     @nn.compact
     def __call__(self, frames: Frames, *, step: Any, mask: Any = None) -> Encoded:
