@@ -9,21 +9,19 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries, lhotse, quartznet
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
-from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
+from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.readers.json_values import MARK, objects, value_of
 from asr_jax.data.manifests.readers.nemo_tars import NemoTars
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".manifest")
-MARK = b"\xef\xbb\xbf"
 
 
 def is_json(path: str) -> bool:
@@ -118,86 +116,10 @@ def looks_like_manifest(path: str) -> bool:
     """Whether a JSON file begins with an array, or with a line that is an object with a known field."""
     with open(path, "rb") as file:
         line = file.readline().removeprefix(MARK).strip()
-    value = None if line.startswith(b"[") else _value(line)
+    value = None if line.startswith(b"[") else value_of(line)
     return value is None or (isinstance(value, dict) and bool(value.keys() & (f.KNOWN | {"files", "supervisions"})))
 
 
 def _name(fields: dict[str, Any], place: str) -> str:
     path = f.first(fields, f.AUDIO_PATH)
     return path if isinstance(path, str) and path else place
-
-
-def objects(path: str) -> Iterator[tuple[int, Any]]:
-    """Yields values with their line, or position in the array, from 1. A line that is not JSON is an InvalidEntry."""
-    try:
-        with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
-            start = file.read(64).removeprefix(MARK).lstrip()
-            file.seek(0)
-            if start.startswith(b"["):
-                yield from enumerate(_array(path, file.read()), 1)
-                return
-            if start.startswith(b"{") and (named := _named(file)):
-                yield from named
-                return
-            file.seek(0)
-            for number, line in enumerate(file, 1):
-                if line := line.strip():
-                    yield number, _value(line.removeprefix(MARK) if number == 1 else line)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such manifest; check the path (relative paths start at {os.getcwd()})") from None
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path}: cannot be read as a manifest: {reason}; check that it is complete") from None
-
-
-def _named(file: Any) -> list[tuple[int, Any]]:
-    """Objects of a file `{id: {…}, …}`, as SpeechBrain writes it. Empty for other files."""
-    try:
-        first = json.loads(file.readline().removeprefix(MARK))
-        if not all(isinstance(value, dict) for value in first.values()):
-            return []  # one object per line
-    except (ValueError, RecursionError):
-        pass
-    file.seek(0)
-    try:
-        whole = json.loads(file.read().decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return []
-    if not whole or not all(isinstance(value, dict) for value in whole.values()):
-        return []
-    return [(number, speechbrain(name, value)) for number, (name, value) in enumerate(whole.items(), 1)]
-
-
-def speechbrain(name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of an object of SpeechBrain, whose `length` is in seconds."""
-    found = {"id": name} | fields
-    if "length" in found and "duration" not in found:
-        found["duration"] = found.pop("length")
-    return found
-
-
-def _value(line: bytes) -> Any:
-    try:
-        return json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        return InvalidEntry(not_utf8(line, error))
-    except ValueError as error:
-        cut = (
-            ""
-            if line.endswith(b"}")
-            else "; the line ends early: the file may be truncated, or one object may be on several lines."
-        )
-        return InvalidEntry(f"not JSON ({error}){cut} Expected {f.EXAMPLE}")
-    except RecursionError:
-        return InvalidEntry("JSON is nested too deeply")
-
-
-def _array(path: str, content: bytes) -> list[Any]:
-    try:
-        return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: {not_utf8(content, error)}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: not a JSON array ({error}); the file may be truncated. Expected objects: [{f.EXAMPLE}, …]"
-        ) from None

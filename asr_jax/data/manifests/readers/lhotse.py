@@ -13,6 +13,7 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
+from asr_jax.data.manifests.readers.json_values import objects
 from asr_jax.data.manifests.utterances import Utterance
 
 # Tolerance in seconds: a cut that leaves out less than this of its recording is the whole file.
@@ -74,8 +75,6 @@ def supervisions_beside(path: str) -> dict[str, list[Fields]]:
     Raises:
         UserError: If there is no such file.
     """
-    from asr_jax.data.manifests.readers.json_lines import objects
-
     folder, name = os.path.split(path)
     beside = os.path.join(folder, name.replace("recordings", "supervisions"))
     if beside == path or not os.path.exists(beside):
