@@ -2,7 +2,8 @@
 
 Data      python scripts/prepare_digits.py --digits DIR: real recordings
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/digits.py
-          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet
+          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer, quartznet, or the transducers
+          zipformer_transducer and rnnt
 Expected  WER after at most 6,200 updates on words of speakers that are not in the training data (Speech Commands):
           zipformer 3.6 %, conformer and fastconformer 1.8 %, squeezeformer 3.0 %, quartznet 3.6 %. More in
           docs/results.md
@@ -12,16 +13,22 @@ Time      222 s (fastconformer) to 372 s (conformer) per epoch of 1,197 updates 
 import os
 from typing import NamedTuple
 
+from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
+from asr_jax.audio.stages import Normalise, Stack
 from asr_jax.config import Experiment, Training
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
+from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
+from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -36,18 +43,34 @@ class Recipe(NamedTuple):
 
     encoder: EncoderSettings
     peak_lr: float
-    head_dropout: float = 0.1
+    head: HeadSettings = CTC(dropout=0.1)
     num_updates: int = 6200
+    front_end: FrontEnd = KaldiFbank()
 
 
+ZIPFORMER = Zipformer.tiny(batches_per_update=15.0, dropout_start=0.15, dropout_end=0.1)
 RECIPES = {
-    "zipformer": Recipe(Zipformer.tiny(batches_per_update=15.0, dropout_start=0.15, dropout_end=0.1), 3e-3),
+    "zipformer": Recipe(ZIPFORMER, 3e-3),
     "conformer": Recipe(Conformer.tiny(), 2e-3),
     "fastconformer": Recipe(Conformer.tiny(subsampling_factor=8, kernel_size=9), 2e-3),
     "squeezeformer": Recipe(Squeezeformer.tiny(), 2e-3),
     # Dropout makes it underfit: the validation WER is 12.1 % with dropout and 10.5 % without.
-    "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 3e-3, head_dropout=0.0, num_updates=5000),
-}
+    "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 3e-3, CTC(dropout=0.0), num_updates=5000),
+    "zipformer_transducer": Recipe(
+        ZIPFORMER,
+        3e-3,
+        Transducer(
+            prediction=StatelessPrediction(64), joint_dim=128, activation="tanh", dropout=0.0,
+            pruning=Pruning(warmup=300),
+        ),
+    ),
+    "rnnt": Recipe(
+        LSTMEncoder(dim=144, layers_after=2, dropout=0.1, weight_scale=1.0),
+        3e-3,
+        Transducer(prediction=LSTMPrediction(64, 1, dropout=0.1, weight_scale=1.0), joint_dim=128, dropout=0.1),
+        front_end=KaldiFbank(then=(Normalise(), Stack(3, 3))),
+    ),
+}  # fmt: skip
 
 
 def experiment() -> Experiment:
@@ -61,8 +84,9 @@ def experiment() -> Experiment:
                 VocalTract(max_warp=0.2),
                 SpecAugment(max_freq_bins=20, num_time_masks=2, max_time_frames=20, max_time_share=0.2),
             ),
+            front_end=recipe.front_end,
             encoder=recipe.encoder,
-            heads={"ctc": CTC(dropout=recipe.head_dropout)},
+            heads={"ctc" if isinstance(recipe.head, CTC) else "transducer": recipe.head},
         ),
         data=Data(
             train=(f"{MANIFESTS}/train.jsonl",),
