@@ -192,10 +192,23 @@ def smoke_runs() -> str:
     return table("config | variant | processor time, s | wall time, s | load", rows)
 
 
+def transducer_memory() -> str:
+    """Megabytes of XLA's program for the joint network and its loss with gradients, and shares of the plain loss."""
+    found = read("transducer_memory_cpu")["joint"]
+    megabytes = {(each["variant"], each["shape"]): each["temporary_mb"] for each in found}
+    rows = []
+    for variant in dict.fromkeys(each["variant"] for each in found):
+        of = [megabytes[variant, shape] for shape in ("small", "base")]
+        plain = [megabytes["plain", shape] for shape in ("small", "base")]
+        rows.append([variant, *(f"{a:,.0f} (1/{b / a:,.0f})" for a, b in zip(of, plain, strict=True))])
+    return table("loss | vocabulary 1,024, MB | vocabulary 8,704, MB", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
+        transducer_memory,
         scoring, fine_tuning,
     )
 }  # fmt: skip
