@@ -180,7 +180,7 @@ class Run:
             `decoding`, `normaliser`, `calibrated`, `labels` (their kind); `wer` and `cer` (fractions, None if the
             references have no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`,
             `wer_interval`, and the same by source, speaker and length; `removed`, the
-            characters that the normaliser removes from the references; `absent`, those of the references that the
+            characters that the normaliser removes from the references; `absent`, characters of the references that the
             vocabulary lacks.
 
         Raises:

@@ -226,9 +226,8 @@ class Resume:
 
     allow: tuple[str, ...] = ()
     """Changes that are allowed, separated by spaces or commas: devices (another number of devices or processes),
-    accumulation (training.split), precision, or settings that may differ from those of the run: optim, training,
-    model.augment, or fields in them; for the learning rate: optim, or optim.schedule. The optimizer state and the
-    position in the data are kept."""
+    accumulation (training.split), precision, or names of changed settings: optim, training, model.augment, or fields in
+    them; for the learning rate: optim, or optim.schedule. The optimizer state and the position in the data are kept."""
 
     def __post_init__(self) -> None:
         names = tuple(name for each in self.allow for name in each.split(",") if name)

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
     else:
         save_run(options.run, chosen[-1], weights, options.out)
     kind = {"ema": "averaged", "live": "live"}[options.weights]
-    print(f"{options.out}: the mean of the {kind} weights of checkpoints {', '.join(map(str, chosen))}{about_names}")
+    print(f"{options.out}: the mean of the {kind} parameters of checkpoints {', '.join(map(str, chosen))}{about_names}")
 
 
 def _write(weights: Tree, options: AverageOptions) -> str:

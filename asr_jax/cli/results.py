@@ -93,7 +93,7 @@ def title(result: Mapping[str, Any]) -> str:
     if "decoding" in result:
         of_texts = f", head {result['head']}, {result['decoding']}, text normalised by {result['normaliser']}"
         of_texts += ", word errors by sclite's alignment" if result.get("alignment") == "sclite" else ""
-    weights = f"{result['weights']} weights, {result['precision']}"
+    weights = f"{result['weights']} parameters, {result['precision']}"
     return f"{result['run']}, checkpoint {result['checkpoint']}, {weights}{of_texts}"
 
 

@@ -230,7 +230,7 @@ NOTES = {
 }
 """Meanings and units of settings that differ from those of other systems."""
 
-_DEVICES = "--devices 0,2 selects devices by their numbers; by default, all that JAX finds are used"
+_DEVICES = "--devices 0,2 selects devices by their numbers; by default, all devices are used"
 _PROCESSES = "docs/several-machines.md describes several processes"
 _FIGURES = "RUN/events.jsonl and RUN/tensorboard have all figures; tensorboard --logdir RUN shows them"
 ADVICE = {

@@ -1,4 +1,4 @@
-"""The devices that a process computes on: all of JAX's default kind, or those of the flags --device and --devices."""
+"""Devices of a process: all devices of JAX's default kind, or the selection of the flags --device and --devices."""
 
 import functools
 import os

@@ -20,8 +20,8 @@ class Layout:
     """Places of the rows of a batch.
 
     A batch is computed in parts, one after another. All parts have the same number of rows, which the number of devices
-    divides, and each process loads consecutive rows of each part. Padding rows are added behind the rows of a batch;
-    with `sub_batches`, behind those of each micro-batch.
+    divides, and each process loads consecutive rows of each part. Padding rows follow the rows of a batch, or
+    the rows of each micro-batch with `sub_batches`.
     """
 
     num_devices: int = 1

@@ -128,7 +128,7 @@ def parse_known[Options](kind: type[Options], arguments: Sequence[str], *, prog:
 def print_help(
     kind: type[Any], *, prog: str, about: str | None, shows_all: bool = False, also: Sequence[type[Any]] = ()
 ) -> None:
-    """Prints usage, description and options of a command, the options in groups: those of the command itself first.
+    """Prints usage, description and options of a command, in groups. The command's own options are first.
 
     Args:
         kind: Dataclass of the options.

@@ -106,7 +106,7 @@ def test_help_on_words_with_advice_or_within_others(capsys):
         return capsys.readouterr().out.splitlines()
 
     assert help_lines(CONFIG, "gpus") == [
-        "gpus: --devices 0,2 selects devices by their numbers; by default, all that JAX finds are used"
+        "gpus: --devices 0,2 selects devices by their numbers; by default, all devices are used"
     ]
     assert not any("low-hz" in line for line in help_lines(CONFIG, "wer"))  # "lower" contains the word
     assert help_lines(CONFIG, "peak", "lr")[1].startswith("  --optim.schedule.peak-lr ")

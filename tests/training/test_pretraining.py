@@ -193,7 +193,7 @@ def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pret
         for key, value in expected.items():
             assert of_set[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-6))
     accuracy = f"{100 * event['metrics']['pretrain/accuracy']:.2f} %"
-    for words in ("diversity", accuracy, f"{event['loss']:.4g}", "checkpoint 2, averaged weights, f32"):
+    for words in ("diversity", accuracy, f"{event['loss']:.4g}", "checkpoint 2, averaged parameters, f32"):
         assert words in output
     for option in (["--predictions", str(tmp_path / "p.jsonl")], ["--calibrate"], ["--decoding.kind", "beam"]):
         with pytest.raises(UserError, match=rf"texts.*{option[0]}"):

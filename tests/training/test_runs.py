@@ -345,7 +345,7 @@ def test_adapters_alone_are_trained_and_evaluation_sees_their_sum(data, plain, t
 
 def test_the_mean_of_checkpoints_is_a_run_of_its_own(data, plain, tmp_path, capsys):
     average.main([str(plain), "--out", str(tmp_path / "mean")])
-    assert "averaged weights of checkpoints 2, 4" in capsys.readouterr().out
+    assert "averaged parameters of checkpoints 2, 4" in capsys.readouterr().out
     found, two, four = weights(tmp_path / "mean"), weights(plain, 2), weights(plain, 4)
     for name, leaf in found.items():
         np.testing.assert_allclose(leaf, (two[name] + four[name]) / 2, rtol=1e-6, err_msg=name)

@@ -77,7 +77,7 @@ def system_of_run(trained: Trained, decoding: Decoding) -> System:
     return System(
         trained.name, trained.experiment.with_decoding(decoding), trained.model, trained.tokenizer,
         jax.device_put(trained.variables, local_devices()[0]),
-        f"checkpoint {trained.updates}, {trained.weights} weights",
+        f"checkpoint {trained.updates}, {trained.weights} parameters",
     )  # fmt: skip
 
 

@@ -170,9 +170,9 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
          "--decoding.search.beam-width", "3", "--json", str(tmp_path / "figures.json")]
     )  # fmt: skip
     output, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text())
-    assert f"{tmp_path / 'run'}, checkpoint 1, live weights, " in output
+    assert f"{tmp_path / 'run'}, checkpoint 1, live parameters, " in output
     assert "parameters, bf16, beam 3, on cpu" in output
-    assert (figures["decoding"], figures["weights"]) == ("beam 3", "checkpoint 1, live weights")
+    assert (figures["decoding"], figures["weights"]) == ("beam 3", "checkpoint 1, live parameters")
     assert "A100" not in output
     assert set(read) == {2}  # rows are as long as 1 s, and there are no rows of noise
     assert "batches" not in figures
