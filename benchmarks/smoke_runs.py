@@ -27,7 +27,7 @@ MODELS = ("zipformer", "conformer", "fastconformer", "squeezeformer", "quartznet
 CASES: tuple[tuple[str, dict[str, str]], ...] = (
     ("quickstart", {}),
     *(("read_speech", {"MODEL": model}) for model in MODELS),
-    *(("digits", {"MODEL": model}) for model in MODELS),
+    *(("digits", {"MODEL": model}) for model in (*MODELS, "rnnt", "zipformer_transducer")),
     *(("wav2vec2_tiny", {"STAGE": stage}) for stage in ("pretrain", "finetune")),
 )
 """Name of the config and variables of its environment."""
