@@ -95,10 +95,13 @@ def violations(
 def kind_of(reason: str) -> str:
     """Category that a reason is counted under: its first clause, with numbers and quoted values replaced.
 
-    A quoted name after `no` is that of a missing field and is kept.
+    The names of fields, as in `"duration" is …` and `no "text"`, are kept.
     """
-    clause = reason.rpartition("and the audio: ")[2].partition(";")[0].partition(":")[0].partition("(")[0]
-    return re.sub(r"(?<!\w)-?\d[\d.,]*|\d[\d.,]*", "N", re.sub(r"(?<!no )\".*?\"|'.*?'", "…", clause)).strip()[:60]
+    text = reason.rpartition("and the audio: ")[2]
+    text = re.sub(r"'[^']*'", "…", text)
+    text = re.sub(r"(no )?\"[^\"]*\"( is )?", lambda found: found[0] if found[1] or found[2] else "…", text)
+    clause = re.split(r"[;(]|:(?!/)", text, maxsplit=1)[0]
+    return re.sub(r"(?<!\w)-?\d[\d.,]*", "N", clause).strip()[:60]
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Cache of the contents of manifests and audio headers, which are memory-mapped instead of read again."""
 
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -23,8 +24,9 @@ from asr_jax.data.manifests.measuring import Measured
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
-VERSION = 6
-"""Version of the readers and the columns. With another version, everything is read again."""
+_PACKAGE = Path(__file__).resolve().parents[2]
+SOURCES = (_PACKAGE / "data/manifests", _PACKAGE / "audio")
+"""Folders of the code that reads. If a file of them changes, as in an upgrade, everything is read again."""
 CACHE = "ASR_JAX_INDEX_CACHE"
 """Environment variable for the folder of the cache. Not set: the user's cache folder."""
 META = "meta.json"
@@ -71,7 +73,7 @@ class Read:
 
 
 def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float, options: ReadOptions) -> Path:
-    """Folder of some inputs in the cache, named by a digest of the paths, sizes and times of all their files.
+    """Folder of some inputs in the cache, named by a digest of the code and of the paths, sizes and times of all files.
 
     Args:
         cache: Folder of the cache. Empty: that of the environment variable, or the user's cache folder.
@@ -80,7 +82,7 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
         options: Options of reading.
     """
     how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes
-    digest = hashlib.sha256(f"{VERSION} {trim_db}{how}".encode())
+    digest = hashlib.sha256(f"{_digest_of_code(SOURCES)} {trim_db}{how}".encode())
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
         for name in reader.files(path, options):
@@ -91,6 +93,14 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
             digest.update(os.fsencode(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
     folder = cache or os.environ.get(CACHE) or os.path.join(CACHES, "index")
     return Path(os.path.abspath(Path(folder).expanduser())) / digest.hexdigest()[:24]
+
+
+@functools.cache
+def _digest_of_code(folders: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def unpacked_at(place: Path) -> str:

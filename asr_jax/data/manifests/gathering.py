@@ -26,7 +26,7 @@ MAX_REJECTED = 10
 MAX_REJECTED_SHARE = 0.1
 LOOKED_UP = 100
 """Maximum number of relative locations that are looked for to find the folder that all are relative to."""
-SPECIAL = re.compile(r"^~|://|\||#(.*&)?pipe=")
+SPECIAL = re.compile(r"^~|:/|\||#(.*&)?pipe=")
 """Parts of the locations that are not paths: home folders, URLs and commands."""
 MUCH_UNPACKED = 1 << 28
 """Number of unpacked bytes from which a warning is logged."""

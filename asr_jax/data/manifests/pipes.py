@@ -156,7 +156,8 @@ def _words(text: str) -> list[str]:
     try:
         return list(lexer)
     except ValueError as error:
-        raise ValueError(f"the command {text!r}: {str(error).lower()}; expected quotes in pairs") from None
+        message = f"the command {text!r} cannot be run: {str(error).lower()}; expected quotes in pairs"
+        raise ValueError(message) from None
 
 
 def _stages(text: str) -> list[list[str]]:
@@ -169,8 +170,8 @@ def _stages(text: str) -> list[list[str]]:
     for word in _words(text):
         if word != "|" and (set(word) <= set(_SHELL) or word.startswith("|") or set(word) & set("$`")):
             raise ValueError(
-                f"the command {text!r}: {word!r} needs a shell, and commands are run without one; run it and give the "
-                "path of its output"
+                f"the command {text!r} cannot be run: {word!r} needs a shell, and commands are run without one; run it "
+                "and give the path of its output"
             )
     stages = _split(text)
     for stage in stages:
@@ -179,12 +180,12 @@ def _stages(text: str) -> list[list[str]]:
         name = stage[0] if stage else ""
         if name not in PROGRAMS:
             raise ValueError(
-                f"the command {text!r}: {name or 'nothing'!r} is not among the programs that --allow-pipes runs "
-                f"({', '.join(PROGRAMS)}); run it and give the path of its output"
+                f"the command {text!r} cannot be run: {name or 'nothing'!r} is not among the programs that "
+                f"--allow-pipes runs ({', '.join(PROGRAMS)}); run it and give the path of its output"
             )
         if PROGRAMS[name] and not any(re.fullmatch(PROGRAMS[name], word) for word in stage[1:]):
             raise ValueError(
-                f"the command {text!r}: {name} does not write to standard output; expected "
+                f"the command {text!r} cannot be run: {name} does not write to standard output; expected "
                 f"{'-c' if PROGRAMS[name] == _C else '-'} among its arguments"
             )
     return stages
@@ -201,7 +202,10 @@ def _input(text: str, stages: list[list[str]]) -> str:
     others = [name for stage in stages[1:] for name in _files(stage[1:])]
     if len(files) != 1 or others:
         found = ", ".join(map(repr, files + others)) or "none"
-        raise ValueError(f"the command {text!r}: expected one input file, as an argument of its first program: {found}")
+        raise ValueError(
+            f"the command {text!r} cannot be run: expected one input file, as an argument of its first program; found "
+            f"{found}"
+        )
     return files[0]
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from recordings import check_signals, jsonl, noise, read, write
 
+from asr_jax.data.manifests import cache
 from asr_jax.data.manifests.reading import read_utterances
 
 AUDIO = [noise(i, 1000 + i) for i in range(12)]
@@ -144,3 +145,17 @@ def test_what_is_used_counts_as_new(tmp_path: Path) -> None:
     os.utime(folder, ns=(1, 1))
     assert read(tmp_path, path).folder == folder
     assert folder.stat().st_mtime > 1
+
+
+def test_changed_code_reads_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code := tmp_path / "reader.py").write_text("before")
+    write(tmp_path / "a.wav", noise(0))
+    manifest = jsonl(tmp_path / "m.jsonl", {"audio_path": "a.wav", "text": "a"})
+    places = []
+    for source in ("before", "after", "before"):
+        code.write_text(source)
+        cache._digest_of_code.cache_clear()
+        monkeypatch.setattr(cache, "SOURCES", (tmp_path,))
+        read_utterances([str(manifest)], cache=str(tmp_path / "cache"))
+        places.append(len([each for each in (tmp_path / "cache").iterdir() if cache.PLACE.fullmatch(each.name)]))
+    assert places == [1, 2, 2]

@@ -35,12 +35,13 @@ def test_paths_that_are_resolved(home):
 
 
 def test_manifests_and_inputs(home):
-    lines = [{"audio_path": path, "text": "a"} for path in ("~/a b.flac", f"file://{home}/a%20b.flac")]
+    paths = ("~/a b.flac", f"file://{home}/a%20b.flac", f"file:{home}/a%20b.flac")
+    lines = [{"audio_path": path, "text": "a"} for path in paths]
     lines += [{"audio_path": f"s3://bucket/{i}.wav", "text": "a", "duration": 1.0} for i in range(2)]
     (home / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for path in ("~/train.jsonl", f"file://{home}/train.jsonl"):
         utterances = read_utterances([path])
-        assert [utterance.location for utterance in utterances] == [f"{home}/a b.flac"] * 2
+        assert [utterance.location for utterance in utterances] == [f"{home}/a b.flac"] * 3
         assert [entry.location for entry in utterances.rejected] == ["s3://bucket/0.wav", "s3://bucket/1.wav"]
         assert utterances.rejected[0].reason.startswith("s3:// addresses are not read: download the files")
     with pytest.raises(UserError, match=r"https://host/train.jsonl: https:// addresses are not read"):

@@ -114,13 +114,16 @@ def test_commands(text: str, path: str, command: str | None) -> None:
         ("ffmpeg -i a.m4a b.wav |", "ffmpeg does not write to standard output; expected - among"),
         (
             "ffmpeg -i a.m4a b.wav -f wav - |",
-            "expected one input file, as an argument of its first program: 'a.m4a', 'b",
+            "expected one input file, as an argument of its first program; found 'a.m4a', 'b",
         ),
         (
             "zcat a.gz | sox -t wav - b.wav - |",
-            "expected one input file, as an argument of its first program: 'a.gz', ",
+            "expected one input file, as an argument of its first program; found 'a.gz', ",
         ),
-        ("sox -n -t wav - synth 3 sine 300 |", "expected one input file, as an argument of its first program: none"),
+        (
+            "sox -n -t wav - synth 3 sine 300 |",
+            "expected one input file, as an argument of its first program; found none",
+        ),
         ("zcat 'a.gz |", "no closing quotation; expected quotes in pairs"),
     ],
 )
