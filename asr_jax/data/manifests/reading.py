@@ -80,9 +80,9 @@ def read_utterances(
     """Reads the utterances of files, folders and glob patterns in order. Repeated ids get `#2`, `#3` ….
 
     Everything is read once and cached. It is read again if the size or time of a manifest, or of a file beside audio,
-    has changed, or if audio that could not be opened can be opened. Missing durations are read from audio headers.
-    They, and silence, are measured again if the size or time of the audio has changed. Audio whose duration is in the
-    manifest is not opened.
+    or the code of the readers has changed, or if audio that could not be opened can be opened. Missing durations are
+    read from audio headers. They, and silence, are measured again if the size or time of the audio has changed. Audio
+    whose duration is in the manifest is not opened.
 
     Args:
         paths: Files, folders and glob patterns.
