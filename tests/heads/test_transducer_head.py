@@ -98,10 +98,17 @@ def one_by_one(model, params, encoded, head, *, max_symbols):
         hidden = np.maximum(hidden, 0) if head.activation == "relu" else np.tanh(hidden)
         return hidden @ p["output"]["kernel"] + p["output"]["bias"]
 
-    def predicted(labels):
+    most = max_symbols * int(encoded.frames.lengths.max()) + 1
+
+    @jax.jit
+    def outputs_of(labels, num):
         bound = model.bind({"params": jax.tree.map(jnp.asarray, params)})
-        outputs = bound.heads["transducer"].prediction(jnp.asarray([[*labels, 0]]), jnp.array([len(labels)]), step=None)
-        return np.asarray(outputs[0, len(labels)])
+        return bound.heads["transducer"].prediction(labels, num, step=None)
+
+    def predicted(labels):
+        padded = np.zeros((1, most), np.int32)
+        padded[0, : len(labels)] = labels
+        return np.asarray(outputs_of(padded, np.array([len(labels)]))[0, len(labels)])
 
     for values, length in zip(np.asarray(encoded.frames.values), encoded.frames.lengths, strict=True):
         labels, at, t, output = [], 0, 0, predicted([])
