@@ -60,7 +60,14 @@ def close(a, b, tolerance):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lstm",
+        pytest.param("stateless, pruned", marks=pytest.mark.slow),
+        pytest.param("durations", marks=pytest.mark.slow),
+    ],
+)
 def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name):
     head, batch = HEADS[name], toy_batch(seed=3)
     whole = model_of(replace(head, tile_frames=-1), dropout=0.2)
@@ -155,6 +162,7 @@ def test_durations_have_no_beam_search():
         jax.eval_shape(search, shapes, batch)
 
 
+@pytest.mark.slow
 def test_omega_is_the_share_of_rnnt():
     """TDT with omega 1 is the loss of RNN-T with the same weights, without those of durations."""
     head, batch = (

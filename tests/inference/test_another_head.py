@@ -195,7 +195,7 @@ def experiment(corpus, folder, heads, **training):
 HEADS = {"alone": {"attention": AttentionDecoder()}, "hybrid": {"ctc": CTC(scale=0.3), "attention": AttentionDecoder()}}
 
 
-@pytest.fixture(scope="module", params=HEADS)
+@pytest.fixture(scope="module", params=[pytest.param("alone", marks=pytest.mark.slow), "hybrid"])
 def run(request, corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "run"
     train(experiment(corpus, folder, HEADS[request.param]))

@@ -176,6 +176,7 @@ def test_durations_have_probabilities_of_their_own():
         tdt_arcs((0, 2))
 
 
+@pytest.mark.slow
 def test_pruning_nothing_is_the_whole_loss():
     """With all label positions kept, the pruned loss is the loss; with few, it is an upper bound."""
     random = np.random.default_rng(6)

@@ -151,6 +151,7 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     assert figures["machine"]["cores"] > 0
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manifest, tmp_path, capsys, monkeypatch):
     data = Data(train=(manifest,), validation=(manifest,), buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4))
     training = Training(num_updates=1, validate_every=1, log_every=1)

@@ -78,6 +78,7 @@ def test_why_there_are_none(tmp_path: Path) -> None:
     assert not encoded(read(tmp_path, path), LETTERS, given=True)[1]
 
 
+@pytest.mark.slow
 def test_encoding_takes_little_more_room_than_the_labels() -> None:
     utterances = Utterances.of(Utterance(str(i), "/a.wav", "abc" * 40, 1.0) for i in range(8 * AT_ONCE))
     tracemalloc.start()

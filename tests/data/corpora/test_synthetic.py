@@ -49,6 +49,7 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "manifests" / f"{split}.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_same_bytes_for_any_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "NUM_PER_PROCESS", 5)
     one = make_corpus(tmp_path / "one", TINY, processes=1)
