@@ -412,9 +412,9 @@ def test_a_trace_of_updates_that_were_not_made_and_curves_that_cannot_be_drawn_a
     settings = training(num_updates=6, validate_every=6, profile="100:105", save_epochs=1)  # of 5 updates
     assert train(experiment(data, tmp_path / "run", training=settings))["update"] == 6
     assert [data["update"] for data in events(tmp_path / "run", "checkpoint_saved")] == [5, 6]
-    of_trace, of_curves = (data["message"] for data in events(tmp_path / "run", "warning"))
-    assert "training.profile is 100:105, and this job made 6 updates" in of_trace
-    assert "No space left on device" in of_curves
+    messages = [data["message"] for data in events(tmp_path / "run", "warning")]  # a busy machine adds others
+    expected = ("training.profile is 100:105, and this job made 6 updates", "No space left on device")
+    assert [sum(text in message for message in messages) for text in expected] == [1, 1]
 
 
 def test_unreadable_files_are_listed_and_counted(data, tmp_path):
