@@ -37,6 +37,7 @@ from asr_jax.text.tokenizers import TokenizerSettings
 
 MANIFESTS = "data/digits/manifests"
 MODEL = os.environ.get("MODEL", "zipformer")
+CTC_ALONE: dict[str, HeadSettings] = {"ctc": CTC(dropout=0.1)}
 
 
 class Recipe(NamedTuple):
@@ -44,7 +45,7 @@ class Recipe(NamedTuple):
 
     encoder: EncoderSettings
     peak_lr: float
-    head: HeadSettings = CTC(dropout=0.1)
+    heads: dict[str, HeadSettings] = CTC_ALONE
     num_updates: int = 6200
     front_end: FrontEnd = KaldiFbank()
 
@@ -56,19 +57,27 @@ RECIPES = {
     "fastconformer": Recipe(Conformer.tiny(subsampling_factor=8, kernel_size=9), 2e-3),
     "squeezeformer": Recipe(Squeezeformer.tiny(), 2e-3),
     # Dropout makes it underfit: the validation WER is 12.1 % with dropout and 10.5 % without.
-    "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 3e-3, CTC(dropout=0.0), num_updates=5000),
+    "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 3e-3, {"ctc": CTC(dropout=0.0)}, num_updates=5000),
     "zipformer_transducer": Recipe(
         ZIPFORMER,
         3e-3,
-        Transducer(
+        {"transducer": Transducer(
             prediction=StatelessPrediction(64), joint_dim=128, activation="tanh", dropout=0.0,
             pruning=Pruning(warmup=300),
-        ),
+        )},
     ),
     "rnnt": Recipe(
-        LSTMEncoder(dim=144, layers_after=2, dropout=0.1, weight_scale=1.0),
+        # Batch normalisation and the CTC head let the LSTM learn within minutes. After 1,500 updates the validation
+        # WER is 29 % with both, 70 % without batch normalisation and 94 % without either.
+        LSTMEncoder(dim=144, layers_after=2, dropout=0.1, weight_scale=1.0, batch_norm=True),
         3e-3,
-        Transducer(prediction=LSTMPrediction(64, 1, dropout=0.1, weight_scale=1.0), joint_dim=128, dropout=0.1),
+        {
+            "transducer": Transducer(
+                prediction=LSTMPrediction(64, 1, dropout=0.1, weight_scale=1.0), joint_dim=128, dropout=0.1
+            ),
+            "ctc": CTC(dropout=0.1, scale=0.5),
+        },
+        num_updates=12000,
         front_end=KaldiFbank(then=(Normalise(), Stack(3, 3))),
     ),
 }  # fmt: skip
@@ -87,7 +96,8 @@ def experiment() -> Experiment:
             ),
             front_end=recipe.front_end,
             encoder=recipe.encoder,
-            heads={"ctc" if isinstance(recipe.head, CTC) else "transducer": recipe.head},
+            heads=recipe.heads,
+            primary=next(iter(recipe.heads)),
         ),
         data=Data(
             train=(f"{MANIFESTS}/train.jsonl",),
