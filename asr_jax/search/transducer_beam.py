@@ -57,8 +57,8 @@ class TransducerSearch:
     token_prune_logp: float = -math.inf
     """Labels whose log-probability is lower than the largest one plus this (negative) threshold are not candidates."""
     max_tokens: int = 20
-    """Number of the most likely labels after a hypothesis, or pairs of a label and a duration (TDT), that are candidates
-    in fusion. Without fusion, and at least, there are as many as the beam is wide: others could not be chosen."""
+    """Number of the most likely labels after a hypothesis (TDT: pairs of a label and a duration) that are candidates in
+    fusion. Without fusion, and at least, there are as many as the beam is wide: others could not be chosen."""
     frame_width: int = 16
     """Number of hypotheses that are kept until a frame ends, for each of `beam_width`, if a frame may have several
     labels. The worst others are given up. A frame ends when as many were extended."""
