@@ -93,12 +93,12 @@ def test_killed_with_passed_states_nothing_differs(tmp_path):
 
     code, output = train(tmp_path / "unbroken", "never")
     assert code == 0, output[-3000:]
-    for when in ("save:1", "update:2"):
+    for when in ("save:2", "update:1"):
         code, output = train(tmp_path / "killed", when)
         assert code == -signal.SIGKILL, output[-3000:]
     code, output = train(tmp_path / "killed", "never")
     assert code == 0, output[-3000:]
-    assert "resumed at update" in output
+    assert "resumed at update 2" in output
     expected, found = (contents(tmp_path / name, 6) for name in ("unbroken", "killed"))
     assert found.keys() == expected.keys()
     assert any("passed/states" in path for path in found)
