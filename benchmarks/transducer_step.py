@@ -83,7 +83,8 @@ def steps_of(case: Case) -> dict[str, Callable[[], Any]]:
         return model.apply(given, batch, step=jnp.int32(3000), rngs=streams, mutable=["batch_stats"], **method)[0]
 
     def loss(params: Any, batch: Batch) -> Any:
-        return sum(term.mean() for name, term in apply(params, batch).items() if name.endswith(("loss", "simple")))
+        terms = apply(params, batch).items()
+        return sum(each.total / each.weight for name, each in terms if name.endswith(("loss", "simple")))
 
     calls: dict[str, Callable[[], Any]] = {}
     for name, function in (("step", loss), ("without", lambda p, b: apply(p, b, method=without_joint))):
