@@ -61,5 +61,11 @@ def lstm_cudnn(
 def packed(
     kernel: Float[Array, "D G"], recurrent: Float[Array, "H G"], biases: tuple[Float[Array, " G"], Float[Array, " G"]]
 ) -> Float[Array, " P"]:
-    """Returns the parameters of a layer in cuDNN's order, P = G · (D + H + 2): transposed kernels, then biases."""
+    """Returns the parameters of a layer in cuDNN's order, P = G · (D + H + 2): transposed kernels, then biases.
+
+    Args:
+        kernel: Input kernel.
+        recurrent: Recurrent kernel.
+        biases: Both biases.
+    """
     return jnp.concatenate([kernel.T.reshape(-1), recurrent.T.reshape(-1), *biases]).astype(jnp.float32)

@@ -278,7 +278,7 @@ def _ended(beam: Beam, length: Int[Array, ""], rules: Rules) -> Beam:
 
 
 def _best_waiting(hypotheses: Hypotheses, frame: Int[Array, ""], width: int) -> Bool[Array, " S"]:
-    """Returns which hypotheses are the best `width` of those that wait for later frames."""
+    """Returns which hypotheses wait for later frames and are among the best `width` that do."""
     waits = hypotheses.reached > frame
     _, chosen = jax.lax.top_k(jnp.where(waits, _scores(hypotheses), NEVER), width)
     return jnp.zeros(len(waits), bool).at[chosen].set(True) & waits & (hypotheses.log_prob > NEVER)
