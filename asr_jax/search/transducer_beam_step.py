@@ -9,13 +9,19 @@ A blank leads a hypothesis of RNN-T to the next frame, where it waits for the ot
 frame. Blanks and labels of TDT have durations, which lead it further, and hypotheses are at different frames: two are
 equal if their frames are equal too.
 
-Source for TDT: NeMo's default search (`tdt_beam_decoding.py`), which is the same with several labels per frame, except
-for the following differences. NeMo has no limit of labels per frame; it extends a hypothesis by the likeliest durations
-of blanks, as many as the beam is wide, and not by all; when it ends a frame early, it keeps all hypotheses that are
-better than the best one in the frame, and not only as many as the beam is wide; and it lets durations exceed the number
-of frames, where they end here, so that hypotheses that differ in nothing else are equal. One label per frame with
-durations is a search of this package: a label of duration 0 then consumes a frame, as in greedy search. NeMo's adaptive
-search (maes) extends all hypotheses for some steps per frame and adds the probabilities of prefixes, and is not here.
+Source for TDT: NeMo's `default_beam_search` (`tdt_beam_decoding.py` at commit 8cfedd72). With several labels per frame,
+lists and log-probabilities equal NeMo's, except for what these differences change:
+
+- NeMo extends a hypothesis by as many pairs of a label and a duration, and by as many durations of the blank, as the beam
+  is wide. Here, there may be one more pair, and the blank has all durations.
+- NeMo merges equal hypotheses that wait, but not those in the current frame.
+- When NeMo ends a frame early, it keeps all hypotheses that are better than the best one in the frame; here, the best.
+- NeMo lets durations exceed the number of frames. Here, they end there, so that hypotheses that differ in nothing else
+  are equal.
+- NeMo has no limit of labels per frame.
+
+One label per frame with durations is a search of this package: a label of duration 0 then consumes a frame, as in greedy
+search. NeMo's adaptive search (maes), which extends all hypotheses for some steps per frame, is not here.
 """
 
 from typing import NamedTuple
