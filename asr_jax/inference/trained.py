@@ -125,13 +125,15 @@ class Trained:
             decoder: Decoder of texts. None: the result has no texts.
 
         Returns:
-            Run, checkpoint, weights and precision; with a decoder also head, decoding, normaliser, and whether
+            Run, checkpoint, weights, precision and state resets, if there are any; with a decoder also head, decoding, normaliser, and whether
             confidences are calibrated.
         """
         found: dict[str, Any] = {
             "run": self.name, "checkpoint": self.updates, "weights": self.weights,
             "precision": self.experiment.training.precision,
         }  # fmt: skip
+        if self.resets:
+            found["state_resets"] = [self.resets.window_s, self.resets.overlap_s]
         if decoder:
             found |= {
                 "head": decoder.head, "decoding": str(decoder.search.decoding),

@@ -12,16 +12,16 @@ equal if their frames are equal too.
 Source for TDT: NeMo's `default_beam_search` (`tdt_beam_decoding.py` at commit 8cfedd72). With several labels per frame,
 lists and log-probabilities equal NeMo's, except for what these differences change:
 
-- NeMo extends a hypothesis by as many pairs of a label and a duration, and by as many durations of the blank, as the beam
-  is wide. Here, there may be one more pair, and the blank has all durations.
+- NeMo extends a hypothesis by as many pairs of a label and a duration, and by as many durations of the blank, as the
+  beam is wide. Here, there may be one more pair, and the blank has all durations.
 - NeMo merges equal hypotheses that wait, but not those in the current frame.
 - When NeMo ends a frame early, it keeps all hypotheses that are better than the best one in the frame; here, the best.
 - NeMo lets durations exceed the number of frames. Here, they end there, so that hypotheses that differ in nothing else
   are equal.
 - NeMo has no limit of labels per frame.
 
-One label per frame with durations is a search of this package: a label of duration 0 then consumes a frame, as in greedy
-search. NeMo's adaptive search (maes), which extends all hypotheses for some steps per frame, is not here.
+One label per frame with durations is a search of this package: a label of duration 0 then consumes a frame, as in
+greedy search. NeMo's adaptive search (maes), which extends all hypotheses for some steps per frame, is not here.
 """
 
 from typing import NamedTuple

@@ -273,6 +273,7 @@ def test_state_resets_join_windows_of_their_sizes(trained, whole_of, tmp_path):
     found = list(Transcriber(of_resets, made)(utterances))
     data = of_resets.plan(Utterances.of(utterances))
     ids = list(data.index.utterances.ids())
+    assert of_resets.description()["state_resets"] == [2.5, 0.9]
     assert sorted(ids[row] for row in data.windowed_rows) == ["0", "2"]
     in_set = recognise_all(of_resets, made, data).transcripts
     # Windows begin every 1.6 s: ten times the grid of eight frames of 20 ms.
