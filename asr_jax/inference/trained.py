@@ -125,8 +125,8 @@ class Trained:
             decoder: Decoder of texts. None: the result has no texts.
 
         Returns:
-            Run, checkpoint, weights, precision and state resets, if there are any; with a decoder also head, decoding, normaliser, and whether
-            confidences are calibrated.
+            Run, checkpoint, weights, precision, and state resets if there are any; with a decoder also head, decoding,
+            normaliser, and whether confidences are calibrated.
         """
         found: dict[str, Any] = {
             "run": self.name, "checkpoint": self.updates, "weights": self.weights,
