@@ -29,11 +29,10 @@ from asr_jax.search.transducer_beam_state import (
     Texts,
     TransducerFrames,
     begin,
-    blank_durations,
-    propose,
     texts_of,
 )
 from asr_jax.search.transducer_beam_step import Rules, extend_all, extend_best, grown
+from asr_jax.search.transducer_proposals import blank_durations, propose
 from asr_jax.search.word_scores import WordScores
 from asr_jax.search.word_states import LabelStates, WordStates
 from asr_jax.search.word_tables import WordTables, word_tables
