@@ -65,6 +65,7 @@ def load(
     batch_seconds: float | None = None,
     batch_size: int | None = None,
     max_duration: float | None = None,
+    state_resets: tuple[float, float] | None = None,
 ) -> "Run":
     """Loads a trained run for transcription, evaluation and alignment.
 
@@ -80,17 +81,19 @@ def load(
         batch_size: Maximum number of rows per batch, over all devices. None: 512.
         max_duration: Longest audio in seconds that is computed at once; longer audio is computed in windows. None: the
             longest utterance of training in `transcribe`, and four times as much in `evaluate` and `align`.
+        state_resets: Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as (15.0, 3.0), in
+            `transcribe` and `evaluate`. None: other windows, joined by seams.
 
     Raises:
         UserError: If the folder is not a run, or has no such checkpoint or head, or if a size of batches is not above
-            0.
+            0, or `state_resets` are no sizes of windows.
     """
     if precision is not None and precision not in get_args(Precision):
         raise UserError(f"precision is {precision!r}: expected one of {', '.join(get_args(Precision))}")
     folder, updates = run_and_checkpoint(Path(run), checkpoint)
     batches = BatchOptions(batch_seconds=batch_seconds, batch_size=batch_size, max_duration=max_duration)
     trained = load_trained(folder, updates=updates, live=live, precision=precision, batches=batches)
-    return Run(trained, head=head, decoding=decoding)
+    return Run(trained.with_resets(state_resets), head=head, decoding=decoding)
 
 
 def train(experiment: Experiment) -> dict[str, Any]:

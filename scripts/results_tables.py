@@ -204,11 +204,22 @@ def transducer_memory() -> str:
     return table("loss | vocabulary 1,024, MB | vocabulary 8,704, MB", rows)
 
 
+def transducer_step() -> str:
+    """Processor time of a step with gradients, and the share of the joint network with its loss."""
+    found = read("transducer_step_cpu")
+    rows = [
+        [each["name"], each["vocab_size"], f"{each['rows']} x {each['seconds']:g} s", each["labels"],
+         f"{each['cpu_s']['step']:.2f}", f"{each['share']:.1%}", f"{max(found['load']):.0f}"]
+        for each in found["cases"]
+    ]  # fmt: skip
+    return table("model | vocabulary | batch | labels | step, s of CPU | joint and loss | load", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
-        transducer_memory,
+        transducer_memory, transducer_step,
         scoring, fine_tuning,
     )
 }  # fmt: skip

@@ -60,6 +60,9 @@ class EvaluateOptions(BatchOptions, RecognitionOptions):
     """File to write the figures to, in JSON."""
     predictions: Annotated[Path | None, arg(metavar="OUT")] = None
     """File for one line of JSON per utterance; a folder for several runs or heads."""
+    state_resets: Annotated[tuple[float, float] | None, arg(metavar="S S")] = None
+    """Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as 15 3. Longer audio is computed
+    in these windows; tokens that begin in the window before are dropped. Default: other windows, joined by seams."""
     worst: Annotated[int, arg(metavar="N")] = 0
     """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()
@@ -113,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
     results = []
     for run in options.runs:
         if recognises(run):
-            trained = load(run, options, options)
+            trained = load(run, options, options).with_resets(options.state_resets)
             for name in options.heads:
                 head = name or trained.model.recognising
                 decoding = decoding_of(flags, trained.experiment.model.decoding_of(head))

@@ -18,6 +18,7 @@ import numpy as np
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_with_experiment
+from asr_jax.cli.lattice_padding import lattice_lines
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
@@ -299,6 +300,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     entries = f"{counted(plan.entries_per_epoch, 'utterance')}{at_speeds}"
     found = [
         f"padding: {plan.padding_share:.1%} of all batches, in {counted(len(plan.buckets), 'shape')}",
+        *lattice_lines(planned, experiment.model.heads),
         f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batch{'es' * (batches != 1)}, "
         f"{counted(updates, 'update')}",
         f"the run: {counted(num_updates, 'update')}, {counted(num_updates / updates, 'epoch')}",

@@ -69,6 +69,9 @@ class TranscribeOptions(BatchOptions, RecognitionOptions):
     shorter."""
     overlap_seconds: Annotated[float | None, arg(metavar="S")] = None
     """Overlap of windows in seconds. Default: a third of a window."""
+    state_resets: Annotated[tuple[float, float] | None, arg(metavar="S S")] = None
+    """Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as 15 3. Longer audio is computed
+    in these windows; tokens that begin in the window before are dropped. Default: other windows, joined by seams."""
     to_manifest: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
     """Manifest of the transcripts to write, as pseudo-labels for training."""
     min_confidence: Annotated[float, arg(metavar="C")] = 0.9
@@ -209,7 +212,7 @@ def _transcribe(
     utterances = [entry for entry in entries if isinstance(entry, Utterance)]
     if not utterances:
         return rejected
-    trained = load(options.run, options, options)
+    trained = load(options.run, options, options).with_resets(options.state_resets)
     head = options.head or trained.model.recognising
     decoder = trained.decoder(decoding_of(flags, trained.experiment.model.decoding_of(head)), head=head)
     if labels and options.min_confidence and not decoder.calibration:

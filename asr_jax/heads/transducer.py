@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
-from asr_jax.core.errors import UserError, check_numbers
+from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
@@ -133,11 +133,6 @@ class Transducer(HeadSettings):
             )
         if self.durations:
             tdt_arcs(self.durations)
-            if self.decoding.kind == "beam":
-                raise ValueError(
-                    "durations are set and decoding.kind is 'beam': expected kind 'greedy', since there is no beam "
-                    "search for durations (TDT)"
-                )
             if self.pruning:
                 raise ValueError("durations and pruning are set: expected one of them only")
             if self.penalties != NO_PENALTIES:
@@ -386,6 +381,11 @@ class TransducerHead(Head):
         """Number of labels before the first one that count in the length of a hypothesis."""
         return self.settings.prediction.start_labels
 
+    @property
+    def durations(self) -> tuple[int, ...]:
+        """Durations of labels, whose logits are behind those of the labels."""
+        return self.settings.durations
+
     def begin(self, num_rows: int) -> dict[str, Any]:
         """Returns the state of the prediction network before the first label, with its projected output.
 
@@ -429,9 +429,6 @@ class TransducerHead(Head):
 
         Returns:
             `TimedTokens`, or `TransducerFrames` with the networks' parameters; and None.
-
-        Raises:
-            UserError: If a beam search is requested for a head with durations.
         """
         assert isinstance(decoding, TransducerDecoding), decoding
         frames, durations = encoded.at(self.tap), self.settings.durations
@@ -440,11 +437,6 @@ class TransducerHead(Head):
         # Flax modules cannot be called in a loop of JAX while they are bound.
         head, variables = self.unbind()
         if decoding.kind == "beam":
-            if durations:
-                raise UserError(
-                    f"decoding.kind is 'beam', and the head has durations {durations} (TDT), for which there is no "
-                    "beam search: expected kind 'greedy'"
-                )
             used = ("prediction/", "of_labels/", "output/")
             variables = {name: pick(tree, lambda path: path.startswith(used)) for name, tree in variables.items()}
             return TransducerFrames(projected, frames.lengths, variables, head), None

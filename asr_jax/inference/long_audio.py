@@ -77,10 +77,19 @@ class LongAudio:
             tell: Called with the seconds of audio that were computed since the last call.
 
         Raises:
-            UserError: If the overlap does not fit the windows, or a window is longer than the longest audio that is
-                computed at once.
+            UserError: If the overlap does not fit the windows, a window is longer than the longest audio that is
+                computed at once, or there are state resets with other windows or with a search that takes frames.
         """
         model, rate_hz, limits = trained.model, trained.model.front_end.rate_hz, trained.limits
+        if resets := trained.resets:
+            if window_s or overlap_s is not None:
+                raise UserError("windows and state resets are given: expected the windows of state resets alone")
+            if decoder.search.takes_frames:
+                raise UserError(
+                    f"state resets join tokens, and the decoding {decoder.search.decoding} searches in joined frames: "
+                    "expected greedy decoding, or a transducer"
+                )
+            window_s, overlap_s = resets.window_s, resets.overlap_s
         self.trained, self.decoder, self._tell = trained, decoder, tell
         self._scale = scale_of(model.front_end, of_features=False)
         if window_s > limits.longest_s:
@@ -91,8 +100,10 @@ class LongAudio:
         window_s = window_s or min(trained.longest_s, limits.longest_s)
         size = round(window_s * rate_hz)
         overlap = None if overlap_s is None else round(overlap_s * rate_hz)
-        self.windows = Windows.of(decoder.search.writer.times, size, overlap=overlap)
+        self.windows = Windows.of(decoder.search.writer.times, size, overlap=overlap, is_last_full=not resets)
         self.longest_s = limits.longest_s if limits.longest_s < math.inf else max(window_s, trained.longest_s)
+        if resets:
+            self.longest_s = window_s
         """Longest audio in seconds that is not computed in windows."""
         self.bucket = self._bucket(1)
         """Shape of batches of windows."""

@@ -36,6 +36,7 @@ from asr_jax.inference.weights import WeightKind, restore_weights
 from asr_jax.models.base import Recogniser
 from asr_jax.search.base import Decoding
 from asr_jax.text.tokenizers import Tokenizer, load_tokenizer
+from asr_jax.transcripts.state_resets import StateResets
 
 WHOLE = 4
 """Longest audio that evaluation and alignment compute at once, as a multiple of training's longest. Longer audio is
@@ -63,12 +64,33 @@ class Trained:
     """Number of the checkpoint."""
     weights: WeightKind
     mesh: Mesh
+    resets: StateResets | None = None
+    """Windows of long audio that are joined as in CAIMAN-ASR's state resets. None: other windows, joined by seams."""
 
     @property
     def name(self) -> str:
         """Path of the run; that of the published model if it was imported into the cache."""
         is_cached = self.folder.parent.parent == Path(CACHES) / IMPORTED
         return self.experiment.init.path if is_cached else str(self.folder)
+
+    def with_resets(self, sizes: tuple[float, float] | None) -> "Trained":
+        """Returns the run with state resets in long audio.
+
+        Args:
+            sizes: Length and overlap of windows in seconds. None: no state resets.
+
+        Raises:
+            UserError: If the sizes are not numbers that windows can have.
+        """
+        if sizes is None:
+            return self
+        window_s, overlap_s = sizes
+        if not 0 <= overlap_s < window_s < math.inf:
+            raise UserError(
+                f"state_resets is {window_s:g} {overlap_s:g}: expected the length of windows in seconds, and an "
+                "overlap of 0 or more that is shorter"
+            )
+        return replace(self, resets=StateResets(window_s, overlap_s))
 
     def decoder(
         self, decoding: Decoding | None = None, *, head: str = "", is_raw: bool = False, **options: Any
@@ -103,13 +125,15 @@ class Trained:
             decoder: Decoder of texts. None: the result has no texts.
 
         Returns:
-            Run, checkpoint, weights and precision; with a decoder also head, decoding, normaliser, and whether
-            confidences are calibrated.
+            Run, checkpoint, weights, precision, and state resets if there are any; with a decoder also head, decoding,
+            normaliser, and whether confidences are calibrated.
         """
         found: dict[str, Any] = {
             "run": self.name, "checkpoint": self.updates, "weights": self.weights,
             "precision": self.experiment.training.precision,
         }  # fmt: skip
+        if self.resets:
+            found["state_resets"] = [self.resets.window_s, self.resets.overlap_s]
         if decoder:
             found |= {
                 "head": decoder.head, "decoding": str(decoder.search.decoding),
@@ -129,7 +153,8 @@ class Trained:
 
     def for_sets(self) -> BatchLimits:
         """Returns the limits of the batches of evaluation and alignment."""
-        return of_sets(self.limits, self.longest_s)
+        limits = of_sets(self.limits, self.longest_s)
+        return replace(limits, longest_s=min(limits.longest_s, self.resets.window_s)) if self.resets else limits
 
     def plan(self, utterances: Utterances) -> PlannedData:
         """Plans utterances for recognition or for `inference.losses.measure`.

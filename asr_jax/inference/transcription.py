@@ -22,6 +22,7 @@ from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.recognition import BrokenOff, Recognition, recognise, used_buckets
 from asr_jax.inference.trained import Trained
 from asr_jax.transcripts.seams import FrameLogProbs, joined_parts, together
+from asr_jax.transcripts.state_resets import joined_by_resets
 from asr_jax.transcripts.transcript import Transcript, joined
 from asr_jax.transcripts.windows import pieces
 
@@ -162,7 +163,8 @@ class Transcriber:
                 if take and held:
                     take(utterance, together(self._long.joined(held)))
                 if not search.takes_frames:
-                    transcript = search.transcript([joined_parts(each.part for each in held or windows)])
+                    join = joined_by_resets if self.trained.resets else joined_parts
+                    transcript = search.transcript([join(each.part for each in held or windows)])
                 else:
                     transcript = self._searched_in_pieces(self._long.joined(held or windows))
                 blocks = self._long.blocks.pop(utterance.id)

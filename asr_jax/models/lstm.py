@@ -15,6 +15,7 @@ from asr_jax.core.batch import Encoded, Frames, zero_padding
 from asr_jax.core.errors import check_numbers
 from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.lstm import LSTM
+from asr_jax.nn.lstm_cudnn import Implementation
 from asr_jax.nn.schedules import Step
 
 
@@ -43,6 +44,8 @@ class LSTMEncoder(EncoderOfMels):
     """Initial bias of the forget gates. None: uniform, as other biases."""
     weight_scale: float = 0.5
     """Factor of all other initial values."""
+    implementation: Implementation = "auto"
+    """Implementation of the LSTM: scan, a loop of JAX, or cudnn, cuDNN's in training on NVIDIA GPUs. auto: the scan."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "layers_before", "layers_after", "stack", "dim", least=1)
@@ -98,7 +101,7 @@ class LSTMEncoderModule(Encoder):
         settings = self.settings
         module = LSTM(
             settings.dim, num_layers, settings.dropout, settings.forget_bias, settings.weight_scale,
-            settings.batch_norm, self.dtype, name=name,
+            settings.batch_norm, self.dtype, settings.implementation, name=name,
         )  # fmt: skip
         return module(x, lengths, step=step, passed_after=lengths)[0]
 

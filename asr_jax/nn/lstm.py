@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.nn.linear import uniform
+from asr_jax.nn.lstm_cudnn import Implementation, check_runs, lstm_cudnn
 from asr_jax.nn.normalization import BatchNorm
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.state_passing import PASSED
@@ -129,6 +130,9 @@ class LSTM(nn.Module):
     batch_norm: bool = False
     """Whether the output of each layer is normalised with the statistics of the batch."""
     dtype: DTypeLike = jnp.float32
+    implementation: Implementation = "auto"
+    """scan: a loop of JAX. cudnn: cuDNN's LSTM in training, on NVIDIA GPUs; evaluation, which continues states, uses
+    the scan. auto: the scan, until cuDNN's LSTM was measured on a GPU."""
 
     @nn.compact
     def __call__(
@@ -139,7 +143,7 @@ class LSTM(nn.Module):
         *,
         step: Step,
         passed_after: Int[Array, " B"] | None = None,
-    ) -> tuple[Float[Array, "B T H"], LSTMState]:
+    ) -> tuple[Float[Array, "B T H"], LSTMState | None]:
         """Computes all layers.
 
         In training with the collection `passed` (`nn.state_passing`), the initial states are those in the collection,
@@ -154,13 +158,23 @@ class LSTM(nn.Module):
                 None: no states are passed.
 
         Returns:
-            Output frames, and the states after each frame, `[L B T H]`, for `state_at`.
+            Output frames, and the states after each frame, `[L B T H]`, for `state_at`; None in training by cuDNN.
+
+        Raises:
+            ValueError: If the implementation does not run here, or states are passed with batch norm or by cuDNN.
         """
+        check_runs(self.implementation)
+        by_cudnn = self.implementation == "cudnn" and step is not None
         zeros = jnp.zeros((len(x), self.dim), self.dtype)
         passes = step is not None and passed_after is not None and self.is_mutable_collection(PASSED)
         if passes:
             if self.batch_norm:
                 raise ValueError("training.pass_states is set and batch_norm is True: expected one of them only")
+            if by_cudnn:
+                raise ValueError(
+                    "training.pass_states is set and implementation is 'cudnn', which has no cell states of frames: "
+                    "expected implementation 'scan'"
+                )
             of_rows = jnp.zeros((len(x), self.num_layers, self.dim), self.dtype)
             passed = self.variable(PASSED, "state", lambda: LSTMState(of_rows, of_rows))
             state = LSTMState(*(values.swapaxes(0, 1) for values in passed.value))
@@ -168,15 +182,17 @@ class LSTM(nn.Module):
         x = x.astype(self.dtype)
         for number in range(self.num_layers):
             hidden, cell = (zeros, zeros) if state is None else (state.hidden[number], state.cell[number])
-            x, cell = LSTMLayer(self.dim, self.forget_bias, self.weight_scale, self.dtype, name=f"layer_{number}")(
-                x, hidden, cell
-            )
+            x, cell = LSTMLayer(
+                self.dim, self.forget_bias, self.weight_scale, self.dtype, by_cudnn, name=f"layer_{number}"
+            )(x, hidden, cell)
             hiddens.append(x)
             cells.append(cell)
             if self.batch_norm:
                 counted = jnp.full(len(x), x.shape[1]) if lengths is None else lengths
                 x = BatchNorm(name=f"norm_{number}")(x, counted, use_running=step is None).astype(self.dtype)
             x = Dropout(self.dropout)(x, step=step)
+        if by_cudnn:
+            return x, None
         states = LSTMState(jnp.stack(hiddens), jnp.stack(cells))
         if passes:
             assert passed_after is not None
@@ -195,11 +211,13 @@ class LSTMLayer(nn.Module):
     forget_bias: float | None
     weight_scale: float
     dtype: DTypeLike
+    by_cudnn: bool = False
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], hidden: Float[Array, "B H"], cell: Float[Array, "B H"]
-    ) -> tuple[Float[Array, "B T H"], Float[Array, "B T H"]]:
+    ) -> tuple[Float[Array, "B T H"], Any]:
+        """Returns the hidden states, and the cell states after each frame; None instead of these by cuDNN."""
         initial = uniform(self.weight_scale / math.sqrt(self.dim))
         kernel = self.param("input", initial, (x.shape[-1], 4 * self.dim))
         recurrent = self.param("recurrent", initial, (self.dim, 4 * self.dim))
@@ -207,6 +225,8 @@ class LSTMLayer(nn.Module):
         other = self.param(
             "recurrent_bias", _with_forget_bias(initial, self.forget_bias and 0.0, self.dim), (4 * self.dim,)
         )
+        if self.by_cudnn:
+            return lstm_cudnn(x, kernel, recurrent, (bias, other), hidden, cell), None
         # For one frame, XLA on CPUs makes a slow product of the transposed kernel from "btd,dg->tbg".
         given, axes = (x.swapaxes(0, 1), "tbd,dg->tbg") if x.shape[1] == 1 else (x, "btd,dg->tbg")
         inputs = jnp.einsum(axes, given, kernel.astype(self.dtype), preferred_element_type=jnp.float32)

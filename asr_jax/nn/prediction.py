@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.errors import check_numbers
 from asr_jax.nn.lstm import LSTM, LSTMState
+from asr_jax.nn.lstm_cudnn import Implementation
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.state_passing import PASSED
 from asr_jax.nn.stochastic import Regulariser
@@ -85,6 +86,8 @@ class LSTMPrediction(PredictionSettings):
     """Initial bias of the forget gates. None: uniform, as other biases."""
     weight_scale: float = 0.5
     """Factor of all other initial values of the LSTM layers."""
+    implementation: Implementation = "auto"
+    """Implementation of the LSTM: scan, a loop of JAX, or cudnn, cuDNN's in training on NVIDIA GPUs. auto: the scan."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "dim", "num_layers", least=1)
@@ -108,7 +111,7 @@ class LSTMPredictionModule(Prediction):
         )
         self.lstm = LSTM(
             settings.dim, settings.num_layers, settings.dropout, settings.forget_bias, settings.weight_scale,
-            settings.batch_norm, self.dtype,
+            settings.batch_norm, self.dtype, settings.implementation,
         )  # fmt: skip
 
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
@@ -133,6 +136,7 @@ class LSTMPredictionModule(Prediction):
 
     def _after(self, embedded: Float[Array, "B 1 D"], state: LSTMState) -> Any:
         output, states = self.lstm(embedded, None, state, step=None)
+        assert states
         return {"output": output[:, 0]} | {
             name: values[:, :, 0].swapaxes(0, 1) for name, values in states._asdict().items()
         }

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +21,18 @@ from asr_jax.core.errors import check_numbers
 from asr_jax.search.hypotheses import Hypothesis, WordSpan
 from asr_jax.search.transducer_beam_state import (
     Beam,
+    Label,
     Moves,
     Nodes,
+    Paths,
     Proposal,
     Texts,
     TransducerFrames,
     begin,
-    propose,
     texts_of,
 )
-from asr_jax.search.transducer_beam_step import extend_all, extend_best, grown
+from asr_jax.search.transducer_beam_step import Rules, extend_all, extend_best, grown
+from asr_jax.search.transducer_proposals import blank_durations, propose
 from asr_jax.search.word_scores import WordScores
 from asr_jax.search.word_states import LabelStates, WordStates
 from asr_jax.search.word_tables import WordTables, word_tables
@@ -54,11 +56,11 @@ class TransducerSearch:
     token_prune_logp: float = -math.inf
     """Labels whose log-probability is lower than the largest one plus this (negative) threshold are not candidates."""
     max_tokens: int = 20
-    """Number of the most likely labels after a hypothesis that are candidates in fusion. Without fusion, and at least,
-    there are as many as the beam is wide: others could not be chosen."""
+    """Number of the most likely labels after a hypothesis (TDT: pairs of a label and a duration) that are candidates in
+    fusion. Without fusion, and at least, there are as many as the beam is wide: others could not be chosen."""
     frame_width: int = 16
     """Number of hypotheses that are kept until a frame ends, for each of `beam_width`, if a frame may have several
-    labels. The worst others are given up."""
+    labels. The worst others are given up. A frame ends when as many were extended."""
     same: Literal["labels", "texts"] = "labels"
     """Which hypotheses are equal, and add their probabilities: those with the same labels, or with the same text. The
     prediction network continues from the more likely one."""
@@ -94,7 +96,7 @@ class Program:
     search: TransducerSearch
     max_symbols: int
     scaling: Scaling
-    num_tokens: int
+    num_candidates: int
     num_slots: int
 
     def begin(self, frames: TransducerFrames) -> tuple[Beam, Nodes, Proposal]:
@@ -122,15 +124,16 @@ class Program:
             The state, and the origin of each hypothesis.
         """
         beam, nodes, proposal = state
-        common = {"least": self.search.label_prune_logp, "start": frames.networks.start_labels}
-        best = {"width": self.search.beam_width, "max_symbols": self.max_symbols}
+        networks = frames.networks
+        rules = Rules(
+            blank_durations(networks.durations), self.max_symbols, width=self.search.beam_width,
+            least=self.search.label_prune_logp, start=networks.start_labels,
+        )  # fmt: skip
+        extend = extend_all if self.max_symbols == 1 else extend_best
 
         def of_row(beam: Beam, proposal: Proposal, length: Array, given: Array | None) -> tuple[Beam, Moves]:
-            words = grown(beam.words, proposal, tables, given)
-            is_there = beam.frame < length
-            if self.max_symbols == 1:
-                return extend_all(beam, proposal, is_there, words, texts, **common)
-            return extend_best(beam, proposal, is_there, words, texts, **common, **best)
+            words = grown(beam.hypotheses.words, proposal, tables, given)
+            return extend(beam, proposal, length, words, texts, rules=rules)
 
         beam, moves = jax.vmap(of_row)(beam, proposal, frames.lengths, given)
         return self._proposed(beam, nodes, frames), moves
@@ -139,9 +142,10 @@ class Program:
         if self.max_symbols == 1:
             slots = jnp.tile(jnp.arange(self.num_slots)[None], (len(frames.lengths), 1))
         else:
-            slots = jnp.where(beam.is_done, -jnp.inf, beam.score).argmax(1)[:, None].astype(jnp.int32)
+            waits = beam.hypotheses.reached > beam.frame[:, None]
+            slots = jnp.where(waits, -jnp.inf, beam.hypotheses.score).argmax(1)[:, None].astype(jnp.int32)
         return propose(
-            beam, nodes, slots, frames, num_tokens=self.num_tokens, least=self.search.token_prune_logp,
+            beam, nodes, slots, frames, num_candidates=self.num_candidates, least=self.search.token_prune_logp,
             scaled=self.scaling,
         )  # fmt: skip
 
@@ -182,7 +186,7 @@ class TransducerBeamSearch:
         most = max(search.beam_width, search.max_tokens) if scores else search.beam_width
         self._program = Program(
             search, max_symbols, Scaling(temperature, blank_penalty, spelling.blank_id),
-            num_tokens=min(most + 1, len(spelling.texts)),
+            num_candidates=most + 1,
             num_slots=search.beam_width if max_symbols == 1 else max(search.frame_width * search.beam_width, most + 1),
         )  # fmt: skip
 
@@ -196,9 +200,8 @@ class TransducerBeamSearch:
             beam, nodes = _search(frames, self._texts, self._tables, program=self._program)
         else:
             beam, nodes = self._search_with_host(frames, self._states)
-        log_prob, node, nodes = jax.device_get((beam.log_prob, beam.node, nodes))
-        start = frames.networks.start_labels
-        return [self._finished(row, log_prob[row], node[row], nodes, start) for row in range(len(log_prob))]
+        paths, start = Paths.of(beam, nodes), frames.networks.start_labels
+        return [self._finished(row, paths, start) for row in range(len(frames.lengths))]
 
     def prepare(self, frames: TransducerFrames) -> None:
         """Compiles the programs for batches of this shape, unless they are compiled already.
@@ -223,18 +226,16 @@ class TransducerBeamSearch:
             states.follow(np.asarray(moves.source), np.asarray(moves.token))
         return state[0], state[1]
 
-    def _finished(
-        self, row: int, log_probs: Float[np.ndarray, " S"], node: Any, nodes: Nodes, start: int
-    ) -> list[Hypothesis]:
+    def _finished(self, row: int, every: Paths, start: int) -> list[Hypothesis]:
         """Returns the n-best list of one row; one empty text with score minus infinity if nothing was found."""
-        slots = np.flatnonzero(np.isfinite(log_probs)).tolist()
-        paths = [nodes.path(row, int(node[slot]), len(log_probs)) for slot in slots]
+        slots = np.flatnonzero(np.isfinite(every.log_prob[row])).tolist()
+        paths = [every.labels(row, slot) for slot in slots]
         scores, spelling = self._scores, self._spelling
-        may_end = [scores is None or scores.may_be(spelling.words(path[0])[1]) for path in paths]
+        may_end = [scores is None or scores.may_be(spelling.words([each.token for each in path])[1]) for path in paths]
         found = []
         for slot, path, is_complete in zip(slots, paths, may_end, strict=True):
             if is_complete or not any(may_end):
-                found.append(self._hypothesis(float(log_probs[slot]), *path, is_complete=is_complete))
+                found.append(self._hypothesis(float(every.log_prob[row, slot]), path, is_complete=is_complete))
         if self._search.same == "texts":
             found = _of_different_texts(found)
         if not found:
@@ -243,36 +244,33 @@ class TransducerBeamSearch:
         found.sort(key=lambda each: -each.score / (len(each.labels) + start if is_by_length else 1))
         return found[: self._search.num_best]
 
-    def _hypothesis(
-        self, log_prob: float, labels: list[int], frames: list[int], log_probs: list[float], *, is_complete: bool
-    ) -> Hypothesis:
+    def _hypothesis(self, log_prob: float, path: list[Label], *, is_complete: bool) -> Hypothesis:
         """Returns a hypothesis with its words.
 
         Args:
             log_prob: Log-probability of the alignments.
-            labels: Labels.
-            frames: Frame of each label.
-            log_probs: Log-probability of each label.
+            path: Labels.
             is_complete: Whether the last word may be a word. If not, it is removed, but its score remains.
         """
         spelling, scores, lm_score = self._spelling, self._scores, 0.0
+        labels = [each.token for each in path]
         words, part = spelling.words(labels)
         ranges = spelling.word_ranges(labels)
         if not is_complete:
             assert scores
             lm_score, num = scores.open(part), ranges[len(words)][0]
-            labels, frames, log_probs, ranges, part = labels[:num], frames[:num], log_probs[:num], ranges[:-1], ""
+            path, labels, ranges, part = path[:num], labels[:num], ranges[:-1], ""
         texts = (*words, part) if part else words
         if scores:
             lm_score += scores.text(scores.units(texts, spelling, labels))
         spans = tuple(
-            WordSpan(text, frames[first], frames[end - 1] + 1, float(np.mean(log_probs[first:end])))
+            WordSpan(
+                text, path[first].start, path[end - 1].end, float(np.mean([each.log_prob for each in path[first:end]]))
+            )
             for text, (first, end) in zip(texts, ranges, strict=True)
         )
-        ends = tuple(frame + 1 for frame in frames)
-        return Hypothesis(
-            spans, tuple(labels), log_prob, lm_score, starts=tuple(frames), ends=ends, log_probs=tuple(log_probs)
-        )
+        _, starts, ends, log_probs = zip(*path, strict=True) if path else ((), (), (), ())
+        return Hypothesis(spans, tuple(labels), log_prob, lm_score, starts=starts, ends=ends, log_probs=log_probs)
 
 
 def _of_different_texts(found: Sequence[Hypothesis]) -> list[Hypothesis]:

@@ -1,6 +1,5 @@
 """State of the batched beam search of transducers, in static shapes, and the frames and networks that it reads."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -27,6 +26,8 @@ class Networks(Protocol):
     blank_id: int
     start_labels: int
     """Number of labels before the first one that count in the length of a hypothesis."""
+    durations: tuple[int, ...]
+    """Durations of labels in frames (TDT), whose logits are behind those of the labels. Empty: RNN-T."""
 
     def begin(self, num_rows: int) -> Any: ...
     def advance(self, before: Any, labels: Any) -> Any: ...
@@ -96,75 +97,113 @@ def texts_of(spelling: Spelling, same: str) -> Texts:
     return Texts(jnp.asarray(factor), jnp.asarray(addend), jnp.asarray(is_border))
 
 
-class Beam(Node):
+class Hypotheses(Node):
     """Hypotheses of each row, in S slots. The log-probability of an unused slot is minus infinity."""
 
-    log_prob: Float[Array, "R S"]
+    log_prob: Float[Array, "*R S"]
     """Log-probability of all alignments that were merged."""
-    prefix: UInt32[Array, "R S 2"]
+    prefix: UInt32[Array, "*R S 2"]
     """Hash of the label sequence."""
-    is_border: Bool[Array, "R S"]
+    is_border: Bool[Array, "*R S"]
     words: Words
-    length: Int[Array, "R S"]
+    length: Int[Array, "*R S"]
     """Number of labels."""
-    node: Int[Array, "R S"]
+    node: Int[Array, "*R S"]
     """Node of the last label, without the pending one; ROOT if there is none."""
     predicted: Any
     """Output and state of the prediction network, without the pending label."""
-    pending: Int[Array, "R S"]
+    pending: Int[Array, "*R S"]
     """Last label, if the prediction network has not computed it; -1 otherwise."""
-    since: Int[Array, "R S"]
+    since: Int[Array, "*R S"]
     """Frame of the pending label."""
-    label_log_prob: Float[Array, "R S"]
+    label_log_prob: Float[Array, "*R S"]
     """Log-probability of the pending label."""
-    is_done: Bool[Array, "R S"]
-    """Whether the hypothesis has its blank in the current frame (best-first search)."""
-    at_frame: Int[Array, "R S"]
+    reached: Int[Array, "*R S"]
+    """Frame of the next label or blank. After the current frame, the hypothesis waits: it has its blank (RNN-T), or its
+    durations lead there (TDT)."""
+    at_frame: Int[Array, "*R S"]
     """Number of labels in the current frame (best-first search)."""
-    frame: Int[Array, " R"]
-    """Current frame of each row."""
 
     @property
     def score(self) -> Float[Array, "*R S"]:
         return self.log_prob + self.words.extra
 
 
+class Beam(Node):
+    """Hypotheses of each row, and the frame that the search has reached."""
+
+    hypotheses: Hypotheses
+    frame: Int[Array, "*R"]
+    """Current frame of each row."""
+    num_extended: Int[Array, "*R"]
+    """Number of hypotheses that were extended in the current frame before (best-first search)."""
+
+
 class Nodes(Node):
-    """A tree of labels in N places per row. A label of frame t in slot s has the place t · S + s."""
+    """A tree of labels in N places per row: S for each frame."""
 
-    before: Int[Array, "R N"]
-    token: Int[Array, "R N"]
-    log_prob: Float[Array, "R N"]
+    before: Int[AnyArray, "R N"]
+    token: Int[AnyArray, "R N"]
+    start: Int[AnyArray, "R N"]
+    """Frame of the label."""
+    end: Int[AnyArray, "R N"]
+    """Frame after the last one of the label: one frame, or as many as its duration."""
+    log_prob: Float[AnyArray, "R N"]
 
-    def path(self, row: int, node: int, num_slots: int) -> tuple[list[int], list[int], list[float]]:
-        """Returns labels, frames and log-probabilities of the path to a node; the arrays must be on the host.
 
-        Args:
-            row: Number of the row.
-            node: Last node of the path, or ROOT.
-            num_slots: Number S of slots.
-        """
-        places = []
+class Label(NamedTuple):
+    """A label of a hypothesis on the host, with its frames and its log-probability."""
+
+    token: int
+    start: int
+    end: int
+    log_prob: float
+
+
+class Paths(NamedTuple):
+    """Labels of all hypotheses, on the host; the arrays are those of `Hypotheses` and `Nodes`."""
+
+    nodes: Nodes
+    log_prob: Float[np.ndarray, "R S"]
+    node: Int[np.ndarray, "R S"]
+    pending: Int[np.ndarray, "R S"]
+    since: Int[np.ndarray, "R S"]
+    reached: Int[np.ndarray, "R S"]
+    label_log_prob: Float[np.ndarray, "R S"]
+
+    @classmethod
+    def of(cls, beam: Beam, nodes: Nodes) -> "Paths":
+        arrays = [getattr(beam.hypotheses, name) for name in cls._fields[1:]]
+        return cls(*jax.device_get((nodes, *arrays)))
+
+    def labels(self, row: int, slot: int) -> list[Label]:
+        """Returns the labels of a hypothesis, in order."""
+        found, node, place = [], int(self.node[row, slot]), (row, slot)
+        if (token := int(self.pending[place])) >= 0:
+            since, reached = int(self.since[place]), int(self.reached[place])
+            found.append(Label(token, since, max(reached, since + 1), float(self.label_log_prob[place])))
+        nodes = self.nodes
         while node != ROOT:
-            places.append(node)
-            node = int(self.before[row, node])
-        places.reverse()
-        return (
-            self.token[row, places].tolist(),
-            [place // num_slots for place in places],
-            self.log_prob[row, places].tolist(),
-        )
+            of_node = (nodes.token, nodes.start, nodes.end, nodes.log_prob)
+            found.append(Label(*(each[row, node].item() for each in of_node)))
+            node = int(nodes.before[row, node])
+        return found[::-1]
 
 
 class Proposal(Node):
-    """Candidates for the next step: log-probabilities of the blank and of K labels after some hypotheses."""
+    """Candidates for the next step: log-probabilities of blanks and of K labels after some hypotheses."""
 
-    slots: Int[Array, "R P"]
+    slots: Int[Array, "*R P"]
     """Slots of the hypotheses."""
-    blank: Float[Array, "R P"]
-    tokens: Int[Array, "R P K"]
-    values: Float[Array, "R P K"]
-    """Log-probabilities of `tokens`; minus infinity if a label is not a candidate."""
+    blanks: Float[Array, "*R P D"]
+    """Log-probabilities of the blank with each of its durations, `blank_durations`."""
+    tokens: Int[Array, "*R P K"]
+    durations: Int[Array, "*R P K"]
+    """Duration of each label; 0 for RNN-T."""
+    values: Float[Array, "*R P K"]
+    """Log-probabilities of `tokens` with their durations; minus infinity if a label is not a candidate."""
+    of_labels: Float[Array, "*R P K"]
+    """Log-probabilities of `tokens` alone."""
 
 
 class Moves(NamedTuple):
@@ -181,7 +220,7 @@ def begin(frames: TransducerFrames, num_slots: int) -> tuple[Beam, Nodes]:
     shape = rows, num_slots
     none, zeros = jnp.zeros(shape, jnp.int32), jnp.zeros(shape)
     predicted = frames.networks.apply(frames.variables, rows, method="begin")
-    beam = Beam(
+    hypotheses = Hypotheses(
         log_prob=jnp.full(shape, NEVER).at[:, 0].set(0.0),
         prefix=jnp.ones((*shape, 2), jnp.uint32),
         is_border=jnp.ones(shape, bool),
@@ -192,78 +231,9 @@ def begin(frames: TransducerFrames, num_slots: int) -> tuple[Beam, Nodes]:
         pending=jnp.full(shape, -1),
         since=none,
         label_log_prob=zeros,
-        is_done=jnp.zeros(shape, bool),
+        reached=none,
         at_frame=none,
-        frame=jnp.zeros(rows, jnp.int32),
     )
-    size = rows, num_frames * num_slots
-    return beam, Nodes(jnp.full(size, ROOT), jnp.zeros(size, jnp.int32), jnp.zeros(size))
-
-
-def propose(
-    beam: Beam,
-    nodes: Nodes,
-    slots: Int[Array, "R P"],
-    frames: TransducerFrames,
-    *,
-    num_tokens: int,
-    least: float,
-    scaled: Callable[[Array], Array],
-) -> tuple[Beam, Nodes, Proposal]:
-    """Computes the prediction network for pending labels, and the joint network at the current frames.
-
-    Args:
-        beam: Hypotheses.
-        nodes: Tree of labels.
-        slots: Slots of the hypotheses whose candidates are computed.
-        frames: Projected frames.
-        num_tokens: Number K of labels, of which the blank may be one.
-        least: Labels whose log-probability is lower than the largest one plus this (negative) number are no candidates.
-        scaled: Returns the logits with temperature and penalties.
-
-    Returns:
-        The beam without pending labels in `slots`, the tree with these labels, and the candidates.
-    """
-    networks, row = frames.networks, jnp.arange(len(slots))[:, None]
-    num_slots, size = beam.log_prob.shape[1], nodes.before.shape[1]
-    pending, before = beam.pending[row, slots], jax.tree.map(lambda each: each[row, slots], beam.predicted)
-    is_new, place = pending >= 0, beam.since[row, slots] * num_slots + slots
-    column = jnp.where(is_new, place, size)  # mode="drop" ignores this index
-    nodes = Nodes(
-        nodes.before.at[row, column].set(beam.node[row, slots], mode="drop"),
-        nodes.token.at[row, column].set(pending, mode="drop"),
-        nodes.log_prob.at[row, column].set(beam.label_log_prob[row, slots], mode="drop"),
-    )
-
-    def advance(before: Any) -> Any:
-        flat = jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:]), before)
-        after = networks.apply(frames.variables, flat, jnp.maximum(pending, 0).reshape(-1), method="advance")
-        return jax.tree.map(
-            lambda new, old: jnp.where(
-                is_new.reshape(*is_new.shape, *(1,) * (old.ndim - 2)), new.reshape(old.shape).astype(old.dtype), old
-            ),
-            after,
-            before,
-        )
-
-    predicted = jax.lax.cond(is_new.any(), advance, lambda before: before, before)
-    beam = beam.replace(
-        predicted=jax.tree.map(lambda all, some: all.at[row, slots].set(some), beam.predicted, predicted),
-        node=beam.node.at[row, slots].set(jnp.where(is_new, place, beam.node[row, slots])),
-        pending=beam.pending.at[row, slots].set(-1),
-    )
-    values = frames.values[row, jnp.minimum(beam.frame, frames.values.shape[1] - 1)[:, None]]
-    logits = networks.apply(frames.variables, values, predicted["projected"], method="logits")
-    logits = scaled(logits)
-    norm = jax.nn.logsumexp(logits, axis=-1)
-    best, tokens = jax.lax.top_k(logits, num_tokens)
-    best = best - norm[..., None]
-    is_candidate = (tokens != networks.blank_id) & (best >= best.max(-1, keepdims=True) + least)
-    blank = logits[..., networks.blank_id] - norm
-    proposal = Proposal(
-        slots=slots,
-        blank=jnp.where(jnp.isfinite(blank), blank, NEVER),
-        tokens=tokens.astype(jnp.int32),
-        values=jnp.where(is_candidate & jnp.isfinite(best), best, NEVER),
-    )
-    return beam, nodes, proposal
+    of_row, size = jnp.zeros(rows, jnp.int32), (rows, num_frames * num_slots)
+    whole = jnp.zeros(size, jnp.int32)
+    return Beam(hypotheses, of_row, of_row), Nodes(jnp.full(size, ROOT), whole, whole, whole, jnp.zeros(size))

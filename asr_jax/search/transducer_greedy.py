@@ -29,6 +29,18 @@ class Decision(NamedTuple):
     """Number of frames that the label consumes: at least 1 for a blank."""
 
 
+class Next(NamedTuple):
+    """Next label of each row."""
+
+    found: Bool[Array, " B"]
+    """Whether there is a label in the block; the other values are meaningless otherwise, except for `at`."""
+    at: Int[Array, " B"]
+    """Number of frames before the label, or after the last blank."""
+    label: Int[Array, " B"]
+    log_prob: Float[Array, " B"]
+    jump: Int[Array, " B"]
+
+
 class Search(NamedTuple):
     """State of the search of all rows."""
 
@@ -71,54 +83,17 @@ def greedy_transducer_search(
     rows, size = len(lengths), num_frames * max_symbols
     # Frames behind the next label are computed in vain. On CPUs, that costs more than further products of many rows.
     block = min(max(AT_ONCE // rows, 1), MOST) if jax.default_backend() == "cpu" else MOST
-    row = jnp.arange(rows)
 
     def is_going(state: Search) -> Bool[Array, ""]:
         return jnp.any(state.frame < lengths)
 
     def step(state: Search) -> Search:
         frames = state.frame[:, None] + jnp.arange(block)[None]
-        inside = frames < lengths[:, None]
         decision = decide(jnp.minimum(frames, num_frames - 1), state.prediction)
-        is_blank = decision.labels == blank_id
-
-        # Blanks lead to the next frame whose decision counts. Frames that a duration jumps over are not visited.
-        def visit(carried: tuple[Array, Array], number: Array) -> tuple[tuple[Array, Array], Array]:
-            at, found = carried
-            visited = (at == number) & ~found & inside[:, number]
-            found |= visited & ~is_blank[:, number]
-            at = jnp.where(visited & is_blank[:, number], at + decision.jumps[:, number], at)
-            return (at, found), visited
-
-        no_row = jnp.zeros(rows, bool)
-        (at, found), visited = lax.scan(visit, (jnp.zeros(rows, jnp.int32), no_row), jnp.arange(block))
-        score = state.score + jnp.sum(jnp.where(visited.T, decision.log_probs, 0), axis=1)
-        place = jnp.minimum(at, block - 1)
-        label = jnp.where(found, decision.labels[row, place], 0)
-        frame = state.frame + at
-        at_frame = jnp.where(at == 0, state.at_frame, 0) + found
-        column = jnp.where(found, state.num, size)  # mode="drop" ignores this index
-        jump = jnp.where(found, decision.jumps[row, place], 0)
-        jump = jnp.where(found & (at_frame >= max_symbols), jnp.maximum(jump, 1), jump)
-
-        def written(values: Array, new: Array) -> Array:
-            return values.at[row, column].set(new.astype(values.dtype), mode="drop")
-
-        advanced = advance(state.prediction, label)
-        prediction = jax.tree.map(
-            lambda new, old: jnp.where(found.reshape(-1, *(1,) * (new.ndim - 1)), new, old), advanced, state.prediction
-        )
-        return Search(
-            frame=frame + jump,
-            at_frame=jnp.where(jump > 0, 0, at_frame),
-            num=state.num + found,
-            prediction=prediction,
-            tokens=written(state.tokens, label),
-            starts=written(state.starts, frame),
-            ends=written(state.ends, frame + jnp.maximum(decision.jumps[row, place], 1)),
-            log_probs=written(state.log_probs, decision.log_probs[row, place]),
-            score=score,
-        )
+        visited, at, found = _visited(decision, frames < lengths[:, None], blank_id)
+        next_one = Next(found, at, *(each[jnp.arange(rows), jnp.minimum(at, block - 1)] for each in decision))
+        state = state._replace(score=state.score + jnp.sum(jnp.where(visited, decision.log_probs, 0), axis=1))
+        return _after(state, next_one, advance(state.prediction, jnp.where(found, next_one.label, 0)), max_symbols)
 
     zeros, whole = jnp.zeros(rows, jnp.int32), jnp.zeros((rows, size), jnp.int32)
     nothing = jnp.full((rows, size), -jnp.inf, jnp.float32)
@@ -128,3 +103,68 @@ def greedy_transducer_search(
     tokens, starts, ends, log_probs = (values[:, None] for values in found)
     lengths_found = jnp.where(jnp.isfinite(state.score), state.num, 0)
     return TimedTokens(tokens, starts, ends, log_probs, lengths_found[:, None], state.score[:, None])
+
+
+def _visited(
+    decision: Decision, inside: Bool[Array, "B W"], blank_id: int
+) -> tuple[Bool[Array, "B W"], Int[Array, " B"], Bool[Array, " B"]]:
+    """Follows the blanks of a block to the first frame with a label.
+
+    Blanks lead to the next frame whose decision counts. Frames that a duration jumps over are not visited.
+
+    Args:
+        decision: Best label of each frame.
+        inside: Whether the row has each frame.
+        blank_id: Label id of the blank.
+
+    Returns:
+        Whether each frame is visited, the number of frames before the label, or after the last blank, and whether there
+        is a label.
+    """
+    is_blank = decision.labels == blank_id
+
+    def visit(carried: tuple[Array, Array], number: Array) -> tuple[tuple[Array, Array], Array]:
+        at, found = carried
+        visited = (at == number) & ~found & inside[:, number]
+        found |= visited & ~is_blank[:, number]
+        at = jnp.where(visited & is_blank[:, number], at + decision.jumps[:, number], at)
+        return (at, found), visited
+
+    rows, block = inside.shape
+    begin = jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
+    (at, found), visited = lax.scan(visit, begin, jnp.arange(block))
+    return visited.T, at, found
+
+
+def _after(state: Search, next_one: Next, advanced: Any, max_symbols: int) -> Search:
+    """Returns the state after the next label of each row, or after a block of blanks.
+
+    Args:
+        state: State before.
+        next_one: Next labels.
+        advanced: Prediction after the next labels.
+        max_symbols: Largest number of labels of one frame.
+    """
+    rows, size = state.tokens.shape
+    found, frame = next_one.found, state.frame + next_one.at
+    at_frame = jnp.where(next_one.at == 0, state.at_frame, 0) + found
+    column = jnp.where(found, state.num, size)  # mode="drop" ignores this index
+    jump = jnp.where(found, next_one.jump, 0)
+    jump = jnp.where(found & (at_frame >= max_symbols), jnp.maximum(jump, 1), jump)
+
+    def written(values: Array, new: Array) -> Array:
+        return values.at[jnp.arange(rows), column].set(new.astype(values.dtype), mode="drop")
+
+    return Search(
+        frame=frame + jump,
+        at_frame=jnp.where(jump > 0, 0, at_frame),
+        num=state.num + found,
+        prediction=jax.tree.map(
+            lambda new, old: jnp.where(found.reshape(-1, *(1,) * (new.ndim - 1)), new, old), advanced, state.prediction
+        ),
+        tokens=written(state.tokens, next_one.label),
+        starts=written(state.starts, frame),
+        ends=written(state.ends, frame + jnp.maximum(next_one.jump, 1)),
+        log_probs=written(state.log_probs, next_one.log_prob),
+        score=state.score,
+    )

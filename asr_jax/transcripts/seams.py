@@ -79,7 +79,7 @@ class Part(NamedTuple):
             for token, start, stop, logp in self.rows()
             if start < end and (start >= first or stop > first)
         ]
-        return Part(first, end, _sequence(kept, self.tokens.score))
+        return Part(first, end, sequence_of(kept, self.tokens.score))
 
     def rows(self) -> Iterable[tuple[int, int, int, float]]:
         """Returns token, start, end and log-probability of each token."""
@@ -94,7 +94,8 @@ class Part(NamedTuple):
         return FramePath(first, symbols)
 
 
-def _sequence(rows: Sequence[tuple[int, int, int, float]], score: float) -> TokenSequence:
+def sequence_of(rows: Sequence[tuple[int, int, int, float]], score: float) -> TokenSequence:
+    """Returns a sequence from token, start, end and log-probability of each token."""
     tokens, starts, ends, logps = zip(*rows, strict=True) if rows else ((), (), (), ())
     return TokenSequence(tokens, starts, ends, logps, score)
 
@@ -129,7 +130,7 @@ def joined_parts(windows: Iterable[Part]) -> TokenSequence:
         before = window
     if before:
         score += keep(before, first, before.end_frame)
-    return _sequence(rows, score)
+    return sequence_of(rows, score)
 
 
 def together(parts: Iterable[FrameLogProbs]) -> FrameLogProbs:

@@ -33,15 +33,18 @@ class Windows:
     """Distance between the starts of consecutive windows, a multiple of the grid."""
     per_frame: int
     """Hop of the frames that the heads read."""
+    is_last_full: bool = True
+    """Whether the last window begins earlier than after a step, so that it is full except for less than the grid."""
 
     @classmethod
-    def of(cls, times: FrameTimes, size: int, *, overlap: int | None = None) -> "Windows":
+    def of(cls, times: FrameTimes, size: int, *, overlap: int | None = None, is_last_full: bool = True) -> "Windows":
         """Returns windows that overlap by `overlap` samples or a little more.
 
         Args:
             times: Frame times of the head's frames.
             size: Length of a window in samples.
             overlap: Smallest overlap in samples. None: the share OVERLAP_SHARE of `size`.
+            is_last_full: Whether the last window is full.
 
         Raises:
             UserError: If the overlap or the difference between window and overlap is too small.
@@ -55,7 +58,7 @@ class Windows:
                 f"more than {3 * per_frame / rate_hz:g} s, and windows that are longer than it by at least "
                 f"{GRID * per_frame / rate_hz:g} s"
             )
-        return cls(size, step, per_frame)
+        return cls(size, step, per_frame, is_last_full)
 
     @property
     def grid(self) -> int:
@@ -74,7 +77,7 @@ class Window(NamedTuple):
 def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> Iterator[Window]:
     """Yields the windows of a recording.
 
-    The last window overlaps more than the others; it is full except for less than the grid. A recording shorter than a
+    The last window overlaps more than the others, unless `windows.is_last_full` is False. A recording shorter than a
     window is one shorter window. At most two windows and a block are in memory.
 
     Args:
@@ -87,7 +90,8 @@ def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> It
         while len(held) > windows.size:
             yield Window(held[: windows.size], begin // windows.per_frame)
             before, held, begin = held[: windows.step], held[windows.step :], begin + windows.step
-    back = min(windows.size - len(held), len(before)) // windows.grid * windows.grid
+    free = windows.size - len(held) if windows.is_last_full else 0
+    back = min(free, len(before)) // windows.grid * windows.grid
     yield Window(np.concatenate([before[len(before) - back :], held]), (begin - back) // windows.per_frame)
 
 

@@ -1,5 +1,6 @@
 """The transducer head in a model: padding, splits, tiles, devices, searches, and what does not fit."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 import asr_jax
-from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
@@ -19,6 +19,8 @@ from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.losses.transducer import Penalties
 from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.search.transducer import TransducerDecoding
+from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
+from asr_jax.text.spelling import Spelling
 from tests.training.toy import toy_batch, toy_model
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -154,12 +156,38 @@ def test_search_equals_a_loop_over_frames(name):
     assert 0 < sum(map(len, expected)) < 3 * int(encoded.frames.lengths.sum())
 
 
-def test_durations_have_no_beam_search():
+def test_a_wide_beam_finds_the_probability_of_all_paths():
+    """Texts of at most one label, with durations, of which those that exceed three frames end with them."""
     model, batch = model_of(HEADS["durations"]), toy_batch()
-    shapes = jax.eval_shape(partial(model.init, step=None), jax.random.key(0), batch)
+    variables = {"params": params_of(model, batch)}
     search = partial(model.apply, head="transducer", decoding=TransducerDecoding(kind="beam"), method="search")
-    with pytest.raises(UserError, match=r"durations \(0, 1, 2\) \(TDT\).* expected kind 'greedy'"):
-        jax.eval_shape(search, shapes, batch)
+    frames = jax.jit(lambda variables, batch: search(variables, batch)[0])(variables, batch)
+    frames = frames.replace(values=3 * frames.values[:1, :3], lengths=jnp.array([3]))
+    settings = TransducerSearch(beam_width=60, num_best=60, frame_width=3)
+    beam = TransducerBeamSearch(Spelling.of_surfaces([*"abcde", ""], blank_id=5), search=settings, max_symbols=2)
+    found = {each.labels: each.log_prob for each in beam(frames)[0] if len(each.labels) <= 1}
+
+    apply, labels = partial(frames.networks.apply, frames.variables), jnp.arange(5)
+    state = apply(5, method="begin")
+    outputs = jnp.stack([state["projected"], apply(state, labels, method="advance")["projected"]], 1)
+    at_frames = [apply(jnp.tile(frames.values[:, t : t + 1], (5, 1, 1)), outputs, method="logits") for t in range(3)]
+    logits = np.asarray(jnp.stack(at_frames, 1), np.float64)  # label, frame, position, logit
+    of_labels, of_durations = (
+        np.exp(each - np.logaddexp.reduce(each, -1, keepdims=True)) for each in (logits[..., :6], logits[..., 6:])
+    )
+    assert found.keys() == {(), *((label,) for label in range(5))}
+    for label in range(5):
+        paths = np.zeros((4, 2))
+        paths[0, 0] = 1.0
+        for t, u in itertools.product(range(3), range(2)):
+            for duration in range(3):
+                after, share = min(t + duration, 3), paths[t, u] * of_durations[label, t, u, duration]
+                if duration:
+                    paths[after, u] += share * of_labels[label, t, u, 5]
+                if u == 0:
+                    paths[after, 1] += share * of_labels[label, t, 0, label]
+        assert found[()] == pytest.approx(np.log(paths[3, 0]), abs=1e-5)
+        assert found[(label,)] == pytest.approx(np.log(paths[3, 1]), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -234,7 +262,6 @@ def test_rows_without_a_path_are_counted():
     [
         ({"durations": (0, 2)}, "expected distinct numbers of frames"),
         ({"durations": (0, 1), "pruning": Pruning()}, "expected one of them only"),
-        ({"durations": (0, 1), "decoding": TransducerDecoding(kind="beam")}, "expected kind 'greedy'"),
         ({"durations": (0, 1), "penalties": Penalties(delay=0.1)}, "durations and penalties are set"),
         ({"omega": 0.1}, "omega is 0.1: expected 0 to 1, and 0 without durations"),
         ({"tile_frames": -2}, "tile_frames is -2: expected a number of frames"),

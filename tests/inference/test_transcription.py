@@ -15,12 +15,13 @@ from support import relative, report
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.heads.ctc import CTC
-from asr_jax.inference import transcription
+from asr_jax.inference import long_audio, transcription
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
@@ -36,6 +37,7 @@ from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.search.hypotheses import Hypothesis
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.transcripts.seams import together
+from asr_jax.transcripts.state_resets import joined_by_resets
 from tests.heads.test_ctc_head import two_heads
 from tests.toy_config import experiment
 
@@ -262,6 +264,35 @@ def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(tra
     text = text_of(made, whole)
     assert found.transcripts[3].text == text
     assert len(text) > 20
+
+
+def test_state_resets_join_windows_of_their_sizes(trained, whole_of, tmp_path):
+    seconds = (5.7, 2.5, 4.1)
+    utterances = [utterance(write(tmp_path / f"{n}.flac", sound(each, n)), n) for n, each in enumerate(seconds)]
+    of_resets, made = trained.with_resets((2.5, 0.9)), decoder(trained)
+    found = list(Transcriber(of_resets, made)(utterances))
+    data = of_resets.plan(Utterances.of(utterances))
+    ids = list(data.index.utterances.ids())
+    assert of_resets.description()["state_resets"] == [2.5, 0.9]
+    assert sorted(ids[row] for row in data.windowed_rows) == ["0", "2"]
+    in_set = recognise_all(of_resets, made, data).transcripts
+    # Windows begin every 1.6 s: ten times the grid of eight frames of 20 ms.
+    for number, begins in enumerate(([0, 25600, 51200], [0], [0, 25600])):
+        samples, parts = sound(seconds[number], number), []
+        for begin in begins:
+            whole = whole_of(samples[begin : begin + 40000])
+            given = jnp.asarray(whole)[None], jnp.array([len(whole)])
+            tokens = jax.device_get(greedy_search(*given, blank_id=TOKENIZER.blank_id)).sequences(0)[0]
+            parts.append(long_audio._moved(tokens, begin // 320, begin // 320 + len(whole)))
+        text = made.search.writer.text(joined_by_resets(parts))
+        assert found[number].transcript.text == in_set[ids.index(str(number))].text == text
+        assert len(text) > 3
+    with pytest.raises(UserError, match=r"decoding beam .* searches in joined frames: expected greedy decoding"):
+        Transcriber(of_resets, decoder(trained, decoding=CTCDecoding(kind="beam")))
+    with pytest.raises(UserError, match="windows and state resets are given"):
+        Transcriber(of_resets, made, window_s=2.0)
+    with pytest.raises(UserError, match=r"state_resets is 3 15: expected the length of windows"):
+        trained.with_resets((3.0, 15.0))
 
 
 def log_probs_in(path):

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,7 @@ class Toy:
 
     blank_id: int = 7
     start_labels: int = 2
+    durations: tuple[int, ...] = ()
 
     def apply(self, variables, *arguments, method):
         return getattr(self, method)(variables, *arguments)
@@ -63,17 +65,27 @@ class Toy:
         return jnp.tanh(frames + projected) @ variables["output"]
 
 
-def frames_of(seed, scale=3.0):
+def frames_of(seed, scale=3.0, durations=()):
     """Random frames and networks, with likely blanks, and NaN beyond the lengths."""
     random, size = np.random.default_rng(seed), len(PIECES.texts)
     values = random.normal(0, 1.5, (len(LENGTHS), LENGTHS.max(), DIM))
     values[np.arange(values.shape[1]) >= LENGTHS[:, None]] = np.nan
     variables = {
         "recurrent": random.normal(0, 0.7, (DIM, DIM)), "embedding": random.normal(0, 1, (size, DIM)),
-        "output": random.normal(0, scale / DIM**0.5, (DIM, size)),
+        "output": random.normal(0, scale / DIM**0.5, (DIM, size + len(durations))),
     }  # fmt: skip
     as_arrays = jax.tree.map(lambda each: jnp.asarray(each, jnp.float32), (values, variables))
-    return TransducerFrames(as_arrays[0], jnp.asarray(LENGTHS), as_arrays[1], Toy())
+    return TransducerFrames(as_arrays[0], jnp.asarray(LENGTHS), as_arrays[1], Toy(durations=durations))
+
+
+class Found(NamedTuple):
+    """A hypothesis of the reference."""
+
+    labels: tuple[int, ...]
+    log_prob: float
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    reached: int
 
 
 class Reference:
@@ -83,27 +95,50 @@ class Reference:
         self.frames = np.asarray(frames.values[row, : frames.lengths[row]], np.float64)
         self.weights = {name: np.asarray(value, np.float64) for name, value in frames.variables.items()}
         self.settings, self.max_symbols, self.scores = settings, max_symbols, scores
-        self.temperature, self.penalty = temperature, penalty
+        self.temperature, self.penalty, self.durations = temperature, penalty, frames.networks.durations
         most = max(settings.beam_width, settings.max_tokens) if scores else settings.beam_width
-        self.num_tokens = min(most + 1, len(PIECES.texts))
+        self.num_candidates = most + 1
 
     def candidates(self, labels, frame):
+        """Blanks as (duration, log-probability), and labels as (label, duration, log-probability)."""
         state = np.zeros(DIM)
         for label in labels:
             state = np.tanh(state @ self.weights["recurrent"] + self.weights["embedding"][label])
         logits = np.tanh(self.frames[frame] + state) @ self.weights["output"]
         logits[7] -= self.penalty
         logits /= self.temperature
+        logits, of_durations = logits[: len(PIECES.texts)], logits[len(PIECES.texts) :]
         log_probs = logits - np.logaddexp.reduce(logits)
-        likeliest = np.argsort(-log_probs, kind="stable")[: self.num_tokens].tolist()
+        likeliest = np.argsort(-log_probs, kind="stable")[: self.num_candidates].tolist()
         least = log_probs.max() + self.settings.token_prune_logp
-        return log_probs[7], [(each, log_probs[each]) for each in likeliest if each != 7 and log_probs[each] >= least]
+        likeliest = [each for each in likeliest if each != 7 and log_probs[each] >= least]
+        if not self.durations:
+            return [(1, log_probs[7])], [(each, 0, log_probs[each]) for each in likeliest]
+        of_durations = dict(zip(self.durations, of_durations - np.logaddexp.reduce(of_durations), strict=True))
+        pairs = [(each, num, log_probs[each] + value) for each in likeliest for num, value in of_durations.items()]
+        blanks = [(num, log_probs[7] + value) for num, value in of_durations.items() if num]
+        return blanks, sorted(pairs, key=lambda each: -each[2])[: self.num_candidates]
 
-    def key(self, labels):
+    def extensions(self, hypothesis, frame, *, least_duration):
+        """The hypothesis after each blank and each label, best first."""
+        labels, log_prob, starts, ends, _ = hypothesis
+        blanks, others = self.candidates(labels, frame)
+        num = len(self.frames)
+        after = [Found(labels, log_prob + value, starts, ends, min(frame + each, num)) for each, value in blanks]
+        if starts.count(frame) < self.max_symbols:
+            for label, duration, value in others:
+                reached = min(frame + max(duration, least_duration), num)
+                end = max(reached, frame + 1)
+                after.append(Found((*labels, label), log_prob + value, (*starts, frame), (*ends, end), reached))
+        return sorted(after, key=lambda each: -self.score(each))
+
+    def key(self, hypothesis):
+        """What equal hypotheses have in common."""
+        labels = hypothesis.labels
         if self.settings.same == "labels":
-            return labels
+            return labels, hypothesis.reached
         text = "".join(" " * PIECES.opens[label] + PIECES.texts[label] for label in labels)
-        return re.sub(" +", " ", text).lstrip()
+        return re.sub(" +", " ", text).lstrip(), hypothesis.reached
 
     def extra(self, labels):
         """The score of words or labels, from the beginning."""
@@ -117,18 +152,18 @@ class Reference:
         return total + (self.scores.open(part) if self.scores.settings.unit == "words" else 0.0)
 
     def score(self, hypothesis):
-        return hypothesis[1] + self.extra(hypothesis[0])
+        return hypothesis.log_prob + self.extra(hypothesis.labels)
 
     def add(self, found, hypothesis):
-        """Adds (labels, log-probability, frames) to a dictionary; equal ones are merged into the one that is there."""
-        key = self.key(hypothesis[0])
+        """Adds a hypothesis to a dictionary; equal ones are merged into the one that is there."""
+        key = self.key(hypothesis)
         if (before := found.get(key)) is not None:
             total = np.logaddexp(self.score(before), self.score(hypothesis))
-            hypothesis = (before[0], total - self.extra(before[0]), before[2])
+            hypothesis = before._replace(log_prob=total - self.extra(before.labels))
         found[key] = hypothesis
 
     def pruned(self, beam):
-        per_label = {key: self.score(each) / (len(each[0]) + 2) for key, each in beam.items()}
+        per_label = {key: self.score(each) / (len(each.labels) + 2) for key, each in beam.items()}
         least = max(per_label.values(), default=0.0) + self.settings.label_prune_logp
         return {key: each for key, each in beam.items() if per_label[key] >= least}
 
@@ -137,37 +172,33 @@ class Reference:
         return [each for each in ranked if self.score(each) > -np.inf][:num]
 
     def found(self):
-        beam = {self.key(()): ((), 0.0, ())}
+        empty = Found((), 0.0, (), (), 0)
+        beam = {self.key(empty): empty}
         for frame in range(len(self.frames)):
             beam = self.pruned((self.one_label if self.max_symbols == 1 else self.several_labels)(beam, frame))
         return list(beam.values())
 
     def one_label(self, beam, frame):
         every, after = [], {}
-        for labels, log_prob, times in beam.values():
-            blank, others = self.candidates(labels, frame)
-            every.append((labels, log_prob + blank, times))
-            every += [((*labels, each), log_prob + value, (*times, frame)) for each, value in others]
+        for each in beam.values():
+            waits = each.reached > frame
+            every += [each] if waits else self.extensions(each, frame, least_duration=1)
         for each in self.best(every, self.settings.beam_width):
             self.add(after, each)
         return after
 
     def several_labels(self, beam, frame):
-        still_open, done = dict(beam), {}
+        still_open = {key: each for key, each in beam.items() if each.reached == frame}
+        waiting = {key: each for key, each in beam.items() if each.reached > frame}
         while still_open:
             key = max(still_open, key=lambda key: self.score(still_open[key]))
-            labels, log_prob, times = still_open.pop(key)
-            blank, others = self.candidates(labels, frame)
-            self.add(done, (labels, log_prob + blank, times))
-            if sum(time == frame for time in times) < self.max_symbols:
-                for each, value in others:
-                    child = ((*labels, each), log_prob + value, (*times, frame))
-                    if self.score(child) > -np.inf:
-                        self.add(still_open, child)
+            for each in self.extensions(still_open.pop(key), frame, least_duration=0):
+                if self.score(each) > -np.inf:
+                    self.add(still_open if each.reached == frame else waiting, each)
             best_open = max(map(self.score, still_open.values()), default=-np.inf)
-            if sum(self.score(each) > best_open for each in done.values()) >= self.settings.beam_width:
+            if sum(self.score(each) > best_open for each in waiting.values()) >= self.settings.beam_width:
                 break
-        return {self.key(each[0]): each for each in self.best(done.values(), self.settings.beam_width)}
+        return {self.key(each): each for each in self.best(waiting.values(), self.settings.beam_width)}
 
 
 BEAM = TransducerSearch(beam_width=3, num_best=3, frame_width=40)
@@ -180,16 +211,16 @@ def text_of(labels):
     return " ".join((*words, part)).strip()
 
 
-def of_different_texts(found, scores):
+def of_different_texts(found):
     best = {}
-    for labels, log_prob, times in sorted(found, key=lambda each: -each[1]):
-        if (first := best.get(text_of(labels))) is not None:
-            labels, log_prob, times = first[0], np.logaddexp(first[1], log_prob), first[2]
-        best[text_of(labels)] = labels, log_prob, times
+    for each in sorted(found, key=lambda each: -each.log_prob):
+        if (first := best.get(text_of(each.labels))) is not None:
+            each = first._replace(log_prob=np.logaddexp(first.log_prob, each.log_prob))
+        best[text_of(each.labels)] = each
     return best.values()
 
 
-def compare(seeds, settings, *, max_symbols, fusion=None, are_all=True, **options):
+def compare(seeds, settings, *, max_symbols, fusion=None, durations=(), **options):
     """Lists must be equal: labels, times, probabilities and scores. Returns the texts."""
     scores = (fusion or Fusion()).build()
     search = TransducerBeamSearch(PIECES, search=settings, max_symbols=max_symbols, scores=scores, **options)
@@ -197,18 +228,17 @@ def compare(seeds, settings, *, max_symbols, fusion=None, are_all=True, **option
         options["penalty"] = options.pop("blank_penalty")
     texts = []
     for seed in seeds:
-        frames = frames_of(seed)
+        frames = frames_of(seed, durations=durations)
         for row, found in enumerate(search(frames)):
             reference = Reference(frames, row, settings, max_symbols=max_symbols, scores=scores, **options)
             every = unchecked()(reference.found)()
-            every = of_different_texts(every, scores) if settings.same == "texts" else every
-            expected = {each[0]: each for each in every}
-            assert not are_all or {each.labels for each in found} == expected.keys()
+            every = of_different_texts(every) if settings.same == "texts" else every
+            expected = {each.labels: each for each in every}
+            assert {each.labels for each in found} == expected.keys()
             for each in found:
-                labels, log_prob, times = expected[each.labels]
+                labels, log_prob, starts, ends, _ = expected[each.labels]
                 assert each.log_prob == pytest.approx(log_prob, abs=3e-5)
-                assert each.starts == times
-                assert each.ends == tuple(time + 1 for time in times)
+                assert (each.starts, each.ends) == (starts, ends)
                 units = scores.units([word.text for word in each.words], PIECES, labels) if scores else ()
                 assert each.lm_score == pytest.approx(scores.text(units) if scores else 0.0)
                 assert each.text == text_of(labels)
@@ -228,39 +258,53 @@ def compare(seeds, settings, *, max_symbols, fusion=None, are_all=True, **option
         pytest.param(PRUNED, 2, {"temperature": 0.8}, marks=pytest.mark.slow),
         pytest.param(TEXTS, 1, {}, marks=pytest.mark.slow),
         (TEXTS, 3, {}),
+        (BEAM, 1, {"durations": (0, 1, 2, 4)}),
+        (PRUNED, 3, {"durations": (0, 1, 3), "temperature": 1.4, "blank_penalty": 0.5}),
+        (TEXTS, 2, {"durations": (2, 0, 1)}),
+        pytest.param(BEAM, 3, {"durations": (1, 2, 3)}, marks=pytest.mark.slow),
     ],
 )
 def test_the_device_finds_what_plain_python_finds(settings, max_symbols, options):
     compare(range(6), settings, max_symbols=max_symbols, **options)
 
 
-@pytest.mark.parametrize("max_symbols", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_hot_words_and_a_lexicon(max_symbols, tmp_path):
-    hot = compare(range(3), BEAM, max_symbols=max_symbols, fusion=Fusion(hot_words=("abc:6", "cab:-1")))
+@pytest.mark.parametrize(
+    ("max_symbols", "durations"), [(1, ()), (1, (0, 1, 2)), pytest.param(3, (), marks=pytest.mark.slow)]
+)
+def test_hot_words_and_a_lexicon(max_symbols, durations, tmp_path):
+    hot = compare(
+        range(3), BEAM, max_symbols=max_symbols, fusion=Fusion(hot_words=("abc:6", "cab:-1")), durations=durations
+    )
     assert any("abc" in text.split() for text in hot)
     (tmp_path / "words").write_text("ab\ncab\nb")
     fusion = Fusion(lexicon=str(tmp_path / "words"), hot_words=("cab:2",))
     scores = fusion.build()
     search = TransducerBeamSearch(PIECES, search=BEAM, max_symbols=max_symbols, scores=scores)
-    texts = [each.text for seed in range(3) for found in search(frames_of(seed)) for each in found]
+    texts = [each.text for seed in range(3) for found in search(frames_of(seed, durations=durations)) for each in found]
     assert {"ab", "b"} <= {word for text in texts for word in text.split()} <= {"ab", "cab", "b"}
 
 
 @pytest.mark.parametrize("unit", ["words", "labels"])
-@pytest.mark.parametrize("max_symbols", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_language_model(unit, max_symbols, tmp_path):
+@pytest.mark.parametrize(
+    ("max_symbols", "durations"), [(1, ()), (3, (0, 1, 2)), pytest.param(3, (), marks=pytest.mark.slow)]
+)
+def test_a_language_model(unit, max_symbols, durations, tmp_path):
     pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
     units = ("ab", "a", "cab", "b") if unit == "words" else ("▁a", "b", "c", "▁ab")
     (tmp_path / "lm.arpa").write_text(ARPA.format(*units))
     fusion = Fusion(kenlm=str(tmp_path / "lm.arpa"), unit=unit, lm_weight=0.7, word_bonus=0.3, unknown_score=-2.0)
-    compare(range(3), BEAM, max_symbols=max_symbols, fusion=fusion)
+    compare(range(3), BEAM, max_symbols=max_symbols, fusion=fusion, durations=durations)
 
 
-@pytest.mark.parametrize("max_symbols", [1, 3])
-def test_rows_do_not_depend_on_others_and_nan_leaves_no_text(max_symbols):
-    frames, search = frames_of(1), TransducerBeamSearch(PIECES, search=BEAM, max_symbols=max_symbols)
+@pytest.mark.parametrize(("max_symbols", "durations"), [(1, ()), (3, ()), (3, (0, 1, 4))])
+def test_rows_do_not_depend_on_others_and_nan_leaves_no_text(max_symbols, durations):
+    search, frames = (
+        TransducerBeamSearch(PIECES, search=BEAM, max_symbols=max_symbols),
+        frames_of(1, durations=durations),
+    )
     whole = search(frames)
-    broken = search(frames.replace(values=frames.values.at[0, 4, 2].set(jnp.nan)))
+    # Durations may jump over three frames.
+    broken = search(frames.replace(values=frames.values.at[0, 4:8, 2].set(jnp.nan)))
     assert [(each.labels, each.score) for each in broken[0]] == [((), -np.inf)]
     for row in (1, 2, 3):
         assert broken[row] == whole[row]

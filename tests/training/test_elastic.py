@@ -12,8 +12,8 @@ from asr_jax.core import devices, meshes
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
-from asr_jax.heads.transducer import Transducer
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.nn.state_passing import StatePassing
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
@@ -201,18 +201,30 @@ def test_checkpoints_that_cannot_begin_a_run_are_refused(manifests, unbroken, on
         train(replace(run, **changes))
 
 
+RNNT = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+PRUNED = replace(RNNT, prediction=StatelessPrediction(8, regularise=False), pruning=Pruning(3))
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("head", "others"),
+    [
+        (RNNT, ((1, 2, 2), (2, 1, 2), (4, 1, 4), (4, 2, 2))),
+        (PRUNED, ((2, 2, 1), (4, 1, 2))),
+        (replace(RNNT, durations=(0, 1, 2), sigma=0.05, omega=0.2), ((2, 1, 2), (4, 2, 1))),
+    ],
+    ids=["rnnt", "pruned", "tdt"],
+)
 def test_a_transducer_has_equal_updates_on_any_devices_in_parts_of_batches_and_of_the_joint_network(
-    manifests, tmp_path, on
+    manifests, tmp_path, on, head, others
 ):
-    """Losses and norms of gradients of five updates with dropout and random state passing on."""
-    head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
-    found = {}
-    for number, split, of_joint in ((1, 1, 1), (1, 2, 2), (2, 1, 2), (4, 1, 4), (4, 2, 2)):
+    """Losses and norms of gradients of five updates with dropout and, of RNN-T, random state passing on."""
+    found, passing = {}, PASSING if head == RNNT else StatePassing()
+    for number, split, of_joint in ((1, 1, 1), *others):
         on(number)
         name, model = f"{number}-{split}-{of_joint}", toy_model(dropout=0.2)
         run = experiment(
-            manifests, tmp_path / name, num_updates=5, split=split, pass_states=PASSING,
+            manifests, tmp_path / name, num_updates=5, split=split, pass_states=passing,
             model=replace(model, heads={"transducer": replace(head, split=of_joint)}),
         )  # fmt: skip
         buckets = replace(run.data.buckets, batch_multiple=4)  # batches are the same with all splits
