@@ -19,6 +19,7 @@ from asr_jax.data.batching.mixing import Mixing, epoch_shares
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
+from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.splits import split
 from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
@@ -336,10 +337,16 @@ def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
     Raises:
         UserError: If a label is the blank or outside of the vocabulary. The message names the first such utterance.
     """
-    labels = data.index.labels
-    wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
-    if len(rows := data.index.rows_with(wrong)):
-        utterance, of_row = data.index.utterances.columns.utterance(int(rows[0])), labels[int(rows[0])]
+    labels, utterances = data.index.labels, data.index.utterances
+
+    def work() -> list[int]:
+        wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
+        return data.index.rows_with(wrong)[:1].tolist()
+
+    inputs = (data.index.labels_digest, utterances.rows, tokenizer.blank_id, tokenizer.vocab_size)
+    folder = utterances.folder if data.index.labels_digest else None
+    for row in remembered(folder, "wrong-labels", inputs, work):
+        utterance, of_row = utterances.columns.utterance(row), labels[row]
         label = int(of_row[(of_row == tokenizer.blank_id) | (of_row >= tokenizer.vocab_size)][0])
         raise UserError(
             f"utterance {utterance.id}: label {label} of {utterance.text or utterance.labels!r} is the blank "

@@ -4,14 +4,16 @@ import functools
 import logging
 import os
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.cache import Read
-from asr_jax.data.manifests.columns import Columns
+from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
 from asr_jax.data.manifests.locations import Location, local_location
 from asr_jax.data.manifests.measuring import Measured, Row, measure
@@ -28,6 +30,8 @@ LOOKED_UP = 100
 """Maximum number of relative locations that are looked for to find the folder that all are relative to."""
 SPECIAL = re.compile(r"^~|:/|\||#(.*&)?pipe=")
 """Parts of the locations that are not paths: home folders, URLs and commands."""
+BLOCK = 1 << 16
+"""Utterances that are in memory as objects; the others are in columns."""
 MUCH_UNPACKED = 1 << 28
 """Number of unpacked bytes from which a warning is logged."""
 logger = logging.getLogger(__name__)
@@ -58,32 +62,30 @@ def gather(
         listed = [_listed(path, reader, unpacked, options) for _, path, reader in inputs]
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
-    utterances, input_of, without_duration, looked_for, only_in = (
-        list[Utterance](),
-        list[int](),
-        list[Rejected](),
-        list[str](),
-        "",
-    )
+    rejected = tuple(entry for _, bad in listed for entry in bad)
+    parts, without_duration, looked_for, only_in = list[Columns](), list[Rejected](), list[str](), ""
     measured, known = list[Row](), {row[0]: row for row in before.rows()} if before else {}
-    for (number, path, reader), (found, _) in zip(inputs, listed, strict=True):
-        start, missing = _start([utterance.location for utterance in found], reader.roots(path))
+    for (number, path, reader), (blocks, _) in zip(inputs, listed, strict=True):
+        start, missing = _start(_sampled(blocks), reader.roots(path))
         looked_for += missing
         only_in = os.getcwd() if start == os.curdir else only_in
         own = {unpacked.path, *map(os.path.abspath, reader.files(path, options))}
-        entries, rows = measure(_placed(found, os.path.abspath(start)), trim_db=trim_db, own=own, known=known)
-        placed = [entry for entry in entries if isinstance(entry, Utterance)]
-        bad = [entry for entry in entries if isinstance(entry, Rejected)]
-        _check_share(path, len(placed), bad)
-        utterances += placed
-        measured += rows
+        bad, num = list[Rejected](), 0
+        while blocks:  # each block is freed when its successor exists
+            placed = _placed(blocks.popleft().utterances(), os.path.abspath(start))
+            entries, rows = measure(placed, trim_db=trim_db, own=own, known=known)
+            there = [entry for entry in entries if isinstance(entry, Utterance)]
+            bad += [entry for entry in entries if isinstance(entry, Rejected)]
+            parts.append(Columns.of(there, [number] * len(there)))
+            measured += rows
+            num += len(there)
+        _check_share(path, num, bad)
         without_duration += bad
-        input_of += [number] * len(placed)
-    columns = Columns.of(unique_ids(utterances), input_of)
+    columns = _with_unique_ids(Columns.joined(parts))
     return Read(
         columns=columns,
         digest=columns.digest(),
-        rejected=tuple(entry for _, bad in listed for entry in bad),
+        rejected=rejected,
         without_duration=tuple(without_duration),
         looked_for=tuple(looked_for),
         only_in=only_in,
@@ -94,19 +96,27 @@ def gather(
 
 def _listed(
     path: str, reader: Reader, unpacked: Unpacked, options: ReadOptions
-) -> tuple[list[Utterance], list[Rejected]]:
-    """Utterances and rejected utterances as in the manifest."""
-    utterances, rejected = list[Utterance](), list[Rejected]()
+) -> tuple[deque[Columns], list[Rejected]]:
+    """Utterances as in the manifest, in blocks of columns, and rejected utterances.
+
+    A block takes a tenth of the memory of its utterances, and all utterances of a large input would not fit.
+    """
+    blocks, utterances, rejected = deque[Columns](), list[Utterance](), list[Rejected]()
     for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
         entry = _local(_printable(entry), path, options)
-        if isinstance(entry, Utterance):
-            utterances.append(entry)
-        else:
+        if isinstance(entry, Rejected):
             rejected.append(entry)
-    if not utterances and not rejected:
+            continue
+        utterances.append(entry)
+        if len(utterances) == BLOCK:
+            blocks.append(Columns.of(utterances))
+            utterances = []
+    blocks.append(Columns.of(utterances))
+    num = sum(map(len, blocks))
+    if not num and not rejected:
         raise UserError(f"{path} has no utterances; expected one utterance or more, such as {EXAMPLE}")
-    _check_share(path, len(utterances), rejected)
-    return utterances, rejected
+    _check_share(path, num, rejected)
+    return blocks, rejected
 
 
 def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
@@ -149,13 +159,21 @@ def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -
     )
 
 
-def _start(locations: Sequence[str], roots: Sequence[str]) -> tuple[str, list[str]]:
+def _sampled(blocks: Iterable[Columns]) -> list[str]:
+    """Some of the relative locations, evenly spread over the blocks, at most LOOKED_UP of each; all of a small block."""
+    sampled = []
+    for block in blocks:
+        relative = [location for location in block.locations.all_texts() if not os.path.isabs(location)]
+        sampled += relative[:: len(relative) // LOOKED_UP + 1]
+    return sampled
+
+
+def _start(relative: Sequence[str], roots: Sequence[str]) -> tuple[str, list[str]]:
     """Folder that relative locations start from, and paths that do not exist.
 
     The folder is the first of the roots that has one of the locations. If no root has any, it is the first root, and
     all paths that were looked for are returned.
     """
-    relative = [location for location in locations if not os.path.isabs(location)]
     looked_for = []
     for location in relative[:: len(relative) // LOOKED_UP + 1]:
         for root in roots:
@@ -165,7 +183,7 @@ def _start(locations: Sequence[str], roots: Sequence[str]) -> tuple[str, list[st
     return roots[0], looked_for
 
 
-def _placed(utterances: Sequence[Utterance], start: str) -> list[Utterance]:
+def _placed(utterances: Iterable[Utterance], start: str) -> list[Utterance]:
     """Utterances with absolute paths. Parts such as `..` are removed if they do not lead through a link."""
     plain = functools.cache(_plain)
     placed = []
@@ -183,22 +201,26 @@ def _plain(folder: str) -> str:
     return normal if os.path.realpath(normal) == os.path.realpath(folder) else folder
 
 
-def unique_ids(utterances: Sequence[Utterance]) -> list[Utterance]:
+def _with_unique_ids(columns: Columns) -> Columns:
     """Makes ids unique: repeated ids get the suffix `#2`, `#3` …, because utterances with equal ids would be lost."""
-    taken = {utterance.id for utterance in utterances}
-    if len(taken) == len(utterances):
-        return list(utterances)
+    hashes = np.fromiter(map(hash, columns.ids.all_texts()), np.int64, len(columns))  # a set of ids takes 100 B per id
+    hashes.sort()
+    if (hashes[1:] != hashes[:-1]).all():
+        return columns
+    ids = list(columns.ids.all_texts())
+    taken = set(ids)
+    if len(taken) == len(ids):
+        return columns
     seen: Counter[str] = Counter()
-    renamed, result = [], []
-    for utterance in utterances:
-        seen[utterance.id] += 1
-        if seen[utterance.id] > 1:
-            while (name := f"{utterance.id}#{seen[utterance.id]}") in taken:
-                seen[utterance.id] += 1
-            taken.add(name)
-            renamed.append(utterance.id)
-            utterance = replace(utterance, id=name)
-        result.append(utterance)
+    renamed = []
+    for row, name in enumerate(ids):
+        seen[name] += 1
+        if seen[name] > 1:
+            while (other := f"{name}#{seen[name]}") in taken:
+                seen[name] += 1
+            taken.add(other)
+            renamed.append(name)
+            ids[row] = other
     are = "has the id of another one, and its id" if len(renamed) == 1 else "have ids of others, and their ids"
     logger.warning("%s %s got #2, #3 … (first: %s)", counted(len(renamed), "utterance"), are, renamed[0])
-    return result
+    return replace(columns, ids=Ragged.of_texts(ids))
