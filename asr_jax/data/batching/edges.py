@@ -32,10 +32,10 @@ def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeight
     # Row j, column i: the bucket has bins i … j. Rows are contiguous, and the minimum of a row is found fast.
     cost = (count[1:, None] - count[None, :-1]) * ends[:, None].astype(np.float64)
     cost[np.triu_indices(len(ends), 1)] = np.inf
-    best, choices = cost[:, 0], []
+    best, choices, total = cost[:, 0], [], np.empty_like(cost[:, 1:])
     for _ in range(1, min(num, len(ends))):
         # Row j: the last bucket starts at bin i ≥ 1 and the others end at bin i - 1.
-        total = best[None, :-1] + cost[:, 1:]
+        np.add(best[:-1], cost[:, 1:], out=total)
         choices.append(total.argmin(axis=1) + 1)
         best = np.take_along_axis(total, choices[-1][:, None] - 1, axis=1)[:, 0]
     return _trace(ends, choices)
