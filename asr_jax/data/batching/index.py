@@ -121,6 +121,10 @@ class Index:
         rows = np.searchsorted(self.labels.offsets, np.flatnonzero(chosen), side="right") - 1
         return rows[np.isin(rows, self.utterances.rows)]
 
+    def rows_of(self, rows: Int[np.ndarray, " K"]) -> Int[np.ndarray, " N"]:
+        """Rows of the index that are some rows of the columns, in ascending order."""
+        return np.flatnonzero(np.isin(self.utterances.rows, rows))
+
     def select(self, rows: Int[np.ndarray, " K"] | Bool[np.ndarray, " R"]) -> "Index":
         """Returns the index of some rows, in their order; rows may be repeated."""
         stretches = None if self.stretches is None else self.stretches.select(rows)

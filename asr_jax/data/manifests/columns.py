@@ -166,10 +166,10 @@ class Columns:
 
     def utterances(self) -> Iterator[Utterance]:
         """Yields the utterance of every row, in a third of the time that `utterance` takes."""
-        labels = (
-            tuple(self.labels[row].tolist()) if has else None for row, has in enumerate(self.has_labels.tolist())
+        labels = (tuple(self.labels[row].tolist()) if has else None for row, has in enumerate(self.has_labels.tolist()))
+        speakers, sources = (
+            [of.names[number] for number in of.of_row.tolist()] for of in (self.speakers, self.sources)
         )
-        speakers, sources = ([of.names[number] for number in of.of_row.tolist()] for of in (self.speakers, self.sources))
         texts = (of.all_texts() for of in (self.ids, self.locations, self.texts))
         numbers = (of.tolist() for of in (self.num_frames, self.num_values))
         rows = zip(*texts, self.duration_s.tolist(), speakers, sources, labels, *numbers, strict=True)

@@ -1,6 +1,7 @@
 """Gathers all utterances of some inputs, and completes the locations and durations that manifests leave open."""
 
 import functools
+import itertools
 import logging
 import os
 import re
@@ -12,6 +13,7 @@ import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.shards import Shard
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
@@ -44,6 +46,7 @@ def gather(
     trim_db: float,
     unpack_to: str,
     before: Measured | None = None,
+    shard: Shard | None = None,
 ) -> Read:
     """Reads all utterances of the inputs, one input after the other.
 
@@ -53,6 +56,8 @@ def gather(
         trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
         unpack_to: File for the bytes that are contained in tables and lines of JSON.
         before: Earlier measurements of the same inputs. Audio is measured again only if it has changed.
+        shard: Shard of the utterances that is measured and returned, with ids that may be repeated; the first one has
+            the rejected entries of the inputs. None: all.
 
     Raises:
         UserError: If an input cannot be read, if it has no utterances, or if more than a tenth of its utterances (and
@@ -62,7 +67,9 @@ def gather(
         listed = [_listed(path, reader, unpacked, options) for _, path, reader in inputs]
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
-    rejected = tuple(entry for _, bad in listed for entry in bad)
+    rejected = tuple(entry for _, bad in listed for entry in bad if shard is None or shard.number == 0)
+    if shard:
+        _cut([blocks for blocks, _ in listed], shard)
     parts, without_duration, looked_for, only_in = list[Columns](), list[Rejected](), list[str](), ""
     measured, known = list[Row](), {row[0]: row for row in before.rows()} if before else {}
     for (number, path, reader), (blocks, _) in zip(inputs, listed, strict=True):
@@ -79,9 +86,11 @@ def gather(
             parts.append(Columns.of(there, [number] * len(there)))
             measured += rows
             num += len(there)
-        _check_share(path, num, bad)
+        if num or bad or shard is None:
+            _check_share(path, num, bad)
         without_duration += bad
-    columns = _with_unique_ids(Columns.joined(parts))
+    columns = Columns.joined(parts)
+    columns = columns if shard else with_unique_ids(columns)
     return Read(
         columns=columns,
         digest=columns.digest(),
@@ -117,6 +126,18 @@ def _listed(
         raise UserError(f"{path} has no utterances; expected one utterance or more, such as {EXAMPLE}")
     _check_share(path, num, rejected)
     return blocks, rejected
+
+
+def _cut(inputs: Sequence[deque[Columns]], shard: Shard) -> None:
+    """Leaves only the utterances of a shard in the blocks of the inputs."""
+    num = sum(len(block) for blocks in inputs for block in blocks)
+    own, first = range(num)[shard.part(num)], 0
+    for blocks in inputs:
+        for _ in range(len(blocks)):
+            block = blocks.popleft()
+            begin, end = (min(max(place - first, 0), len(block)) for place in (own.start, own.stop))
+            blocks.append(Columns.of(list(itertools.islice(block.utterances(), begin, end))))
+            first += len(block)
 
 
 def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
@@ -160,7 +181,7 @@ def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -
 
 
 def _sampled(blocks: Iterable[Columns]) -> list[str]:
-    """Some of the relative locations, evenly spread over the blocks, at most LOOKED_UP of each; all of a small block."""
+    """Some of the relative locations, evenly spread over the blocks, at most LOOKED_UP of each."""
     sampled = []
     for block in blocks:
         relative = [location for location in block.locations.all_texts() if not os.path.isabs(location)]
@@ -201,18 +222,23 @@ def _plain(folder: str) -> str:
     return normal if os.path.realpath(normal) == os.path.realpath(folder) else folder
 
 
-def _with_unique_ids(columns: Columns) -> Columns:
+def with_unique_ids(columns: Columns) -> Columns:
     """Makes ids unique: repeated ids get the suffix `#2`, `#3` …, because utterances with equal ids would be lost."""
     hashes = np.fromiter(map(hash, columns.ids.all_texts()), np.int64, len(columns))  # a set of ids takes 100 B per id
     hashes.sort()
     if (hashes[1:] != hashes[:-1]).all():
         return columns
     ids = list(columns.ids.all_texts())
+    return replace(columns, ids=Ragged.of_texts(unique_ids(ids)))
+
+
+def unique_ids(ids: Sequence[str]) -> list[str]:
+    """Ids of which repeated ones have the suffix `#2`, `#3` …; says how many."""
     taken = set(ids)
     if len(taken) == len(ids):
-        return columns
+        return list(ids)
     seen: Counter[str] = Counter()
-    renamed = []
+    result, renamed = list(ids), list[str]()
     for row, name in enumerate(ids):
         seen[name] += 1
         if seen[name] > 1:
@@ -220,7 +246,7 @@ def _with_unique_ids(columns: Columns) -> Columns:
                 seen[name] += 1
             taken.add(other)
             renamed.append(name)
-            ids[row] = other
+            result[row] = other
     are = "has the id of another one, and its id" if len(renamed) == 1 else "have ids of others, and their ids"
     logger.warning("%s %s got #2, #3 … (first: %s)", counted(len(renamed), "utterance"), are, renamed[0])
-    return replace(columns, ids=Ragged.of_texts(ids))
+    return result

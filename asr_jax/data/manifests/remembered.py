@@ -13,7 +13,7 @@ from asr_jax.core.files import write_whole
 from asr_jax.data.manifests.cache import PACKAGE, digest_of_code
 
 SOURCES = (PACKAGE / "data", PACKAGE / "text")
-"""Folders of the code that computes results. If a file of them changes, as in an upgrade, results are computed again."""
+"""Folders of the code that computes results. If a file of them changes, results are computed again."""
 FROM = 100_000
 """Number of rows from which a result is kept: for fewer, to compute it takes less time than a file."""
 
