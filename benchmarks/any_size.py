@@ -97,7 +97,7 @@ def from_manifest(num: int, form: str) -> dict[str, Any]:
 
 
 def start(manifest: str, cache: str) -> dict[str, Any]:
-    """What a run does with its training set before its first batch, and the rows of batches at POSITIONS."""
+    """Prepares the training set as a run does before its first batch; then the rows of batches at POSITIONS."""
     tokenizer = CharacterTokenizer.train((), alphabet=f"{made_up.LETTERS} ", normaliser="none")
     made, before, base = Timed(), resident("RssFile"), begin()
     with made("read"):
@@ -148,7 +148,7 @@ def write(path: Path, num: int) -> None:
 
 
 class Timed:
-    """Seconds by the clock, and `… cpu` of the process, by name."""
+    """Seconds by the clock, and of the process under `NAME cpu`, for each block."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -245,6 +245,11 @@ def own_rows(data: PlannedData, of_set: Utterances, shard: Shard | None) -> tupl
     """The recordings of a shard in the shapes of the whole set, and their rows in it.
 
     The first shard has the utterances that the plan rejects.
+
+    Args:
+        data: The planned set.
+        of_set: The set.
+        shard: The shard. None: all recordings.
     """
     if shard is None:
         return data, np.arange(len(data.index))

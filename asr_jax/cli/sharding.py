@@ -42,7 +42,16 @@ def names_digest(entries: Iterable[Utterance | Rejected]) -> str:
 
 
 def says_finished(out: Path, shard: Shard, digest: str) -> bool:
-    """Whether a shard is finished; if so, says it. Raises a UserError as `is_finished`."""
+    """Whether a shard is finished; if so, says it.
+
+    Args:
+        out: Output of all shards.
+        shard: The shard.
+        digest: Digest of the work, which is equal for all of its shards.
+
+    Raises:
+        UserError: As `is_finished`.
+    """
     if not is_finished(out, shard, digest):
         return False
     print(f"shard {shard} of {out} is finished (--force repeats it)", file=sys.stderr)

@@ -197,7 +197,14 @@ def judged_words(
 def judged_rows(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer, normaliser: str
 ) -> Iterator[tuple[list[float], list[bool]]]:
-    """Yields the confidences of each utterance's words, and whether they are right, as `judged_words`."""
+    """Yields the confidences of each utterance's words, and whether they are right, as `judged_words`.
+
+    Args:
+        data: The planned set.
+        found: Transcripts of the set.
+        tokenizer: Tokenizer of the run.
+        normaliser: Name of the normaliser of references and hypotheses.
+    """
     for row, transcript in sorted(found.transcripts.items()):
         confidences, is_right = list[float](), list[bool]()
         parts = [normalise(word.text, normaliser).split() for word in transcript.words]

@@ -32,7 +32,7 @@ def findings_of(
     rows: Int[np.ndarray, " R"],
     has_lines: bool,
 ) -> Findings:
-    """What was recognised of a planned set, or of a shard of it.
+    """Collects what was recognised of a planned set, or of a shard of it.
 
     Args:
         data: The planned recordings.

@@ -314,7 +314,7 @@ def _train(
         state, average, update = _restored(log, checkpoints, shapes, copied_from=copied_from)
         if "training.precision" in names:  # a scale of float16 does not suit other precisions, nor theirs float16
             state = state.replace(scaling=replicate(fresh_scaling(setup.recipe), setup.mesh))
-    source = BatchSource(setup.train.index, plan, setup.layout)
+    source = BatchSource(setup.train.index, plan, setup.layout, storage=experiment.data.storage)
     rejected = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
     timed = reporter.throughput.timed

@@ -21,6 +21,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
 from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.splits import split
+from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 
@@ -78,6 +79,8 @@ class Data:
     to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
     cache: str = ""
     """Cache folder for the contents of manifests and audio headers. Empty: the user's cache folder."""
+    storage: Storage = field(default_factory=Storage)
+    """Patience with slow and failing storage."""
     workers: int = 0
     """Number of processes that read audio. 0: threads of the training process read it."""
     threads: int = 2

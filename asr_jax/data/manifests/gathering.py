@@ -22,6 +22,7 @@ from asr_jax.data.manifests.measuring import Measured, Row, measure
 from asr_jax.data.manifests.progress import with_bar
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import EXAMPLE
+from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -79,7 +80,7 @@ def gather(
         own = {unpacked.path, *map(os.path.abspath, reader.files(path, options))}
         bad, num = list[Rejected](), 0
         while blocks:  # each block is freed when its successor exists
-            placed = _placed(blocks.popleft().utterances(), os.path.abspath(start))
+            placed = _placed(blocks.popleft().utterances(), start if is_url(start) else os.path.abspath(start))
             entries, rows = measure(placed, trim_db=trim_db, own=own, known=known)
             there = [entry for entry in entries if isinstance(entry, Utterance)]
             bad += [entry for entry in entries if isinstance(entry, Rejected)]
@@ -184,7 +185,7 @@ def _sampled(blocks: Iterable[Columns]) -> list[str]:
     """Some of the relative locations, evenly spread over the blocks, at most LOOKED_UP of each."""
     sampled = []
     for block in blocks:
-        relative = [location for location in block.locations.all_texts() if not os.path.isabs(location)]
+        relative = [location for location in block.locations.all_texts() if not _is_absolute(location)]
         sampled += relative[:: len(relative) // LOOKED_UP + 1]
     return sampled
 
@@ -195,7 +196,9 @@ def _start(relative: Sequence[str], roots: Sequence[str]) -> tuple[str, list[str
     The folder is the first of the roots that has one of the locations. If no root has any, it is the first root, and
     all paths that were looked for are returned.
     """
-    looked_for = []
+    looked_for = list[str]()
+    if is_url(roots[0]):
+        return roots[0], looked_for
     for location in relative[:: len(relative) // LOOKED_UP + 1]:
         for root in roots:
             looked_for.append(os.path.join(root, Location.parse(location).path))
@@ -210,6 +213,9 @@ def _placed(utterances: Iterable[Utterance], start: str) -> list[Utterance]:
     placed = []
     for utterance in utterances:
         path = utterance.location
+        if is_url(path):
+            placed.append(utterance)
+            continue
         if not os.path.isabs(path) or "/." in path or "//" in path:
             folder, name = os.path.split(os.path.join(start, path))
             utterance = replace(utterance, location=os.path.join(plain(folder), name))
@@ -217,7 +223,13 @@ def _placed(utterances: Iterable[Utterance], start: str) -> list[Utterance]:
     return placed
 
 
+def _is_absolute(location: str) -> bool:
+    return os.path.isabs(location) or is_url(location)
+
+
 def _plain(folder: str) -> str:
+    if is_url(folder):
+        return folder
     normal = os.path.normpath(folder)
     return normal if os.path.realpath(normal) == os.path.realpath(folder) else folder
 
