@@ -41,6 +41,12 @@ class LoadedBatch:
     """Utterances whose audio is missing, damaged or too short; their rows have weight 0."""
     differing: tuple[Rejected, ...] = ()
     """Utterances whose audio has another duration than in the manifest. Longer audio is used up to that duration."""
+    bucket: int | None = None
+    """Bucket of a batch of shards, whose plan has no positions."""
+    ids: tuple[str, ...] = ()
+    """Ids of the rows of a batch of shards, whose numbers are not rows of an index."""
+    state: dict[str, Any] | None = None
+    """State after a batch of shards, from which the next one is read. None: it follows from the position."""
 
 
 @runtime_checkable

@@ -89,6 +89,22 @@ def content_of(url: str, first_byte: int = 0, num_bytes: int | None = None) -> b
     return content
 
 
+def opened(url: str) -> Any:
+    """Opens a file behind a URL for reading in order and at any place.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        StorageError: If the storage fails.
+    """
+    try:
+        system, path = _opened(url)
+        return system.open(path, "rb")
+    except (FileNotFoundError, AudioError):
+        raise
+    except Exception as error:
+        raise StorageError(url, f"{type(error).__name__}: {error}") from None
+
+
 def _opened(url: str) -> tuple[Any, str]:
     import fsspec
 
