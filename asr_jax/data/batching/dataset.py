@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -19,6 +20,7 @@ from asr_jax.data.batching.mixing import Mixing, epoch_shares
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
+from asr_jax.data.manifests.records import sampled, shards_of
 from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.splits import split
 from asr_jax.data.manifests.storage import Storage
@@ -79,6 +81,16 @@ class Data:
     to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
     cache: str = ""
     """Cache folder for the contents of manifests and audio headers. Empty: the user's cache folder."""
+    order: Literal["planned", "sharded"] = "planned"
+    """How the records of training come. planned: from an index of all records, which is built once; batches depend on
+    (seed, epoch, position) alone. sharded: tars and Parquet files are read one after the other through a window that
+    is shuffled, without an index; each process reads its own shards. A batch then depends on what was read before it,
+    and a checkpoint has the state from which a run continues exactly."""
+    shuffle_window: int = 2048
+    """Number of records in memory that the batches of `order` sharded are drawn from, in each process."""
+    sampled_records: int = 4096
+    """Number of records of `order` sharded, of up to 8 shards, that the tokenizer, the buckets and the checks of texts
+    are made from. Longer records than the longest of them are rejected."""
     storage: Storage = field(default_factory=Storage)
     """Patience with slow and failing storage."""
     workers: int = 0
@@ -97,6 +109,8 @@ class Data:
                 f"speed_jitter {self.speed_jitter}: expected 0 to {min(self.speeds) - slowest:g}, because no speed may "
                 f"be below {slowest:g}"
             )
+        if self.order == "sharded":
+            _check_sharded(self)
         if self.workers < 0 or self.threads < 1:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
         if not 0 < self.validation_share <= 0.5:
@@ -116,6 +130,25 @@ class Data:
                 f"mixing.weights has {len(self.mixing.weights)} numbers for {len(self.train)} entries of train: "
                 "expected one weight per entry"
             )
+
+
+def _check_sharded(data: Data) -> None:
+    """Checks the settings that need an index.
+
+    Raises:
+        ValueError: If one of them is set.
+    """
+    needed = {
+        "crop_s": data.crop_s, "trim_db": data.trim_db, "speed_jitter": data.speed_jitter, "workers": data.workers,
+        "max_train_utterances": data.max_train_utterances, "check_all": data.check_all,
+        "mixing": data.mixing.kind != "none", "tokenizer.sampling": data.tokenizer.sampling,
+    }  # fmt: skip
+    if given := [name for name, value in needed.items() if value]:
+        raise ValueError(f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'")
+    if data.shuffle_window < 1 or data.sampled_records < 1:
+        raise ValueError(
+            f"shuffle_window {data.shuffle_window}, sampled_records {data.sampled_records}: expected 1 or more"
+        )
 
 
 @dataclass(frozen=True)
@@ -157,6 +190,8 @@ class Sets:
     """Names of the validation sets, by their number in `columns.input_of`. Empty for a split one, which is one set."""
     validation_paths: tuple[str, ...] = ()
     """Paths that the validation set is read from, in the order of `Columns.input_of`."""
+    shards: tuple[str, ...] = ()
+    """Shards of the training set, of which `train` is a sample. Empty: `train` is the whole set."""
 
 
 def read_sets(data: Data, *, seed: int) -> Sets:
@@ -167,6 +202,8 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     """
     options = _options(data)
     validation_of = _validation_of(data, options)
+    if data.order == "sharded":
+        return _sampled_sets(data, validation_of, options)
     inputs, validation_inputs = _resolved(data.train, validation_of, options)
     train, validation = _read_training(data, inputs, seed, options, is_split=not validation_of)
     if validation is None:
@@ -178,6 +215,23 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     )  # fmt: skip
 
 
+def _sampled_sets(data: Data, validation_of: tuple[str, ...], options: ReadOptions) -> Sets:
+    """A sample of the training shards, and the validation set."""
+    if not validation_of:
+        raise UserError("data.order is sharded without data.validation: expected a validation set, which is read whole")
+    _, validation_inputs = _resolved(("",), validation_of, options, is_sharded=True)
+    train, shards = _sample(data, options)
+    validation = _some(_read(data, validation_inputs, options), data.max_validation_utterances)
+    return Sets(train, validation, False, set_names(validation_of), validation_of, shards)
+
+
+def _sample(data: Data, options: ReadOptions) -> tuple[Utterances, tuple[str, ...]]:
+    """A sample of the training shards, and all shards."""
+    shards = shards_of(data.train, options)
+    utterances, rejected = sampled(shards, data.sampled_records, options)
+    return replace(Utterances.of(utterances), rejected=tuple(rejected)), shards
+
+
 def read_training(data: Data, *, seed: int) -> Utterances:
     """Reads only the training set of `read_sets`. The validation set does not have to exist.
 
@@ -185,6 +239,8 @@ def read_training(data: Data, *, seed: int) -> Utterances:
         UserError: As `read_sets`.
     """
     options = _options(data)
+    if data.order == "sharded":
+        return _sample(data, options)[0]
     inputs, _ = _resolved(data.train, (), options)
     return _read_training(data, inputs, seed, options, is_split=not _validation_of(data, options))[0]
 
@@ -211,15 +267,23 @@ def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
     return data.validation or tuple(path for path in data.train if has_validation(path, options))
 
 
-def _resolved(train: Sequence[str], validation: Sequence[str], options: ReadOptions) -> tuple[list[Input], list[Input]]:
-    """Inputs of both sets.
+def _resolved(
+    train: Sequence[str], validation: Sequence[str], options: ReadOptions, *, is_sharded: bool = False
+) -> tuple[list[Input], list[Input]]:
+    """Inputs of both sets; of the validation set alone if the training set is sharded.
+
+    Args:
+        train: Paths of the training set.
+        validation: Paths of the validation sets.
+        options: Options of reading.
+        is_sharded: Whether the shards of the training set are read one after the other.
 
     Raises:
         UserError: If paths cannot be read. The message names all of them.
     """
     found: dict[Role, list[Input]] = {"train": [], "validation": []}
     problems = [] if train else ["data.train is empty: expected at least one manifest or folder"]
-    sets: tuple[tuple[Role, Sequence[str]], ...] = (("train", train), ("validation", validation))
+    sets: tuple[tuple[Role, Sequence[str]], ...] = (("train", () if is_sharded else train), ("validation", validation))
     for role, paths in sets:
         for number, path in enumerate(paths):
             try:

@@ -24,9 +24,9 @@ from asr_jax.core.layout import Layout
 from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengths
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
-from asr_jax.data.loading.records import Record, records_from
 from asr_jax.data.loading.source import LoadedBatch
 from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.data.manifests.records import Record, records_from
 from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
@@ -158,11 +158,15 @@ def member_of(stream: Stream, shard: int, record: Record, rejected: list[Rejecte
         rejected: List of rejected records.
     """
     entry = record.entry
+    if isinstance(entry, Rejected):
+        rejected.append(entry)
+        return None
     try:
-        if isinstance(entry, Rejected):
-            rejected.append(entry)
-            return None
         length, duration_s = _length(stream.scale, record, entry)
+    except AudioError as error:
+        rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
+        return None
+    try:
         labels = _labels(stream, entry)
         _check(stream, entry, length, duration_s, labels)
         slowest = int(perturbed_lengths(np.array([length]), (min(stream.speeds),))[0])
@@ -173,7 +177,7 @@ def member_of(stream: Stream, shard: int, record: Record, rejected: list[Rejecte
                 entry.location, f"fits no bucket: {length / stream.scale.per_s:.2f} s and {len(labels)} labels"
             ) from None
     except AudioError as error:
-        rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
+        rejected.append(Rejected(entry.id, entry.location, error.reason, "filter"))
         return None
     return _Member(shard, record, length, labels, bucket)
 
@@ -231,10 +235,12 @@ class ShardedBatches:
 
     def _held(self, shard: int, place: int) -> _Member:
         path, rejected = self._stream.shards[shard], list[Rejected]()
-        record = reads_of(self._stream.storage)(path, lambda: next(records_from(path, place, self._stream.options)))
-        member = member_of(self._stream, shard, record, rejected)
-        if member is None:
-            raise UserError(f"{path} has changed since the checkpoint: {rejected[0].line}")
+        reads = reads_of(self._stream.storage)
+        record = reads(path, lambda: next(records_from(path, place, self._stream.options), None))
+        member = record and member_of(self._stream, shard, record, rejected)
+        if not member:
+            reason = rejected[0].line if rejected else f"it ends before {place}"
+            raise UserError(f"{path} has changed since the checkpoint: {reason}")
         return member
 
     def __iter__(self) -> Iterator[LoadedBatch]:

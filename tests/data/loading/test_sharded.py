@@ -18,9 +18,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.filters import Filters
-from asr_jax.data.loading.records import records_from
 from asr_jax.data.loading.sharded import Stream, open_sharded
 from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.data.manifests.records import records_from
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.characters import CharacterTokenizer
 
@@ -154,6 +154,7 @@ def test_shards_behind_urls_with_interruptions(shards, monkeypatch):
     system, faults = fsspec.filesystem("memory"), random.Random(0)
     for shard in range(SHARDS):
         system.pipe_file(f"/shards/{shard}.tar", (shards / f"{shard}.tar").read_bytes())
+
     class Interrupted(io.BytesIO):
         def read(self, *given):
             if faults.random() < 0.01:

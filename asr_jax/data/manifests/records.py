@@ -1,8 +1,10 @@
 """Records of shards in their order: utterances of tars and Parquet files with their audio, from any place on."""
 
+import itertools
+import math
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,17 +13,21 @@ import pyarrow
 import pyarrow.parquet
 from jaxtyping import Float32
 
-from asr_jax.audio.io import AudioError, Named
+from asr_jax.audio.io import AudioError, Named, probe
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries, tables, webdataset
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.remote import StorageError, is_url, opened
+from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 ENDINGS = (".tar", ".parquet")
 """Endings of shards."""
+SAMPLED_SHARDS = 8
+"""Largest number of shards that a sample is read of."""
 
 
 class Record(NamedTuple):
@@ -136,3 +142,59 @@ def _of_row(path: str, row: int, fields: dict[str, Any], options: ReadOptions) -
     if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):
         utterance = replace(utterance, location=os.path.join(os.path.dirname(path), utterance.location))
     return Record(row, utterance, held.content)
+
+
+def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
+    """Shards of inputs in order: files, folders and patterns, local or behind URLs. URLs are not fetched.
+
+    Args:
+        paths: Files, folders, glob patterns and URLs.
+        options: Options of reading.
+
+    Raises:
+        UserError: If an input does not exist, or is not a tar or a Parquet file.
+    """
+    found = list[str]()
+    for path in paths:
+        if is_url(path):
+            found += matching(path)
+        else:
+            found += [file for _, file, _ in resolve([path], "train", options)]
+    if others := [path for path in found if not path.lower().endswith(ENDINGS)]:
+        raise UserError(
+            f"{others[0]}: data.order sharded reads shards ({', '.join(ENDINGS)}); expected --data.order planned for "
+            "other data"
+        )
+    return tuple(found)
+
+
+def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list[Utterance], list[Rejected]]:
+    """The first records of shards, with durations, and rejected ones. The same number is read of each of some shards.
+
+    Args:
+        shards: Paths of shards.
+        num: Number of records.
+        options: Options of reading.
+
+    Raises:
+        UserError: If no shard can be read.
+    """
+    utterances, rejected = list[Utterance](), list[Rejected]()
+    some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
+    for path in some:
+        try:
+            for record in itertools.islice(records_from(path, 0, options), -(-num // len(some))):
+                entry = record.entry
+                if isinstance(entry, Rejected):
+                    rejected.append(entry)
+                    continue
+                if math.isnan(entry.duration_s):
+                    audio = record.audio()
+                    about = probe(audio) if isinstance(audio, Named) else audio.info()
+                    entry = replace(entry, duration_s=about.duration_s)
+                utterances.append(entry)
+        except AudioError as error:
+            rejected.append(Rejected(path, path, error.reason, "audio"))
+    if not utterances:
+        raise UserError("no record of the shards can be read:\n" + "\n".join(entry.line for entry in rejected[:3]))
+    return utterances, rejected
