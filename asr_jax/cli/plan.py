@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
     planned, validation, tokenizer, removed, absent, warnings = plan(experiment)
     console = console_for()
     if experiment.data.order == "sharded":
-        say(console, "train: the figures are of a sample of the shards (data.sampled_records)")
+        say(console, "train: the figures are of a sample of the shards (data.sampled_items)")
     else:
         for line in described(experiment.data.train):
             say(console, f"train: {line}")

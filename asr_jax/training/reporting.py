@@ -41,7 +41,7 @@ class RejectedAudio:
         self._seen = utterances.named({(name, location) for name, location in before})
         self._num_utterances = len(utterances)
         self._num_filtered = 0
-        """Number of records of shards that are outside of a limit, which is known when they are read."""
+        """Number of items of shards that are outside of a limit, which is known when they are read."""
         self._new: list[Rejected] = []
         self._seen_differing = set[tuple[str, str]]()
         self._differing: list[Rejected] = []
@@ -88,7 +88,7 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
     if setup.sets.shards:
         message = (
             f"{counted(len(setup.sets.shards), 'shard')}, read one after the other; tokenizer, buckets and checks are "
-            f"of {counted(len(setup.sets.train), 'sampled record')}"
+            f"of {counted(len(setup.sets.train), 'sampled item')}"
         )
         write("data", set="train", message=message)
     for role, paths in roles[1:] if setup.sets.shards else roles:

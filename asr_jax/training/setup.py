@@ -183,7 +183,7 @@ class Setup:
 
 
 NO_EPOCH = 1 << 40
-"""Updates of an epoch of shards, whose number of records is not known."""
+"""Updates of an epoch of shards, whose number of items is not known."""
 
 
 def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) -> Setup:
@@ -204,7 +204,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     check_length(training.num_updates, training.num_epochs)
     if data.order == "sharded" and (training.num_epochs or training.pass_states.is_on):
         raise UserError(
-            "data.order sharded with training.num_epochs or training.pass_states: the number of records is not known; "
+            "data.order sharded with training.num_epochs or training.pass_states: the number of items is not known; "
             "expected training.num_updates, and data.order planned for state passing"
         )
     if not experiment.model.heads:

@@ -37,7 +37,7 @@ def settings(manifests, folder):
     return [
         "--config", "tests/resume_config.py", "--data.train", str(manifests / "train-*.tar"), "--data.validation",
         str(manifests / "validation.jsonl"), "--run-dir", str(folder), "--data.order", "sharded",
-        "--data.shuffle-window", "7", "--data.sampled-records", "12",
+        "--data.shuffle-window", "7", "--data.sampled-items", "12",
     ]  # fmt: skip
 
 

@@ -18,9 +18,9 @@ from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
+from asr_jax.data.manifests.items import sampled, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
-from asr_jax.data.manifests.records import sampled, shards_of
 from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.splits import split
 from asr_jax.data.manifests.storage import Storage
@@ -82,15 +82,15 @@ class Data:
     cache: str = ""
     """Cache folder for the contents of manifests and audio headers. Empty: the user's cache folder."""
     order: Literal["planned", "sharded"] = "planned"
-    """How the records of training come. planned: from an index of all records, which is built once; batches depend on
+    """Order of the items of training. planned: from an index of all items, which is built once; batches depend on
     (seed, epoch, position) alone. sharded: tars and Parquet files are read one after the other through a window that
     is shuffled, without an index; each process reads its own shards. A batch then depends on what was read before it,
     and a checkpoint has the state from which a run continues exactly."""
     shuffle_window: int = 2048
-    """Number of records in memory that the batches of `order` sharded are drawn from, in each process."""
-    sampled_records: int = 4096
-    """Number of records of `order` sharded, of up to 8 shards, that the tokenizer, the buckets and the checks of texts
-    are made from. Longer records than the longest of them are rejected."""
+    """Number of items in memory that the batches of `order` sharded are drawn from, in each process."""
+    sampled_items: int = 4096
+    """Number of items of `order` sharded, of up to 8 shards, that the tokenizer, the buckets and the checks of texts
+    are made from. Longer items than the longest of them are rejected."""
     storage: Storage = field(default_factory=Storage)
     """Patience with slow and failing storage."""
     workers: int = 0
@@ -145,9 +145,9 @@ def _check_sharded(data: Data) -> None:
     }  # fmt: skip
     if given := [name for name, value in needed.items() if value]:
         raise ValueError(f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'")
-    if data.shuffle_window < 1 or data.sampled_records < 1:
+    if data.shuffle_window < 1 or data.sampled_items < 1:
         raise ValueError(
-            f"shuffle_window {data.shuffle_window}, sampled_records {data.sampled_records}: expected 1 or more"
+            f"shuffle_window {data.shuffle_window}, sampled_items {data.sampled_items}: expected 1 or more"
         )
 
 
@@ -228,7 +228,7 @@ def _sampled_sets(data: Data, validation_of: tuple[str, ...], options: ReadOptio
 def _sample(data: Data, options: ReadOptions) -> tuple[Utterances, tuple[str, ...]]:
     """A sample of the training shards, and all shards."""
     shards = shards_of(data.train, options)
-    utterances, rejected = sampled(shards, data.sampled_records, options)
+    utterances, rejected = sampled(shards, data.sampled_items, options)
     return replace(Utterances.of(utterances), rejected=tuple(rejected)), shards
 
 

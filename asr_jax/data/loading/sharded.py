@@ -1,8 +1,8 @@
-"""Batches of shards that are read one after the other, without an index of their records (`data.order` sharded).
+"""Batches of shards that are read one after the other, without an index of their items (`data.order` sharded).
 
-A window of records is in memory. A batch takes random ones of it, and the next records of the shards replace them. A
+A window of items is in memory. A batch takes random ones of it, and the next items of the shards replace them. A
 batch depends on all that was read before it; `State` is what exact resumption needs: the place in the shards, and the
-places of the records in the window.
+places of the items in the window.
 """
 
 import queue
@@ -25,8 +25,8 @@ from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengt
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
 from asr_jax.data.loading.source import LoadedBatch
+from asr_jax.data.manifests.items import Item, items_from
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.records import Record, records_from
 from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
@@ -54,9 +54,9 @@ class Stream:
     takes_ids: bool = False
     """Whether token ids of the shards are labels."""
     speeds: tuple[float, ...] = (1.0,)
-    """Playback speeds, of which one is drawn for each record in each epoch."""
+    """Playback speeds, of which one is drawn for each item in each epoch."""
     window: int = 2048
-    """Number of records in memory that batches are drawn from."""
+    """Number of items in memory that batches are drawn from."""
     seed: int = 0
     epochs: int | None = None
     """Number of epochs. None: no end."""
@@ -84,30 +84,30 @@ class State:
     shard: int = 0
     """Number of the shard among those of the process in this epoch."""
     place: int = 0
-    """Place of the last record that was read in the shard, as in `Record`; the next one follows it."""
+    """Place of the last item that was read in the shard, as in `Item`; the next one follows it."""
     num_read: int = 0
-    """Number of records of the shard that are read."""
+    """Number of items of the shard that are read."""
     held: tuple[tuple[int, int], ...] = ()
-    """Shard (as its number in `Stream.shards`) and place of each record in the window."""
+    """Shard (as its number in `Stream.shards`) and place of each item in the window."""
 
 
 class _Member(NamedTuple):
-    """A record in the window, with the bucket that it fits at its slowest speed."""
+    """An item in the window, with the bucket that it fits at its slowest speed."""
 
     shard: int
-    record: Record
+    item: Item
     length: int
     labels: Int32[np.ndarray, " U"]
     bucket: int
 
 
 class Reader:
-    """Records of the shards of a process in their order: place, retries, and rejected ones."""
+    """Items of the shards of a process in their order: place, retries, and rejected ones."""
 
     def __init__(self, stream: Stream, state: State) -> None:
         self._stream, self.rejected = stream, list[Rejected]()
         self.epoch, self.shard, self.place, self.num_read = state.epoch, state.shard, state.place, state.num_read
-        self._records: Iterator[Record] | None = None
+        self._items: Iterator[Item] | None = None
 
     def shards_of(self, epoch: int) -> list[int]:
         """Numbers of the shards of this process in an epoch, in order."""
@@ -115,7 +115,7 @@ class Reader:
         return order[self._stream.layout.process_index :: self._stream.layout.num_processes].tolist()
 
     def next(self) -> _Member | None:
-        """The next record that is not rejected; None after the last epoch."""
+        """The next item that is not rejected; None after the last epoch."""
         while self._stream.epochs is None or self.epoch < self._stream.epochs:
             own = self.shards_of(self.epoch)
             if self.shard == len(own):
@@ -123,46 +123,46 @@ class Reader:
                 continue
             path = self._stream.shards[own[self.shard]]
             try:
-                record = reads_of(self._stream.storage)(path, lambda path=path: self._read(path))
+                item = reads_of(self._stream.storage)(path, lambda path=path: self._read(path))
             except AudioError as error:
                 self.rejected.append(Rejected(path, path, f"the rest of the shard: {error.reason}", "audio"))
-                record = None
-            if record is None:
-                self._records, self.shard, self.place, self.num_read = None, self.shard + 1, 0, 0
+                item = None
+            if item is None:
+                self._items, self.shard, self.place, self.num_read = None, self.shard + 1, 0, 0
                 continue
-            self.place, self.num_read = record.place, self.num_read + 1
-            if member := member_of(self._stream, own[self.shard], record, self.rejected):
+            self.place, self.num_read = item.place, self.num_read + 1
+            if member := member_of(self._stream, own[self.shard], item, self.rejected):
                 return member
         return None
 
-    def _read(self, path: str) -> Record | None:
-        """Reads the record after `place`. After an error, the shard is opened again there."""
+    def _read(self, path: str) -> Item | None:
+        """Reads the item after `place`. After an error, the shard is opened again there."""
         try:
-            if self._records is None:
-                self._records = records_from(path, self.place, self._stream.options)
+            if self._items is None:
+                self._items = items_from(path, self.place, self._stream.options)
                 if self.num_read:
-                    next(self._records)
-            return next(self._records, None)
+                    next(self._items)
+            return next(self._items, None)
         except BaseException:
-            self._records = None
+            self._items = None
             raise
 
 
-def member_of(stream: Stream, shard: int, record: Record, rejected: list[Rejected]) -> _Member | None:
-    """Checks a record; returns None and adds it to `rejected` if it is not used.
+def member_of(stream: Stream, shard: int, item: Item, rejected: list[Rejected]) -> _Member | None:
+    """Checks an item; returns None and adds it to `rejected` if it is not used.
 
     Args:
         stream: Settings.
         shard: Number of its shard.
-        record: The record.
-        rejected: List of rejected records.
+        item: The item.
+        rejected: List of rejected items.
     """
-    entry = record.entry
+    entry = item.entry
     if isinstance(entry, Rejected):
         rejected.append(entry)
         return None
     try:
-        length, duration_s = _length(stream.scale, record, entry)
+        length, duration_s = _length(stream.scale, item, entry)
     except AudioError as error:
         rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
         return None
@@ -179,10 +179,10 @@ def member_of(stream: Stream, shard: int, record: Record, rejected: list[Rejecte
     except AudioError as error:
         rejected.append(Rejected(entry.id, entry.location, error.reason, "filter"))
         return None
-    return _Member(shard, record, length, labels, bucket)
+    return _Member(shard, item, length, labels, bucket)
 
 
-def _length(scale: Scale, record: Record, entry: Utterance) -> tuple[int, float]:
+def _length(scale: Scale, item: Item, entry: Utterance) -> tuple[int, float]:
     """Length in units of the scale, and duration in seconds."""
     if scale.of_features != bool(entry.num_frames):
         raise AudioError(entry.location, f"expected {'ready features' if scale.of_features else 'audio'}")
@@ -190,7 +190,7 @@ def _length(scale: Scale, record: Record, entry: Utterance) -> tuple[int, float]
         return entry.num_frames, entry.num_frames / scale.per_s
     duration_s = entry.duration_s
     if np.isnan(duration_s):
-        audio = record.audio()
+        audio = item.audio()
         duration_s = (probe(audio) if isinstance(audio, Named) else audio.info()).duration_s
     return round(duration_s * scale.per_s), duration_s
 
@@ -210,7 +210,7 @@ def _labels(stream: Stream, entry: Utterance) -> Int32[np.ndarray, " U"]:
 
 
 def _check(stream: Stream, entry: Utterance, length: int, duration_s: float, labels: np.ndarray) -> None:
-    """Checks the limits of a record.
+    """Checks the limits of an item.
 
     Raises:
         AudioError: If it is outside of a limit.
@@ -236,8 +236,8 @@ class ShardedBatches:
     def _held(self, shard: int, place: int) -> _Member:
         path, rejected = self._stream.shards[shard], list[Rejected]()
         reads = reads_of(self._stream.storage)
-        record = reads(path, lambda: next(records_from(path, place, self._stream.options), None))
-        member = record and member_of(self._stream, shard, record, rejected)
+        item = reads(path, lambda: next(items_from(path, place, self._stream.options), None))
+        member = item and member_of(self._stream, shard, item, rejected)
         if not member:
             reason = rejected[0].line if rejected else f"it ends before {place}"
             raise UserError(f"{path} has changed since the checkpoint: {reason}")
@@ -252,7 +252,7 @@ class ShardedBatches:
             yield self._batch()
 
     def state(self) -> State:
-        held = tuple((each.shard, each.record.place) for each in self._window)
+        held = tuple((each.shard, each.item.place) for each in self._window)
         reader = self._reader
         return State(self._step, reader.epoch, reader.shard, reader.place, reader.num_read, held)
 
@@ -269,18 +269,18 @@ class ShardedBatches:
         self._step += 1
         batch, rejected = self._loaded(bucket, places, members, speeds)
         rejected, self._reader.rejected = self._reader.rejected + rejected, []
-        ids = tuple(each.record.entry.id for each in members)
+        ids = tuple(each.item.entry.id for each in members)
         return LoadedBatch(batch, step, tuple(rejected), bucket=number, ids=ids, state=asdict(self.state()))
 
     def _bucket(self, rng: np.random.Generator) -> int:
-        """Number of the next bucket: that of a random record, or for several processes one that all of them draw."""
+        """Number of the next bucket: that of a random item, or for several processes one that all of them draw."""
         if self._stream.layout.num_processes == 1:
             return self._window[int(rng.integers(len(self._window)))].bucket
         common = np.random.default_rng((self._stream.seed, _BUCKET, self._step))
         return int(common.choice(len(self._stream.buckets), p=self._stream.shares))
 
     def _chosen(self, number: int, num_rows: int, rng: np.random.Generator) -> list[int]:
-        """Places in the window of random records of a bucket; if there are too few, of shorter ones that fit it."""
+        """Places in the window of random items of a bucket; if there are too few, of shorter ones that fit it."""
         order = rng.permutation(len(self._window)).tolist()
         fit = [place for place in order if self._window[place].bucket <= number and self._fits(place, number)]
         fit.sort(key=lambda place: -self._window[place].bucket)  # stable: random within a bucket
@@ -306,7 +306,7 @@ class ShardedBatches:
             signal = signal[: bucket.length]
             signals[i, : len(signal)], lengths[i], weights[i] = signal, len(signal), 1
             tokens[i, : len(member.labels)], token_lengths[i] = member.labels, len(member.labels)
-            name = f"{self._stream.shards[member.shard]}:{member.record.place}"
+            name = f"{self._stream.shards[member.shard]}:{member.item.place}"
             rows[i] = zlib.crc32(name.encode()) & 0x7FFFFFFF
         audio, features = (None, signals) if scale.of_features else (signals, None)
         return Batch(audio, features, lengths, tokens, token_lengths, weights, rows), rejected
@@ -314,13 +314,13 @@ class ShardedBatches:
     def _signal(self, member: _Member, speed: float) -> np.ndarray | Rejected:
         try:
             if self._stream.scale.of_features:
-                return member.record.features()
-            audio, rate_hz = member.record.audio(), int(self._stream.scale.per_s)
+                return member.item.features()
+            audio, rate_hz = member.item.audio(), int(self._stream.scale.per_s)
             if isinstance(audio, Named):
                 return read_audio(Named(audio.getvalue(), audio.name), rate_hz=rate_hz, speed=speed)
             return reads_of(self._stream.storage)(audio.path, lambda: audio.audio(rate_hz=rate_hz, speed=speed))
         except AudioError as error:
-            return Rejected(member.record.entry.id, member.record.entry.location, error.reason, "audio")
+            return Rejected(member.item.entry.id, member.item.entry.location, error.reason, "audio")
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Reads from slow and failing storage: with a longest wait, retries, and a record of sources that do not answer."""
+"""Reads from slow and failing storage: with a longest wait, retries, and a list of sources that do not answer."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Batches of shards in their order: every record once per epoch, exact resumption, disjoint processes, damage."""
+"""Batches of shards in their order: every item once per epoch, exact resumption, disjoint processes, damage."""
 
 import io
 import json
@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from recordings import noise, write
+from itemings import noise, write
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.loading.sharded import Stream, open_sharded
+from asr_jax.data.manifests.items import items_from
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.records import records_from
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.characters import CharacterTokenizer
 
@@ -35,7 +35,7 @@ def samples(number):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Folder with the same records in tars and in Parquet files."""
+    """Folder with the same items in tars and in Parquet files."""
     folder = tmp_path_factory.mktemp("shards")
     for shard in range(SHARDS):
         rows = []
@@ -76,7 +76,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("ending", ["tar", "parquet"])
-def test_every_record_once_per_epoch(shards, ending):
+def test_every_item_once_per_epoch(shards, ending):
     found = batches(stream(shards, ending))
     names = [name for loaded in found for name in loaded.ids]
     assert Counter(names) == dict.fromkeys((f"u{n}" for n in range(SHARDS * EACH)), 2)
@@ -116,13 +116,13 @@ def test_processes_read_disjoint_shards_in_batches_of_equal_shapes(shards, num):
         stream(shards, layout=Layout(5, num_processes=5))
 
 
-def test_records_are_read_from_any_place(shards):
+def test_items_are_read_from_any_place(shards):
     for ending in ("tar", "parquet"):
         path = str(shards / f"1.{ending}")
-        whole = list(records_from(path, 0, ReadOptions()))
-        assert [record.entry.id for record in whole] == [f"u{n}" for n in range(EACH, 2 * EACH)]
+        whole = list(items_from(path, 0, ReadOptions()))
+        assert [item.entry.id for item in whole] == [f"u{n}" for n in range(EACH, 2 * EACH)]
         for number in (0, 4, 8):
-            assert next(records_from(path, whole[number].place, ReadOptions())) == whole[number]
+            assert next(items_from(path, whole[number].place, ReadOptions())) == whole[number]
 
 
 def test_a_damaged_shard_loses_its_rest_alone(shards, tmp_path):
@@ -140,7 +140,7 @@ def test_a_damaged_shard_loses_its_rest_alone(shards, tmp_path):
     assert "the rest of the shard:" in reasons[str(tmp_path / "2.tar")]
 
 
-def test_invalid_records_are_named(shards):
+def test_invalid_items_are_named(shards):
     found = batches(stream(shards, epochs=1, filters=replace(Filters.none(), max_chars=3), buckets=BUCKETS[:1]))
     reasons = {entry.id: entry.reason for loaded in found for entry in loaded.rejected}
     assert "too many characters (4, needs 3)" in reasons["u3"]
@@ -150,7 +150,7 @@ def test_invalid_records_are_named(shards):
 
 
 def test_shards_behind_urls_with_interruptions(shards, monkeypatch):
-    """An interrupted shard is opened again at the last record; nothing is lost or repeated."""
+    """An interrupted shard is opened again at the last item; nothing is lost or repeated."""
     system, faults = fsspec.filesystem("memory"), random.Random(0)
     for shard in range(SHARDS):
         system.pipe_file(f"/shards/{shard}.tar", (shards / f"{shard}.tar").read_bytes())

@@ -85,6 +85,18 @@ def samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
 
 
 def utterance_of(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Utterance:
+    """Utterance of the files with a stem.
+
+    Args:
+        path: Path of the tar.
+        tar: The open tar.
+        stem: Name of the files without their endings.
+        members: The files by ending.
+        options: Options of reading.
+
+    Raises:
+        InvalidEntry: If they are not an utterance.
+    """
     audio = _ending(members, AUDIO_ENDINGS)
     if audio is None:
         raise InvalidEntry(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")

@@ -1,4 +1,4 @@
-"""Records of shards in their order: utterances of tars and Parquet files with their audio, from any place on."""
+"""Items of shards in their order: utterances of tars and Parquet files with their audio, from any place on."""
 
 import itertools
 import math
@@ -30,14 +30,14 @@ SAMPLED_SHARDS = 8
 """Largest number of shards that a sample is read of."""
 
 
-class Record(NamedTuple):
-    """One record of a shard."""
+class Item(NamedTuple):
+    """One item of a shard."""
 
     place: int
-    """Where the record begins: a byte of a tar, or a row of a Parquet file."""
+    """Where the item begins: a byte of a tar, or a row of a Parquet file."""
     entry: Utterance | Rejected
     content: bytes | None
-    """Audio as in its file, or float32 features. None: the audio is not in the shard, or the record is rejected."""
+    """Audio as in its file, or float32 features. None: the audio is not in the shard, or the item is rejected."""
 
     def audio(self) -> Named | Location:
         """Content to decode, or where it is."""
@@ -55,12 +55,12 @@ class Record(NamedTuple):
         return values
 
 
-def records_from(path: str, place: int, options: ReadOptions) -> Iterator[Record]:
-    """Yields the records of a shard in order.
+def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
+    """Yields the items of a shard in order.
 
     Args:
         path: Tar or Parquet file, local or behind a URL.
-        place: Place of the first record; 0 for the first one of the shard.
+        place: Place of the first item; 0 for the first one of the shard.
         options: Options of reading.
 
     Raises:
@@ -81,7 +81,7 @@ def records_from(path: str, place: int, options: ReadOptions) -> Iterator[Record
         raise StorageError(path, error.strerror or str(error)) from None
 
 
-def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Record]:
+def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Item]:
     file.seek(place)
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for stem, members in webdataset.samples(tar):
@@ -90,7 +90,7 @@ def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[
             try:
                 utterance = webdataset.utterance_of(path, tar, stem, members, options)
             except InvalidEntry as error:
-                yield Record(first, Rejected(stem, f"{path}: {stem}", str(error)), None)
+                yield Item(first, Rejected(stem, f"{path}: {stem}", str(error)), None)
                 continue
             where = Location.parse(utterance.location)
             there = file.tell()
@@ -101,7 +101,7 @@ def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[
                 raise StorageError(path, f"truncated: {len(content)} of {where.num_bytes} bytes of {stem}")
             if is_url(path):  # the reader takes a path that is local
                 utterance = replace(utterance, location=str(replace(where, path=path)))
-            yield Record(first, utterance, content)
+            yield Item(first, utterance, content)
         file.seek(tar.offset)
         if file.read(len(webdataset.END)) != webdataset.END:
             raise tarfile.ReadError(f"it ends at byte {tar.offset} without the end of a tar")
@@ -117,7 +117,7 @@ class _Held(Unpacked):
         return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
 
 
-def _of_parquet(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Record]:
+def _of_parquet(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Item]:
     row = 0
     with pyarrow.parquet.ParquetFile(file, pre_buffer=False) as table:
         columns = tables.known(path, table.schema_arrow.names)
@@ -133,15 +133,15 @@ def _of_parquet(path: str, file: Any, place: int, options: ReadOptions) -> Itera
                     row += 1
 
 
-def _of_row(path: str, row: int, fields: dict[str, Any], options: ReadOptions) -> Record:
+def _of_row(path: str, row: int, fields: dict[str, Any], options: ReadOptions) -> Item:
     held, name = _Held(path), f"{os.path.splitext(os.path.basename(path))[0]}-{row + 1}"
     try:
         utterance = entries.utterance(fields, held, options, name=name)
     except InvalidEntry as error:
-        return Record(row, Rejected(name, f"{path}: row {row + 1}", str(error)), None)
+        return Item(row, Rejected(name, f"{path}: row {row + 1}", str(error)), None)
     if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):
         utterance = replace(utterance, location=os.path.join(os.path.dirname(path), utterance.location))
-    return Record(row, utterance, held.content)
+    return Item(row, utterance, held.content)
 
 
 def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
@@ -169,11 +169,11 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
 
 
 def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list[Utterance], list[Rejected]]:
-    """The first records of shards, with durations, and rejected ones. The same number is read of each of some shards.
+    """The first items of shards, with durations, and rejected ones. The same number is read of each of some shards.
 
     Args:
         shards: Paths of shards.
-        num: Number of records.
+        num: Number of items.
         options: Options of reading.
 
     Raises:
@@ -183,18 +183,18 @@ def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list
     some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
     for path in some:
         try:
-            for record in itertools.islice(records_from(path, 0, options), -(-num // len(some))):
-                entry = record.entry
+            for item in itertools.islice(items_from(path, 0, options), -(-num // len(some))):
+                entry = item.entry
                 if isinstance(entry, Rejected):
                     rejected.append(entry)
                     continue
                 if math.isnan(entry.duration_s):
-                    audio = record.audio()
+                    audio = item.audio()
                     about = probe(audio) if isinstance(audio, Named) else audio.info()
                     entry = replace(entry, duration_s=about.duration_s)
                 utterances.append(entry)
         except AudioError as error:
             rejected.append(Rejected(path, path, error.reason, "audio"))
     if not utterances:
-        raise UserError("no record of the shards can be read:\n" + "\n".join(entry.line for entry in rejected[:3]))
+        raise UserError("no item of the shards can be read:\n" + "\n".join(entry.line for entry in rejected[:3]))
     return utterances, rejected
