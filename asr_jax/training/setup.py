@@ -364,8 +364,9 @@ def check_best_of(best_of: str, sets: Sets) -> None:
 
 def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:
     """Opens the audio of some utterances of each input, or of all with data.check_all."""
+    train: list[tuple[Utterances, tuple[str, ...], Role]] = [(sets.train, data.train, "train")]
     both: tuple[tuple[Utterances, tuple[str, ...], Role], ...] = (
-        *([] if sets.shards else [(sets.train, data.train, "train")]),
+        *([] if sets.shards else train),
         (sets.validation, sets.validation_paths, "train" if sets.is_split else "validation"),
     )
     return [check for of, paths, role in both for check in check_audio(of, paths, role=role, opens_all=data.check_all)]

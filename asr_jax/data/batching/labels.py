@@ -51,8 +51,8 @@ def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
         Labels by row, the rows that cannot be encoded, and the repeated labels of each row.
     """
     if utterances.folder is None:
-        labels, problems = _encode(utterances, tokenizer, given=given)
-        return Labels(labels, problems, repeats(labels))
+        alone, problems = _encode(utterances, tokenizer, given=given)
+        return Labels(alone, problems, repeats(alone))
     folder = utterances.folder / f"labels-{tokenizer.digest()}{'-given' if given else ''}"
     labels = _kept(folder)
     if labels is None or len(labels.labels) != len(utterances.columns):

@@ -45,7 +45,8 @@ def find_overlap(train: Utterances, validation: Utterances) -> Overlap:
     found = remembered(
         train.folder if validation.folder else None, "overlap", inputs, lambda: _found(train, validation)
     )
-    return Overlap(*map(tuple, found), len(validation))
+    of_audio, of_texts = map(tuple, found)
+    return Overlap(of_audio, of_texts, len(validation))
 
 
 def _found(train: Utterances, validation: Utterances) -> list[list[str]]:

@@ -5,6 +5,7 @@ batch depends on all that was read before it; `State` is what exact resumption n
 places of the items in the window.
 """
 
+import functools
 import queue
 import threading
 import zlib
@@ -123,7 +124,7 @@ class Reader:
                 continue
             path = self._stream.shards[own[self.shard]]
             try:
-                item = reads_of(self._stream.storage)(path, lambda path=path: self._read(path))
+                item = reads_of(self._stream.storage)(path, functools.partial(self._read, path))
             except AudioError as error:
                 self.rejected.append(Rejected(path, path, f"the rest of the shard: {error.reason}", "audio"))
                 item = None

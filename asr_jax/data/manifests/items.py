@@ -86,7 +86,7 @@ def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for stem, members in webdataset.samples(tar):
             first = min(member.offset for member in members.values())
-            tar.members = []  # type: ignore[assignment]  # otherwise all headers of the shard stay in memory
+            vars(tar)["members"] = []  # otherwise all headers of the shard stay in memory
             try:
                 utterance = webdataset.utterance_of(path, tar, stem, members, options)
             except InvalidEntry as error:

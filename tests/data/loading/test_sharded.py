@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from itemings import noise, write
+from recordings import noise, write
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
