@@ -1,10 +1,12 @@
 """Data of a run: its settings, and the index and batch plan that are made from them."""
 
 import functools
+import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -12,7 +14,7 @@ from jaxtyping import Int
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets, slowest
+from asr_jax.data.batching.buckets import Bucket, Buckets, Scale, make_buckets, slowest
 from asr_jax.data.batching.crops import cropped
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
@@ -27,6 +29,7 @@ from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 
+logger = logging.getLogger(__name__)
 SPEEDS = (0.1, 10.0)
 """Slowest and fastest playback speed."""
 
@@ -359,9 +362,8 @@ def plan_training(
         index = cropped(index, round(data.crop_s * scale.per_s))
     num_labels, stretches = index.num_labels(), index.stretches
     sources, shares = _mixed(index, data)
-    buckets = make_buckets(
-        index.lengths, num_labels, data.buckets, scale=scale, speeds=slowest(data.speeds, data.speed_jitter),
-        row_parts=row_parts,
+    buckets = _buckets(
+        index, num_labels, data, row_parts=row_parts,
         shares=None if sources is None or shares is None else shares[sources],
     )  # fmt: skip
     plan = BatchPlan(
@@ -373,6 +375,53 @@ def plan_training(
         tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
     )
     return PlannedData(replace(index, sampled=sampled), plan, rejections)
+
+
+def _buckets(
+    index: Index, num_labels: np.ndarray, data: Data, *, row_parts: int, shares: np.ndarray | None
+) -> tuple[Bucket, ...]:
+    """Buckets of a training set as `make_buckets`, or those of an earlier start with the same utterances.
+
+    Warnings of `make_buckets` are repeated at each start.
+    """
+    speeds, warnings, are_new = slowest(data.speeds, data.speed_jitter), Warnings(), False
+
+    def work() -> dict[str, Any]:
+        nonlocal are_new
+        are_new = True
+        with warnings.of("asr_jax.data.batching.buckets"):
+            found = make_buckets(
+                index.lengths, num_labels, data.buckets, scale=index.scale, speeds=speeds, row_parts=row_parts,
+                shares=shares,
+            )  # fmt: skip
+        return {"buckets": [asdict(bucket) for bucket in found], "warnings": warnings.messages}
+
+    more = [] if shares is None else [shares]
+    inputs = (index.lengths, num_labels, data.buckets, index.scale, speeds, row_parts, *more)
+    found = remembered(index.utterances.folder, "buckets", inputs, work)
+    for message in [] if are_new else found["warnings"]:
+        logger.warning("%s", message)
+    return tuple(Bucket(**bucket) for bucket in found["buckets"])
+
+
+class Warnings(logging.Handler):
+    """Collects the messages that a module logs, which are logged too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Collects the messages of a module in a block."""
+        logging.getLogger(name).addHandler(self)
+        try:
+            yield
+        finally:
+            logging.getLogger(name).removeHandler(self)
 
 
 def _some(utterances: Utterances, number: int) -> Utterances:

@@ -28,6 +28,8 @@ from asr_jax.text.tokenizers import Tokenizer
 
 AT_ONCE = 1 << 16
 """Rows whose distinct characters are collected together."""
+BYTES_AT_ONCE = 1 << 24
+"""Bytes of texts that are counted together."""
 SHOWN = 5
 """Number of characters in a message."""
 VOCABULARY = "the vocabulary"
@@ -285,7 +287,9 @@ class _Counts:
 
 def _characters(texts: Ragged) -> Iterable[str]:
     """Distinct characters of all texts."""
-    counts = np.bincount(texts.values, minlength=256) if len(texts.values) else np.zeros(256, np.int64)
+    counts = np.zeros(256, np.int64)
+    for first in range(0, len(texts.values), BYTES_AT_ONCE):  # NumPy converts them to eight bytes each
+        counts += np.bincount(texts.values[first : first + BYTES_AT_ONCE], minlength=256)
     if not counts[128:].any():  # ASCII, which needs no decoding
         return [chr(code) for code in np.flatnonzero(counts)]
     found: set[str] = set()
