@@ -11,7 +11,7 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +21,12 @@ from tyro.conf import Positional, arg
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import probe
 from asr_jax.cli.recognition_options import RecognitionOptions, load, maker_of, parse_recognition, print_differing
+from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
-from asr_jax.data.batching.evaluation import NoUtterances
+from asr_jax.core.shards import Shard
+from asr_jax.data.batching.evaluation import NoUtterances, part_of
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.manifest import manifest_fields
@@ -35,11 +37,11 @@ from asr_jax.inference import aligning
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.segmenting import Segmenter, UtterancePiece
 from asr_jax.transcripts.files import FormName, Named
-from asr_jax.transcripts.outputs import Output, open_output
+from asr_jax.transcripts.outputs import REJECTED, Output, open_output
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignOptions(BatchOptions, RecognitionOptions):
+class AlignOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.align`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -83,12 +85,39 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"{flags[0]}: alignment uses a known text and has no search; remove the --decoding flags")
     if bool(options.data) == bool(options.audio) or bool(options.audio) != bool(options.text):
         raise UserError("expected recordings with their texts: either --data MANIFEST …, or AUDIO --text FILE")
+    if options.part and not (options.data and options.out):
+        raise UserError(f"--shard {options.shard}: expected --data MANIFEST … and --out, whose shards are joined later")
+    cut = None
     if options.segment:
         cut = cut_of(options)
-        segment(options, cut, read(options))
     else:
         check_whole(options)
-        align(options, read(options))
+    utterances, shard, out = read(options), options.part, options.out
+    digest = digest_of(options, utterances.digest)
+    if shard and out and not options.force and says_finished(out, shard, digest):
+        return
+    number, failed = segment(options, cut, utterances) if cut else align(options, utterances)
+    if shard and out:
+        files = {out / REJECTED: shard.path(out / REJECTED)} if to_folder(out) else {out: shard.path(out)}
+        if cut:
+            files[cut.rejected] = own_cut(options, cut).rejected
+        num = len(range(len(utterances))[shard.part(len(utterances))])
+        finish(out, shard, digest=digest, files=files, recordings=num, rejected=number)
+    elif failed:
+        raise failed
+
+
+def to_folder(out: Path) -> bool:
+    """Whether --out is a folder."""
+    return out.is_dir() or not out.suffix
+
+
+def own_of(utterances: Utterances, shard: Shard | None) -> Utterances:
+    """Utterances of a shard. Entries of manifests that are no utterances are rejected by the first shard."""
+    if shard is None:
+        return utterances
+    own = utterances.select(shard.part(len(utterances)))
+    return own if shard.number == 0 else replace(own, rejected=())
 
 
 def check_whole(options: AlignOptions) -> None:
@@ -121,9 +150,18 @@ def cut_of(options: AlignOptions) -> Cut:
     if rejected.absolute() == options.out.absolute():
         raise UserError(f"--out and --rejected are both {options.out}: expected two files")
     for name, path in (("out", options.out), ("rejected", rejected)):
-        if path.exists() and not options.force:
+        if path.exists() and not options.force and not options.part:
             raise UserError(f"{path} already exists: choose another --{name}, or overwrite it with --force")
     return Cut(options.out, rejected, Cutting(max_s=max_s, min_score=min_score))
+
+
+def own_cut(options: AlignOptions, cut: Cut) -> Cut:
+    """The output files of a shard, or of the command without shards."""
+    if options.part is None:
+        return cut
+    own = options.part.path(cut.out)
+    rejected = options.part.path(cut.rejected) if options.rejected else own.with_name(own.stem + ".rejected.jsonl")
+    return replace(cut, out=own, rejected=rejected)
 
 
 def given_flags(options: AlignOptions, *names: str) -> str:
@@ -149,24 +187,33 @@ def read(options: AlignOptions) -> Utterances:
     return Utterances.of([utterance])
 
 
-def align(options: AlignOptions, utterances: Utterances) -> None:
+def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError | None]:
+    """Aligns utterances, or a shard of them; returns the number of rejected ones, and the error if there are any."""
     maker = functools.partial(maker_of, options.run, options, None)
-    output = open_output(options.format or "json", options.out, list(utterances), force=options.force, maker=maker)
+    shard = options.part
+    force = options.force or bool(shard and options.out and not to_folder(options.out))  # it has no receipt
+    output = open_output(
+        options.format or "json", options.out, list(utterances), force=force, maker=maker, shard=shard
+    )  # fmt: skip
+    everything, utterances = utterances, own_of(utterances, shard)
     todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
     if len(todo) < len(utterances):
         done = counted(len(utterances) - len(todo), "utterance")
         print(f"already in {options.out}: {done} of {len(utterances)} (--force overwrites)", file=sys.stderr)
     if len(utterances) and not todo:
-        return
+        return 0, None
     with output:
         utterances, trained = utterances.select(np.array(todo, np.int32)), load(options.run, options, options)
         try:
-            data = aligning.plan(trained, utterances)
+            data = aligning.plan(trained, everything if shard else utterances)
         except NoUtterances as error:
             leave_out(of_rejections(error.rejections), output)
             raise
+        names = {each.id for each in (*utterances, *utterances.rejected)}
+        rejected = [each for each in of_rejections(data.rejections) if not shard or each[0] in names]
+        if shard:
+            data = part_of(data, data.index.rows_of(utterances.rows))
         found = {entry.utterance.id: entry for entry in aligning.aligned_utterances(trained, data)}
-        rejected = of_rejections(data.rejections)
         for utterance in filter(lambda utterance: utterance.id in found, utterances):
             aligned, transcript, tokens, reason, _ = found[utterance.id]
             if transcript is None:
@@ -175,9 +222,9 @@ def align(options: AlignOptions, utterances: Utterances) -> None:
                 output.write(Named.of(aligned, transcript, tokens=tokens if options.tokens else ()))
         leave_out(rejected, output)
         print_differing([entry.differing for entry in found.values() if entry.differing])
-    if rejected:
-        num = len(utterances) + len(utterances.rejected)
-        raise RunError(f"{len(rejected)} of {counted(num, 'utterance')} could not be aligned; the reasons are above")
+    num = len(utterances) + len(utterances.rejected)
+    message = f"{len(rejected)} of {counted(num, 'utterance')} could not be aligned; the reasons are above"
+    return len(rejected), RunError(message) if rejected else None
 
 
 def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) -> None:
@@ -193,19 +240,21 @@ def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) ->
             output.reject(name, location, reason)
 
 
-def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> None:
+def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[int, RunError | None]:
     """Cuts long audio into pieces and writes the manifests of certain and of uncertain pieces.
 
     Args:
         options: Options of the command.
         cut: Output files and rules.
-        utterances: Recordings with their texts.
+        utterances: Recordings with their texts, of which those of the shard are cut.
 
-    Raises:
-        RunError: If an utterance could not be segmented; the others are written.
+    Returns:
+        Number of utterances that could not be segmented, and the error if there are any.
     """
+    cut = own_cut(options, cut)
     for out in (cut.out, cut.rejected):
         check_writable(out)
+    utterances = own_of(utterances, options.part)
     trained = load(options.run, options, options)
     done = list(Segmenter(trained, cutting=cut.rules)(utterances))
     found = [piece for each in done for piece in each.pieces]
@@ -219,9 +268,9 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> None:
     print(f"{about(sure)} in {cut.out}; {about(unsure)} rejected, with reasons in {cut.rejected}")
     if scores := [piece.score for piece in found if not math.isnan(piece.score)]:
         print(f"median score of the aligned pieces: {statistics.median(scores):.2f}")
-    if rejected:
-        num = len(utterances) + len(utterances.rejected)
-        raise RunError(f"{len(rejected)} of {counted(num, 'utterance')} could not be segmented; the reasons are above")
+    num = len(utterances) + len(utterances.rejected)
+    message = f"{len(rejected)} of {counted(num, 'utterance')} could not be segmented; the reasons are above"
+    return len(rejected), RunError(message) if rejected else None
 
 
 def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:

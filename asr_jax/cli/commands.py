@@ -19,6 +19,7 @@ COMMANDS = {
     "observe.health": "Prints how a run went: its end, warnings, rejected utterances, time, best checkpoint",
     "observe.curves": "Draws the curves of a run, as at its end",
     "clean": "Lists the caches with their sizes, and removes them",
+    "merge": "Joins the outputs of jobs that divided the work of a command by --shard",
     "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",
     "tokenizer": "Trains a SentencePiece tokenizer",
     "import": "Imports a published model as a run, without training",

@@ -8,13 +8,18 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.shards import path_of
+
+KIND = "manifest"
+"""Kind of the receipts of shards."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions:
+class ConvertOptions(ShardOptions):
     """Options of `asr_jax.convert`."""
 
     paths: Annotated[Positional[tuple[str, ...]], arg(metavar="IN … OUT")]
@@ -51,15 +56,24 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.data.manifests.readers.fairseq import at_16_khz, write_fairseq
     from asr_jax.data.manifests.reading import read_once
 
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    unpacked = _new(options.out)
+    shard, out, digest = options.part, options.out, digest_of(options)
+    if shard and not options.force and says_finished(options.out, shard, digest):
+        return
+    out = path_of(out, shard)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unpacked = _new(out)
     try:
         how = ReadOptions(allow_pipes=options.allow_pipes)
-        utterances = read_once(options.inputs, role=options.role, unpack_to=str(unpacked), options=how)
-        if options.out.suffix == ".tsv":
-            write_fairseq(str(options.out), in_threads(at_16_khz, list(utterances), "headers"))
+        utterances = read_once(options.inputs, role=options.role, unpack_to=str(unpacked), options=how, shard=shard)
+        if shard and unpacked.exists():
+            raise UserError(
+                f"--shard {options.shard}: the inputs contain audio or features, which every job would unpack; give "
+                "each job some of the files instead"
+            )
+        if out.suffix == ".tsv":
+            write_fairseq(str(out), in_threads(at_16_khz, list(utterances), "headers"))
         else:
-            write_manifest(options.out, utterances)
+            write_manifest(out, utterances)
     except BaseException:
         unpacked.unlink(missing_ok=True)  # no manifest refers to it
         raise
@@ -77,9 +91,12 @@ def main(arguments: Sequence[str]) -> None:
             )
     kept = f"; embedded data in {unpacked}" if unpacked.exists() else ""
     print(
-        f"{counted(len(utterances), 'utterance')}, {utterances.hours:.2f} h, to {options.out}{kept}; "
+        f"{counted(len(utterances), 'utterance')}, {utterances.hours:.2f} h, to {out}{kept}; "
         f"{len(utterances.rejected)} rejected"
     )
+    if shard:
+        num = len(utterances) + len(utterances.rejected)
+        finish(options.out, shard, digest=digest, files={options.out: out}, recordings=num, rejected=0, kind=KIND)
 
 
 def _check(options: ConvertOptions) -> None:
@@ -95,7 +112,9 @@ def _check(options: ConvertOptions) -> None:
         raise UserError(f"OUT is {out}: expected a name that ends in .jsonl, or in .tsv for fairseq's lists")
     if any(out.exists() and Path(path).exists() and out.samefile(path) for path in options.inputs):
         raise UserError(f"OUT, the last argument, is {out}, which is also an input: choose another name for OUT")
-    if out.exists() and not options.force:
+    if options.part and out.suffix != ".jsonl":
+        raise UserError(f"--shard {options.shard} with {out}: expected a name that ends in .jsonl")
+    if out.exists() and not options.force and not options.part:
         raise UserError(
             f"OUT, the last argument, is {out}, which already exists: choose another name, or overwrite it with --force"
         )

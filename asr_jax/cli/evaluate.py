@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from jaxtyping import Int
 from tyro.conf import Positional, arg
 
 from asr_jax.cli.over_runs import over_runs, show_over_runs
@@ -25,12 +26,15 @@ from asr_jax.cli.recognition_options import (
     print_differing,
 )
 from asr_jax.cli.results import numbers, show
+from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.files import check_writable
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.run_folder import EXPERIMENT
-from asr_jax.data.batching.evaluation import about_long
+from asr_jax.core.shards import Shard
+from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.batching.evaluation import about_long, part_of
 from asr_jax.data.batching.removals import count_absent, count_removed
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -40,16 +44,19 @@ from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
-from asr_jax.inference.recognition import judged_words, predictions, scored, worst
+from asr_jax.inference.scored_sets import Findings, figures_of, findings_of, joined_findings, judged_of
 from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.metrics.errors import Alignment
 from asr_jax.search.base import Decoding
 from asr_jax.text.normalise import CHOICES, NORMALISERS, unknown_normaliser
 
+KIND = "evaluation"
+"""Kind of the receipts of shards."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(BatchOptions, RecognitionOptions):
+class EvaluateOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.evaluate`."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN …")]
@@ -76,6 +83,8 @@ class EvaluateOptions(BatchOptions, RecognitionOptions):
     deletion or an insertion 3. --worst always prints an alignment with the fewest errors."""
     calibrate: bool = False
     """Calibrate the confidence of words on these sets and store the calibration in the run."""
+    force: bool = False
+    """Repeat a shard that is finished."""
     log_probs: Annotated[Path | None, arg(metavar="OUT")] = None
     """Output of the log-probabilities: OUT.safetensors, or a folder for .npy files."""
 
@@ -102,6 +111,7 @@ def main(arguments: Sequence[str]) -> None:
     if len(set(options.head)) < len(options.head):
         raise UserError(f"--head {' '.join(options.head)}: a head is given twice; expected each head once")
     check_names(options)
+    check_shard(options)
     in_folder = options.log_probs is not None and options.log_probs.suffix != ".safetensors"
     outs = ((options.json, False), (options.predictions, options.are_several), (options.log_probs, in_folder))
     for out, is_folder in outs:
@@ -109,6 +119,9 @@ def main(arguments: Sequence[str]) -> None:
             check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
+    shard, digest = options.part, digest_of(options, flags, [each.digest for each in utterances.values()])
+    if shard and options.json and not options.force and says_finished(options.json, shard, digest):
+        return
     for line in described(options.data, "validation", how):
         print(line, file=sys.stderr)
     if options.log_probs:
@@ -124,13 +137,34 @@ def main(arguments: Sequence[str]) -> None:
         else:
             check_options_of_losses(run, options, flags)
             results.append(evaluate_losses(load(run, options, options), utterances))
-    nothing = show(results, by=options.by)
+    if shard and options.json:
+        own = shard.path(options.json)
+        write_whole(own, json.dumps({"by": options.by, "worst": options.worst, "runs": results}, ensure_ascii=False))
+        sets = [each for result in results[:1] for each in result["sets"].values()]
+        rejected = sum(each["rejected"] for each in sets)
+        num = sum(len(each["rows"]) for each in sets) + rejected
+        files = {options.json: own}
+        finish(options.json, shard, digest=digest, files=files, recordings=num, rejected=rejected, kind=KIND)
+        return
+    conclude(results, by=options.by, out=options.json)
+
+
+def conclude(results: Sequence[dict[str, Any]], *, by: str, out: Path | None) -> None:
+    """Prints the results and writes them to a file.
+
+    Args:
+        results: Results of the runs.
+        by: Grouping of the utterances of a set: source, speaker or length.
+        out: File for the figures, in JSON. None: they are only printed.
+
+    Raises:
+        RunError: If an utterance could not be evaluated.
+    """
+    nothing = show(results, by=by)
     summary = over_runs(results)
     show_over_runs(summary)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"runs": results, "over_runs": summary}, indent=2, ensure_ascii=False) + "\n"
-        )
+    if out:
+        out.write_text(json.dumps({"runs": results, "over_runs": summary}, indent=2, ensure_ascii=False) + "\n")
     if nothing:
         raise RunError(f"{', '.join(nothing)}: no utterance could be scored; the reasons are above")
     num_rejected, num_scored = max(numbers(result["sets"]) for result in results)
@@ -168,48 +202,120 @@ def evaluate_run(
         log_probs = LogProbs(options.log_probs, trained.tokenizer, frame_s=frame_s)
     normaliser = options.normaliser or trained.tokenizer.normaliser
     how: dict[str, Any] = {"normaliser": normaliser, "alignment": options.alignment}
-    sets, recognised = {}, []
+    findings, about = dict[str, Findings](), dict[str, dict[str, Any]]()
     for manifest, of_set in utterances.items():
-        data = trained.plan(of_set)
+        data, rows = own_rows(trained.plan(of_set), of_set, options.part)
         if log_probs:
             log_probs.begin(manifest)
-        everything = recognise_all(trained, decoder, data, log_probs=log_probs)
-        counts, found = scored(data, everything, trained.tokenizer, **how)
-        windowed = [data.index.utterances[row].id for row in data.windowed_rows if row in found.transcripts]
+        found = recognise_all(trained, decoder, data, log_probs=log_probs)
+        findings[manifest] = findings_of(
+            data, found, trained.tokenizer, rows=rows, has_lines=bool(options.predictions), **how
+        )
         scoring = replace(trained.tokenizer, normaliser=normaliser)
-        sets[manifest] = counts | {
-            "windowed_ids": windowed,
+        about[manifest] = {
             "max_duration_s": data.longest_s,
             "removed": count_removed(of_set, scoring).to_json(),
             "absent": count_absent(of_set, scoring).to_json(),
         }
-        if options.worst > 0:
-            most = worst(data, found, trained.tokenizer, number=options.worst, **how)
-            sets[manifest] |= {"worst": most}
-        recognised.append((data, found))
-        for each in found.rejected:
+        for each in data.rejections.entries + found.rejected:
             print(f"rejected {each.line}", file=sys.stderr)
         print_differing(found.differing)
     if log_probs:
         log_probs.close()
+    result = trained.description(decoder) | how | {"labels": trained.tokenizer.kind}
+    named = {"head": head, "decoding": str(decoding)}
+    out = None
     if options.predictions:
         out = predictions_of(
             options.predictions, trained, is_folder=options.are_several, head=head if len(options.heads) > 1 else ""
         )
-        with out.open("w") as file:
-            for manifest, (data, found) in zip(utterances, recognised, strict=True):
-                named = {"set": manifest, "head": head, "decoding": str(decoding)}
-                lines = (named | line for line in predictions(data, found, trained.tokenizer, **how))
-                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    result = trained.description(decoder) | how | {"labels": trained.tokenizer.kind, "sets": sets}
+    if options.part:
+        sets = {manifest: findings[manifest] | about[manifest] for manifest in findings}
+        return result | {"sets": sets, "predictions": str(out.absolute()) if out else "", "named": named}
+    if out:
+        write_predictions(out, findings, named)
+    result |= {"sets": sets_of(findings, about, how, options.worst)}
     if options.calibrate:
-        judged = [judged_words(data, found, trained.tokenizer, normaliser) for data, found in recognised]
-        confidences, is_right = (np.concatenate(each) for each in zip(*judged, strict=True))
+        confidences, is_right = (np.concatenate(each) for each in zip(*map(judged_of, findings.values()), strict=True))
         result["calibration"] = calibrate(
             trained.folder, trained.updates, trained.weights, decoding, confidences, is_right,
             head=trained.other_than_primary(head),
         )  # fmt: skip
     return result
+
+
+def own_rows(data: PlannedData, of_set: Utterances, shard: Shard | None) -> tuple[PlannedData, Int[np.ndarray, " N"]]:
+    """The recordings of a shard in the shapes of the whole set, and their rows in it.
+
+    The first shard has the utterances that the plan rejects.
+
+    Args:
+        data: The planned set.
+        of_set: The set.
+        shard: The shard. None: all recordings.
+    """
+    if shard is None:
+        return data, np.arange(len(data.index))
+    rows = data.index.rows_of(of_set.rows[shard.part(len(of_set))])
+    own = part_of(data, rows)
+    return replace(own, rejections=data.rejections) if shard.number == 0 else own, rows
+
+
+def sets_of(
+    findings: Mapping[str, Findings], about: Mapping[str, dict[str, Any]], how: dict[str, Any], num_worst: int
+) -> dict[str, Any]:
+    """Figures of each set, as in the JSON file.
+
+    Args:
+        findings: What was recognised, by manifest.
+        about: Figures of each set that do not depend on what was recognised.
+        how: Normaliser and alignment.
+        num_worst: Number of utterances with the most word errors to name.
+    """
+    return {
+        manifest: figures_of(found, num_worst=num_worst, **how) | about[manifest]
+        for manifest, found in findings.items()
+    }
+
+
+def write_predictions(out: Path, findings: Mapping[str, Findings], named: Mapping[str, str]) -> None:
+    """Writes a line of JSON for each utterance of all sets.
+
+    Args:
+        out: File to write.
+        findings: What was recognised, by manifest.
+        named: Head and decoding, which each line has too.
+    """
+    with out.open("w") as file:
+        for manifest, found in findings.items():
+            lines = ({"set": manifest, **named} | line for line in found["lines"])
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def merge_shards(paths: Sequence[Path], out: Path) -> None:
+    """Joins the findings of all shards of an evaluation: prints and writes what one job for all would.
+
+    Args:
+        paths: Files of the shards in order.
+        out: File for the figures, in JSON.
+
+    Raises:
+        RunError: If an utterance could not be evaluated.
+    """
+    parts = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    results = []
+    for of_run in zip(*(part["runs"] for part in parts), strict=True):
+        result = {name: value for name, value in of_run[0].items() if name not in ("sets", "predictions", "named")}
+        names, how = list(of_run[0]["sets"]), {name: result[name] for name in ("normaliser", "alignment")}
+        findings = {name: joined_findings([each["sets"][name] for each in of_run]) for name in names}
+        about = {
+            name: {key: of_run[0]["sets"][name][key] for key in ("max_duration_s", "removed", "absent")}
+            for name in names
+        }
+        if of_run[0]["predictions"]:
+            write_predictions(Path(of_run[0]["predictions"]), findings, of_run[0]["named"])
+        results.append(result | {"sets": sets_of(findings, about, how, parts[0]["worst"])})
+    conclude(results, by=parts[0]["by"], out=out)
 
 
 def recognises(run: Path) -> bool:
@@ -272,6 +378,25 @@ def check_names(options: EvaluateOptions) -> None:
         raise UserError(
             f"--predictions with runs of the same name ({', '.join(map(str, options.runs))}): their files would have "
             "the same name; rename a run, or call the command once for each"
+        )
+
+
+def check_shard(options: EvaluateOptions) -> None:
+    """Checks the options of a shard.
+
+    Raises:
+        UserError: If there is no file for its figures, or if an option or a run needs all recordings at once.
+    """
+    if not options.part:
+        return
+    if not options.json:
+        raise UserError(f"--shard {options.shard} without --json OUT: expected a file, to which the shards are joined")
+    for name in ("calibrate", "log_probs"):
+        if getattr(options, name):
+            raise UserError(f"--{name.replace('_', '-')} with --shard: expected one job for all recordings")
+    if others := [str(run) for run in options.runs if not recognises(run)]:
+        raise UserError(
+            f"--shard with {', '.join(others)}: losses are those of whole batches; expected one job for all"
         )
 
 

@@ -9,6 +9,7 @@ OUT until the file is complete.
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.presets import of_architecture, preset
 from asr_jax.cli.command_line import load_config
 from asr_jax.cli.recognition_options import RecognitionOptions, load
+from asr_jax.cli.sharding import ShardOptions, finish
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
@@ -28,8 +30,9 @@ from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.core.shards import Shard
 from asr_jax.data.batching.filters import LONGEST_S
-from asr_jax.data.loading.extraction import Extractor, extract
+from asr_jax.data.loading.extraction import Extracted, Extractor, extract
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.extractors import of_codes, of_layer, with_windows
@@ -37,12 +40,14 @@ from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.text.normalise import CHOICES
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
+OF_SHARD = re.compile(r"-\d{5,}-of-\d{5,}\.parquet$")
+"""Ending of the file of a shard."""
 LONGEST_AT_ONCE_S = 600.0
 """Longest audio of which a front-end computes features at once. It takes less memory than a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractOptions(BatchOptions):
+class ExtractOptions(ShardOptions, BatchOptions):
     """Command-line options of `asr_jax.extract_features`."""
 
     trained: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
@@ -106,14 +111,25 @@ def main(arguments: Sequence[str]) -> None:
     extractor = _extractor(options)
     groups = _groups([path for paths in options.input for path in paths], options.output)
     try:
-        rejected = sum(extractor(out, paths) for out, paths in groups)
+        rejected = sum(_extract(extractor, out, paths, options.part) for out, paths in groups)
     except KeyboardInterrupt:
         print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
         raise
-    if rejected:
+    if rejected and not options.part:
         raise RunError(
             f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
         )
+
+
+def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str], shard: Shard | None) -> int:
+    """Writes the features of some inputs, or of a shard of them; returns the number of rejected utterances."""
+    if shard is None:
+        return extractor(out, paths).rejected
+    own = shard.path(out)
+    digest, recordings, rejected = extractor(own, paths, shard=shard)
+    files = {out: own, out.with_suffix(".rejected.jsonl"): own.with_suffix(".rejected.jsonl")}
+    finish(out, shard, digest=digest, files=files, recordings=recordings, rejected=rejected)
+    return rejected
 
 
 def _check_one(options: Mapping[str, object]) -> None:
@@ -143,7 +159,8 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
         (output / f"{number:04}-{Path(path).name.partition('.')[0]}.parquet", [path])
         for number, (_, path, _) in enumerate(resolve(inputs))
     ]
-    others = sorted({path.name for path in output.glob("*.parquet")} - {out.name for out, _ in groups})
+    own = {OF_SHARD.sub(".parquet", path.name) for path in output.glob("*.parquet")}
+    others = sorted(own - {out.name for out, _ in groups})
     if others:
         raise UserError(
             f"--output {output} contains {', '.join(others[:5])}{' …' * (len(others) > 5)}, which these inputs do not "
@@ -152,8 +169,8 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
     return groups
 
 
-def _extractor(options: ExtractOptions) -> Callable[..., int]:
-    """Function that writes the features of some inputs to one file and returns the number of rejected utterances."""
+def _extractor(options: ExtractOptions) -> Callable[..., Extracted]:
+    """Function that writes the features of some inputs to one file, as `extract`."""
     tokenizer = None
     if options.tokenizer:
         tokenizer = given_tokenizer(TokenizerSettings(path=options.tokenizer, normaliser=options.normaliser))

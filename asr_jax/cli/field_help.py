@@ -27,7 +27,9 @@ GROUPS = {
 ONLY_IN_ALL = (
     "data.filters", "data.mixing", "data.buckets", "model.front_end", "model.augment",
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
-    "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "training.loss_scale", "training.pass_states", "lora",
+    "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
+    "data.shuffle_window", "data.sampled_items", "training.loss_scale",
+    "training.pass_states", "lora",
 )  # fmt: skip
 GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}
 """Groups that `--help` of a command lists, if it does not list all of them."""

@@ -66,8 +66,11 @@ def main(arguments: Sequence[str]) -> None:
 
     planned, validation, tokenizer, removed, absent, warnings = plan(experiment)
     console = console_for()
-    for line in described(experiment.data.train):
-        say(console, f"train: {line}")
+    if experiment.data.order == "sharded":
+        say(console, "train: the figures are of a sample of the shards (data.sampled_items)")
+    else:
+        for line in described(experiment.data.train):
+            say(console, f"train: {line}")
     with suppress(UserError):  # a warning has the reason
         for line in described(experiment.data.validation, "validation"):
             say(console, f"validation: {line}")

@@ -31,9 +31,11 @@ from asr_jax.cli.recognition_options import (
     uncalibrated,
 )
 from asr_jax.cli.results import some
+from asr_jax.cli.sharding import ShardOptions, digest_of, finish, names_digest, says_finished
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
 from asr_jax.core.names import counted
+from asr_jax.core.shards import Shard, path_of
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
@@ -41,13 +43,13 @@ from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
 from asr_jax.transcripts.files import FORMS, FormName, Named, form_of
-from asr_jax.transcripts.outputs import Output, open_output
-from asr_jax.transcripts.pseudo_labels import PseudoLabels
+from asr_jax.transcripts.outputs import REJECTED, Output, open_output
+from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranscribeOptions(BatchOptions, RecognitionOptions):
+class TranscribeOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.transcribe`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -82,6 +84,11 @@ class TranscribeOptions(BatchOptions, RecognitionOptions):
         return "json" if self.json else self.format or self.form_of_out or "text"
 
     @property
+    def to_folder(self) -> bool:
+        """Whether --out is a folder."""
+        return bool(self.out and (self.out.is_dir() or not self.out.suffix))
+
+    @property
     def form_of_out(self) -> FormName | None:
         """Format of the ending of a file as --out."""
         return form_of(self.out.name) if self.out and not self.out.is_dir() else None
@@ -96,35 +103,94 @@ def main(arguments: Sequence[str]) -> None:
         entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder), allow_pipes=options.allow_pipes)
         for line in formats(options.inputs, ReadOptions(texts_may_lack=True, allow_pipes=options.allow_pipes)):
             print(line, file=sys.stderr)
-        output = _output(options, flags, entries)
-        todo = [entry for entry in entries if not output.has(entry.id)]
-        if len(todo) < len(entries):
-            done = counted(len(entries) - len(todo), "recording")
-            print(f"already in {options.out}: {done} of {len(entries)} (--force overwrites)", file=sys.stderr)
-        if not todo:
-            return
-        with output, ExitStack() as stack:
-            labels = None
-            if options.to_manifest:
-                pseudo_labels = PseudoLabels(options.to_manifest, min_confidence=options.min_confidence)
-                labels = stack.enter_context(pseudo_labels)
-            of_manifests = {entry.id for entry in todo if isinstance(entry, Utterance) and entry.duration_s > 0}
-            measured = with_durations(todo)
-            unreadable = [entry for entry in measured if isinstance(entry, Rejected)]
-            _say_rejected(unreadable)
-            rejected = _transcribe(options, flags, measured, output, labels, folder, of_manifests)
-            places: list[Output | PseudoLabels] = [output, labels] if labels else [output]
-            for entry, place in itertools.product(rejected, places):
-                place.reject(entry.id, entry.location, entry.reason)
-        if labels:
-            print(labels.summary(), file=sys.stderr)
-        if len(unreadable) == len(entries):
-            raise UserError("no input is readable audio; the reasons are above")
-        failed = RunError(f"{len(rejected)} of {counted(len(todo), 'recording')} could not be transcribed")
-        if len(rejected) == len(todo):
-            raise failed
-    if rejected:
+        shard = options.part
+        if shard is None:
+            failed = _work(options, flags, entries, entries, folder)[1]
+        else:
+            failed = None
+            _work_on(shard, options, flags, entries, folder)
+    if failed:
         raise failed
+
+
+def _work_on(
+    shard: Shard,
+    options: TranscribeOptions,
+    flags: Sequence[str],
+    entries: Sequence[Utterance | Rejected],
+    folder: Path,
+) -> None:
+    """Transcribes a shard of the recordings and writes its receipt, unless it is finished."""
+    whole, own = options.out or options.to_manifest, entries[shard.part(len(entries))]
+    digest = digest_of(options, flags, names_digest(entries))
+    if whole and not options.force and says_finished(whole, shard, digest):
+        return
+    rejected, _ = _work(options, flags, own, entries, folder)
+    if whole:
+        files = dict[Path, Path]()
+        if options.out:
+            out = options.out / REJECTED if options.to_folder else options.out
+            files[out] = shard.path(out)
+        if options.to_manifest:
+            own_manifest = shard.path(options.to_manifest)
+            files[options.to_manifest] = own_manifest
+            files[rejected_path_of(options.to_manifest)] = rejected_path_of(own_manifest)
+        finish(whole, shard, digest=digest, files=files, recordings=len(own), rejected=rejected)
+
+
+def _work(
+    options: TranscribeOptions,
+    flags: Sequence[str],
+    entries: Sequence[Utterance | Rejected],
+    everything: Sequence[Utterance | Rejected],
+    folder: Path,
+) -> tuple[int, RunError | None]:
+    """Transcribes recordings that have no transcript yet.
+
+    Args:
+        options: Options of the command.
+        flags: Flags of the decoding.
+        entries: The recordings: all, or a shard.
+        everything: All recordings. Names of files and shapes of batches do not depend on the shard.
+        folder: Folder of the command's own audio files.
+
+    Returns:
+        Number of rejected recordings, and the error that the command ends with if there are any.
+
+    Raises:
+        UserError, RunError: If there is no transcript at all, except in a shard.
+    """
+    output = _output(options, flags, everything)
+    todo = [entry for entry in entries if not output.has(entry.id)]
+    if len(todo) < len(entries):
+        done = counted(len(entries) - len(todo), "recording")
+        print(f"already in {options.out}: {done} of {len(entries)} (--force overwrites)", file=sys.stderr)
+    if not todo:
+        return 0, None
+    with output, ExitStack() as stack:
+        labels = None
+        if options.to_manifest:
+            path = path_of(options.to_manifest, options.part)
+            labels = stack.enter_context(PseudoLabels(path, min_confidence=options.min_confidence))
+        of_manifests = {entry.id for entry in todo if isinstance(entry, Utterance) and entry.duration_s > 0}
+        measured = with_durations(everything if options.part else todo)
+        shapes_of = [entry for entry in measured if isinstance(entry, Utterance)] if options.part else None
+        names = {entry.id for entry in todo}
+        measured = [entry for entry in measured if entry.id in names]
+        unreadable = [entry for entry in measured if isinstance(entry, Rejected)]
+        _say_rejected(unreadable)
+        rejected = _transcribe(options, flags, measured, output, labels, folder, of_manifests, shapes_of)
+        places: list[Output | PseudoLabels] = [output, labels] if labels else [output]
+        for entry, place in itertools.product(rejected, places):
+            place.reject(entry.id, entry.location, entry.reason)
+    if labels:
+        print(labels.summary(), file=sys.stderr)
+    failed = RunError(f"{len(rejected)} of {counted(len(todo), 'recording')} could not be transcribed")
+    if not options.part and len(unreadable) == len(entries):
+        raise UserError("no input is readable audio; the reasons are above")
+    if not options.part and len(rejected) == len(todo):
+        raise failed
+    return len(rejected), failed if rejected else None
 
 
 def _say_rejected(entries: Sequence[Rejected]) -> None:
@@ -147,8 +213,9 @@ def check(options: TranscribeOptions) -> None:
         )
     if options.to_manifest and options.to_manifest.suffix != ".jsonl":
         raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
-    if options.to_manifest and options.to_manifest.exists() and not options.force:
-        raise UserError(f"{options.to_manifest} already exists: choose another --to-manifest, or use --force")
+    shard, manifest = options.part, options.to_manifest
+    if manifest and not options.force and path_of(manifest, shard).exists() and not _is_finished(options):
+        raise UserError(f"{path_of(manifest, shard)} already exists: choose another --to-manifest, or use --force")
     if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
         raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
     if not 0 <= options.min_confidence <= 1 or not 0 <= options.window_seconds < 86400:
@@ -156,6 +223,12 @@ def check(options: TranscribeOptions) -> None:
             f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected "
             "--min-confidence of 0 to 1, and --window-seconds of 0 or more and less than 86400"
         )
+
+
+def _is_finished(options: TranscribeOptions) -> bool:
+    """Whether there is a receipt of this shard, which is checked when the recordings are known."""
+    whole, shard = options.out or options.to_manifest, options.part
+    return bool(shard and whole and shard.receipt(whole).exists())
 
 
 @contextmanager
@@ -172,9 +245,10 @@ def _kept(options: TranscribeOptions) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="asr_jax-") as temporary:
             yield Path(temporary)
         return
-    folder = options.to_manifest.absolute().with_suffix(".audio")
+    manifest = path_of(options.to_manifest, options.part)
+    folder = manifest.absolute().with_suffix(".audio")
     was_there = folder.exists()
-    made = check_writable(options.to_manifest)
+    made = check_writable(manifest)
     made = check_writable(folder, is_folder=True) + made
     try:
         yield folder
@@ -191,7 +265,13 @@ def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[
     if options.to_manifest and not options.out:
         return Output()
     maker = functools.partial(maker_of, options.run, options, flags, head=options.head)
-    return open_output(options.form, options.out, entries, force=options.force, maker=maker)
+    force = options.force or _is_unfinished(options)
+    return open_output(options.form, options.out, entries, force=force, maker=maker, shard=options.part)
+
+
+def _is_unfinished(options: TranscribeOptions) -> bool:
+    """Whether a file of this shard is from a job that ended before its receipt, and is written again."""
+    return bool(options.part and options.out) and not options.to_folder
 
 
 def _transcribe(
@@ -202,10 +282,12 @@ def _transcribe(
     labels: PseudoLabels | None,
     folder: Path,
     of_manifests: Set[str],
+    shapes_of: Sequence[Utterance] | None,
 ) -> list[Rejected]:
     """Transcribes the utterances; returns the rejected recordings, in order.
 
-    `of_manifests` has the ids of those whose durations are of a manifest.
+    `of_manifests` has the ids of those whose durations are of a manifest, and `shapes_of` all recordings of which these
+    are a shard.
     """
     differing = list[Rejected]()
     rejected = [entry for entry in entries if isinstance(entry, Rejected)]
@@ -225,7 +307,7 @@ def _transcribe(
             trained, decoder, window_s=options.window_seconds, overlap_s=options.overlap_seconds, tell=meter.add
         )
         try:
-            for each in transcriber(utterances):
+            for each in transcriber(utterances, part_of=shapes_of):
                 if each.transcript is None:
                     rejected.append(Rejected(each.utterance.id, each.utterance.location, each.reason))
                     continue

@@ -189,17 +189,33 @@ def judged_words(
     Returns:
         The confidence of each word, and whether it is right.
     """
-    confidences, is_right = list[float](), list[bool]()
+    rows = list(judged_rows(data, found, tokenizer, normaliser))
+    confidences, is_right = ([each for row in rows for each in row[part]] for part in (0, 1))
+    return np.array(confidences, np.float64), np.array(is_right, bool)
+
+
+def judged_rows(
+    data: PlannedData, found: Recognition, tokenizer: Tokenizer, normaliser: str
+) -> Iterator[tuple[list[float], list[bool]]]:
+    """Yields the confidences of each utterance's words, and whether they are right, as `judged_words`.
+
+    Args:
+        data: The planned set.
+        found: Transcripts of the set.
+        tokenizer: Tokenizer of the run.
+        normaliser: Name of the normaliser of references and hypotheses.
+    """
     for row, transcript in sorted(found.transcripts.items()):
+        confidences, is_right = list[float](), list[bool]()
         parts = [normalise(word.text, normaliser).split() for word in transcript.words]
         expected = normalise(reference(data.index.utterances[row], tokenizer), normaliser).split()
         right = iter(right_words(expected, [part for each in parts for part in each]).tolist())
         for word, each in zip(transcript.words, parts, strict=True):
             if each:
-                confidences.append(word.confidence)
+                confidences.append(float(word.confidence))
                 of_word = [next(right) for _ in each]
                 is_right.append(all(of_word))
-    return np.array(confidences, np.float64), np.array(is_right, bool)
+        yield confidences, is_right
 
 
 def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
@@ -272,37 +288,6 @@ def word_counts(recognised: Recognised, normaliser: str, alignment: Alignment = 
     reference, hypothesis = (normalise(text, normaliser) for text in (recognised.reference, recognised.hypothesis))
     counts = word_errors(reference, hypothesis, alignment)
     return {name: getattr(counts, name) for name in ("substitutions", "deletions", "insertions", "words")}
-
-
-def worst(
-    data: PlannedData,
-    found: Recognition,
-    tokenizer: Tokenizer,
-    *,
-    normaliser: str,
-    number: int,
-    alignment: Alignment = "fewest_edits",
-) -> list[Any]:
-    """Returns the utterances with the most word errors, the worst first.
-
-    Args:
-        data: The planned set.
-        found: Transcripts of the set.
-        tokenizer: Tokenizer of the run.
-        normaliser: Name of the normaliser of references and hypotheses.
-        number: Largest number of utterances.
-        alignment: Alignment by which word errors are counted.
-
-    Returns:
-        For each utterance: id, location, normalised reference and hypothesis, and its `word_counts`.
-    """
-    rows = list[dict[str, Any]]()
-    for row, each in zip(sorted(found.transcripts), recognised(data, found, tokenizer), strict=True):
-        counts = word_counts(each, normaliser, alignment)
-        if counts["substitutions"] + counts["deletions"] + counts["insertions"]:
-            texts = {name: normalise(getattr(each, name), normaliser) for name in ("reference", "hypothesis")}
-            rows.append({"id": each.id, "location": data.index.utterances[row].location, **texts, **counts})
-    return sorted(rows, key=lambda row: -(row["substitutions"] + row["deletions"] + row["insertions"]))[:number]
 
 
 def reference(utterance: Utterance, tokenizer: Tokenizer) -> str:

@@ -75,14 +75,22 @@ class Transcriber:
         self.windows, self.longest_s = self._long.windows, self._long.longest_s
         """Sizes of windows, and the length in seconds above which audio is computed in windows."""
 
-    def __call__(self, utterances: Sequence[Utterance]) -> Iterator[Transcribed]:
+    def __call__(
+        self, utterances: Sequence[Utterance], *, part_of: Sequence[Utterance] | None = None
+    ) -> Iterator[Transcribed]:
         """Yields the result for each recording in order.
 
         The shapes of batches are chosen for all recordings. These are processed in groups that fill some batches. The
         short ones of a group are computed before any result of the group is returned. Utterances need durations and
         different ids.
+
+        Args:
+            utterances: The recordings.
+            part_of: All recordings of which these are a part. The shapes of batches are then chosen for all of them,
+                and results do not depend on the division into parts.
         """
-        short = self.prepare(utterances)
+        short = self.prepare(utterances if part_of is None else part_of)
+        self._row_of = {name: row for row, name in enumerate(short.index.utterances.ids())} if short else {}
         for group in self._groups(utterances):
             found = self._short([utterance for utterance in group if not self._is_long(utterance)], short)
             long = self.of_windows(filter(self._is_long, group))
@@ -127,7 +135,7 @@ class Transcriber:
         if planned is None:
             return found
         reasons = {each.id: each.reason for each in planned.rejections.entries}
-        rows = np.array([row for row, name in enumerate(planned.index.utterances.ids()) if name in found], np.int64)
+        rows = np.array(sorted(self._row_of[name] for name in found if name in self._row_of), np.int64)
         result = Recognition({}, [])
         if len(rows):
             result = recognise(self.decoder, self.trained.variables, part_of(planned, rows))

@@ -4,9 +4,9 @@ import functools
 import hashlib
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,9 @@ from asr_jax.core.run_folder import (
     TENSORBOARD,
     TOKENIZER,
 )  # fmt: skip
+from asr_jax.data.loading.sharded import Stream, open_sharded
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
 from asr_jax.observe.curves import draw_curves
 from asr_jax.observe.detectors import Detectors
@@ -274,7 +276,7 @@ def _train(
     copied_from: Path | None,
     began_s: float,
 ) -> dict[str, Any]:
-    experiment, training, plan, groups = setup.experiment, setup.experiment.training, setup.train.plan, setup.groups
+    experiment, training, groups = setup.experiment, setup.experiment.training, setup.groups
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
     shapes = abstract_beginning(beginning, setup.mesh)
     saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
@@ -314,19 +316,14 @@ def _train(
         state, average, update = _restored(log, checkpoints, shapes, copied_from=copied_from)
         if "training.precision" in names:  # a scale of float16 does not suit other precisions, nor theirs float16
             state = state.replace(scaling=replicate(fresh_scaling(setup.recipe), setup.mesh))
-    source = BatchSource(setup.train.index, plan, setup.layout)
+    data_state = _state_of_data(checkpoints) if setup.sets.shards else None
     rejected = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
     timed = reporter.throughput.timed
     signals.wait_for_save()
     with ExitStack() as stack:
         stack.enter_context(profile := Profile(training.profile, setup.folder, log))
-        batches = stack.enter_context(
-            open_batches(
-                source, start=groups.positions(update).start, workers=experiment.data.workers,
-                threads=experiment.data.threads,
-            )
-        )  # fmt: skip
+        batches = stack.enter_context(_open_data(setup, groups.positions(update).start, data_state))
         while True:
             summary = None
             signal = signals.agreed() if update % training.log_every == 0 or jax.process_count() == 1 else ""
@@ -348,7 +345,7 @@ def _train(
             if summary or (update > first and (ends or due.saves or (due.at_line and saver.is_overdue()))):
                 saver.save(
                     update, state, average, summary=summary, best=validator.best,
-                    num_without_gain=validator.num_without_gain,
+                    num_without_gain=validator.num_without_gain, data_state=data_state,
                 )  # fmt: skip
             if ends:
                 saver.finish()
@@ -363,6 +360,7 @@ def _train(
                 state, average, report = steps.apply_update(state, average, accumulated)
                 del accumulated  # otherwise its memory would still be in use during the next gradient
             update += 1
+            data_state = group[-1].state
             rejected.add(group)
             reporter.add(report, group)
             with timed("device"):
@@ -374,10 +372,57 @@ def _train(
     return _ended(setup, log, state, ends=ends, update=update, summary=summary)
 
 
+def _open_data(setup: Setup, start: int, state: dict[str, Any] | None) -> AbstractContextManager[Iterator[LoadedBatch]]:
+    """Opens the batches of training from a position on.
+
+    Args:
+        setup: Setup of the run.
+        start: Position of the first batch.
+        state: State of the shards of this process before it; None at the beginning, or without shards.
+    """
+    data = setup.experiment.data
+    if setup.sets.shards:
+        return open_sharded(stream_of(setup), state, start=start)
+    source = BatchSource(setup.train.index, setup.train.plan, setup.layout, storage=data.storage)
+    return open_batches(source, start=start, workers=data.workers, threads=data.threads)
+
+
+def stream_of(setup: Setup) -> Stream:
+    """Settings of the batches of shards of this process."""
+    data, scale, plan = setup.experiment.data, setup.train.index.scale, setup.train.plan
+    num = plan.batches_by_bucket()
+    return Stream(
+        shards=setup.sets.shards, buckets=plan.buckets, shares=num / num.sum(), scale=scale, layout=setup.layout,
+        tokenizer=setup.tokenizer if setup.tokenizer.has_labels else None, filters=data.filters,
+        output_length=functools.partial(setup.model.label_length, of_features=scale.of_features),
+        frames_needed=setup.experiment.model.frames_needed, takes_ids=data.tokenizer.takes_ids, speeds=data.speeds,
+        window=data.shuffle_window, seed=setup.experiment.seed, threads=data.threads, storage=data.storage,
+        options=ReadOptions(texts_may_lack=not setup.tokenizer.has_labels, allow_pipes=data.allow_pipes),
+    )  # fmt: skip
+
+
+def _state_of_data(checkpoints: Checkpoints) -> dict[str, Any] | None:
+    """State of the shards of this process in the newest checkpoint; None without a checkpoint.
+
+    Raises:
+        UserError: If the number of processes has changed.
+    """
+    if checkpoints.latest is None:
+        return None
+    states = restore_meta(checkpoints.folder, checkpoints.latest).get("data_states") or []
+    if len(states) != jax.process_count():
+        raise UserError(
+            f"the checkpoint has the states of the shards of {len(states)} processes, and there are "
+            f"{jax.process_count()}: each process reads its own shards; continue with as many processes"
+        )
+    state: dict[str, Any] | None = states[jax.process_index()]
+    return state
+
+
 def _parts(setup: Setup, loaded: LoadedBatch) -> list[Part]:
     """Returns the parts of a batch on the devices, each with its shape and the batch's position in the plan."""
     plan = setup.train.plan
-    number = plan[loaded.position].bucket
+    number = plan[loaded.position].bucket if loaded.bucket is None else loaded.bucket
     parts = setup.layout.parts(loaded.batch, plan.buckets[number].batch_size)
     return [(setup.shapes[number], global_batch(part, setup.mesh), np.int32(loaded.position)) for part in parts]
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from asr_jax.core.errors import RunError
+from asr_jax.core.names import counted
 from asr_jax.core.native import native_problems
 from asr_jax.core.processes import gathered, is_main, on_main
 from asr_jax.core.run_folder import REJECTED, VOIDED
@@ -39,6 +40,8 @@ class RejectedAudio:
         # The file also has utterances that a filter rejected. They are not in the index.
         self._seen = utterances.named({(name, location) for name, location in before})
         self._num_utterances = len(utterances)
+        self._num_filtered = 0
+        """Number of items of shards that are outside of a limit, which is known when they are read."""
         self._new: list[Rejected] = []
         self._seen_differing = set[tuple[str, str]]()
         self._differing: list[Rejected] = []
@@ -62,9 +65,11 @@ class RejectedAudio:
             return
         self._seen.update(map(_key, new))
         report_rejected(self._folder, self._log, new)
-        if len(self._seen) > min(self._limit, self._num_utterances // 2):
+        self._num_filtered += sum(entry.stage == "filter" for entry in new)
+        num_unreadable = len(self._seen) - self._num_filtered
+        if num_unreadable > min(self._limit, self._num_utterances // 2):
             raise RunError(
-                f"{len(self._seen)} utterances of {self._num_utterances} cannot be read, more than "
+                f"{num_unreadable} utterances of {self._num_utterances} cannot be read, more than "
                 f"training.max_rejected ({self._limit}) or half of them; the last is {new[-1].location}: "
                 f"{new[-1].reason}. {self._folder / REJECTED} lists all of them; repair the files, remove the "
                 "utterances from the manifest, or raise --training.max-rejected"
@@ -80,7 +85,13 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
     """
     data = setup.experiment.data
     roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))
-    for role, paths in roles:
+    if setup.sets.shards:
+        message = (
+            f"{counted(len(setup.sets.shards), 'shard')}, read one after the other; tokenizer, buckets and checks are "
+            f"of {counted(len(setup.sets.train), 'sampled item')}"
+        )
+        write("data", set="train", message=message)
+    for role, paths in roles[1:] if setup.sets.shards else roles:
         for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
             write("data", set=role, message=line)
     if message := about_crops(setup.train.index, data.crop_s):
@@ -271,6 +282,7 @@ class Reporter:
             "labels": batch.tokens.shape[1],
             "audio_s": round(float(batch.lengths[batch.weights > 0].sum()) / per_s, 2),
             "rows": rows.tolist(),
+            "ids": list(loaded.ids),
         }
 
     def _report_flushes(self, first: int) -> None:
@@ -291,7 +303,8 @@ class Reporter:
                 "gradient_norm": str(float(report.gradient_norm)),
                 "losses": {name: str(report.sums[name].mean()) for name in self._loss_terms},
                 "batches": [
-                    {**shape, "ids": [index.utterances[row].id for row in shape["rows"]]} for shape in shapes
+                    {**shape, "ids": shape["ids"] or [index.utterances[row].id for row in shape["rows"]]}
+                    for shape in shapes
                 ],
             }
             for n, report, shapes in found

@@ -101,6 +101,7 @@ class Saver:
         summary: dict[str, Any] | None,
         best: float | None,
         num_without_gain: int,
+        data_state: dict[str, Any] | None = None,
     ) -> None:
         """Waits for the previous checkpoint and starts to write one in the background.
 
@@ -111,6 +112,7 @@ class Saver:
             summary: Summary of the validation after this update; None if there was none.
             best: Best value of all validations; None if there was none.
             num_without_gain: Number of validations since the best one.
+            data_state: State of the shards of this process. None: the position determines the next batch.
 
         Raises:
             RunError: If the previous checkpoint could not be written.
@@ -118,6 +120,7 @@ class Saver:
         self.finish()
         meta = {
             "data_position": self._setup.groups.positions(update).start,
+            **({"data_states": gathered(data_state)} if self._setup.sets.shards else {}),
             "num_without_gain": num_without_gain,
             self._name_of_best: best,
             "decoding": self._setup.decoding_digest,

@@ -182,6 +182,10 @@ class Setup:
         return replace(self, groups=groups, num_updates=num_updates, recipe=recipe)
 
 
+NO_EPOCH = 1 << 40
+"""Updates of an epoch of shards, whose number of items is not known."""
+
+
 def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) -> Setup:
     """Reads and plans the data, and builds model and optimizer.
 
@@ -198,6 +202,11 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     """
     data, training = experiment.data, experiment.training
     check_length(training.num_updates, training.num_epochs)
+    if data.order == "sharded" and (training.num_epochs or training.pass_states.is_on):
+        raise UserError(
+            "data.order sharded with training.num_epochs or training.pass_states: the number of items is not known; "
+            "expected training.num_updates, and data.order planned for state passing"
+        )
     if not experiment.model.heads:
         raise UserError("model.heads is empty: expected at least one head to train, such as {'ctc': CTC()}")
     experiment.init.check_exists()
@@ -231,7 +240,9 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
             "precomputed features: remove it, or train on audio"
         )
     sounds = read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=data.threads)
-    groups = Groups(train.plan.batches_per_epoch, training.accumulate, training.epoch_end)
+    # Shards have no epochs of batches: an epoch of updates never ends.
+    of_epoch = NO_EPOCH * training.accumulate if sets.shards else train.plan.batches_per_epoch
+    groups = Groups(of_epoch, training.accumulate, training.epoch_end)
     num_updates = run_length(training.num_updates, training.num_epochs, groups)
     validation = plan_validation(sets, train, experiment, tokenizer)
     for_losses = None if experiment.model.recognises else validation
@@ -353,8 +364,9 @@ def check_best_of(best_of: str, sets: Sets) -> None:
 
 def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:
     """Opens the audio of some utterances of each input, or of all with data.check_all."""
+    train: list[tuple[Utterances, tuple[str, ...], Role]] = [(sets.train, data.train, "train")]
     both: tuple[tuple[Utterances, tuple[str, ...], Role], ...] = (
-        (sets.train, data.train, "train"),
+        *([] if sets.shards else train),
         (sets.validation, sets.validation_paths, "train" if sets.is_split else "validation"),
     )
     return [check for of, paths, role in both for check in check_audio(of, paths, role=role, opens_all=data.check_all)]

@@ -143,7 +143,7 @@ class Validator:
         data = setup.validation
         if not data.plan.batches_per_epoch:  # all utterances are computed in windows
             return
-        source = BatchSource(data.index, data.plan, Layout.of(setup.mesh))
+        source = BatchSource(data.index, data.plan, Layout.of(setup.mesh), storage=setup.experiment.data.storage)
         found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
         recognition = Recognition(self._decoder.whole(self._decoder.finish(found)), [])
         shown = samples(data, recognition, tokenizer, setup.experiment.training.num_samples)

@@ -12,6 +12,7 @@ from typing import TextIO
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, remove_empty, write_whole
 from asr_jax.core.names import unique
+from asr_jax.core.shards import Shard, path_of
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.transcripts.files import FORMS, Form, FormName, Named, ctm_labels
 
@@ -63,6 +64,7 @@ def open_output(
     *,
     force: bool,
     maker: Callable[[], Maker],
+    shard: Shard | None = None,
 ) -> Output:
     """Returns the output for a destination.
 
@@ -72,13 +74,16 @@ def open_output(
         recordings: All recordings, with different ids.
         force: Whether existing transcripts are overwritten.
         maker: Function that returns the origin of the transcripts; called only if `out` is a folder.
+        shard: Shard of the recordings that this process writes, to a file of its own or to the same folder as the
+            others. None: all of them.
 
     Raises:
         UserError: If the file exists, if there are several recordings for a subtitle file, or if the folder has
             transcripts of another origin.
     """
     if out and (out.is_dir() or not out.suffix):
-        return Folder(FORMS[form], out, recordings, force=force, maker=maker())
+        return Folder(FORMS[form], out, recordings, force=force, maker=maker(), shard=shard)
+    out = out and path_of(out, shard)
     if not FORMS[form].is_of_many and len(recordings) > 1:
         raise UserError(
             f"{len(recordings)} recordings: expected --out FOLDER, since a file of {form} contains only one"
@@ -137,13 +142,21 @@ class Folder(Output):
     goes_on = True
 
     def __init__(
-        self, form: Form, folder: Path, recordings: Sequence[Utterance | Rejected], *, force: bool, maker: Maker
+        self,
+        form: Form,
+        folder: Path,
+        recordings: Sequence[Utterance | Rejected],
+        *,
+        force: bool,
+        maker: Maker,
+        shard: Shard | None = None,
     ) -> None:
         names = [each.id for each in recordings]
         self._form, self._folder, self._force, self._maker = form, folder, force, maker
         self._paths = dict(zip(names, _paths(names, form.ending), strict=True))
         self._labels, self._rejected = _labels(recordings), list[dict[str, str]]()
         self._is_signed = not force and _is_signed(folder, maker)
+        self._rejected_path = path_of(folder / REJECTED, shard)
 
     def has(self, name: str) -> bool:
         return not self._force and (self._folder / self._paths[name]).exists()
@@ -161,13 +174,13 @@ class Folder(Output):
 
     def __enter__(self) -> "Folder":
         self._made = check_writable(self._folder, is_folder=True)
-        (self._folder / REJECTED).unlink(missing_ok=True)
+        self._rejected_path.unlink(missing_ok=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._rejected:
             lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self._rejected)
-            write_whole(self._folder / REJECTED, lines)
+            write_whole(self._rejected_path, lines)
         remove_empty(self._made)
 
 

@@ -57,6 +57,11 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
     return pieces + [Piece(done_s, duration_s, ())] * (duration_s > done_s)
 
 
+def rejected_path_of(manifest: Path) -> Path:
+    """List of the audio that is not in a manifest of pseudo-labels."""
+    return manifest.with_name(f"{manifest.stem}.rejected.jsonl")
+
+
 class PseudoLabels:
     """Context manager that writes a manifest of pseudo-labels, and NAME.rejected.jsonl with all other audio.
 
@@ -69,7 +74,7 @@ class PseudoLabels:
     """
 
     def __init__(self, path: Path, *, min_confidence: float) -> None:
-        self.path, self.rejected_path = path, path.with_name(f"{path.stem}.rejected.jsonl")
+        self.path, self.rejected_path = path, rejected_path_of(path)
         self._min_confidence = min_confidence
         self.hours = {"kept": 0.0, "below the confidence": 0.0, "without words": 0.0, "not read": 0.0}
         self.entries = dict.fromkeys(self.hours, 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int, Int32
+from jaxtyping import Float, Int, Int32, UInt
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.edges import equal_count, equal_duration, least_padding
@@ -108,7 +108,8 @@ class Bucket:
 
 def perturbed_lengths(samples: Int[np.ndarray, " R"], speeds: Sequence[float]) -> Int32[np.ndarray, " E"]:
     """Lengths of all entries: all utterances at the first speed, then all at the second, … (E = R × speeds)."""
-    return np.concatenate([np.rint(samples / speed).astype(np.int32) for speed in speeds])
+    at_speed = (samples if speed == 1 else np.rint(samples / speed) for speed in speeds)
+    return np.concatenate([lengths.astype(np.int32) for lengths in at_speed])
 
 
 def slowest(speeds: Sequence[float], jitter: float) -> tuple[float, ...]:
@@ -156,12 +157,17 @@ def make_buckets(
     entries = perturbed_lengths(lengths, speeds)
     labels = np.tile(num_labels, len(speeds))
     least = TOKEN_MULTIPLE if labels.any() else 0  # training on audio alone has no labels
-    weights = np.ones(len(entries)) if shares is None else np.tile(shares, len(speeds))
-    edges = _edges(entries, settings, scale, weights)
-    bucket_of = np.searchsorted(edges, entries)
-    buckets = []
-    for k in np.flatnonzero(np.bincount(bucket_of)):
-        member = bucket_of == k
+    weights = np.broadcast_to(1.0, len(entries)) if shares is None else np.tile(shares, len(speeds))
+    edges = _edges(entries, settings, scale, None if shares is None else weights)
+    bucket_of = first_at_least(edges, entries)
+    # Entries in the order of their buckets: a bucket is then a slice instead of a mask of all entries.
+    order = np.argsort(bucket_of, kind="stable")
+    entries, labels = entries[order], labels[order]
+    weights = weights if shares is None else weights[order]
+    numbers = np.bincount(bucket_of)
+    starts, buckets = np.cumsum(numbers) - numbers, []
+    for k in np.flatnonzero(numbers):
+        member = slice(starts[k], starts[k] + numbers[k])
         length = _round_up(int(edges[k]) + int(settings.slack_s * scale.per_s), scale.hop)
         for num_tokens, of_labels in _by_labels(labels[member], settings.num_by_labels, weights[member], least):
             rows = _rows(entries[member][of_labels], length, settings, scale, weights[member][of_labels])
@@ -182,13 +188,26 @@ def assign(
     Raises:
         ValueError: If an entry fits no bucket.
     """
-    bucket_of = np.full(len(lengths), -1, np.int32)
-    for k in reversed(range(len(buckets))):
-        bucket_of[(lengths <= buckets[k].longest) & (num_labels <= buckets[k].num_tokens)] = k
-    if (bucket_of < 0).any():
-        entry = int(np.argmin(bucket_of))
+    longest, num_tokens = (np.array([getattr(each, name) for each in buckets]) for name in ("longest", "num_tokens"))
+    if (np.diff(longest) >= 0).all() and (np.diff(num_tokens) >= 0).all():  # a later bucket fits whatever one fits
+        bucket_of = np.maximum(first_at_least(longest, lengths), first_at_least(num_tokens, num_labels))
+    else:
+        bucket_of = np.full(len(lengths), len(buckets), np.min_scalar_type(len(buckets)))
+        for k in reversed(range(len(buckets))):
+            fits = (lengths <= buckets[k].longest) & (num_labels <= buckets[k].num_tokens)
+            np.copyto(bucket_of, k, where=fits)
+    if (bucket_of == len(buckets)).any():
+        entry = int(np.argmax(bucket_of))
         raise ValueError(f"entry {entry} with {lengths[entry]} samples and {num_labels[entry]} labels fits no bucket")
-    return bucket_of
+    return bucket_of.astype(np.int32)
+
+
+def first_at_least(edges: Int[np.ndarray, " K"], values: Int[np.ndarray, " E"]) -> UInt[np.ndarray, " E"]:
+    """Number of the first of the ascending edges that is at least each value; K if none is. As `np.searchsorted`."""
+    kind = np.min_scalar_type(len(edges))
+    if not len(values) or values.min() < 0 or values.max() > len(values):
+        return np.searchsorted(edges, values).astype(kind)
+    return np.searchsorted(edges, np.arange(int(values.max()) + 1)).astype(kind)[values]  # faster for many values
 
 
 def largest_first(buckets: Sequence[Bucket]) -> list[int]:
@@ -196,7 +215,7 @@ def largest_first(buckets: Sequence[Bucket]) -> list[int]:
     return sorted(range(len(buckets)), key=lambda k: -buckets[k].length * buckets[k].batch_size)
 
 
-def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale, weights: np.ndarray) -> np.ndarray:
+def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale, weights: np.ndarray | None) -> np.ndarray:
     """Longest length of each duration bucket, in ascending order."""
     if not settings.edges_s:
         return EDGES[settings.edges](lengths, settings.num, weights)
@@ -213,6 +232,8 @@ def _by_labels(num_labels: np.ndarray, num: int, weights: np.ndarray, least: int
     """Padded number of labels, at least `least`, and mask of the entries of each part of a bucket."""
     rounded = np.maximum(-(-num_labels // TOKEN_MULTIPLE) * TOKEN_MULTIPLE, least)
     edges = least_padding(rounded, num, weights)
+    if len(edges) == 1:
+        return [(int(edges[0]), np.ones(len(rounded), bool))]
     part_of = np.searchsorted(edges, rounded)
     return [(int(edge), part_of == part) for part, edge in enumerate(edges)]
 

@@ -1,9 +1,12 @@
 """Data of a run: its settings, and the index and batch plan that are made from them."""
 
 import functools
+import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -11,18 +14,22 @@ from jaxtyping import Int
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets, slowest
+from asr_jax.data.batching.buckets import Bucket, Buckets, Scale, make_buckets, slowest
 from asr_jax.data.batching.crops import cropped
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
+from asr_jax.data.manifests.items import sampled, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
+from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.splits import split
+from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 
+logger = logging.getLogger(__name__)
 SPEEDS = (0.1, 10.0)
 """Slowest and fastest playback speed."""
 
@@ -77,6 +84,18 @@ class Data:
     to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
     cache: str = ""
     """Cache folder for the contents of manifests and audio headers. Empty: the user's cache folder."""
+    order: Literal["planned", "sharded"] = "planned"
+    """Order of the items of training. planned: from an index of all items, which is built once; batches depend on
+    (seed, epoch, position) alone. sharded: tars and Parquet files are read one after the other through a window that
+    is shuffled, without an index; each process reads its own shards. A batch then depends on what was read before it,
+    and a checkpoint has the state from which a run continues exactly."""
+    shuffle_window: int = 2048
+    """Number of items in memory that the batches of `order` sharded are drawn from, in each process."""
+    sampled_items: int = 4096
+    """Number of items of `order` sharded, of up to 8 shards, that the tokenizer, the buckets and the checks of texts
+    are made from. Longer items than the longest of them are rejected."""
+    storage: Storage = field(default_factory=Storage)
+    """Patience with slow and failing storage."""
     workers: int = 0
     """Number of processes that read audio. 0: threads of the training process read it."""
     threads: int = 2
@@ -93,6 +112,8 @@ class Data:
                 f"speed_jitter {self.speed_jitter}: expected 0 to {min(self.speeds) - slowest:g}, because no speed may "
                 f"be below {slowest:g}"
             )
+        if self.order == "sharded":
+            _check_sharded(self)
         if self.workers < 0 or self.threads < 1:
             raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
         if not 0 < self.validation_share <= 0.5:
@@ -112,6 +133,25 @@ class Data:
                 f"mixing.weights has {len(self.mixing.weights)} numbers for {len(self.train)} entries of train: "
                 "expected one weight per entry"
             )
+
+
+def _check_sharded(data: Data) -> None:
+    """Checks the settings that need an index.
+
+    Raises:
+        ValueError: If one of them is set.
+    """
+    needed = {
+        "crop_s": data.crop_s, "trim_db": data.trim_db, "speed_jitter": data.speed_jitter, "workers": data.workers,
+        "max_train_utterances": data.max_train_utterances, "check_all": data.check_all,
+        "mixing": data.mixing.kind != "none", "tokenizer.sampling": data.tokenizer.sampling,
+    }  # fmt: skip
+    if given := [name for name, value in needed.items() if value]:
+        raise ValueError(f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'")
+    if data.shuffle_window < 1 or data.sampled_items < 1:
+        raise ValueError(
+            f"shuffle_window {data.shuffle_window}, sampled_items {data.sampled_items}: expected 1 or more"
+        )
 
 
 @dataclass(frozen=True)
@@ -153,6 +193,8 @@ class Sets:
     """Names of the validation sets, by their number in `columns.input_of`. Empty for a split one, which is one set."""
     validation_paths: tuple[str, ...] = ()
     """Paths that the validation set is read from, in the order of `Columns.input_of`."""
+    shards: tuple[str, ...] = ()
+    """Shards of the training set, of which `train` is a sample. Empty: `train` is the whole set."""
 
 
 def read_sets(data: Data, *, seed: int) -> Sets:
@@ -163,6 +205,8 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     """
     options = _options(data)
     validation_of = _validation_of(data, options)
+    if data.order == "sharded":
+        return _sampled_sets(data, validation_of, options)
     inputs, validation_inputs = _resolved(data.train, validation_of, options)
     train, validation = _read_training(data, inputs, seed, options, is_split=not validation_of)
     if validation is None:
@@ -174,6 +218,23 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     )  # fmt: skip
 
 
+def _sampled_sets(data: Data, validation_of: tuple[str, ...], options: ReadOptions) -> Sets:
+    """A sample of the training shards, and the validation set."""
+    if not validation_of:
+        raise UserError("data.order is sharded without data.validation: expected a validation set, which is read whole")
+    _, validation_inputs = _resolved(("",), validation_of, options, is_sharded=True)
+    train, shards = _sample(data, options)
+    validation = _some(_read(data, validation_inputs, options), data.max_validation_utterances)
+    return Sets(train, validation, False, set_names(validation_of), validation_of, shards)
+
+
+def _sample(data: Data, options: ReadOptions) -> tuple[Utterances, tuple[str, ...]]:
+    """A sample of the training shards, and all shards."""
+    shards = shards_of(data.train, options)
+    utterances, rejected = sampled(shards, data.sampled_items, options)
+    return replace(Utterances.of(utterances), rejected=tuple(rejected)), shards
+
+
 def read_training(data: Data, *, seed: int) -> Utterances:
     """Reads only the training set of `read_sets`. The validation set does not have to exist.
 
@@ -181,6 +242,8 @@ def read_training(data: Data, *, seed: int) -> Utterances:
         UserError: As `read_sets`.
     """
     options = _options(data)
+    if data.order == "sharded":
+        return _sample(data, options)[0]
     inputs, _ = _resolved(data.train, (), options)
     return _read_training(data, inputs, seed, options, is_split=not _validation_of(data, options))[0]
 
@@ -207,15 +270,23 @@ def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
     return data.validation or tuple(path for path in data.train if has_validation(path, options))
 
 
-def _resolved(train: Sequence[str], validation: Sequence[str], options: ReadOptions) -> tuple[list[Input], list[Input]]:
-    """Inputs of both sets.
+def _resolved(
+    train: Sequence[str], validation: Sequence[str], options: ReadOptions, *, is_sharded: bool = False
+) -> tuple[list[Input], list[Input]]:
+    """Inputs of both sets; of the validation set alone if the training set is sharded.
+
+    Args:
+        train: Paths of the training set.
+        validation: Paths of the validation sets.
+        options: Options of reading.
+        is_sharded: Whether the shards of the training set are read one after the other.
 
     Raises:
         UserError: If paths cannot be read. The message names all of them.
     """
     found: dict[Role, list[Input]] = {"train": [], "validation": []}
     problems = [] if train else ["data.train is empty: expected at least one manifest or folder"]
-    sets: tuple[tuple[Role, Sequence[str]], ...] = (("train", train), ("validation", validation))
+    sets: tuple[tuple[Role, Sequence[str]], ...] = (("train", () if is_sharded else train), ("validation", validation))
     for role, paths in sets:
         for number, path in enumerate(paths):
             try:
@@ -291,9 +362,8 @@ def plan_training(
         index = cropped(index, round(data.crop_s * scale.per_s))
     num_labels, stretches = index.num_labels(), index.stretches
     sources, shares = _mixed(index, data)
-    buckets = make_buckets(
-        index.lengths, num_labels, data.buckets, scale=scale, speeds=slowest(data.speeds, data.speed_jitter),
-        row_parts=row_parts,
+    buckets = _buckets(
+        index, num_labels, data, row_parts=row_parts,
         shares=None if sources is None or shares is None else shares[sources],
     )  # fmt: skip
     plan = BatchPlan(
@@ -305,6 +375,53 @@ def plan_training(
         tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
     )
     return PlannedData(replace(index, sampled=sampled), plan, rejections)
+
+
+def _buckets(
+    index: Index, num_labels: np.ndarray, data: Data, *, row_parts: int, shares: np.ndarray | None
+) -> tuple[Bucket, ...]:
+    """Buckets of a training set as `make_buckets`, or those of an earlier start with the same utterances.
+
+    Warnings of `make_buckets` are repeated at each start.
+    """
+    speeds, warnings, are_new = slowest(data.speeds, data.speed_jitter), Warnings(), False
+
+    def work() -> dict[str, Any]:
+        nonlocal are_new
+        are_new = True
+        with warnings.of("asr_jax.data.batching.buckets"):
+            found = make_buckets(
+                index.lengths, num_labels, data.buckets, scale=index.scale, speeds=speeds, row_parts=row_parts,
+                shares=shares,
+            )  # fmt: skip
+        return {"buckets": [asdict(bucket) for bucket in found], "warnings": warnings.messages}
+
+    more = [] if shares is None else [shares]
+    inputs = (index.lengths, num_labels, data.buckets, index.scale, speeds, row_parts, *more)
+    found = remembered(index.utterances.folder, "buckets", inputs, work)
+    for message in [] if are_new else found["warnings"]:
+        logger.warning("%s", message)
+    return tuple(Bucket(**bucket) for bucket in found["buckets"])
+
+
+class Warnings(logging.Handler):
+    """Collects the messages that a module logs, which are logged too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Collects the messages of a module in a block."""
+        logging.getLogger(name).addHandler(self)
+        try:
+            yield
+        finally:
+            logging.getLogger(name).removeHandler(self)
 
 
 def _some(utterances: Utterances, number: int) -> Utterances:
@@ -336,10 +453,16 @@ def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
     Raises:
         UserError: If a label is the blank or outside of the vocabulary. The message names the first such utterance.
     """
-    labels = data.index.labels
-    wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
-    if len(rows := data.index.rows_with(wrong)):
-        utterance, of_row = data.index.utterances.columns.utterance(int(rows[0])), labels[int(rows[0])]
+    labels, utterances = data.index.labels, data.index.utterances
+
+    def work() -> list[int]:
+        wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
+        return data.index.rows_with(wrong)[:1].tolist()
+
+    inputs = (data.index.labels_digest, utterances.rows, tokenizer.blank_id, tokenizer.vocab_size)
+    folder = utterances.folder if data.index.labels_digest else None
+    for row in remembered(folder, "wrong-labels", inputs, work):
+        utterance, of_row = utterances.columns.utterance(row), labels[row]
         label = int(of_row[(of_row == tokenizer.blank_id) | (of_row >= tokenizer.vocab_size)][0])
         raise UserError(
             f"utterance {utterance.id}: label {label} of {utterance.text or utterance.labels!r} is the blank "

@@ -4,6 +4,8 @@ import numpy as np
 from jaxtyping import Float, Int, Int64
 
 MAX_BINS = 2048
+MOST_COUNTED = 1 << 24
+"""Lengths below it are counted in an array. It is 17 minutes at 16 kHz."""
 
 
 EntryWeights = Float[np.ndarray, " E"] | None
@@ -27,14 +29,15 @@ def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeight
     """
     ends, counts = _histogram(np.asarray(lengths), weights)
     count = np.concatenate([[0], np.cumsum(counts)])
-    cost = (count[None, 1:] - count[:-1, None]) * ends[None, :].astype(np.float64)
-    cost[np.tril_indices(len(ends), -1)] = np.inf
-    best, choices = cost[0], []
+    # Row j, column i: the bucket has bins i … j. Rows are contiguous, and the minimum of a row is found fast.
+    cost = (count[1:, None] - count[None, :-1]) * ends[:, None].astype(np.float64)
+    cost[np.triu_indices(len(ends), 1)] = np.inf
+    best, choices, total = cost[:, 0], [], np.empty_like(cost[:, 1:])
     for _ in range(1, min(num, len(ends))):
-        # Column j: the last bucket starts at bin i ≥ 1 and the others end at bin i - 1.
-        total = best[:-1, None] + cost[1:]
-        choices.append(total.argmin(axis=0) + 1)
-        best = total.min(axis=0)
+        # Row j: the last bucket starts at bin i ≥ 1 and the others end at bin i - 1.
+        np.add(best[:-1], cost[:, 1:], out=total)
+        choices.append(total.argmin(axis=1) + 1)
+        best = np.take_along_axis(total, choices[-1][:, None] - 1, axis=1)[:, 0]
     return _trace(ends, choices)
 
 
@@ -77,6 +80,10 @@ def _equal(ends: Int[np.ndarray, " N"], amounts: Float[np.ndarray, " N"], num: i
 
 def _counts(lengths: np.ndarray, weights: EntryWeights) -> tuple[np.ndarray, Float[np.ndarray, " N"]]:
     """Distinct lengths in ascending order, and the weight of the entries of each length."""
+    if len(lengths) and lengths.min() >= 0 and lengths.max() < MOST_COUNTED:  # counting is ten times as fast as sorting
+        numbers = np.bincount(lengths)
+        ends = np.flatnonzero(numbers).astype(lengths.dtype)
+        return ends, (numbers if weights is None else np.bincount(lengths, weights))[ends].astype(np.float64)
     ends, place_of, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     return ends, counts.astype(np.float64) if weights is None else np.bincount(place_of, weights)
 

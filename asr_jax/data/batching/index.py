@@ -1,7 +1,7 @@
 """Index: the utterances that are used, with their lengths in samples or frames and their labels."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Scale
 from asr_jax.data.batching.filters import Filters, Rejections, kind_of, violations
-from asr_jax.data.batching.labels import encoded
+from asr_jax.data.batching.labels import Labels, encoded
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer
@@ -79,6 +80,8 @@ class Index:
     """Where in its utterance each row is. None: every row is a whole utterance."""
     sampled: SampledPieces | None = None
     """Draws random segmentations of texts. None: each text has its best segmentation."""
+    labels_digest: str = ""
+    """Digest of cached labels, by which results of earlier starts are found again. Empty: labels are not cached."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -118,6 +121,10 @@ class Index:
         rows = np.searchsorted(self.labels.offsets, np.flatnonzero(chosen), side="right") - 1
         return rows[np.isin(rows, self.utterances.rows)]
 
+    def rows_of(self, rows: Int[np.ndarray, " K"]) -> Int[np.ndarray, " N"]:
+        """Rows of the index that are some rows of the columns, in ascending order."""
+        return np.flatnonzero(np.isin(self.utterances.rows, rows))
+
     def select(self, rows: Int[np.ndarray, " K"] | Bool[np.ndarray, " R"]) -> "Index":
         """Returns the index of some rows, in their order; rows may be repeated."""
         stretches = None if self.stretches is None else self.stretches.select(rows)
@@ -125,8 +132,13 @@ class Index:
 
     def fingerprint(self) -> str:
         """Digest of ids, durations, texts and labels, and of the stretches of rows. Paths are not included."""
-        digest = hashlib.sha256(self.utterances.digest.encode())
         stretches = () if self.stretches is None else (self.stretches.begins, self.stretches.lengths)
+        folder = self.utterances.folder if self.labels_digest else None
+        inputs = (self.utterances.digest, self.utterances.rows, self.lengths, self.labels_digest, *stretches)
+        return remembered(folder, "fingerprint", inputs, lambda: self._fingerprint(stretches))
+
+    def _fingerprint(self, stretches: Sequence[np.ndarray]) -> str:
+        digest = hashlib.sha256(self.utterances.digest.encode())
         for array in (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values, *stretches):
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array))
@@ -178,28 +190,22 @@ def build_index(
                 _reject(rejections, utterances, place, violated.reason, value, violated.limit)
         keep[violated.places] = False
     if tokenizer is None:
-        labels = Ragged(np.zeros(0, np.uint8), np.zeros(len(columns) + 1, np.int64))
+        nothing = Ragged(np.zeros(0, np.uint8), np.zeros(len(columns) + 1, np.int64))
+        labels, problems, repeats, digest = Labels(nothing, {}, np.zeros(len(columns), np.int32))
     else:
-        labels, problems = encoded(utterances, tokenizer, given=given_labels)
+        labels, problems, repeats, digest = encoded(utterances, tokenizer, given=given_labels)
         for place in np.flatnonzero(keep & (labels.lengths()[utterances.rows] == 0)):
             reason, value = problems.get(int(utterances.rows[place]), ("empty text", None))
             _reject(rejections, utterances, int(place), reason, value, None)
             keep[place] = False
-    kept = utterances.select(keep)
+    kept = utterances if keep.all() else utterances.select(keep)
     lengths = _lengths(kept, scale)
-    index = Index(kept, scale, lengths, labels)
+    index = Index(kept, scale, lengths, labels, labels_digest=digest)
     if output_length is None or frames_needed is None or tokenizer is None or not len(kept):
         return index, rejections
     frames = np.asarray(output_length(np.rint(lengths / max_speed).astype(np.int32)))
-    fits = _fits(index, frames, frames_needed, rejections)
-    return Index(kept.select(fits), scale, lengths[fits], labels), rejections
-
-
-def repeats(labels: Ragged) -> Int32[np.ndarray, " R"]:
-    """Number of labels of each row that equal the preceding label."""
-    places = np.flatnonzero(labels.values[1:] == labels.values[:-1]) + 1
-    first = np.minimum(labels.offsets[:-1] + 1, labels.offsets[1:])
-    return (np.searchsorted(places, labels.offsets[1:]) - np.searchsorted(places, first)).astype(np.int32)
+    fits = _fits(index, frames, frames_needed, repeats, rejections)
+    return index if fits.all() else index.select(fits), rejections
 
 
 def _check_kind(utterances: Utterances, scale: Scale) -> None:
@@ -235,10 +241,10 @@ def _lengths(utterances: Utterances, scale: Scale) -> Int32[np.ndarray, " R"]:
 
 
 def _fits(
-    index: Index, frames: np.ndarray, frames_needed: FramesNeeded, rejections: Rejections
+    index: Index, frames: np.ndarray, frames_needed: FramesNeeded, repeats: np.ndarray, rejections: Rejections
 ) -> Bool[np.ndarray, " R"]:
     """Mask of utterances with as many frames as their labels need. Rejects the others."""
-    needed = frames_needed(index.labels.lengths(), repeats(index.labels))[index.utterances.rows]
+    needed = frames_needed(index.labels.lengths(), repeats)[index.utterances.rows]
     fits = frames >= needed
     for row in np.flatnonzero(~fits).tolist():
         _reject(

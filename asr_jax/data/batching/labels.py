@@ -1,15 +1,18 @@
 """Labels of all utterances, encoded once per tokenizer and cached beside the columns."""
 
 import functools
+import hashlib
 import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int32
 
-from asr_jax.data.manifests.arrays import save_arrays
+from asr_jax.data.manifests.arrays import mapped, save_arrays
 from asr_jax.data.manifests.columns import Columns, Ragged, load_ragged
 from asr_jax.data.manifests.progress import in_processes
 from asr_jax.data.manifests.reading import Utterances
@@ -20,8 +23,20 @@ IN_PROCESSES_FROM = 200_000
 """Number of rows from which processes share the work. Processes take a second to start."""
 AT_ONCE = 50_000
 """Rows per part of the work of processes."""
-Labels = tuple[Ragged, dict[int, tuple[str, str]]]
+Encoded = tuple[Ragged, dict[int, tuple[str, str]]]
 """Labels by row, and for rows that cannot be encoded the reason and its detail."""
+
+
+class Labels(NamedTuple):
+    """Labels of all rows of columns."""
+
+    labels: Ragged
+    problems: dict[int, tuple[str, str]]
+    """Reason and detail for rows that cannot be encoded."""
+    repeats: Int32[np.ndarray, " R"]
+    """Number of labels of each row that equal the preceding label."""
+    digest: str = ""
+    """Digest of the labels; empty if they are not cached."""
 
 
 def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Labels:
@@ -33,33 +48,52 @@ def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
         given: Whether token ids of manifests are used. Texts are then encoded only if a row has no token ids.
 
     Returns:
-        Labels by row, and for rows that cannot be encoded the reason and its detail.
+        Labels by row, the rows that cannot be encoded, and the repeated labels of each row.
     """
     if utterances.folder is None:
-        return _encode(utterances, tokenizer, given=given)
+        alone, problems = _encode(utterances, tokenizer, given=given)
+        return Labels(alone, problems, repeats(alone))
     folder = utterances.folder / f"labels-{tokenizer.digest()}{'-given' if given else ''}"
     labels = _kept(folder)
-    if labels is None or len(labels[0]) != len(utterances.columns):
-        labels = _encode(utterances, tokenizer, given=given)
+    if labels is None or len(labels.labels) != len(utterances.columns):
+        new = _encode(utterances, tokenizer, given=given)
+        labels = Labels(*new, repeats(new[0]), _digest(new[0]))
         _keep(labels, folder)
         labels = _kept(folder) or labels  # memory-mapped arrays are sent to worker processes as file names
     return labels
 
 
+def repeats(labels: Ragged) -> Int32[np.ndarray, " R"]:
+    """Number of labels of each row that equal the preceding label."""
+    places = np.flatnonzero(labels.values[1:] == labels.values[:-1]) + 1
+    first = np.minimum(labels.offsets[:-1] + 1, labels.offsets[1:])
+    return (np.searchsorted(places, labels.offsets[1:]) - np.searchsorted(places, first)).astype(np.int32)
+
+
+def _digest(labels: Ragged) -> str:
+    digest = hashlib.sha256(f"{labels.values.dtype}{len(labels)} ".encode())
+    for array in (labels.offsets, labels.values):
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
+
+
 def _kept(folder: Path) -> Labels | None:
     """Cached labels. None if there are none or they are damaged."""
     try:
-        problems = json.loads((folder / PROBLEMS).read_text(encoding="utf-8"))
-        return load_ragged(folder / "labels"), {int(row): tuple(entry) for row, entry in problems.items()}
-    except (OSError, EOFError, ValueError, AttributeError):
+        about = json.loads((folder / PROBLEMS).read_text(encoding="utf-8"))
+        problems = {int(row): (reason, detail) for row, (reason, detail) in about["problems"].items()}
+        return Labels(load_ragged(folder / "labels"), problems, mapped(folder / "repeats"), about["digest"])
+    except (OSError, EOFError, ValueError, AttributeError, KeyError, TypeError):
         return None
 
 
 def _keep(labels: Labels, folder: Path) -> None:
     """Writes labels to the cache atomically. If another process was first, its labels are kept."""
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
-    save_arrays(partial, {"labels.values": labels[0].values, "labels.offsets": labels[0].offsets})
-    (partial / PROBLEMS).write_text(json.dumps(labels[1], ensure_ascii=False), encoding="utf-8")
+    arrays = {"labels.values": labels.labels.values, "labels.offsets": labels.labels.offsets, "repeats": labels.repeats}
+    save_arrays(partial, arrays)
+    about = {"problems": labels.problems, "digest": labels.digest}
+    (partial / PROBLEMS).write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
     if _kept(folder) is None:
         shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -68,7 +102,7 @@ def _keep(labels: Labels, folder: Path) -> None:
         shutil.rmtree(partial)
 
 
-def _encode(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Labels:
+def _encode(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Encoded:
     work, num = functools.partial(_encode_part, utterances.columns, tokenizer, given), len(utterances.columns)
     if utterances.folder is None or num < IN_PROCESSES_FROM:  # only cached columns are sent as file names
         return work((0, num))
@@ -79,7 +113,7 @@ def _encode(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
     return Ragged(values, np.cumsum(np.concatenate(lengths), dtype=np.int64)), problems
 
 
-def _encode_part(columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int]) -> Labels:
+def _encode_part(columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int]) -> Encoded:
     """Labels of the rows from `rows[0]` up to, but not including, `rows[1]`."""
     problems: dict[int, tuple[str, str]] = {}
     return Ragged.of_rows(_rows(columns, tokenizer, given, rows, problems)), problems

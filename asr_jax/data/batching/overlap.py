@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.remembered import remembered
 
 LONG_TEXT = 20
 """Minimum length of a text in characters for a comparison with others. Short texts, such as commands, often repeat."""
@@ -40,6 +41,16 @@ def find_overlap(train: Utterances, validation: Utterances) -> Overlap:
     Locations are compared as strings. Texts of less than LONG_TEXT characters are not compared. Durations are equal if
     they differ by less than a millisecond.
     """
+    inputs = (train.digest, train.rows, str(train.folder), validation.digest, validation.rows, str(validation.folder))
+    found = remembered(
+        train.folder if validation.folder else None, "overlap", inputs, lambda: _found(train, validation)
+    )
+    of_audio, of_texts = map(tuple, found)
+    return Overlap(of_audio, of_texts, len(validation))
+
+
+def _found(train: Utterances, validation: Utterances) -> list[list[str]]:
+    """Ids of validation utterances with equal audio, and with equal text and duration."""
     of_audio = _members(validation, train, "locations", np.ones(len(validation), bool), np.ones(len(train), bool))
     others = ~np.isin(validation.rows, of_audio)
     comparable = [_is_long(validation) & others, _is_long(train)]
@@ -47,7 +58,7 @@ def find_overlap(train: Utterances, validation: Utterances) -> Overlap:
     comparable[1] &= np.isin(durations[1], durations[0][comparable[0]])
     of_texts = _members(validation, train, "texts", *comparable, durations=durations)
     ids = validation.columns.ids
-    return Overlap(tuple(map(ids.text, of_audio)), tuple(map(ids.text, of_texts)), len(validation))
+    return [list(map(ids.text, rows)) for rows in (of_audio, of_texts)]
 
 
 def _members(

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
+from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.base import OutOfVocabulary
 from asr_jax.text.normalise import normalise
@@ -27,6 +28,8 @@ from asr_jax.text.tokenizers import Tokenizer
 
 AT_ONCE = 1 << 16
 """Rows whose distinct characters are collected together."""
+BYTES_AT_ONCE = 1 << 24
+"""Bytes of texts that are counted together."""
 SHOWN = 5
 """Number of characters in a message."""
 VOCABULARY = "the vocabulary"
@@ -129,9 +132,19 @@ def count_removed(
         labels: Labels by row of `utterances.columns`, as in `Index`. None: characters that are not in the vocabulary
             are not counted, as in error rates.
     """
-    columns, rows = utterances.columns, utterances.rows
     if not tokenizer.has_labels or tokenizer.kind == "ids":
         return Removed((), 0)
+
+    def work() -> Any:
+        return asdict(_count_removed(utterances, tokenizer, takes_ids=takes_ids, labels=labels))
+
+    inputs = (utterances.digest, utterances.rows, str(utterances.folder), tokenizer.digest(), takes_ids, labels is None)
+    found = remembered(utterances.folder, "removed", inputs, work)
+    return Removed(tuple(RemovedPart(**part) for part in found["parts"]), found["num_chars"])
+
+
+def _count_removed(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool, labels: Ragged | None) -> Removed:
+    columns, rows = utterances.columns, utterances.rows
     if takes_ids:
         rows = rows[~columns.has_labels[rows]]
     counts = _Counts()
@@ -274,7 +287,9 @@ class _Counts:
 
 def _characters(texts: Ragged) -> Iterable[str]:
     """Distinct characters of all texts."""
-    counts = np.bincount(texts.values, minlength=256) if len(texts.values) else np.zeros(256, np.int64)
+    counts = np.zeros(256, np.int64)
+    for first in range(0, len(texts.values), BYTES_AT_ONCE):  # NumPy converts them to eight bytes each
+        counts += np.bincount(texts.values[first : first + BYTES_AT_ONCE], minlength=256)
     if not counts[128:].any():  # ASCII, which needs no decoding
         return [chr(code) for code in np.flatnonzero(counts)]
     found: set[str] = set()

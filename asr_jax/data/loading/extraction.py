@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, write_whole
+from asr_jax.core.shards import Shard
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import Index, build_index, scale_of
@@ -76,6 +77,17 @@ class Extractor:
         )  # fmt: skip
 
 
+class Extracted(NamedTuple):
+    """Result of `extract`."""
+
+    digest: str
+    """Digest of everything that the frames of all shards depend on."""
+    recordings: int
+    """Number of utterances."""
+    rejected: int
+    """Number of rejected utterances, without those that are outside of a limit."""
+
+
 def extract(
     out: Path,
     paths: Sequence[str],
@@ -86,8 +98,9 @@ def extract(
     max_samples: int = 0,
     workers: int = 0,
     allow_pipes: bool = False,
-) -> int:
-    """Writes the frames of all utterances of some inputs to one file.
+    shard: Shard | None = None,
+) -> Extracted:
+    """Writes the frames of all utterances of some inputs, or of a shard of them, to one file.
 
     Rejected utterances are written to `OUT.rejected.jsonl`. If the file already exists, nothing is done.
 
@@ -100,9 +113,8 @@ def extract(
         max_samples: Maximum number of utterances of each input, from its start. 0: all.
         workers: Number of processes that read audio. 0: threads of this process read it.
         allow_pipes: Whether commands in the place of files are run.
-
-    Returns:
-        Number of rejected utterances, without those that are outside of a limit.
+        shard: Shard of the utterances; `out` is the file of this shard. The first one has the utterances that are
+            rejected without opening their audio. None: all.
 
     Raises:
         UserError: If no utterance is left, if the file has other features, or if another process is writing it.
@@ -112,18 +124,20 @@ def extract(
     is_long = index.lengths > np.ceil(extractor.limits.longest_s * index.scale.per_s)
     made_of = extractor.made_of + f" {extractor.windows}" * bool(is_long.any())
     digest = _digest(made_of, index, tokenizer, rejections.entries)
+    own = range(len(index))[shard.part(len(index)) if shard else slice(None)]
+    of_index = rejections.entries if shard is None or shard.number == 0 else []
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
     if _is_done(out, digest):
         print(f"{out} already exists")
     else:
         parts.mkdir(parents=True, exist_ok=True)
         with held(parts / "lock", f"{out} is being written"):
-            names, rejected = _extract_parts(parts, index, is_long, extractor, workers, out)
-            rejected = rejections.entries + rejected
+            names, rejected = _extract_parts(parts, index, own, is_long, extractor, workers, out)
+            rejected = of_index + rejected
             write_whole(
                 rejected_path, "".join(json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in rejected)
             )
-            _join([parts / name for name in names], out, extractor.schema().with_metadata({"asr_jax": digest}))
+            join_parquet([parts / name for name in names], out, extractor.schema().with_metadata({"asr_jax": digest}))
             shutil.rmtree(parts)
     lines = rejected_path.read_text(encoding="utf-8").splitlines() if rejected_path.exists() else []
     if not lines:
@@ -141,7 +155,7 @@ def extract(
             f"{out}: {num_filtered} utterances are longer than --reject-above {reject_above_s:g}; they are listed in "
             f"{rejected_path}"
         )
-    return len(entries) - num_filtered - num_differing
+    return Extracted(digest, len(own) + len(of_index), len(entries) - num_filtered - num_differing)
 
 
 def _index(
@@ -204,13 +218,32 @@ class _PlanOfParts:
 
 
 def _extract_parts(
-    parts: Path, index: Index, is_long: Bool[np.ndarray, " R"], extractor: Extractor, workers: int, out: Path
+    parts: Path,
+    index: Index,
+    own: range,
+    is_long: Bool[np.ndarray, " R"],
+    extractor: Extractor,
+    workers: int,
+    out: Path,
 ) -> tuple[list[str], list[Rejected]]:
-    """Writes missing parts. Returns the file names of all parts, and the utterances that could not be read."""
+    """Writes missing parts of the own rows, in the shapes of all rows.
+
+    Args:
+        parts: Folder of the parts.
+        index: All utterances.
+        own: Rows to compute.
+        is_long: Whether each row is computed in windows.
+        extractor: Function that computes the frames.
+        workers: Number of processes that read audio.
+        out: File that the parts will be joined to, for messages.
+
+    Returns:
+        File names of all parts, and the utterances that could not be read.
+    """
     shapes = shapes_of(index.lengths[~is_long], extractor.limits, scale=index.scale, num_devices=1)
     buckets = with_labels(shapes, index.lengths[~is_long], index.num_labels()[~is_long])
-    firsts = range(0, len(index), PART_RECORDS)
-    ends = {first: min(first + PART_RECORDS, len(index)) for first in firsts}
+    firsts = range(own.start, own.stop, PART_RECORDS)
+    ends = {first: min(first + PART_RECORDS, own.stop) for first in firsts}
     names = [f"{first:09}.parquet" for first in firsts]
     missing = [first for first, name in zip(firsts, names, strict=True) if not (parts / name).exists()]
     rows = [first + np.flatnonzero(~is_long[first : ends[first]]) for first in missing]
@@ -224,7 +257,7 @@ def _extract_parts(
             of_part = itertools.islice(batches, plan.batches_per_epoch)
             long = first + np.flatnonzero(is_long[first : ends[first]])
             _write_part(parts / f"{first:09}.parquet", index, of_part, long.tolist(), ends[first] - first, extractor)
-            print(f"{out}: {ends[first]:,} of {len(index):,} utterances", flush=True)
+            print(f"{out}: {ends[first] - own.start:,} of {len(own):,} utterances", flush=True)
     lists = [json.loads((parts / name).with_suffix(".json").read_text()) for name in names]
     rejected = [Rejected(**each) for listed in lists for each in listed]
     return names, rejected
@@ -285,12 +318,19 @@ def _features_of_long(
             rejected.append(Rejected(utterance.id, utterance.location, error.reason, "audio"))
 
 
-def _join(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
-    """Joins all parts into one file atomically."""
+def join_parquet(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
+    """Joins all parts into one file atomically, a group of rows at a time.
+
+    Args:
+        parts: Files with the columns of the schema.
+        out: File to write.
+        schema: Columns and metadata of the file.
+    """
     partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for part in parts:
-            writer.write_table(pq.read_table(part).cast(schema), row_group_size=100)
+            for batch in pq.ParquetFile(part).iter_batches(PART_RECORDS):
+                writer.write_table(pa.Table.from_batches([batch]).cast(schema), row_group_size=100)
     partial.replace(out)
 
 

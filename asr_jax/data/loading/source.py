@@ -23,6 +23,7 @@ from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.index import Index
 from asr_jax.data.manifests.durations import difference, tolerated_s
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.utterances import Rejected
 
 SHARED_FROM = 1 << 16
@@ -40,6 +41,12 @@ class LoadedBatch:
     """Utterances whose audio is missing, damaged or too short; their rows have weight 0."""
     differing: tuple[Rejected, ...] = ()
     """Utterances whose audio has another duration than in the manifest. Longer audio is used up to that duration."""
+    bucket: int | None = None
+    """Bucket of a batch of shards, whose plan has no positions."""
+    ids: tuple[str, ...] = ()
+    """Ids of the rows of a batch of shards, whose numbers are not rows of an index."""
+    state: dict[str, Any] | None = None
+    """State after a batch of shards, from which the next one is read. None: it follows from the position."""
 
 
 @runtime_checkable
@@ -58,8 +65,18 @@ class BatchSource:
     With a layout, these are the rows of this process, part by part, with padding rows.
     """
 
-    def __init__(self, index: Index, plan: Plan, layout: Layout | None = None) -> None:
-        self.plan = plan
+    def __init__(
+        self, index: Index, plan: Plan, layout: Layout | None = None, *, storage: Storage | None = None
+    ) -> None:
+        """Initialises without reading.
+
+        Args:
+            index: Utterances by row.
+            plan: Rows of the batches.
+            layout: Rows of this process. None: all.
+            storage: Patience with storage. None: the defaults.
+        """
+        self.plan, self._storage = plan, storage or Storage()
         self.layout = layout or Layout()
         self._index = index  # pickled as file names: worker processes map the columns again
 
@@ -121,9 +138,9 @@ class BatchSource:
             AudioError: If there are considerably fewer samples than `length`, more features than `room`, or they cannot
                 be read.
         """
-        scale, place = self._index.scale, Location.parse(location)
+        scale, place, reads = self._index.scale, Location.parse(location), reads_of(self._storage)
         if scale.of_features:
-            features = place.features()
+            features = reads(place.path, place.features)
             if part:
                 return features[slice(*part)], ""
             if len(features) > room:
@@ -134,7 +151,7 @@ class BatchSource:
         if part:
             start_s = place.start_s + part[0] / scale.per_s
             place = replace(place, start_s=start_s, length_s=length / scale.per_s, may_overshoot=True)
-        samples = place.audio(rate_hz=int(scale.per_s), speed=speed)
+        samples = reads(place.path, lambda: place.audio(rate_hz=int(scale.per_s), speed=speed))
         there_s, duration_s = len(samples) * speed / scale.per_s, length / scale.per_s
         is_longer = there_s - duration_s > tolerated_s(duration_s)
         used = min(round(length / speed), room) if is_longer else room

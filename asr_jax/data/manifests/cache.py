@@ -24,8 +24,8 @@ from asr_jax.data.manifests.measuring import Measured
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-SOURCES = (_PACKAGE / "data/manifests", _PACKAGE / "audio")
+PACKAGE = Path(__file__).resolve().parents[2]
+SOURCES = (PACKAGE / "data/manifests", PACKAGE / "audio")
 """Folders of the code that reads. If a file of them changes, as in an upgrade, everything is read again."""
 CACHE = "ASR_JAX_INDEX_CACHE"
 """Environment variable for the folder of the cache. Not set: the user's cache folder."""
@@ -82,7 +82,7 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
         options: Options of reading.
     """
     how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes
-    digest = hashlib.sha256(f"{_digest_of_code(SOURCES)} {trim_db}{how}".encode())
+    digest = hashlib.sha256(f"{digest_of_code(SOURCES)} {trim_db}{how}".encode())
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
         for name in reader.files(path, options):
@@ -96,7 +96,7 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
 
 
 @functools.cache
-def _digest_of_code(folders: Sequence[Path]) -> str:
+def digest_of_code(folders: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
         digest.update(file.read_bytes())

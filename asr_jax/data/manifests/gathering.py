@@ -1,23 +1,28 @@
 """Gathers all utterances of some inputs, and completes the locations and durations that manifests leave open."""
 
 import functools
+import itertools
 import logging
 import os
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.shards import Shard
 from asr_jax.data.manifests.cache import Read
-from asr_jax.data.manifests.columns import Columns
+from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
 from asr_jax.data.manifests.locations import Location, local_location
 from asr_jax.data.manifests.measuring import Measured, Row, measure
 from asr_jax.data.manifests.progress import with_bar
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import EXAMPLE
+from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -28,6 +33,8 @@ LOOKED_UP = 100
 """Maximum number of relative locations that are looked for to find the folder that all are relative to."""
 SPECIAL = re.compile(r"^~|:/|\||#(.*&)?pipe=")
 """Parts of the locations that are not paths: home folders, URLs and commands."""
+BLOCK = 1 << 16
+"""Utterances that are in memory as objects; the others are in columns."""
 MUCH_UNPACKED = 1 << 28
 """Number of unpacked bytes from which a warning is logged."""
 logger = logging.getLogger(__name__)
@@ -40,6 +47,7 @@ def gather(
     trim_db: float,
     unpack_to: str,
     before: Measured | None = None,
+    shard: Shard | None = None,
 ) -> Read:
     """Reads all utterances of the inputs, one input after the other.
 
@@ -49,6 +57,8 @@ def gather(
         trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
         unpack_to: File for the bytes that are contained in tables and lines of JSON.
         before: Earlier measurements of the same inputs. Audio is measured again only if it has changed.
+        shard: Shard of the utterances that is measured and returned, with ids that may be repeated; the first one has
+            the rejected entries of the inputs. None: all.
 
     Raises:
         UserError: If an input cannot be read, if it has no utterances, or if more than a tenth of its utterances (and
@@ -58,32 +68,34 @@ def gather(
         listed = [_listed(path, reader, unpacked, options) for _, path, reader in inputs]
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
-    utterances, input_of, without_duration, looked_for, only_in = (
-        list[Utterance](),
-        list[int](),
-        list[Rejected](),
-        list[str](),
-        "",
-    )
+    rejected = tuple(entry for _, bad in listed for entry in bad if shard is None or shard.number == 0)
+    if shard:
+        _cut([blocks for blocks, _ in listed], shard)
+    parts, without_duration, looked_for, only_in = list[Columns](), list[Rejected](), list[str](), ""
     measured, known = list[Row](), {row[0]: row for row in before.rows()} if before else {}
-    for (number, path, reader), (found, _) in zip(inputs, listed, strict=True):
-        start, missing = _start([utterance.location for utterance in found], reader.roots(path))
+    for (number, path, reader), (blocks, _) in zip(inputs, listed, strict=True):
+        start, missing = _start(_sampled(blocks), reader.roots(path))
         looked_for += missing
         only_in = os.getcwd() if start == os.curdir else only_in
         own = {unpacked.path, *map(os.path.abspath, reader.files(path, options))}
-        entries, rows = measure(_placed(found, os.path.abspath(start)), trim_db=trim_db, own=own, known=known)
-        placed = [entry for entry in entries if isinstance(entry, Utterance)]
-        bad = [entry for entry in entries if isinstance(entry, Rejected)]
-        _check_share(path, len(placed), bad)
-        utterances += placed
-        measured += rows
+        bad, num = list[Rejected](), 0
+        while blocks:  # each block is freed when its successor exists
+            placed = _placed(blocks.popleft().utterances(), start if is_url(start) else os.path.abspath(start))
+            entries, rows = measure(placed, trim_db=trim_db, own=own, known=known)
+            there = [entry for entry in entries if isinstance(entry, Utterance)]
+            bad += [entry for entry in entries if isinstance(entry, Rejected)]
+            parts.append(Columns.of(there, [number] * len(there)))
+            measured += rows
+            num += len(there)
+        if num or bad or shard is None:
+            _check_share(path, num, bad)
         without_duration += bad
-        input_of += [number] * len(placed)
-    columns = Columns.of(unique_ids(utterances), input_of)
+    columns = Columns.joined(parts)
+    columns = columns if shard else with_unique_ids(columns)
     return Read(
         columns=columns,
         digest=columns.digest(),
-        rejected=tuple(entry for _, bad in listed for entry in bad),
+        rejected=rejected,
         without_duration=tuple(without_duration),
         looked_for=tuple(looked_for),
         only_in=only_in,
@@ -94,19 +106,39 @@ def gather(
 
 def _listed(
     path: str, reader: Reader, unpacked: Unpacked, options: ReadOptions
-) -> tuple[list[Utterance], list[Rejected]]:
-    """Utterances and rejected utterances as in the manifest."""
-    utterances, rejected = list[Utterance](), list[Rejected]()
+) -> tuple[deque[Columns], list[Rejected]]:
+    """Utterances as in the manifest, in blocks of columns, and rejected utterances.
+
+    A block takes a tenth of the memory of its utterances, and all utterances of a large input would not fit.
+    """
+    blocks, utterances, rejected = deque[Columns](), list[Utterance](), list[Rejected]()
     for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
         entry = _local(_printable(entry), path, options)
-        if isinstance(entry, Utterance):
-            utterances.append(entry)
-        else:
+        if isinstance(entry, Rejected):
             rejected.append(entry)
-    if not utterances and not rejected:
+            continue
+        utterances.append(entry)
+        if len(utterances) == BLOCK:
+            blocks.append(Columns.of(utterances))
+            utterances = []
+    blocks.append(Columns.of(utterances))
+    num = sum(map(len, blocks))
+    if not num and not rejected:
         raise UserError(f"{path} has no utterances; expected one utterance or more, such as {EXAMPLE}")
-    _check_share(path, len(utterances), rejected)
-    return utterances, rejected
+    _check_share(path, num, rejected)
+    return blocks, rejected
+
+
+def _cut(inputs: Sequence[deque[Columns]], shard: Shard) -> None:
+    """Leaves only the utterances of a shard in the blocks of the inputs."""
+    num = sum(len(block) for blocks in inputs for block in blocks)
+    own, first = range(num)[shard.part(num)], 0
+    for blocks in inputs:
+        for _ in range(len(blocks)):
+            block = blocks.popleft()
+            begin, end = (min(max(place - first, 0), len(block)) for place in (own.start, own.stop))
+            blocks.append(Columns.of(list(itertools.islice(block.utterances(), begin, end))))
+            first += len(block)
 
 
 def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
@@ -149,14 +181,24 @@ def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -
     )
 
 
-def _start(locations: Sequence[str], roots: Sequence[str]) -> tuple[str, list[str]]:
+def _sampled(blocks: Iterable[Columns]) -> list[str]:
+    """Some of the relative locations, evenly spread over the blocks, at most LOOKED_UP of each."""
+    sampled = []
+    for block in blocks:
+        relative = [location for location in block.locations.all_texts() if not _is_absolute(location)]
+        sampled += relative[:: len(relative) // LOOKED_UP + 1]
+    return sampled
+
+
+def _start(relative: Sequence[str], roots: Sequence[str]) -> tuple[str, list[str]]:
     """Folder that relative locations start from, and paths that do not exist.
 
     The folder is the first of the roots that has one of the locations. If no root has any, it is the first root, and
     all paths that were looked for are returned.
     """
-    relative = [location for location in locations if not os.path.isabs(location)]
-    looked_for = []
+    looked_for = list[str]()
+    if is_url(roots[0]):
+        return roots[0], looked_for
     for location in relative[:: len(relative) // LOOKED_UP + 1]:
         for root in roots:
             looked_for.append(os.path.join(root, Location.parse(location).path))
@@ -165,12 +207,15 @@ def _start(locations: Sequence[str], roots: Sequence[str]) -> tuple[str, list[st
     return roots[0], looked_for
 
 
-def _placed(utterances: Sequence[Utterance], start: str) -> list[Utterance]:
+def _placed(utterances: Iterable[Utterance], start: str) -> list[Utterance]:
     """Utterances with absolute paths. Parts such as `..` are removed if they do not lead through a link."""
     plain = functools.cache(_plain)
     placed = []
     for utterance in utterances:
         path = utterance.location
+        if is_url(path):
+            placed.append(utterance)
+            continue
         if not os.path.isabs(path) or "/." in path or "//" in path:
             folder, name = os.path.split(os.path.join(start, path))
             utterance = replace(utterance, location=os.path.join(plain(folder), name))
@@ -178,27 +223,42 @@ def _placed(utterances: Sequence[Utterance], start: str) -> list[Utterance]:
     return placed
 
 
+def _is_absolute(location: str) -> bool:
+    return os.path.isabs(location) or is_url(location)
+
+
 def _plain(folder: str) -> str:
+    if is_url(folder):
+        return folder
     normal = os.path.normpath(folder)
     return normal if os.path.realpath(normal) == os.path.realpath(folder) else folder
 
 
-def unique_ids(utterances: Sequence[Utterance]) -> list[Utterance]:
+def with_unique_ids(columns: Columns) -> Columns:
     """Makes ids unique: repeated ids get the suffix `#2`, `#3` …, because utterances with equal ids would be lost."""
-    taken = {utterance.id for utterance in utterances}
-    if len(taken) == len(utterances):
-        return list(utterances)
+    hashes = np.fromiter(map(hash, columns.ids.all_texts()), np.int64, len(columns))  # a set of ids takes 100 B per id
+    hashes.sort()
+    if (hashes[1:] != hashes[:-1]).all():
+        return columns
+    ids = list(columns.ids.all_texts())
+    return replace(columns, ids=Ragged.of_texts(unique_ids(ids)))
+
+
+def unique_ids(ids: Sequence[str]) -> list[str]:
+    """Ids of which repeated ones have the suffix `#2`, `#3` …; says how many."""
+    taken = set(ids)
+    if len(taken) == len(ids):
+        return list(ids)
     seen: Counter[str] = Counter()
-    renamed, result = [], []
-    for utterance in utterances:
-        seen[utterance.id] += 1
-        if seen[utterance.id] > 1:
-            while (name := f"{utterance.id}#{seen[utterance.id]}") in taken:
-                seen[utterance.id] += 1
-            taken.add(name)
-            renamed.append(utterance.id)
-            utterance = replace(utterance, id=name)
-        result.append(utterance)
+    result, renamed = list(ids), list[str]()
+    for row, name in enumerate(ids):
+        seen[name] += 1
+        if seen[name] > 1:
+            while (other := f"{name}#{seen[name]}") in taken:
+                seen[name] += 1
+            taken.add(other)
+            renamed.append(name)
+            result[row] = other
     are = "has the id of another one, and its id" if len(renamed) == 1 else "have ids of others, and their ids"
     logger.warning("%s %s got #2, #3 … (first: %s)", counted(len(renamed), "utterance"), are, renamed[0])
     return result

@@ -21,6 +21,7 @@ from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.readers.tables import ARROW, PARQUET
 from asr_jax.data.manifests.readers.text_tables import TEXT_TABLE
 from asr_jax.data.manifests.readers.webdataset import TAR
+from asr_jax.data.manifests.remote import fetched, is_url, matching
 from asr_jax.metrics.measure import ALL, MEAN
 
 Role = Literal["train", "validation"]
@@ -154,6 +155,8 @@ def local_input(path: str) -> str:
 
 def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     path = local_input(path)
+    if is_url(path):
+        return [file for url in matching(path) for file in _expanded(fetched(url), role, options)]
     if not os.path.exists(path):
         if BRACES.search(path):
             return [file for name in _numbered(path) for file in _expanded(name, role, options)]

@@ -13,6 +13,7 @@ A path alone is an audio file. A suffix selects a part of it:
 Several parts are joined by `&`.
 """
 
+import errno
 import math
 import os
 import re
@@ -27,6 +28,7 @@ from jaxtyping import Float32, Int16
 from asr_jax.audio.io import AudioError, AudioInfo, Named, PathLike, probe, read_audio
 from asr_jax.audio.streaming import stream_audio
 from asr_jax.data.manifests import pipes
+from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read
 
 IN_PIPES = " |@:,=+'"
 """Characters of commands that are written in locations as they are."""
@@ -38,6 +40,8 @@ _PART = rf"(?:pipe=[^&#]+|bytes=\d+\+\d+|name=[^&#]+|channel=\d+|{_SECONDS}|feat
 _PARTS = re.compile(rf"{_PART}(?:&{_PART})*")
 
 
+PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ECONNRESET, errno.EHOSTDOWN, errno.ENETDOWN)
+"""Errors of a local file, such as one of a network file system, that a repeated read may not have."""
 UNPACKED = "unpacked.bytes"
 """Name of the cache file that contains bytes unpacked from tables."""
 OF_THE_CACHE = (
@@ -47,18 +51,17 @@ OF_THE_CACHE = (
 
 
 def local_path(path: str) -> str:
-    """Resolves `~`, `~user`, `file://` and `file:/` at the beginning of a path. Other paths are returned unchanged.
+    """Resolves `~`, `~user`, `file://` and `file:/` at the beginning of a path. Others, and URLs, remain unchanged.
 
     Raises:
-        ValueError: If the path is a URL of another scheme, such as s3:// or https://.
+        ValueError: If the path is a URL of another scheme, such as s3:// or https://, that cannot be read here.
     """
     if found := URL.match(path):
         scheme = found[1] or found[2]
         if scheme.lower() != "file":
-            raise ValueError(
-                f"{scheme}:// addresses are not read: download the files, or mount them as a folder, and give local "
-                "paths"
-            )
+            if reason := why_not_read(path):
+                raise ValueError(reason)
+            return path
         path = unquote(found[3].removeprefix("localhost"))
     return os.path.expanduser(path) if path.startswith("~") else path
 
@@ -164,10 +167,13 @@ class Location:
         """Bytes at the location.
 
         Raises:
-            AudioError: If the file is missing, unreadable or too short, or the command fails.
+            AudioError: If the file is missing, unreadable or too short, or the command fails; a StorageError if a
+                repeated read may succeed.
         """
         if self.command:
             return pipes.output(self.command, self.path)
+        if is_url(self.path):
+            return content_of(self.path, self.first_byte, self.num_bytes)
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.first_byte)
@@ -177,7 +183,8 @@ class Location:
                 self.path, "no such file" + OF_THE_CACHE * (os.path.basename(self.path) == UNPACKED)
             ) from None
         except OSError as error:
-            raise AudioError(self.path, error.strerror or str(error)) from None
+            kind = StorageError if error.errno in PASSING else AudioError
+            raise kind(self.path, error.strerror or str(error)) from None
         if self.num_bytes is not None and len(content) < self.num_bytes:
             raise AudioError(
                 str(self), f"truncated: it has {len(content)} of {self.num_bytes} bytes; copy the file again"
@@ -186,7 +193,7 @@ class Location:
 
     def file(self) -> PathLike | Named:
         """Argument of `read_audio` and `probe`: the path, or the bytes with their name."""
-        if self.num_bytes is None and not self.command:
+        if self.num_bytes is None and not self.command and not is_url(self.path):
             return self.path
         return Named(self.content(), self.name or str(self))
 

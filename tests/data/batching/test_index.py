@@ -13,7 +13,8 @@ import pytest
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Scale
 from asr_jax.data.batching.filters import Filters
-from asr_jax.data.batching.index import Index, build_index, repeats
+from asr_jax.data.batching.index import Index, build_index
+from asr_jax.data.batching.labels import repeats
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance

@@ -27,7 +27,7 @@ def made(folder: Path) -> Utterances:
 
 
 def rows(utterances: Utterances, *, given: bool = False) -> list[list[int]]:
-    labels, problems = encoded(utterances, LETTERS, given=given)
+    labels, problems, *_ = encoded(utterances, LETTERS, given=given)
     assert {row: reason for row, (reason, _) in problems.items() if row > 1} == dict.fromkeys(
         range(2, 40, 4), "out of vocabulary"
     )
@@ -40,7 +40,7 @@ def test_by_text_or_as_they_are_given(tmp_path: Path) -> None:
     assert rows(utterances, given=True)[:4] == [[7], [7], [], [0]]
 
 
-@pytest.mark.parametrize("name", ["labels.values.npy", "labels.offsets.npy", "problems.json"])
+@pytest.mark.parametrize("name", ["labels.values.npy", "labels.offsets.npy", "repeats.npy", "problems.json"])
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_damaged_ones_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_cut: bool) -> None:
     first = rows(made(tmp_path))
@@ -71,18 +71,18 @@ def test_why_there_are_none(tmp_path: Path) -> None:
     """A text outside of the vocabulary is rejected whether or not there are token ids."""
     line = {"audio_path": "/a.wav", "duration": 1, "tokens": [7]}
     path = jsonl(tmp_path / "m.jsonl", line | {"text": "ab?"}, line | {"text": ""}, line | {"text": "ab"})
-    _, problems = encoded(read(tmp_path, path), LETTERS, given=False)
+    problems = encoded(read(tmp_path, path), LETTERS, given=False).problems
     assert {row: reason for row, (reason, _) in problems.items()} == {
         0: "out of vocabulary", 1: "token ids without a text"
     }  # fmt: skip
-    assert not encoded(read(tmp_path, path), LETTERS, given=True)[1]
+    assert not encoded(read(tmp_path, path), LETTERS, given=True).problems
 
 
 @pytest.mark.slow
 def test_encoding_takes_little_more_room_than_the_labels() -> None:
     utterances = Utterances.of(Utterance(str(i), "/a.wav", "abc" * 40, 1.0) for i in range(8 * AT_ONCE))
     tracemalloc.start()
-    labels, _ = encoded(utterances, LETTERS, given=False)
+    labels = encoded(utterances, LETTERS, given=False).labels
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert labels.values.nbytes == 120 * len(utterances)

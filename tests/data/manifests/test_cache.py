@@ -154,7 +154,7 @@ def test_changed_code_reads_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     places = []
     for source in ("before", "after", "before"):
         code.write_text(source)
-        cache._digest_of_code.cache_clear()
+        cache.digest_of_code.cache_clear()
         monkeypatch.setattr(cache, "SOURCES", (tmp_path,))
         read_utterances([str(manifest)], cache=str(tmp_path / "cache"))
         places.append(len([each for each in (tmp_path / "cache").iterdir() if cache.PLACE.fullmatch(each.name)]))

@@ -99,3 +99,11 @@ def test_labels_take_as_little_room_as_they_can(largest: int, dtype: type) -> No
     assert rows.values.dtype == dtype
     assert [rows[row].tolist() for row in range(3)] == [[0, largest], [], [1]]
     assert rows.lengths().tolist() == [2, 0, 1]
+
+
+def test_joined_parts_and_their_utterances() -> None:
+    parts = [Columns.of(RECORDS[:1], [0]), Columns.of([]), Columns.of(RECORDS[1:], [0, 1])]
+    joined, whole = Columns.joined(parts), Columns.of(RECORDS, [0, 0, 1])
+    assert joined.digest() == whole.digest()
+    assert list(joined.utterances()) == list(whole.utterances()) == RECORDS
+    assert (joined.speakers.names, len(Columns.joined([]))) == (whole.speakers.names, 0)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from asr_jax.data.manifests.remote import origin_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -14,8 +15,10 @@ def beside(path: str) -> tuple[str, ...]:
     """Folders that locations in a manifest may be relative to.
 
     These are the folder of the manifest, its parent folder (a data set with its manifests in a subfolder), and the
-    current folder.
+    current folder. For a manifest that is fetched from a URL, it is the folder of the URL.
     """
+    if origin := origin_of(path):
+        return (origin,)
     folder = os.path.dirname(os.path.abspath(path))
     return folder, os.path.dirname(folder), os.curdir
 

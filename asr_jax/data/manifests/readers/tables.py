@@ -41,7 +41,7 @@ def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries
     """
     try:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
-            columns = _known(path, file.schema_arrow.names)
+            columns = known(path, file.schema_arrow.names)
             groups = range(file.num_row_groups)
             batches = (
                 batch
@@ -73,7 +73,7 @@ def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     try:
         with pyarrow.memory_map(path) as mapped:
             whole = mapped.read_buffer()
-            batches = (batch.select(_known(path, batch.schema.names)) for batch in _arrow_batches(whole))
+            batches = (batch.select(known(path, batch.schema.names)) for batch in _arrow_batches(whole))
             rows = (_rows(batch, _places(batch, whole, os.path.abspath(path))) for batch in batches)
             yield from _entries(path, rows, unpacked, options)
     except (pyarrow.ArrowException, OSError) as error:
@@ -84,7 +84,7 @@ PARQUET = Reader("Parquet", is_parquet, this_file, read_parquet)
 ARROW = Reader("Arrow", is_arrow, this_file, read_arrow)
 
 
-def _known(path: str, names: list[str]) -> list[str]:
+def known(path: str, names: list[str]) -> list[str]:
     known = [name for name in names if name in f.KNOWN]
     if not known:
         raise UserError(
@@ -117,6 +117,11 @@ def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator
     rows = others.to_pylist() if others.num_columns else ({} for _ in range(batch.num_rows))
     for row, fields in enumerate(rows):
         yield fields | {name: column[row] for name, column in columns.items()}
+
+
+def rows_of(batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a batch of a Parquet file as dicts."""
+    return _rows(batch, {})
 
 
 def _frames(value: pyarrow.Scalar) -> Any:

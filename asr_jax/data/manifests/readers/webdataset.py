@@ -45,9 +45,9 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
         raise UserError(f"{path} is compressed: its files cannot be read one by one; decompress it to a .tar first")
     try:
         with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for stem, members in _samples(tar):
+            for stem, members in samples(tar):
                 try:
-                    yield _utterance(path, tar, stem, members, options)
+                    yield utterance_of(path, tar, stem, members, options)
                 except InvalidEntry as error:
                     yield Rejected(stem, f"{path}: {stem}", str(error))
             file.seek(tar.offset)
@@ -66,7 +66,7 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
 TAR = Reader("WebDataset shard", is_tar, this_file, read_tar)
 
 
-def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
+def samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
     """Consecutive files that share the folder and the name up to the first dot, by ending."""
     stem, members = "", Members()
     for member in tar:
@@ -84,7 +84,19 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
         yield stem, members
 
 
-def _utterance(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Utterance:
+def utterance_of(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Utterance:
+    """Utterance of the files with a stem.
+
+    Args:
+        path: Path of the tar.
+        tar: The open tar.
+        stem: Name of the files without their endings.
+        members: The files by ending.
+        options: Options of reading.
+
+    Raises:
+        InvalidEntry: If they are not an utterance.
+    """
     audio = _ending(members, AUDIO_ENDINGS)
     if audio is None:
         raise InvalidEntry(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")

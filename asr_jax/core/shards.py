@@ -1,0 +1,118 @@
+"""Shards: parts of a command's work that independent jobs do, and receipts of the finished ones."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
+
+_SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A consecutive part of the recordings of a command. Outputs of all shards in order are the output of the whole."""
+
+    number: int
+    """From 0 to `of` - 1."""
+    of: int
+    """Number of shards."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Parses `I/N`.
+
+        Raises:
+            UserError: If it has another form, or I is not less than N.
+        """
+        found = _SHARD.fullmatch(text)
+        if not found or int(found[1]) >= int(found[2]):
+            raise UserError(
+                f"--shard is {text}: expected I/N with I from 0 to N - 1, such as 0/5 for the first of five"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @property
+    def suffix(self) -> str:
+        return f"{self.number:05}-of-{self.of:05}"
+
+    def part(self, num: int) -> slice:
+        """The part of `num` recordings."""
+        return slice(self.number * num // self.of, (self.number + 1) * num // self.of)
+
+    def path(self, out: Path) -> Path:
+        """File of this shard for an output, such as `out-00002-of-00005.jsonl` for `out.jsonl`."""
+        return out.with_name(f"{out.stem}-{self.suffix}{out.suffix}")
+
+    def receipt(self, out: Path) -> Path:
+        """File that exists if this shard of an output is finished."""
+        return out.with_name(f"{out.name}.{self.suffix}.done")
+
+
+def path_of(out: Path, shard: Shard | None) -> Path:
+    """File of an output, or of a shard of it."""
+    return shard.path(out) if shard else out
+
+
+def is_finished(out: Path, shard: Shard, digest: str) -> bool:
+    """Whether a shard is finished.
+
+    Args:
+        out: Output of all shards.
+        shard: The shard.
+        digest: Digest of the work, which is equal for all of its shards.
+
+    Raises:
+        UserError: If it is finished with other inputs or settings.
+    """
+    path = shard.receipt(out)
+    if not path.exists():
+        return False
+    if read_receipt(path)["digest"] != digest:
+        raise UserError(
+            f"{path} is of other inputs or settings: choose another output, delete it, or overwrite with --force"
+        )
+    return True
+
+
+def read_receipt(path: Path) -> dict[str, Any]:
+    """Reads what `write_receipt` wrote. Raises a UserError if it is damaged."""
+    try:
+        receipt = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(receipt, dict) and {"digest", "files", "rejected", "recordings", "kind"} <= receipt.keys():
+            return receipt
+        reason = "fields are missing"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise UserError(f"{path} is not the receipt of a shard ({reason}): delete it and repeat the shard")
+
+
+def write_receipt(
+    out: Path, shard: Shard, *, digest: str, files: Mapping[Path, Path], recordings: int, rejected: int, kind: str = ""
+) -> None:
+    """Marks a shard as finished, after all of its files are written.
+
+    Args:
+        out: Output of all shards.
+        shard: The shard.
+        digest: Digest of the work, which is equal for all of its shards.
+        files: Files of the shard by outputs of the command. Files that do not exist stand for empty ones.
+        recordings: Number of recordings of the shard.
+        rejected: Number of recordings of the shard without a result.
+        kind: How the files are joined. Empty: one after the other.
+    """
+    relative = {
+        os.path.relpath(whole, out.parent): os.path.relpath(own, out.parent)
+        for whole, own in files.items()
+        if own.exists()
+    }
+    receipt = {"digest": digest, "files": relative, "recordings": recordings, "rejected": rejected, "kind": kind}
+    write_whole(shard.receipt(out), json.dumps(receipt, ensure_ascii=False) + "\n")

@@ -1,0 +1,377 @@
+"""Batches of shards that are read one after the other, without an index of their items (`data.order` sharded).
+
+A window of items is in memory. A batch takes random ones of it, and the next items of the shards replace them. A
+batch depends on all that was read before it; `State` is what exact resumption needs: the place in the shards, and the
+places of the items in the window.
+"""
+
+import functools
+import queue
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int32
+
+from asr_jax.audio.io import AudioError, Named, probe, read_audio
+from asr_jax.core.batch import Batch
+from asr_jax.core.errors import UserError
+from asr_jax.core.layout import Layout
+from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengths
+from asr_jax.data.batching.filters import Filters, violations
+from asr_jax.data.batching.index import FramesNeeded, OutputLength
+from asr_jax.data.loading.source import LoadedBatch
+from asr_jax.data.manifests.items import Item, items_from
+from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.data.manifests.storage import Storage, reads_of
+from asr_jax.data.manifests.utterances import Rejected, Utterance
+from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
+
+_ORDER, _BUCKET, _ROWS = 21, 22, 23  # ids of the random streams
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Settings of a stream of batches."""
+
+    shards: tuple[str, ...]
+    """Paths of all shards, those of other processes too."""
+    buckets: tuple[Bucket, ...]
+    """Shapes of the batches, in ascending order of length and number of labels."""
+    shares: Float64[np.ndarray, " K"]
+    """Share of each bucket in the batches, of which several processes draw the shape of each batch."""
+    scale: Scale
+    layout: Layout
+    tokenizer: Tokenizer | None
+    """None: no labels."""
+    filters: Filters
+    output_length: OutputLength
+    frames_needed: FramesNeeded
+    takes_ids: bool = False
+    """Whether token ids of the shards are labels."""
+    speeds: tuple[float, ...] = (1.0,)
+    """Playback speeds, of which one is drawn for each item in each epoch."""
+    window: int = 2048
+    """Number of items in memory that batches are drawn from."""
+    seed: int = 0
+    epochs: int | None = None
+    """Number of epochs. None: no end."""
+    threads: int = 2
+    storage: Storage = field(default_factory=Storage)
+    options: ReadOptions = field(default_factory=ReadOptions)
+
+    def __post_init__(self) -> None:
+        if len(self.shards) < self.layout.num_processes:
+            raise UserError(
+                f"{len(self.shards)} shards for {self.layout.num_processes} processes: expected a shard or more for "
+                "each process, since each reads its own"
+            )
+        if self.window < 1:
+            raise UserError(f"data.shuffle_window is {self.window}: expected 1 or more")
+
+
+@dataclass(frozen=True)
+class State:
+    """State of a process's stream before a batch, as JSON values."""
+
+    step: int = 0
+    """Number of batches so far."""
+    epoch: int = 0
+    shard: int = 0
+    """Number of the shard among those of the process in this epoch."""
+    place: int = 0
+    """Place of the last item that was read in the shard, as in `Item`; the next one follows it."""
+    num_read: int = 0
+    """Number of items of the shard that are read."""
+    held: tuple[tuple[int, int], ...] = ()
+    """Shard (as its number in `Stream.shards`) and place of each item in the window."""
+
+
+class _Member(NamedTuple):
+    """An item in the window, with the bucket that it fits at its slowest speed."""
+
+    shard: int
+    item: Item
+    length: int
+    labels: Int32[np.ndarray, " U"]
+    bucket: int
+
+
+class Reader:
+    """Items of the shards of a process in their order: place, retries, and rejected ones."""
+
+    def __init__(self, stream: Stream, state: State) -> None:
+        self._stream, self.rejected = stream, list[Rejected]()
+        self.epoch, self.shard, self.place, self.num_read = state.epoch, state.shard, state.place, state.num_read
+        self._items: Iterator[Item] | None = None
+
+    def shards_of(self, epoch: int) -> list[int]:
+        """Numbers of the shards of this process in an epoch, in order."""
+        order = np.random.default_rng((self._stream.seed, _ORDER, epoch)).permutation(len(self._stream.shards))
+        return order[self._stream.layout.process_index :: self._stream.layout.num_processes].tolist()
+
+    def next(self) -> _Member | None:
+        """The next item that is not rejected; None after the last epoch."""
+        while self._stream.epochs is None or self.epoch < self._stream.epochs:
+            own = self.shards_of(self.epoch)
+            if self.shard == len(own):
+                self.epoch, self.shard = self.epoch + 1, 0
+                continue
+            path = self._stream.shards[own[self.shard]]
+            try:
+                item = reads_of(self._stream.storage)(path, functools.partial(self._read, path))
+            except AudioError as error:
+                self.rejected.append(Rejected(path, path, f"the rest of the shard: {error.reason}", "audio"))
+                item = None
+            if item is None:
+                self._items, self.shard, self.place, self.num_read = None, self.shard + 1, 0, 0
+                continue
+            self.place, self.num_read = item.place, self.num_read + 1
+            if member := member_of(self._stream, own[self.shard], item, self.rejected):
+                return member
+        return None
+
+    def _read(self, path: str) -> Item | None:
+        """Reads the item after `place`. After an error, the shard is opened again there."""
+        try:
+            if self._items is None:
+                self._items = items_from(path, self.place, self._stream.options)
+                if self.num_read:
+                    next(self._items)
+            return next(self._items, None)
+        except BaseException:
+            self._items = None
+            raise
+
+
+def member_of(stream: Stream, shard: int, item: Item, rejected: list[Rejected]) -> _Member | None:
+    """Checks an item; returns None and adds it to `rejected` if it is not used.
+
+    Args:
+        stream: Settings.
+        shard: Number of its shard.
+        item: The item.
+        rejected: List of rejected items.
+    """
+    entry = item.entry
+    if isinstance(entry, Rejected):
+        rejected.append(entry)
+        return None
+    try:
+        length, duration_s = _length(stream.scale, item, entry)
+    except AudioError as error:
+        rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
+        return None
+    try:
+        labels = _labels(stream, entry)
+        _check(stream, entry, length, duration_s, labels)
+        slowest = int(perturbed_lengths(np.array([length]), (min(stream.speeds),))[0])
+        try:
+            bucket = int(assign(np.array([slowest]), np.array([len(labels)]), stream.buckets)[0])
+        except ValueError:
+            raise AudioError(
+                entry.location, f"fits no bucket: {length / stream.scale.per_s:.2f} s and {len(labels)} labels"
+            ) from None
+    except AudioError as error:
+        rejected.append(Rejected(entry.id, entry.location, error.reason, "filter"))
+        return None
+    return _Member(shard, item, length, labels, bucket)
+
+
+def _length(scale: Scale, item: Item, entry: Utterance) -> tuple[int, float]:
+    """Length in units of the scale, and duration in seconds."""
+    if scale.of_features != bool(entry.num_frames):
+        raise AudioError(entry.location, f"expected {'ready features' if scale.of_features else 'audio'}")
+    if entry.num_frames:
+        return entry.num_frames, entry.num_frames / scale.per_s
+    duration_s = entry.duration_s
+    if np.isnan(duration_s):
+        audio = item.audio()
+        duration_s = (probe(audio) if isinstance(audio, Named) else audio.info()).duration_s
+    return round(duration_s * scale.per_s), duration_s
+
+
+def _labels(stream: Stream, entry: Utterance) -> Int32[np.ndarray, " U"]:
+    if stream.tokenizer is None:
+        return np.zeros(0, np.int32)
+    if stream.takes_ids and entry.labels is not None:
+        return np.array(entry.labels, np.int32)
+    try:
+        labels = np.array(stream.tokenizer.encode(entry.text), np.int32)
+    except OutOfVocabulary as error:
+        raise AudioError(entry.location, f"out of vocabulary: {error}") from None
+    if not len(labels):
+        raise AudioError(entry.location, "empty text")
+    return labels
+
+
+def _check(stream: Stream, entry: Utterance, length: int, duration_s: float, labels: np.ndarray) -> None:
+    """Checks the limits of an item.
+
+    Raises:
+        AudioError: If it is outside of a limit.
+    """
+    filters = stream.filters if stream.tokenizer else stream.filters.of_audio()
+    for found in violations(np.array([duration_s]), np.array([len(entry.text)]), filters):
+        raise AudioError(entry.location, f"{found.reason} ({found.values[0]:g}, needs {found.limit:g})")
+    if stream.tokenizer:
+        frames = int(stream.output_length(np.array([round(length / max(stream.speeds))]))[0])
+        needed = int(stream.frames_needed(len(labels), int((labels[1:] == labels[:-1]).sum())))
+        if frames < needed:
+            raise AudioError(entry.location, f"fewer frames than its labels need ({frames}, needs {needed})")
+
+
+class ShardedBatches:
+    """Iterator over the batches of a process from a state on; each has the state after it."""
+
+    def __init__(self, stream: Stream, state: State) -> None:
+        self._stream, self._step, self._reader = stream, state.step, Reader(stream, state)
+        self._window = [self._held(shard, place) for shard, place in state.held]
+        self._pool = ThreadPoolExecutor(stream.threads)
+
+    def _held(self, shard: int, place: int) -> _Member:
+        path, rejected = self._stream.shards[shard], list[Rejected]()
+        reads = reads_of(self._stream.storage)
+        item = reads(path, lambda: next(items_from(path, place, self._stream.options), None))
+        member = item and member_of(self._stream, shard, item, rejected)
+        if not member:
+            reason = rejected[0].line if rejected else f"it ends before {place}"
+            raise UserError(f"{path} has changed since the checkpoint: {reason}")
+        return member
+
+    def __iter__(self) -> Iterator[LoadedBatch]:
+        while True:
+            while len(self._window) < self._stream.window and (member := self._reader.next()):
+                self._window.append(member)
+            if not self._window:
+                return
+            yield self._batch()
+
+    def state(self) -> State:
+        held = tuple((each.shard, each.item.place) for each in self._window)
+        reader = self._reader
+        return State(self._step, reader.epoch, reader.shard, reader.place, reader.num_read, held)
+
+    def _batch(self) -> LoadedBatch:
+        stream, step = self._stream, self._step
+        rng = np.random.default_rng((stream.seed, _ROWS, stream.layout.process_index, step))
+        number = self._bucket(rng)
+        bucket = stream.buckets[number]
+        places = np.flatnonzero(stream.layout.places(bucket.batch_size) >= 0)
+        chosen = self._chosen(number, len(places), rng)
+        members = [self._window[place] for place in chosen]
+        speeds = rng.choice(stream.speeds, len(members))
+        self._window = [each for place, each in enumerate(self._window) if place not in set(chosen)]
+        self._step += 1
+        batch, rejected = self._loaded(bucket, places, members, speeds)
+        rejected, self._reader.rejected = self._reader.rejected + rejected, []
+        ids = tuple(each.item.entry.id for each in members)
+        return LoadedBatch(batch, step, tuple(rejected), bucket=number, ids=ids, state=asdict(self.state()))
+
+    def _bucket(self, rng: np.random.Generator) -> int:
+        """Number of the next bucket: that of a random item, or for several processes one that all of them draw."""
+        if self._stream.layout.num_processes == 1:
+            return self._window[int(rng.integers(len(self._window)))].bucket
+        common = np.random.default_rng((self._stream.seed, _BUCKET, self._step))
+        return int(common.choice(len(self._stream.buckets), p=self._stream.shares))
+
+    def _chosen(self, number: int, num_rows: int, rng: np.random.Generator) -> list[int]:
+        """Places in the window of random items of a bucket; if there are too few, of shorter ones that fit it."""
+        order = rng.permutation(len(self._window)).tolist()
+        fit = [place for place in order if self._window[place].bucket <= number and self._fits(place, number)]
+        fit.sort(key=lambda place: -self._window[place].bucket)  # stable: random within a bucket
+        return fit[:num_rows]
+
+    def _fits(self, place: int, number: int) -> bool:
+        return len(self._window[place].labels) <= self._stream.buckets[number].num_tokens
+
+    def _loaded(
+        self, bucket: Bucket, places: np.ndarray, members: Sequence[_Member], speeds: np.ndarray
+    ) -> tuple[Batch, list[Rejected]]:
+        scale, num = self._stream.scale, len(self._stream.layout.places(bucket.batch_size))
+        shape, dtype = ((scale.num_values,), np.float32) if scale.of_features else ((), np.int16)
+        signals, tokens = np.zeros((num, bucket.length, *shape), dtype), np.zeros((num, bucket.num_tokens), np.int32)
+        lengths, token_lengths, rows = np.zeros(num, np.int32), np.zeros(num, np.int32), np.full(num, -1, np.int32)
+        weights, rejected = np.zeros(num, np.float32), list[Rejected]()
+        found = self._pool.map(self._signal, members, speeds.tolist())
+        for i, member in zip(places, members, strict=False):
+            signal = next(found)
+            if isinstance(signal, Rejected):
+                rejected.append(signal)
+                continue
+            signal = signal[: bucket.length]
+            signals[i, : len(signal)], lengths[i], weights[i] = signal, len(signal), 1
+            tokens[i, : len(member.labels)], token_lengths[i] = member.labels, len(member.labels)
+            name = f"{self._stream.shards[member.shard]}:{member.item.place}"
+            rows[i] = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        audio, features = (None, signals) if scale.of_features else (signals, None)
+        return Batch(audio, features, lengths, tokens, token_lengths, weights, rows), rejected
+
+    def _signal(self, member: _Member, speed: float) -> np.ndarray | Rejected:
+        try:
+            if self._stream.scale.of_features:
+                return member.item.features()
+            audio, rate_hz = member.item.audio(), int(self._stream.scale.per_s)
+            if isinstance(audio, Named):
+                return read_audio(Named(audio.getvalue(), audio.name), rate_hz=rate_hz, speed=speed)
+            return reads_of(self._stream.storage)(audio.path, lambda: audio.audio(rate_hz=rate_hz, speed=speed))
+        except AudioError as error:
+            return Rejected(member.item.entry.id, member.item.entry.location, error.reason, "audio")
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def open_sharded(
+    stream: Stream, state: dict[str, Any] | None = None, *, start: int = 0, read_ahead: int = 4
+) -> Iterator[Iterator[LoadedBatch]]:
+    """Opens an iterator over the batches of this process, which a thread reads ahead.
+
+    Args:
+        stream: Settings.
+        state: `LoadedBatch.state` of the last batch that was used. None: the beginning.
+        start: Position of the first batch.
+        read_ahead: Number of batches that are read ahead.
+    """
+    before = State() if state is None else State(**state | {"held": tuple(map(tuple, state["held"]))})
+    batches, ready, is_closed = ShardedBatches(stream, before), queue.Queue[Any](read_ahead), threading.Event()
+
+    def work() -> None:
+        last: Any = None
+        try:
+            for loaded in batches:
+                if not _put(ready, loaded, is_closed):
+                    return
+        except BaseException as error:
+            last = error
+        _put(ready, last, is_closed)
+
+    def found() -> Iterator[LoadedBatch]:
+        for position, loaded in enumerate(iter(ready.get, None), start):
+            if isinstance(loaded, BaseException):
+                raise loaded
+            yield LoadedBatch(**vars(loaded) | {"position": position})
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        yield found()
+    finally:
+        is_closed.set()
+        batches.close()
+
+
+def _put(ready: "queue.Queue[Any]", value: Any, is_closed: threading.Event) -> bool:
+    """Puts a value into a queue unless it is closed; returns whether it did."""
+    while not is_closed.is_set():
+        try:
+            ready.put(value, timeout=0.2)
+        except queue.Full:
+            continue
+        return True
+    return False

@@ -1,0 +1,200 @@
+"""Items of shards in their order: utterances of tars and Parquet files with their audio, from any place on."""
+
+import itertools
+import math
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from jaxtyping import Float32
+
+from asr_jax.audio.io import AudioError, Named, probe
+from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.inputs import resolve
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers import entries, tables, webdataset
+from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened
+from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected, Utterance
+
+ENDINGS = (".tar", ".parquet")
+"""Endings of shards."""
+SAMPLED_SHARDS = 8
+"""Largest number of shards that a sample is read of."""
+
+
+class Item(NamedTuple):
+    """One item of a shard."""
+
+    place: int
+    """Where the item begins: a byte of a tar, or a row of a Parquet file."""
+    entry: Utterance | Rejected
+    content: bytes | None
+    """Audio as in its file, or float32 features. None: the audio is not in the shard, or the item is rejected."""
+
+    def audio(self) -> Named | Location:
+        """Content to decode, or where it is."""
+        where = Location.parse(self.entry.location)
+        return where if self.content is None else Named(self.content, where.name or str(where))
+
+    def features(self) -> Float32[np.ndarray, "T F"]:
+        """Ready features. Raises an AudioError if they are not finite."""
+        where = Location.parse(self.entry.location)
+        if self.content is None or where.shape is None:
+            return where.features()
+        values = np.frombuffer(self.content, "<f4").reshape(where.shape)
+        if not np.isfinite(values).all():
+            raise AudioError(self.entry.location, "invalid features: values are NaN or infinite")
+        return values
+
+
+def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
+    """Yields the items of a shard in order.
+
+    Args:
+        path: Tar or Parquet file, local or behind a URL.
+        place: Place of the first item; 0 for the first one of the shard.
+        options: Options of reading.
+
+    Raises:
+        StorageError: If the storage fails.
+        AudioError: If the shard is damaged or does not exist.
+    """
+    read = _of_parquet if path.lower().endswith(".parquet") else _of_tar
+    try:
+        with opened(path) if is_url(path) else open(path, "rb") as file:
+            yield from read(path, file, place, options)
+    except FileNotFoundError:
+        raise AudioError(path, "no such file") from None
+    except (tarfile.TarError, EOFError, pyarrow.ArrowException, ValueError) as error:
+        if isinstance(error, AudioError):
+            raise
+        raise AudioError(path, f"truncated or damaged shard: {error}") from None
+    except OSError as error:
+        raise StorageError(path, error.strerror or str(error)) from None
+
+
+def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Item]:
+    file.seek(place)
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+        for stem, members in webdataset.samples(tar):
+            first = min(member.offset for member in members.values())
+            vars(tar)["members"] = []  # otherwise all headers of the shard stay in memory
+            try:
+                utterance = webdataset.utterance_of(path, tar, stem, members, options)
+            except InvalidEntry as error:
+                yield Item(first, Rejected(stem, f"{path}: {stem}", str(error)), None)
+                continue
+            where = Location.parse(utterance.location)
+            there = file.tell()
+            file.seek(where.first_byte)
+            content = file.read(where.num_bytes)
+            file.seek(there)
+            if len(content) < (where.num_bytes or 0):
+                raise StorageError(path, f"truncated: {len(content)} of {where.num_bytes} bytes of {stem}")
+            if is_url(path):  # the reader takes a path that is local
+                utterance = replace(utterance, location=str(replace(where, path=path)))
+            yield Item(first, utterance, content)
+        file.seek(tar.offset)
+        if file.read(len(webdataset.END)) != webdataset.END:
+            raise tarfile.ReadError(f"it ends at byte {tar.offset} without the end of a tar")
+
+
+class _Held(Unpacked):
+    """Holds the bytes of one row, instead of a file."""
+
+    content: bytes | None = None
+
+    def add(self, content: bytes | memoryview, name: str) -> Location:
+        self.content = bytes(content)
+        return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
+
+
+def _of_parquet(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Item]:
+    row = 0
+    with pyarrow.parquet.ParquetFile(file, pre_buffer=False) as table:
+        columns = tables.known(path, table.schema_arrow.names)
+        for group in range(table.num_row_groups):
+            num = table.metadata.row_group(group).num_rows
+            if row + num <= place:
+                row += num
+                continue
+            for batch in table.iter_batches(tables.ROWS_AT_ONCE, row_groups=[group], columns=columns):
+                for fields in tables.rows_of(batch):
+                    if row >= place:
+                        yield _of_row(path, row, fields, options)
+                    row += 1
+
+
+def _of_row(path: str, row: int, fields: dict[str, Any], options: ReadOptions) -> Item:
+    held, name = _Held(path), f"{os.path.splitext(os.path.basename(path))[0]}-{row + 1}"
+    try:
+        utterance = entries.utterance(fields, held, options, name=name)
+    except InvalidEntry as error:
+        return Item(row, Rejected(name, f"{path}: row {row + 1}", str(error)), None)
+    if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):
+        utterance = replace(utterance, location=os.path.join(os.path.dirname(path), utterance.location))
+    return Item(row, utterance, held.content)
+
+
+def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
+    """Shards of inputs in order: files, folders and patterns, local or behind URLs. URLs are not fetched.
+
+    Args:
+        paths: Files, folders, glob patterns and URLs.
+        options: Options of reading.
+
+    Raises:
+        UserError: If an input does not exist, or is not a tar or a Parquet file.
+    """
+    found = list[str]()
+    for path in paths:
+        if is_url(path):
+            found += matching(path)
+        else:
+            found += [file for _, file, _ in resolve([path], "train", options)]
+    if others := [path for path in found if not path.lower().endswith(ENDINGS)]:
+        raise UserError(
+            f"{others[0]}: data.order sharded reads shards ({', '.join(ENDINGS)}); expected --data.order planned for "
+            "other data"
+        )
+    return tuple(found)
+
+
+def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list[Utterance], list[Rejected]]:
+    """The first items of shards, with durations, and rejected ones. The same number is read of each of some shards.
+
+    Args:
+        shards: Paths of shards.
+        num: Number of items.
+        options: Options of reading.
+
+    Raises:
+        UserError: If no shard can be read.
+    """
+    utterances, rejected = list[Utterance](), list[Rejected]()
+    some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
+    for path in some:
+        try:
+            for item in itertools.islice(items_from(path, 0, options), -(-num // len(some))):
+                entry = item.entry
+                if isinstance(entry, Rejected):
+                    rejected.append(entry)
+                    continue
+                if math.isnan(entry.duration_s):
+                    audio = item.audio()
+                    about = probe(audio) if isinstance(audio, Named) else audio.info()
+                    entry = replace(entry, duration_s=about.duration_s)
+                utterances.append(entry)
+        except AudioError as error:
+            rejected.append(Rejected(path, path, error.reason, "audio"))
+    if not utterances:
+        raise UserError("no item of the shards can be read:\n" + "\n".join(entry.line for entry in rejected[:3]))
+    return utterances, rejected

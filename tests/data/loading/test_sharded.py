@@ -1,0 +1,170 @@
+"""Batches of shards in their order: every item once per epoch, exact resumption, disjoint processes, damage."""
+
+import io
+import json
+import random
+import tarfile
+from collections import Counter
+from dataclasses import replace
+
+import fsspec
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from recordings import noise, write
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.layout import Layout
+from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.data.batching.filters import Filters
+from asr_jax.data.loading.sharded import Stream, open_sharded
+from asr_jax.data.manifests.items import items_from
+from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.data.manifests.storage import Storage
+from asr_jax.text.characters import CharacterTokenizer
+
+SHARDS, EACH = 4, 9
+LETTERS = CharacterTokenizer(symbols=(*"ab c", None), normaliser="none")
+BUCKETS = (Bucket(2000, 8, 4, 2000), Bucket(4000, 8, 3, 4000))
+
+
+def samples(number):
+    return noise(number, 1000 + 97 * (number * 7 % 31))
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Folder with the same items in tars and in Parquet files."""
+    folder = tmp_path_factory.mktemp("shards")
+    for shard in range(SHARDS):
+        rows = []
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for number in range(shard * EACH, (shard + 1) * EACH):
+                content = write(folder / "a.flac", samples(number)).read_bytes()
+                text = "ab c"[: 1 + number % 4].strip()
+                about = {"text": text, "duration": len(samples(number)) / 16000} if number % 2 else {"text": text}
+                for ending, of_member in (("flac", content), ("json", json.dumps(about).encode())):
+                    member = tarfile.TarInfo(f"u{number}.{ending}")
+                    member.size = len(of_member)
+                    tar.addfile(member, io.BytesIO(of_member))
+                rows.append({"id": f"u{number}", "audio": {"bytes": content, "path": "a.flac"}, **about})
+        table = pyarrow.Table.from_pylist([{"duration": None} | row for row in rows])
+        pyarrow.parquet.write_table(table, folder / f"{shard}.parquet", row_group_size=4)
+    return folder
+
+
+def stream(folder, ending="tar", **more):
+    given = {
+        "shards": tuple(str(folder / f"{shard}.{ending}") for shard in range(SHARDS)), "buckets": BUCKETS,
+        "shares": np.array([0.4, 0.6]), "scale": Scale(16000, 160, 80), "layout": Layout(), "tokenizer": LETTERS,
+        "filters": Filters.none(), "output_length": lambda n: n // 160, "frames_needed": np.add, "window": 8,
+        "epochs": 2, "storage": Storage(max_wait_s=2.0, retries=2, backoff_s=0.01),
+    }  # fmt: skip
+    return Stream(**given | more)
+
+
+def batches(of, state=None, start=0):
+    with open_sharded(of, state, start=start) as opened:
+        return list(opened)
+
+
+def same(one, other):
+    for name, array in vars(one.batch).items():
+        np.testing.assert_array_equal(array, getattr(other.batch, name))
+    assert (one.position, one.bucket, one.ids, one.state) == (other.position, other.bucket, other.ids, other.state)
+
+
+@pytest.mark.parametrize("ending", ["tar", "parquet"])
+def test_every_item_once_per_epoch(shards, ending):
+    found = batches(stream(shards, ending))
+    names = [name for loaded in found for name in loaded.ids]
+    assert Counter(names) == dict.fromkeys((f"u{n}" for n in range(SHARDS * EACH)), 2)
+    assert names != sorted(names, key=lambda name: int(name[1:]))
+    for loaded in found:
+        rows = np.flatnonzero(loaded.batch.weights)
+        assert len(rows) == len(loaded.ids)
+        for row, name in zip(rows, loaded.ids, strict=True):
+            expected = samples(int(name[1:]))
+            assert loaded.batch.lengths[row] == len(expected) <= BUCKETS[loaded.bucket].length
+            np.testing.assert_array_equal(loaded.batch.audio[row, : len(expected)], expected)
+            text = "ab c"[: 1 + int(name[1:]) % 4].strip()
+            assert loaded.batch.tokens[row, : loaded.batch.token_lengths[row]].tolist() == LETTERS.encode(text)
+
+
+@pytest.mark.parametrize("ending", ["tar", "parquet"])
+def test_resumption_from_every_state_is_exact(shards, ending):
+    of = stream(shards, ending, speeds=(0.9, 1.0, 1.1), buckets=tuple(replace(each, num_tokens=9) for each in BUCKETS))
+    whole = batches(of)
+    for number in range(0, len(whole), 3 if ending == "tar" else 9):
+        state = json.loads(json.dumps(whole[number].state))
+        rest = batches(of, state, start=number + 1)
+        assert len(rest) == len(whole) - number - 1
+        for one, other in zip(rest, whole[number + 1 :], strict=True):
+            same(one, other)
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_processes_read_disjoint_shards_in_batches_of_equal_shapes(shards, num):
+    layouts = [Layout(num, process_index=process, num_processes=num) for process in range(num)]
+    found = [batches(stream(shards, layout=layout, epochs=1)) for layout in layouts]
+    names = [name for of_process in found for loaded in of_process for name in loaded.ids]
+    assert Counter(names) == dict.fromkeys((f"u{n}" for n in range(SHARDS * EACH)), 1)
+    for of_step in zip(*found, strict=False):
+        assert len({(loaded.bucket, loaded.batch.audio.shape) for loaded in of_step}) == 1
+    with pytest.raises(UserError, match="4 shards for 5 processes"):
+        stream(shards, layout=Layout(5, num_processes=5))
+
+
+def test_items_are_read_from_any_place(shards):
+    for ending in ("tar", "parquet"):
+        path = str(shards / f"1.{ending}")
+        whole = list(items_from(path, 0, ReadOptions()))
+        assert [item.entry.id for item in whole] == [f"u{n}" for n in range(EACH, 2 * EACH)]
+        for number in (0, 4, 8):
+            assert next(items_from(path, whole[number].place, ReadOptions())) == whole[number]
+
+
+def test_a_damaged_shard_loses_its_rest_alone(shards, tmp_path):
+    for shard in range(SHARDS):
+        (tmp_path / f"{shard}.tar").write_bytes((shards / f"{shard}.tar").read_bytes())
+    content = (tmp_path / "2.tar").read_bytes()
+    (tmp_path / "2.tar").write_bytes(content[: len(content) // 2])
+    (tmp_path / "0.tar").unlink()
+    found = batches(stream(tmp_path, epochs=1))
+    names = {int(name[1:]) for loaded in found for name in loaded.ids}
+    assert names >= {*range(EACH, 2 * EACH), *range(3 * EACH, 4 * EACH)}
+    assert 2 * EACH in names
+    reasons = {entry.id: entry.reason for loaded in found for entry in loaded.rejected}
+    assert reasons[str(tmp_path / "0.tar")] == "the rest of the shard: no such file"
+    assert "the rest of the shard:" in reasons[str(tmp_path / "2.tar")]
+
+
+def test_invalid_items_are_named(shards):
+    found = batches(stream(shards, epochs=1, filters=replace(Filters.none(), max_chars=3), buckets=BUCKETS[:1]))
+    reasons = {entry.id: entry.reason for loaded in found for entry in loaded.rejected}
+    assert "too many characters (4, needs 3)" in reasons["u3"]
+    read = {name for loaded in found for name in loaded.ids}
+    assert read | set(reasons) == {f"u{n}" for n in range(SHARDS * EACH)}
+    assert any(reason.startswith("fits no bucket") for reason in reasons.values())
+
+
+def test_shards_behind_urls_with_interruptions(shards, monkeypatch):
+    """An interrupted shard is opened again at the last item; nothing is lost or repeated."""
+    system, faults = fsspec.filesystem("memory"), random.Random(0)
+    for shard in range(SHARDS):
+        system.pipe_file(f"/shards/{shard}.tar", (shards / f"{shard}.tar").read_bytes())
+
+    class Interrupted(io.BytesIO):
+        def read(self, *given):
+            if faults.random() < 0.01:
+                raise ConnectionResetError(104, "reset")
+            return super().read(*given)
+
+    expected = batches(stream(shards))
+    monkeypatch.setattr(type(system), "open", lambda self, path, mode: Interrupted(self.cat_file(path)))
+    urls = tuple(f"memory://shards/{shard}.tar" for shard in range(SHARDS))
+    found = batches(stream(shards, shards=urls))
+    assert [loaded.ids for loaded in found] == [loaded.ids for loaded in expected]
+    assert not [entry for loaded in found for entry in loaded.rejected]
+    assert faults.random() != random.Random(0).random()
