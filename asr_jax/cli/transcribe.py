@@ -7,7 +7,6 @@ Rejected recordings are reported with their reasons, and the exit code is 1. Wit
 command can be repeated and continues with the rest.
 """
 
-import functools
 import itertools
 import shutil
 import sys
@@ -43,7 +42,7 @@ from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
 from asr_jax.transcripts.files import FORMS, FormName, Named, form_of
-from asr_jax.transcripts.outputs import REJECTED, Output, open_output
+from asr_jax.transcripts.outputs import REJECTED, Maker, Output, open_output
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
@@ -264,9 +263,20 @@ def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[
     """Output of the transcripts; one that writes nothing if only a manifest is requested."""
     if options.to_manifest and not options.out:
         return Output()
-    maker = functools.partial(maker_of, options.run, options, flags, head=options.head)
+
+    def maker() -> Maker:
+        return {**maker_of(options.run, options, flags, head=options.head), "windows": _windows(options)}
+
     force = options.force or _is_unfinished(options)
     return open_output(options.form, options.out, entries, force=force, maker=maker, shard=options.part)
+
+
+def _windows(options: TranscribeOptions) -> str:
+    """Returns the windows of long audio that were requested, in words."""
+    if options.state_resets:
+        return "of state resets, {:g} s with an overlap of {:g} s".format(*options.state_resets)
+    overlap = "" if options.overlap_seconds is None else f" with an overlap of {options.overlap_seconds:g} s"
+    return (f"of {options.window_seconds:g} s" if options.window_seconds else "of the default length") + overlap
 
 
 def _is_unfinished(options: TranscribeOptions) -> bool:

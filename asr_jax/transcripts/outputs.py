@@ -19,7 +19,7 @@ from asr_jax.transcripts.files import FORMS, Form, FormName, Named, ctm_labels
 REJECTED, MADE_BY = "rejected.jsonl", "made_by.jsonl"
 """Names of further files in a folder. No format has their ending."""
 Maker = Mapping[str, str | int]
-"""Origin of a folder's transcripts: run, checkpoint, kind of weights, and the decoding with its digest."""
+"""Origin of a folder's transcripts: run, checkpoint, kind of weights, the decoding with its digest, and windows."""
 
 
 class Output:
@@ -190,6 +190,7 @@ def _is_signed(folder: Path, maker: Maker) -> bool:
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
         before.setdefault("head", maker.get("primary"))  # earlier versions used the primary head alone
+        before.setdefault("windows", maker.get("windows"))  # and did not write the windows
         others = {name: before.get(name) for name in maker if name != "primary" and before.get(name) != maker[name]}
     except (FileNotFoundError, NotADirectoryError):
         return False

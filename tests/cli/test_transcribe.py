@@ -119,6 +119,8 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     assert (rejected["id"], rejected["reason"][:9]) == ("none.wav", "not audio")
     with pytest.raises(UserError, match=r"greedy.* beam"):
         main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--decoding.kind", "beam"])
+    with pytest.raises(UserError, match=r"windows of the default length, but this is windows of 3 s"):
+        main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--window-seconds", "3"])
     (out / "long.vtt").unlink()
     (out / "a.vtt").write_text("kept")
     (folder / "in" / "none.wav").unlink()

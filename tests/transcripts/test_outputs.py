@@ -78,6 +78,7 @@ def test_a_folder_knows_what_wrote_it(tmp_path):
         output.write(named(utterance))
     assert json.loads((out / "made_by.jsonl").read_text()) == MAKER
     opened("text", out, ["b.wav"], maker=MAKER | {"decoding": "beam 4, the same files elsewhere"})
+    opened("json", out, ["b.wav"], maker=MAKER | {"windows": "of 8 s"})  # not written by earlier versions
     for other in ({"checkpoint": 4}, {"weights": "averaged"}, {"run": "/runs/two"}, {"decoding": "g", "digest": "g"}):
         name, value = next(iter(other.items()))
         with pytest.raises(UserError, match=f"by {name} {MAKER[name]}.*this is {name} {value}.*--force"):
