@@ -1,9 +1,9 @@
 """Buckets of the sampling modes: their shapes, rows and, for utterances of any length, the composition of batches."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -25,9 +25,20 @@ LEAST_UTTERANCES = 3
 ANY = np.iinfo(np.int32).max
 """Number of labels of a bin without a limit."""
 
-FitRows = Callable[[Sequence[Bucket]], Sequence[int]]
-"""Function that returns the largest number of rows of each bucket, over all devices, whose compiled step fits a memory
-budget. It is at most the `batch_size` of the buckets that it takes: with more rows, some would never be filled."""
+
+@runtime_checkable
+class FitRows(Protocol):
+    """Function that returns the largest number of rows of each bucket whose compiled step fits a memory budget."""
+
+    def __call__(self, buckets: Sequence[Bucket], *, scale: Scale, unit: int, devices: int) -> Sequence[int]:
+        """Returns rows over all devices.
+
+        Args:
+            buckets: Buckets. Their `batch_size` is the most that is useful: more rows would never be filled.
+            scale: Unit of lengths.
+            unit: Divisor of the rows.
+            devices: Number of devices that rows are for.
+        """
 
 
 class Sampled(NamedTuple):
@@ -121,7 +132,7 @@ def sampled_buckets(
     if settings.memory_gb:
         if fit_rows is None:
             raise UserError("data.sampling.memory_gb needs the model, which this command does not build: expected 0")
-        rows = list(fit_rows(buckets))
+        rows = list(fit_rows(buckets, scale=entries.scale, unit=unit, devices=devices))
     elif settings.device_seconds:
         rows = _rows_within(buckets, settings, entries.scale, devices=devices, unit=unit)
     else:

@@ -37,8 +37,9 @@ MODES = {
 }
 
 
-def fit_rows(buckets: Any) -> list[int]:
+def fit_rows(buckets: Any, *, scale: Scale, unit: int, devices: int) -> list[int]:
     """As if memory held 40 s of audio on each device."""
+    assert (scale, devices, unit) == (SCALE, DEVICES, DEVICES)
     return [min(max(int(40_000 // bucket.length), 1) * DEVICES, bucket.batch_size) for bucket in buckets]
 
 
