@@ -273,7 +273,7 @@ def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
             "batch s": bucket.batch_size * bucket.length / per_s,
             "utterances": entries[k],
             "batches": int(batches[k]),
-            "padding_share": 1 - float(plan.length_by_bucket[k]) / float(padded[k]),
+            "padding_share": 1 - float(plan.length_by_bucket[k]) / float(padded[k]) if padded[k] else 0.0,
         }
         for k, bucket in enumerate(plan.buckets)
     ]

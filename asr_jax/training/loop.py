@@ -33,6 +33,7 @@ from asr_jax.config import (
 from asr_jax.core import devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch, replicate
+from asr_jax.core.names import counted
 from asr_jax.core.native import move_native_log
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
@@ -268,8 +269,8 @@ def _of_devices(setup: Setup, meta: Mapping[str, Any]) -> str:
     if there == setup.mesh.size or sampling.mode == "planned" or sampling.devices:
         return ""
     return (
-        f". The run had {there} devices, and batches of data.sampling.mode {sampling.mode} have rows for each device: "
-        f"--data.sampling.devices {there} keeps them"
+        f". The run had {counted(there, 'device')}, and batches of data.sampling.mode {sampling.mode} have rows for "
+        f"each device: --data.sampling.devices {there} keeps them"
     )
 
 
