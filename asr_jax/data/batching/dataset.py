@@ -16,7 +16,7 @@ from asr_jax.data.batching.crops import cropped
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
-from asr_jax.data.batching.sampled import FitRows, Sampled, dropped, entries_of, sampled_buckets
+from asr_jax.data.batching.sampled import FitRows, Sampled, entries_of, sampled_buckets, unfit
 from asr_jax.data.batching.sampling import Sampling
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -300,8 +300,8 @@ def plan_training(
         index = cropped(index, round(data.crop_s * scale.per_s))
     speeds = slowest(data.speeds, data.speed_jitter)
     entries = entries_of(index.lengths, index.num_labels(), scale, speeds)
-    if unfit := dropped(entries, data.sampling, len(index)):
-        index = index.without(unfit, rejections)
+    if violated := unfit(entries, data.sampling, len(index)):
+        index = index.without(violated, rejections)
         if not len(index):
             raise _nothing_left(rejections, data)
         entries = entries_of(index.lengths, index.num_labels(), scale, speeds)

@@ -70,8 +70,8 @@ def entries_of(
     return Entries(perturbed_lengths(lengths, speeds), np.tile(num_labels, len(speeds)), scale)
 
 
-def dropped(entries: Entries, settings: Sampling, num_utterances: int) -> list[Violations]:
-    """Utterances with an entry that fits no bin of the settings. Modes without given bins drop nothing.
+def unfit(entries: Entries, settings: Sampling, num_utterances: int) -> list[Violations]:
+    """Utterances with an entry that fits no bin of the settings. None without given bins.
 
     Args:
         entries: Entries of all utterances.
@@ -106,7 +106,7 @@ def sampled_buckets(
     """Chooses the buckets of a mode other than planned.
 
     Args:
-        entries: Entries of the utterances that fit, without those that `dropped` returns.
+        entries: Entries of the utterances that fit, without those that `unfit` returns.
         settings: Settings of the sampling.
         devices: Number of devices that rows are for.
         slack_s: Room of each bucket beyond its longest utterance in seconds, as in `Buckets`.

@@ -46,27 +46,27 @@ class Sampling:
     [rows, T] with U labels, and an epoch has the same number of batches on all processes. Rows that a batch does not
     fill have weight 0. Rows are given for each device; a batch has as many rows for each of `devices`.
 
-    planned: `data.buckets` decides. T and U are those of the bucket, rows follow from its `batch_seconds`, and nothing
-        is dropped. Memory is bounded by `batch_seconds` of padded audio, over all devices.
+    planned: `data.buckets` decides. T and U are those of the bucket, rows follow from its `batch_seconds`, and no
+        utterance is rejected. Memory is bounded by `batch_seconds` of padded audio, over all devices.
     fixed: `device_rows` utterances on each device, except in the last batch. They are drawn from all lengths, and the
         batch has the first of `num_shapes` shapes that fits them; or, with `num_buckets`, from one of as many buckets
-        with equal numbers of utterances, and the batch has that bucket's T and U. Nothing is dropped. Memory is bounded
-        by `device_rows` times the longest utterance.
+        with equal numbers of utterances, and the batch has that bucket's T and U. No utterance is rejected. Memory is
+        bounded by `device_rows` times the longest utterance.
     duration: utterances of any length, less than `device_seconds` of audio without padding on each device. The batch
-        has the first of `num_shapes` shapes that fits them. Nothing is dropped. The sum of durations does not bound
-        memory; rows times T do.
+        has the first of `num_shapes` shapes that fits them. No utterance is rejected. The sum of durations does
+        not bound memory; rows times T do.
     1D-bucketing: utterances of one bucket of `edges_s`, the first that is long enough. A batch has as many rows as fit
         `device_seconds` with padding; T is the edge, and U is the largest number of labels in the bucket. Utterances
-        that are longer than the last edge are dropped. Memory is bounded by `device_seconds`.
+        that are longer than the last edge are rejected. Memory is bounded by `device_seconds`.
     1D-bucketing-dyn: as 1D-bucketing, with `num_buckets` edges that divide the training set into buckets of equal total
-        duration, so that none is dropped.
+        duration, so that no utterance is rejected.
     2D-bucketing: utterances of one of `bins`, the first with room for both its duration and its labels; T and U are
         those of the bin. Rows are the most whose compiled training step needs at most `memory_gb`, or `bin_rows`.
-        Utterances that fit no bin are dropped.
+        Utterances that fit no bin are rejected.
     2D-bucketing-fixed: as 2D-bucketing, with `device_rows` in all bins. The largest bin bounds memory.
     2D-bucketing-singlet: as 2D-bucketing-fixed, with a single bin, and therefore one shape.
 
-    Dropped utterances are rejected: they are counted, and listed in rejected.jsonl.
+    Rejected utterances are counted, and listed in rejected.jsonl.
     """
 
     mode: Mode = "planned"

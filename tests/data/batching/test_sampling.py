@@ -13,7 +13,7 @@ from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Scale, slowest
 from asr_jax.data.batching.pools import Pool
-from asr_jax.data.batching.sampled import NUM_SHAPES, dropped, entries_of, sampled_buckets
+from asr_jax.data.batching.sampled import NUM_SHAPES, entries_of, sampled_buckets, unfit
 from asr_jax.data.batching.sampling import Sampling
 
 NUM, DEVICES, PER_S = 700, 4, 1000
@@ -205,18 +205,18 @@ def test_two_dimensional_bins_are_the_first_that_an_utterance_fits() -> None:
 def test_utterances_that_fit_no_bin_are_reported(speeds: tuple[float, ...]) -> None:
     entries = entries_of(LENGTHS, LABELS, SCALE, speeds)
     slow = np.rint(LENGTHS / min(speeds))
-    [found] = dropped(entries, Sampling("1D-bucketing", device_seconds=9.0, edges_s=(1.0, 3.0)), NUM)
+    [found] = unfit(entries, Sampling("1D-bucketing", device_seconds=9.0, edges_s=(1.0, 3.0)), NUM)
     assert (found.reason, found.limit) == ("longer than the last bucket", 3.0)
     assert found.places.tolist() == np.flatnonzero(slow > 3000).tolist()
     assert found.values == pytest.approx(slow[slow > 3000] / PER_S)
     bins = ((2.0, 30), (3.0, 12))
-    long, many = dropped(entries, Sampling("2D-bucketing", bins=bins, bin_rows=(1, 1)), NUM)
+    long, many = unfit(entries, Sampling("2D-bucketing", bins=bins, bin_rows=(1, 1)), NUM)
     assert long.places.tolist() == found.places.tolist()
     fits = ((slow <= 2000) & (LABELS <= 30)) | ((slow <= 3000) & (LABELS <= 12))
     assert many.reason == "more labels than the buckets for its duration"
     assert many.places.tolist() == np.flatnonzero(~fits & (slow <= 3000)).tolist()
     for name in ("fixed", "fixed, buckets", "duration", "1D-bucketing-dyn", "2D-bucketing, estimated"):
-        assert dropped(entries, MODES[name], NUM) == []
+        assert unfit(entries, MODES[name], NUM) == []
 
 
 def test_first_epochs_may_be_random() -> None:
