@@ -61,17 +61,18 @@ CHARS_PER_LABEL, VOCABULARY = 4, 500
 WARM_UPS, TIMED = 1, 3
 
 
-def experiment() -> Experiment:
+def experiment(*, is_smoke: bool) -> Experiment:
     head = Transducer(prediction=LSTMPrediction(64, 1), joint_dim=96)
-    model = Model(encoder=Conformer.tiny(), heads={"transducer": head}, augment=())
+    encoder = Conformer.tiny(num_layers=1, dim=16) if is_smoke else Conformer.tiny()
+    model = Model(encoder=encoder, heads={"transducer": head}, augment=())
     return Experiment("sampling_modes", model, Data(train=("none",)), training=Training(num_updates=1))
 
 
 class Steps:
     """Training steps of the transducer: their memory and their time."""
 
-    def __init__(self) -> None:
-        settings = experiment()
+    def __init__(self, *, is_smoke: bool) -> None:
+        settings = experiment(is_smoke=is_smoke)
         self._tokenizer = tokenizer_without_data(settings.data.tokenizer, VOCABULARY)
         self._mesh = data_mesh(1)
         self._programs = programs_of(settings, self._tokenizer, length=ANY_LENGTH)
@@ -181,7 +182,7 @@ def peer(lengths: np.ndarray, labels: np.ndarray, plan: BatchPlan | None, given:
 
 def compare(name: str, seconds_s: np.ndarray, labels: np.ndarray, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Rows of the table of a set."""
-    lengths, rows, steps = np.rint(seconds_s * SCALE.per_s).astype(np.int32), [], Steps()
+    lengths, rows, steps = np.rint(seconds_s * SCALE.per_s).astype(np.int32), [], Steps(is_smoke=given.smoke)
     two_dimensional, budget = None, 0
     for mode, settings in modes(seconds_s, labels, given).items():
         fit = None
@@ -214,7 +215,7 @@ def sets(given: argparse.Namespace) -> dict[str, Callable[[], tuple[np.ndarray, 
         return columns.duration_s[utterances.rows], _labels(columns.num_chars[utterances.rows])
 
     def like_librispeech() -> tuple[np.ndarray, np.ndarray]:
-        seconds = made_up.durations_s(2000 if given.smoke else 281_241)
+        seconds = made_up.durations_s(200 if given.smoke else 281_241)
         return seconds, _labels(made_up.num_labels(np.rint(seconds * made_up.RATE_HZ).astype(np.int32)))
 
     of_data = {given.data.resolve().parents[1].name: of_manifest} if given.data else {}
@@ -233,7 +234,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240.0, help="padded audio of a batch in seconds")
     parser.add_argument("--buckets", type=int, default=4, help="number of buckets by duration")
     parser.add_argument("--no-steps", action="store_true", help="only plan; 2D-bucketing is left out")
-    parser.add_argument("--smoke", action="store_true", help="use 2,000 utterances, to test only whether it runs")
+    parser.add_argument(
+        "--smoke", action="store_true", help="use 200 utterances and a smaller model, to test only whether it runs"
+    )
     given = parser.parse_args()
     rows = [row for name, of_set in sets(given).items() for row in compare(name, *of_set(), given)]
     if given.json:
