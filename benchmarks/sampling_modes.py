@@ -2,7 +2,7 @@
 
 The sets are the training manifest after --data (such as that of read_speech_6h), and the durations of
 `made_up.durations_s`, which resemble the 281,241 utterances of LibriSpeech's 960 h. Labels are a quarter of the
-characters, about as many as 500 word pieces. Every mode has the same budget for a batch on one device: --seconds of
+characters, about as many as those of a few hundred word pieces. Every mode has the same budget for a batch on one device: --seconds of
 padded audio, or as many utterances as this is of the longest one; for `duration`, audio without padding; for
 `2D-bucketing`, the memory of the largest step of `1D-bucketing-dyn`.
 
@@ -57,12 +57,12 @@ from asr_jax.training.setup import make_recipe
 
 SIDE = Path(__file__).with_name("sampling_modes_side.py")
 SCALE = scale_of(KaldiFbank(), of_features=False)
-CHARS_PER_LABEL, VOCABULARY = 4, 500
+CHARS_PER_LABEL, VOCABULARY = 4, 128
 WARM_UPS, TIMED = 1, 3
 
 
 def experiment(*, is_smoke: bool) -> Experiment:
-    head = Transducer(prediction=LSTMPrediction(64, 1), joint_dim=96)
+    head = Transducer(prediction=LSTMPrediction(64, 1), joint_dim=64)
     encoder = Conformer.tiny(num_layers=1, dim=16) if is_smoke else Conformer.tiny()
     model = Model(encoder=encoder, heads={"transducer": head}, augment=())
     return Experiment("sampling_modes", model, Data(train=("none",)), training=Training(num_updates=1))
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="JSONL manifest, in a subfolder of the data set")
     parser.add_argument("--peer", help="Python of an environment with lhotse")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
-    parser.add_argument("--seconds", type=float, default=240.0, help="padded audio of a batch in seconds")
+    parser.add_argument("--seconds", type=float, default=120.0, help="padded audio of a batch in seconds")
     parser.add_argument("--buckets", type=int, default=4, help="number of buckets by duration")
     parser.add_argument("--no-steps", action="store_true", help="only plan; 2D-bucketing is left out")
     parser.add_argument(
