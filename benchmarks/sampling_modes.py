@@ -2,9 +2,10 @@
 
 The sets are the training manifest after --data (such as that of read_speech_6h), and the durations of
 `made_up.durations_s`, which resemble the 281,241 utterances of LibriSpeech's 960 h. Labels are a quarter of the
-characters, about as many as those of a few hundred word pieces. Every mode has the same budget for a batch on one device: --seconds of
-padded audio, or as many utterances as this is of the longest one; for `duration`, audio without padding; for
-`2D-bucketing`, the memory of the largest step of `1D-bucketing-dyn`.
+characters, about as many as those of a few hundred word pieces. Every mode has the same budget for a batch on one
+device: --seconds of padded audio, or as many utterances as this is of the longest one; for `duration`, audio without
+padding, and at least three longest utterances; for `2D-bucketing`, the memory of the largest step of
+`1D-bucketing-dyn`.
 
 For each mode: padding in T and U (share of all frames and labels of all batches), the mean batch, shapes, microseconds
 to plan a batch, the memory of the largest step by XLA's analysis, and utterances per second: those of an epoch divided
@@ -232,7 +233,7 @@ def main() -> None:
     parser.add_argument("--peer", help="Python of an environment with lhotse")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--seconds", type=float, default=120.0, help="padded audio of a batch in seconds")
-    parser.add_argument("--buckets", type=int, default=4, help="number of buckets by duration")
+    parser.add_argument("--buckets", type=int, default=4, help="number of buckets by duration, at least 2")
     parser.add_argument("--no-steps", action="store_true", help="only plan; 2D-bucketing is left out")
     parser.add_argument(
         "--smoke", action="store_true", help="use 200 utterances and a smaller model, to test only whether it runs"
