@@ -115,6 +115,9 @@ def modes(seconds_s: Float[np.ndarray, " R"], labels: Int[np.ndarray, " R"], giv
     edges = tuple(float(edge) for edge in np.linspace(0, longest, given.buckets + 1)[1:])
     return {
         "planned": Buckets(num=given.buckets, batch_seconds=given.seconds, batch_multiple=1),
+        "planned, by labels": Buckets(
+            num=given.buckets, num_by_labels=2, batch_seconds=given.seconds, batch_multiple=1
+        ),
         "fixed": Sampling("fixed", device_rows=rows),
         "fixed, buckets": Sampling("fixed", device_rows=rows, num_buckets=given.buckets),
         "duration": Sampling("duration", device_seconds=max(given.seconds, 3 * longest)),
