@@ -52,6 +52,9 @@ class Training:
     """Number of parts of equal numbers of rows in which each batch is computed, one after another, to use less memory.
     Utterances, random numbers and losses of an update do not depend on it. Exceptions are layers that use statistics of
     all rows of a part: batch norm, Zipformer's regularisers, masks of equal counts, and the quantiser's diversity."""
+    pre_allocate: bool = False
+    """Whether the gradient of a batch of noise of every shape is computed before the first update, so that the device
+    has allocated its memory and tuned its kernels (pre_allocate_range). The training state does not change."""
     pass_states: StatePassing = StatePassing()
     """Random state passing between batches, for models with LSTMs (rsp_seq_len_freq in CAIMAN-ASR)."""
     epoch_end: Literal["carried", "flushed", "dropped"] = "carried"
@@ -326,9 +329,10 @@ MAY_CHANGE = (
     "training.max_failed", "training.keep_last", "training.keep_best", "training.best_of", "training.milestones",
     "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.sample_every",
     "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
-    "training.alarm_updates",
+    "training.alarm_updates", "training.pre_allocate",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
+    "data.sampling.devices", "data.sampling.rows_product",  # a checkpoint has the fingerprint of the batches
     "model.encoder.remat", "model.heads.*.decoding",
 )  # fmt: skip
 # Settings that may differ between the processes of a run.

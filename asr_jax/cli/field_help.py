@@ -25,7 +25,7 @@ GROUPS = {
 }  # fmt: skip
 """Prefix of the fields of each group; a field belongs to the longest prefix of its name."""
 ONLY_IN_ALL = (
-    "data.filters", "data.mixing", "data.buckets", "model.front_end", "model.augment",
+    "data.filters", "data.mixing", "data.buckets", "data.sampling", "model.front_end", "model.augment",
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
     "data.shuffle_window", "data.sampled_items", "training.loss_scale",
@@ -173,7 +173,7 @@ def _kind(hint: Any) -> str:
     if origin is Literal:
         return "|".join(map(str, parts))
     if origin is tuple:
-        return f"{_kind(parts[0])} …" if parts else "…"
+        return " ".join("…" if part is ... else _kind(part) for part in parts) or "…"
     if parts and (origin is Union or isinstance(hint, type(int | str))):
         return "|".join(dict.fromkeys(_kind(part) for part in parts if part is not type(None)))
     return getattr(hint, "__name__", str(hint))

@@ -2,8 +2,8 @@
 
 Prints the training and validation data, the labels, the rejected utterances, the characters that are removed from texts
 or replaced in them, the buckets with their padding, the length of an epoch and of the run, and, for a requested size of
-an update, the gradient accumulation. Compiles nothing and writes nothing except the cache of the manifests and
-requested files.
+an update, the gradient accumulation; then five steps that tune the size of an update, with their figures. Writes
+nothing except caches and requested files, and compiles only for `data.sampling.memory_gb`.
 """
 
 import json
@@ -19,13 +19,14 @@ from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.cli.lattice_padding import lattice_lines
+from asr_jax.cli.tuning import tuning_lines
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
 from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.crops import about_crops
-from asr_jax.data.batching.dataset import PlannedData, Sets, plan_training, read_sets, read_training
+from asr_jax.data.batching.dataset import PlannedData, Sets, read_sets, read_training
 from asr_jax.data.batching.evaluation import about_long
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_absent, share_absent
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str]) -> None:
         rows = removed_rows({"validation": absent})
         print_table(rows, title="characters of validation texts that the vocabulary lacks", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
-    for line in lines(planned, experiment, wanted):
+    for line in [*lines(planned, experiment, wanted), "", *tuning_lines(planned, experiment)]:
         say(console, line)
     for line in warnings:
         for part in f"warning: {line}".splitlines():
@@ -134,9 +135,18 @@ def plan(experiment: Experiment) -> Plan:
 
     Without a readable validation set, the training set alone is planned and a warning has the reason.
     """
+    from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
     from asr_jax.training.run import find_run, source_of
-    from asr_jax.training.setup import check_sets, count_removed_of, make_tokenizer, plan_validation, short_run
+    from asr_jax.training.setup import (
+        check_sets,
+        count_removed_of,
+        make_tokenizer,
+        other_product,
+        plan_train,
+        plan_validation,
+        short_run,
+    )
 
     folder, data, warnings = find_run(experiment), experiment.data, list[str]()
     folder = source_of(experiment) or folder
@@ -148,11 +158,8 @@ def plan(experiment: Experiment) -> Plan:
         warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
     model = make_model(experiment, tokenizer)
-    planned = plan_training(
-        sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
-        frames_needed=experiment.model.frames_needed,
-        front_end=experiment.model.front_end, seed=experiment.seed, row_parts=experiment.model.row_parts,
-    )  # fmt: skip
+    mesh = data_mesh()
+    planned = plan_train(sets.train, experiment, model, tokenizer, mesh)
     removed = count_removed_of(sets, planned, tokenizer, data)
     absent = count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids)
     if share := share_absent(absent, "validation"):
@@ -165,6 +172,7 @@ def plan(experiment: Experiment) -> Plan:
             warnings.append(f"training would stop, because {error}")
     warnings += find_overlap(sets.train, sets.validation).lines()
     warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
+    warnings += other_product(experiment, mesh.size)
     validation = None
     try:
         validation = plan_validation(sets, planned, experiment, tokenizer)
@@ -269,7 +277,7 @@ def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
             "batch s": bucket.batch_size * bucket.length / per_s,
             "utterances": entries[k],
             "batches": int(batches[k]),
-            "padding_share": 1 - float(plan.length_by_bucket[k]) / float(padded[k]),
+            "padding_share": 1 - float(plan.length_by_bucket[k]) / float(padded[k]) if padded[k] else 0.0,
         }
         for k, bucket in enumerate(plan.buckets)
     ]

@@ -41,17 +41,25 @@ SETTINGS = {
     "--optim.freeze-updates": "freeze-finetune-updates freeze-steps freeze-encoder freeze-feature-encoder "
     "freeze-param freeze-modules freeze-wav2vec freeze memory oom",
     "--optim.clipping-scale": "clipping-scale",
-    "--data.buckets.batch-seconds": "batch-size bs b global-batch-size per-device-train-batch-size per-gpu-batch-size "
-    "gpu-batch-size micro-batch-size train-batch-size batch-duration max-duration max-tokens batch-bins batch-frames "
-    "max-batch-length max-batch-len max-frames-in-batch batch-type dynamic-batching bucket-batch-size "
+    "--data.buckets.batch-seconds": "batch-size bs b global-batch-size micro-batch-size train-batch-size "
+    "max-duration max-tokens batch-bins batch-frames "
+    "max-batch-length max-batch-len max-frames-in-batch batch-type dynamic-batching "
     "num-concat-batches max-inputs-per-batch memory oom",
     "--data.buckets.max-batch": "max-sentences max-batch-size max-batch-ex adaptive-batch-max-samples",
     "--data.buckets.budget": "adaptive-batch-budget",
     "--data.buckets.unit": "adaptive-batch-unit",
     "--data.buckets.batch-multiple": "required-batch-size-multiple pad-to-multiple-of",
+    "--data.sampling.mode": "sampling-mode sampler",
+    "--data.sampling.device-rows": "per-device-train-batch-size per-gpu-batch-size gpu-batch-size per-gpu-batch",
+    "--data.sampling.device-seconds": "batch-duration",
+    "--data.sampling.bins": "bucket-boundaries-2d bucket-edges duration-token-buckets",
+    "--data.sampling.bin-rows": "bucket-batch-size bucket-batch-sizes",
+    "--data.sampling.memory-gb": "vram-budget",
+    "--data.sampling.random-epochs": "randomize-first-n-epochs",
+    "--data.sampling.pessimistic-first": "pessimistic-first-batch",
+    "--training.pre-allocate": "pre-allocate-range pre-allocate",
     "--data.buckets.num": "num-buckets bucketing bucketing-batch-size bucketing-strategy bucketing-sampler "
     "num-bucket group-by-length",
-    "--data.buckets.num-by-labels": "sampling-mode",
     "--data.buckets.edges-s": "bucket-duration-bins fold-length bucket-boundaries",
     "--data.buckets.order": "sort-by-length-desc sorting shuffle sort-order",
     "--data.buckets.sort-buffer": "sort-buffer-size sort-size",
@@ -61,7 +69,8 @@ SETTINGS = {
     "--training.accumulate": "accumulate-grad-batches gradient-accumulation-steps grad-accumulation-batches "
     "grad-accumulation-factor gradient-accumulation grad-accumulation accum-grad update-freq update-frequency "
     "memory oom",
-    "--model.sub-batches": "batch-split-factor",
+    "--model.heads.*.split": "batch-split-factor",
+    "--training.split": "batch-split-factor",
     "--training.num-updates": "steps max-steps max-update max-updates training-steps num-steps max-iters "
     "num-train-steps total-steps",
     "--training.num-epochs": "num-epochs max-epochs max-epoch num-train-epochs number-of-epochs n-epochs epoch "
@@ -212,6 +221,9 @@ NOTES = {
     "--config": "a Python file of settings, such as configs/read_speech.py",
     "--data.buckets.batch-seconds": "seconds of audio of a batch, over all devices",
     "--data.buckets.max-batch": "utterances of a batch, over all devices",
+    "--data.sampling.device-rows": "utterances of a batch on each device, for --data.sampling.mode fixed and others",
+    "--data.sampling.device-seconds": "seconds of audio of a batch on each device, for --data.sampling.mode "
+    "1D-bucketing and others",
     "--data.speeds": "such as 0.9 1.0 1.1",
     "--data.workers": "0: threads of the training process read the audio",
     "--training.precision": "f32, tf32, bf16 or f16",
@@ -251,7 +263,7 @@ ADVICE = {
     _FIGURES: "tensorboard wandb report-to use-wandb create-wandb-logger create-tensorboard-logger use-tensorboard tui "
     "wandb-project logger",
     "every batch shape is compiled before the first update": "torch-compile compile jit jit-compile inf-check "
-    "pre-allocate-range cudnn-benchmark benchmark",
+    "cudnn-benchmark benchmark",
     "python -m asr_jax.evaluate and transcribe use a trained run": "do-eval do-predict test-only eval-only test-sets",
     "training is what this command does": "do-train train mode",
     "python -m asr_jax.average RUN --names SYSTEM writes files for other systems; nothing is uploaded": "push-to-hub "

@@ -84,10 +84,7 @@ class Programs:
         if self.inputs is None:
             return _traced(jitted(function, **shardings), arguments)
         leaves, in_tree = jax.tree.flatten(arguments)
-        key = _digest(
-            SOURCES, str(sorted(_surroundings().items())), name, repr(self.inputs), str(in_tree), str(shardings),
-            *(f"{leaf} {leaf.sharding}" for leaf in leaves),
-        )  # fmt: skip
+        key = self._key(name, leaves, in_tree, shardings)
         folder = _folder()
         found = folder and _read(folder / f"{name}-{key}")
         if not found:
@@ -105,6 +102,49 @@ class Programs:
 
         call.__name__ = name  # profiles show it
         return Program(jitted(call, **shardings).lower(*arguments), flops)
+
+    def memory(self, name: str, function: Callable[..., Any], *arguments: Any, out_shardings: Any = None) -> int:
+        """Returns the memory of the compiled function on one device in bytes, as `memory_of`; compiles only if needed.
+
+        Args:
+            name: Unique name of the function.
+            function: Function of trees of arrays.
+            *arguments: Trees of `jax.ShapeDtypeStruct`.
+            out_shardings: One sharding for all outputs, or None for JAX's choice.
+        """
+        leaves, in_tree = jax.tree.flatten(arguments)
+        folder = None if self.inputs is None else _folder()
+        key = self._key(name, leaves, in_tree, {"out_shardings": out_shardings})
+        path = folder and folder / f"{name}-memory-{key}"
+        if path:
+            with contextlib.suppress(OSError, ValueError):
+                found = int(path.read_text())
+                os.utime(path)
+                return found
+        lowered = self.lower(name, function, *arguments, out_shardings=out_shardings).lowered
+        found = memory_of(lowered.compile())
+        if path:
+            with contextlib.suppress(OSError):  # without the file, the next start takes longer
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, f"{found}\n")
+        return found
+
+    def _key(self, name: str, leaves: list[Any], in_tree: Any, shardings: dict[str, Any]) -> str:
+        return _digest(
+            SOURCES, str(sorted(_surroundings().items())), name, repr(self.inputs), str(in_tree), str(shardings),
+            *(f"{leaf} {leaf.sharding}" for leaf in leaves),
+        )  # fmt: skip
+
+
+def memory_of(compiled: Any) -> int:
+    """Returns the memory of an executable on one device in bytes, according to XLA's analysis.
+
+    It is the sum of arguments, temporary values and outputs, without those that share memory. The resident memory grows
+    by this sum. `peak_memory_in_bytes` is far off on CPUs.
+    """
+    memory = compiled.memory_analysis()
+    used = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+    return int(used - memory.alias_size_in_bytes)
 
 
 TRACED = Programs()

@@ -34,6 +34,7 @@ EVENTS: dict[str, str] = {
     "batch_start": "an update starts (at every log_every): update, epoch, batches [{position, shape, labels, audio_s}]",
     "optimizer_flush": "an update at the end of an epoch has fewer batches: update, batches, accumulate",
     "voided": "updates with values that are not finite changed nothing: update, count, updates, path of their batches",
+    "pre_allocated": "the gradient of a batch of noise of every shape was computed: shapes, seconds",
     "profile": "an XLA trace is written: path",
     "recompiled": "a function is compiled after the first update: function, seconds, reason",
     "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, metrics (also "

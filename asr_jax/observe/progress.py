@@ -68,6 +68,9 @@ class ProgressView:
                 style="yellow",
             ),
             "profile": lambda data: self._say(f"trace in {data['path']}: open it with xprof or Perfetto"),
+            "pre_allocated": lambda data: self._say(
+                f"noise passed through {counted(data['shapes'], 'shape')} in {data['seconds']:g} s"
+            ),
             "job_stopped": lambda data: self._say(f"stopped after update {data['update']:,}: {data['reason']}"),
             "rejected": self._rejected,
             "differing": self._differing,

@@ -20,7 +20,7 @@ from jaxtyping import Array, Int, UInt32
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, replicated
-from asr_jax.core.programs import TRACED, Programs
+from asr_jax.core.programs import TRACED, Programs, memory_of
 from asr_jax.core.pytrees import num_bytes, num_elements
 from asr_jax.core.random_streams import random_streams
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
@@ -44,7 +44,8 @@ Part = tuple[Bucket, Batch, np.int32]
 """Batch of an update on all devices, with its bucket and its position in the plan."""
 
 SMALLER_BATCHES = (
-    "compute each batch in parts (--training.split 2), lower --data.buckets.batch-seconds, or lower "
+    "compute each batch in parts (--training.split 2), lower --data.buckets.batch-seconds (or the rows or seconds of "
+    "--data.sampling), or lower "
     "--data.filters.max-duration-s if one long recording fills the batch"
 )
 
@@ -260,14 +261,6 @@ def _checked_memory(table: Sequence[Mapping[str, Any]], more_bytes: int, mesh: M
 
 
 def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, scale: Scale) -> dict[str, Any]:
-    memory = compiled.memory_analysis()
-    # `peak_memory_in_bytes` is far off on CPUs. The resident memory grows by this sum.
-    used = (
-        memory.argument_size_in_bytes
-        + memory.temp_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-    )
     seconds = bucket.length / scale.per_s
     return {
         "seconds": round(seconds, 2),
@@ -276,5 +269,5 @@ def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, sc
         "audio_s": round(seconds * bucket.batch_size, 1),
         "frames": int(model.output_length(bucket.length, of_features=scale.of_features)),
         "parameters": num_elements(state.params),
-        "memory_bytes": int(used),
+        "memory_bytes": memory_of(compiled),
     }

@@ -33,6 +33,7 @@ from asr_jax.config import (
 from asr_jax.core import devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch, replicate
+from asr_jax.core.names import counted
 from asr_jax.core.native import move_native_log
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import Tree, num_elements
@@ -68,11 +69,12 @@ from asr_jax.training.beginning import (
 )  # fmt: skip
 from asr_jax.training.compile import CompiledSteps, Part, compile_steps
 from asr_jax.training.initial_weights import Given, read_initial_weights
+from asr_jax.training.pre_allocation import pre_allocate
 from asr_jax.training.profile import Profile
 from asr_jax.training.recompilation import CompileWatch
 from asr_jax.training.reporting import RejectedAudio, Reporter, report_data, report_filtered, report_native
 from asr_jax.training.saving import Saver
-from asr_jax.training.setup import ADDED, Setup, set_up, short_run
+from asr_jax.training.setup import ADDED, Setup, other_product, set_up, short_run
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
@@ -245,6 +247,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
                 "the utterances in the manifests, or the utterances that pass the filters. If a manifest has no "
                 "durations, audio files may have been added, removed or changed. Restore the data that the run was "
                 "started with, or start a new run in another folder with --fresh True"
+                + _of_devices(setup, meta) * (name == "training")
                 + (f". python -m asr_jax.evaluate {setup.folder} --data … measures other sets" * (name == "validation"))
             )
     changed = differences(from_json(meta["experiment"]), setup.experiment)
@@ -260,6 +263,17 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
     accepted_names = tuple(name for name in RESUMABLE if name != DEVICES) if is_accepted else ()
     folders.refuse_changes(setup.source, to_judge, Resume(accepted_names + setup.experiment.resume.allow))
     return [change for change in changed if not is_among(change[0], ("run_dir", "fresh", "resume"))]
+
+
+def _of_devices(setup: Setup, meta: Mapping[str, Any]) -> str:
+    """Returns the hint that batches have rows for each device, if the number of devices has changed; otherwise none."""
+    there, sampling = meta.get("devices", setup.devices)["number"], setup.experiment.data.sampling
+    if there == setup.mesh.size or sampling.mode == "planned" or sampling.devices:
+        return ""
+    return (
+        f". The run had {counted(there, 'device')}, and batches of data.sampling.mode {sampling.mode} have rows for "
+        f"each device: --data.sampling.devices {there} keeps them"
+    )
 
 
 def _shown(on: Mapping[str, Any]) -> str:
@@ -316,6 +330,8 @@ def _train(
         state, average, update = _restored(log, checkpoints, shapes, copied_from=copied_from)
         if "training.precision" in names:  # a scale of float16 does not suit other precisions, nor theirs float16
             state = state.replace(scaling=replicate(fresh_scaling(setup.recipe), setup.mesh))
+    if training.pre_allocate:
+        log.write("pre_allocated", **pre_allocate(setup, steps, state))
     data_state = _state_of_data(checkpoints) if setup.sets.shards else None
     rejected = RejectedAudio(setup.folder, log, utterances=setup.train.index.utterances, limit=training.max_rejected)
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
@@ -526,6 +542,8 @@ def _announce(setup: Setup, log: EventLog, *, num_parameters: int, changed: list
             f"data.buckets.batch_multiple {each} avoids them",
         )  # fmt: skip
     report_data(setup, log.write)
+    for message in other_product(setup.experiment, setup.mesh.size):
+        log.write("warning", detector="rows of an update", message=message)
     if not (setup.folder / SMOKE).is_file():  # smoke runs end before any warm-up
         for message in short_run(setup.experiment.optim.schedule, setup.length):
             log.write("warning", detector="warm-up", message=message)

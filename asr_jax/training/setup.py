@@ -38,6 +38,7 @@ from asr_jax.optim.lora import LORA
 from asr_jax.optim.schedules import RunLength, Schedule
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizers import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
+from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
 from asr_jax.training.run import was_saved
 from asr_jax.training.step import Recipe
 from asr_jax.training.timetable import Groups
@@ -221,11 +222,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     model = make_model(experiment, tokenizer)
     front_end = experiment.model.front_end
     try:
-        train = plan_training(
-            sets.train, data, tokenizer=tokenizer, output_length=model.label_length,
-            frames_needed=experiment.model.frames_needed, front_end=front_end,
-            seed=experiment.seed, row_parts=experiment.model.row_parts,
-        )  # fmt: skip
+        train = plan_train(sets.train, experiment, model, tokenizer, mesh)
     except UserError as error:
         raise UserError(f"{error}{_of_other_data(experiment, source)}") from error
     check_labels(train, tokenizer)
@@ -239,7 +236,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
             f"model.augment has {type(of_audio[0]).__name__}, which changes audio, but the training data are "
             "precomputed features: remove it, or train on audio"
         )
-    sounds = read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=data.threads)
+    sounds = _sounds(experiment)
     # Shards have no epochs of batches: an epoch of updates never ends.
     of_epoch = NO_EPOCH * training.accumulate if sets.shards else train.plan.batches_per_epoch
     groups = Groups(of_epoch, training.accumulate, training.epoch_end)
@@ -278,6 +275,62 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
     )
+
+
+def plan_train(
+    utterances: Utterances, experiment: Experiment, model: Recogniser, tokenizer: Tokenizer, mesh: Mesh
+) -> PlannedData:
+    """Plans the training set. With `data.sampling.memory_gb`, training steps are compiled to measure their memory.
+
+    Args:
+        utterances: Training set.
+        experiment: Settings of the run.
+        model: Model of the run.
+        tokenizer: Tokenizer of the run.
+        mesh: Devices of the job.
+
+    Raises:
+        UserError: As `plan_training`, or if the smallest batch does not fit `memory_gb`.
+    """
+    training, settings, budget_gb = experiment.training, experiment.model, experiment.data.sampling.memory_gb
+    fit = None
+    if budget_gb:
+        fit = MemoryFit(
+            1e9 * budget_gb, make_recipe(experiment, model, ANY_LENGTH),
+            Layout.of(mesh, split=training.split, sub_batches=settings.sub_batches), mesh,
+            accumulate=training.accumulate, seed=experiment.seed, sounds=_sounds(experiment),
+            programs=programs_of(experiment, tokenizer, length=ANY_LENGTH),
+        )  # fmt: skip
+    return plan_training(
+        utterances, experiment.data, tokenizer=tokenizer, output_length=model.label_length,
+        frames_needed=settings.frames_needed, front_end=settings.front_end, seed=experiment.seed,
+        row_parts=settings.row_parts, devices=mesh.size, fit_rows=fit,
+    )  # fmt: skip
+
+
+def _sounds(experiment: Experiment) -> dict[str, np.ndarray]:
+    """Returns the recordings that augmentations add."""
+    of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
+    return read_sounds(of_audio, rate_hz=experiment.model.front_end.rate_hz, threads=experiment.data.threads)
+
+
+def other_product(experiment: Experiment, num_devices: int) -> list[str]:
+    """Returns a warning if the product of rows, accumulation and devices is not `Sampling.rows_product`.
+
+    Args:
+        experiment: Settings of the run.
+        num_devices: Number of devices of the job.
+    """
+    sampling, accumulate = experiment.data.sampling, experiment.training.accumulate
+    devices = sampling.devices or num_devices
+    product = sampling.device_rows * accumulate * devices
+    if product == sampling.rows_product or not sampling.rows_product:
+        return []
+    return [
+        f"an update has {product:,} rows (data.sampling.device_rows {sampling.device_rows} × training.accumulate "
+        f"{accumulate} × {counted(devices, 'device')}), and data.sampling.rows_product is {sampling.rows_product:,}: "
+        "the learning rate may not fit; change the rows or the accumulation, or set rows_product to the new product"
+    ]
 
 
 def validation_limits(train: PlannedData, training: Training, data: Data) -> BatchLimits:

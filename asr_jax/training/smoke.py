@@ -10,6 +10,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import on_main
 from asr_jax.core.run_folder import EVENTS, LOCK, SMOKE
+from asr_jax.data.batching.sampling import Sampling
 from asr_jax.metrics.measure import deciding_text
 from asr_jax.observe.events import read_events
 from asr_jax.training import loop
@@ -87,6 +88,7 @@ def smoke_of(experiment: Experiment) -> Experiment:
             max_train_utterances=min(NUM_UTTERANCES, data.max_train_utterances or NUM_UTTERANCES),
             max_validation_utterances=min(NUM_VALIDATED, data.max_validation_utterances or NUM_VALIDATED),
             buckets=buckets,
+            sampling=Sampling(),
         ),
         training=training,
     )

@@ -78,7 +78,7 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     assert row(output, "too long")[:6] == ["too", "long", "2", "85", "s", "training"]
     assert row(output, validation)[1:] == ["4", f"{4 / 3600:.4g}"]
     assert "labels: 3 and the blank: a b c\n" in output
-    assert "--training.accumulate" not in output
+    assert "a global batch of" not in output
     assert row(output, "too short")[2] == "1"
     for bucket, num in zip(plan.buckets, plan.batches_by_bucket().tolist(), strict=True):
         cells = row(output, f"{bucket.length / 16000:,.4g}".rjust(7))
@@ -295,3 +295,47 @@ def test_a_higher_limit_trains_and_names_the_characters(german):
     entry = removed.entries()[0].to_json()
     assert entry["stage"] == "used"
     assert (entry["value"], entry["id"]) == ("ü", "train-1")
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ((), "--data.buckets.batch-seconds 8 (over all devices)"),
+        (("--data.sampling.mode", "fixed", "--data.sampling.device-rows", "3"), "--data.sampling.device-rows 3"),
+        (
+            ("--data.sampling.mode", "2D-bucketing", "--data.sampling.bins", "2", "8", "4.5", "16",
+             "--data.sampling.bin-rows", "4", "3"),
+            "--data.sampling.bin-rows 4 3 (on each device)",
+        ),
+    ],
+)  # fmt: skip
+def test_the_steps_of_tuning_have_the_figures_of_the_plan(manifest, tmp_path, capsys, more, size):
+    given = arguments(manifest, tmp_path, "--training.accumulate", "2", *more)
+    output = printed(capsys, *given)
+    plan = command.plan(parse_experiment(given, prog="")).train.plan
+    utterances = plan.entries_per_epoch / plan.batches_per_epoch
+    seconds = plan.length_per_epoch / 16000 / plan.batches_per_epoch
+    steps = [row(output, f"{number}. ") for number in range(1, 6)]
+    assert "--training.accumulate 1 (now 2) and --training.split 2 (now 1)" in " ".join(steps[0])
+    assert size in " ".join(steps[1])
+    assert f"{seconds:,.1f} s of audio, {utterances:,.1f} utterances" in " ".join(steps[3])
+    of_utterances, of_hours = map(int, re.findall(r"--training.accumulate (\d+) for.* or (\d+) for", output)[0])
+    for reaching, mean, wanted in ((of_utterances, utterances, 1024), (of_hours, seconds, 5 * 3600)):
+        assert reaching * mean >= wanted > (reaching - 1) * mean
+    assert f"now {2 * utterances:,.1f} utterances and {2 * seconds / 3600:,.2f} h" in output
+
+
+def test_a_product_of_rows_other_than_the_expected_one_is_a_warning(manifest, tmp_path, capsys):
+    more = ["--data.sampling.mode", "fixed", "--data.sampling.device-rows", "3", "--data.sampling.devices", "8"]
+    more += ["--training.accumulate", "2", "--data.sampling.rows-product"]
+    assert "data.sampling.rows_product is 1,152" in printed(capsys, *arguments(manifest, tmp_path, *more, "1152"))
+    assert "rows_product" not in printed(capsys, *arguments(manifest, tmp_path, *more, "48"))
+
+
+def test_utterances_that_fit_no_bucket_are_counted(manifest, tmp_path, capsys):
+    more = ["--data.sampling.mode", "1D-bucketing", "--data.sampling.edges-s", "1.5", "3", "--data.sampling.devices"]
+    given = arguments(manifest, tmp_path, *more, "2", "--data.sampling.device-seconds", "6")
+    output = printed(capsys, *given)
+    durations = np.random.default_rng(0).uniform(0.5, 4.0, 60)
+    assert row(output, "longer than the last bucket")[5] == str((durations > 3).sum())
+    assert row(output, "an epoch:")[2] == str((durations <= 3).sum())

@@ -59,7 +59,10 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
 
     jitted = jax.jit(forward, static_argnums=2)
     for k, bucket in enumerate(setup.shapes):
-        position = next(p for p in range(setup.train.plan.batches_per_epoch) if setup.train.plan[p].bucket == k)
+        in_epoch = range(setup.train.plan.batches_per_epoch)
+        position = next((p for p in in_epoch if setup.train.plan[p].bucket == k), None)
+        if position is None:  # batches of any length may have this shape in other epochs only
+            continue
         read_ms = _median_ms(source.__getitem__, position)
         first = setup.layout.parts(source[position].batch, setup.train.plan.buckets[k].batch_size)[0]
         batch = global_batch(first, setup.mesh)

@@ -97,12 +97,17 @@ def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, A
     """Yields the figures of each accumulation on each number of devices.
 
     Raises:
-        UserError: If the rows of an update cannot be divided evenly.
+        UserError: If the rows of an update cannot be divided evenly, or if the sampling mode is not planned.
     """
     from asr_jax.cli.benchmark import updating
 
     counts, there_are = usable(options.num_devices)
-    accumulations = options.accumulation or (experiment.training.accumulate,)
+    accumulations, mode = options.accumulation or (experiment.training.accumulate,), experiment.data.sampling.mode
+    if options.accumulation and options.synthetic is None and mode != "planned":
+        raise UserError(
+            f"--accumulation divides the batches of data.buckets, and data.sampling.mode is {mode}: expected planned, "
+            "or --synthetic"
+        )
     if options.synthetic is None:
         check_whole(math.lcm(experiment.data.buckets.batch_multiple, there_are), [(1, d) for d in counts])
     else:

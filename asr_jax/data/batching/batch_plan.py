@@ -1,6 +1,7 @@
 """Batch plan: utterances and speeds of every batch, as a pure function of index, buckets, seed and epoch."""
 
 import hashlib
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,12 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int, Int32
 
 from asr_jax.core.layout import Layout
-from asr_jax.data.batching.buckets import Bucket, assign, perturbed_lengths, slowest
+from asr_jax.data.batching.buckets import Bucket, assign, largest_first, perturbed_lengths, slowest
 from asr_jax.data.batching.mixing import Stratum, num_drawn, strata
+from asr_jax.data.batching.pools import Pool, shapes_of_batches
 
 Order = Literal["shuffled", "sorted", "unshuffled"]
-_MEMBERS, _ENTRIES, _BATCHES, _SPEEDS, _PLACES = 1, 2, 3, 4, 5  # ids of the random streams
+_MEMBERS, _ENTRIES, _BATCHES, _SPEEDS, _PLACES, _POOLS = 1, 2, 3, 4, 5, 6  # ids of the random streams
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class _Epoch:
     """Batch numbers in the order of the epoch; batches are numbered bucket by bucket."""
     entries: np.ndarray
     """Entries of all batches, bucket by bucket; -1 for padding rows."""
+    bucket_of: np.ndarray
+    """Index into `BatchPlan.buckets` of each batch, by its number."""
 
 
 class BatchPlan:
@@ -53,6 +57,9 @@ class BatchPlan:
 
     The place of a crop depends on seed, epoch and entry alone, not on the other rows of its batch.
 
+    With `pool`, the batches of its epochs have entries of any length, and each has the first bucket that all of its
+    entries fit. Figures by bucket are then those of the first epoch, if all epochs are composed in this way.
+
     Args:
         lengths: Length of each utterance, in samples or frames [R].
         num_labels: Number of labels of each utterance [R].
@@ -67,6 +74,8 @@ class BatchPlan:
         source_of: Source of each utterance, as an index into `shares` [R]. None: one source.
         shares: Share of each source that an epoch contains, 0 to 1 [G]. None: everything.
         is_cropped: Whether each utterance is a random part of a longer one [R]. None: none is.
+        pool: Composition of batches of utterances of any length. None: a batch has entries of one bucket.
+        pessimistic_first: Whether the first batch of all has the largest shape and its longest entries.
     """
 
     def __init__(
@@ -83,16 +92,21 @@ class BatchPlan:
         source_of: Int[np.ndarray, " R"] | None = None,
         shares: Float64[np.ndarray, " G"] | None = None,
         is_cropped: Bool[np.ndarray, " R"] | None = None,
+        pool: Pool | None = None,
+        pessimistic_first: bool = False,
     ) -> None:
         self.buckets, self.seed, self.speeds, self.order = tuple(buckets), seed, tuple(speeds), order
         self.jitter, self._is_cropped = jitter, is_cropped
         self.num_utterances, self._sort_buffer = len(lengths), sort_buffer
+        self._pool, self._is_pooled = pool, pool is not None and math.isinf(pool.until)
+        self._pessimistic_first = pessimistic_first
         entry_lengths, labels = perturbed_lengths(lengths, speeds), np.tile(num_labels, len(speeds))
         sources = np.zeros(len(entry_lengths), np.int32) if source_of is None else np.tile(source_of, len(speeds))
         shares = np.ones(1) if shares is None else shares
         self._fingerprint = _digest(
             (entry_lengths, labels, sources, shares), self.buckets, self.speeds, seed, order, sort_buffer,
             *([jitter] if jitter else []), *([] if is_cropped is None else [is_cropped.tobytes()]),
+            *([pool] if pool else []), *(["pessimistic first"] if pessimistic_first else []),
         )  # fmt: skip
         longest = perturbed_lengths(lengths, slowest(speeds, jitter)) if jitter else entry_lengths
         bucket_of = assign(longest, labels, self.buckets)
@@ -100,21 +114,31 @@ class BatchPlan:
         self._in_order = self._by_length(entry_lengths) if order == "sorted" else None
         if self._in_order is not None:
             entry_lengths, bucket_of, sources = (of[self._in_order] for of in (entry_lengths, bucket_of, sources))
-        num = np.bincount(bucket_of * len(shares) + sources, minlength=len(self.buckets) * len(shares))
-        drawn = num_drawn(num.reshape(len(self.buckets), -1), shares)
-        members = (np.flatnonzero(bucket_of == k).astype(np.int32) for k in range(len(self.buckets)))
+        keeps = pool is not None or pessimistic_first  # other plans do not need them, and are smaller without
+        self._entry_lengths, self._longest, self._labels = (
+            of if keeps else of[:0] for of in (entry_lengths, longest, labels)
+        )
+        sizes = np.array([bucket.batch_size for bucket in self.buckets])
+        if self._is_pooled:  # all entries are one group
+            bucket_of, sizes = np.zeros_like(bucket_of), sizes[:1]
+        num = np.bincount(bucket_of * len(shares) + sources, minlength=len(sizes) * len(shares))
+        drawn = num_drawn(num.reshape(len(sizes), -1), shares)
+        members = (np.flatnonzero(bucket_of == k).astype(np.int32) for k in range(len(sizes)))
         self._strata = [
             strata(entries, sources[entries], drawn[k], self._rng(_MEMBERS, k)) for k, entries in enumerate(members)
         ]
-        sizes = np.array([bucket.batch_size for bucket in self.buckets])
         batches = -(-drawn.sum(axis=1) // sizes)
+        if self._is_pooled and pool is not None:
+            batches = np.array([pool.num_batches(longest[: drawn.sum()])])
         self._bucket_of_batch = np.repeat(np.arange(len(sizes)), batches)
         self._starts = np.concatenate([[0], np.cumsum(np.repeat(sizes, batches))])
-        self.length_by_bucket = _mean_lengths(entry_lengths, self._strata)
-        """Total length of an epoch without padding, by bucket, in samples or frames. With mixing, the mean over all
-        epochs."""
         self._epochs: dict[int, _Epoch] = {}
         self._lock = threading.Lock()
+        if self._is_pooled:
+            self._bucket_of_batch = self._epoch(0).bucket_of
+        self.length_by_bucket = self._mean_lengths(entry_lengths)
+        """Total length of an epoch without padding, by bucket, in samples or frames. With mixing, the mean over all
+        epochs."""
 
     @property
     def batches_per_epoch(self) -> int:
@@ -122,7 +146,7 @@ class BatchPlan:
 
     @property
     def entries_per_epoch(self) -> int:
-        return sum(self.entries_by_bucket())
+        return sum(stratum.num_drawn for parts in self._strata for stratum in parts)
 
     @property
     def length_per_epoch(self) -> int:
@@ -144,7 +168,10 @@ class BatchPlan:
 
     def entries_by_bucket(self) -> list[int]:
         """Number of entries per epoch, by bucket."""
-        return [sum(stratum.num_drawn for stratum in parts) for parts in self._strata]
+        if not self._is_pooled:
+            return [sum(stratum.num_drawn for stratum in parts) for parts in self._strata]
+        filled = np.add.reduceat(self._epoch(0).entries >= 0, self._starts[:-1])
+        return np.bincount(self._bucket_of_batch, filled, len(self.buckets)).astype(int).tolist()
 
     def mean_share(self) -> Float64[np.ndarray, " E"]:
         """Mean number of times that an epoch contains each entry: 1 without mixing."""
@@ -167,7 +194,7 @@ class BatchPlan:
         if self.jitter:
             moved = self.jitter * self._rng(_SPEEDS, epoch, batch).uniform(-1, 1, len(speeds))
             speeds = np.where(is_real, speeds + moved, 1.0)
-        return PlannedBatch(epoch, int(self._bucket_of_batch[batch]), rows, speeds, self._places(epoch, rows, entries))
+        return PlannedBatch(epoch, int(drawn.bucket_of[batch]), rows, speeds, self._places(epoch, rows, entries))
 
     def _places(self, epoch: int, rows: np.ndarray, entries: np.ndarray) -> Float64[np.ndarray, " B"]:
         places = np.zeros(len(rows))
@@ -189,17 +216,53 @@ class BatchPlan:
             return self._epochs[epoch]
 
     def _draw(self, epoch: int) -> _Epoch:
-        entries = np.full(self._starts[-1], -1, np.int32)
-        first = 0
-        for k, (bucket, parts) in enumerate(zip(self.buckets, self._strata, strict=True)):
-            drawn = np.concatenate([np.zeros(0, np.int32), *(stratum.of_epoch(epoch) for stratum in parts)])
+        groups = [
+            np.concatenate([np.zeros(0, np.int32), *(stratum.of_epoch(epoch) for stratum in parts)])
+            for parts in self._strata
+        ]
+        first = largest_first(self.buckets)[0] if self._pessimistic_first and epoch == 0 else None
+        if self._pool is not None and epoch < self._pool.until:
+            return self._draw_pooled(epoch, np.concatenate(groups), self._pool, is_first=first is not None)
+        entries, begin = np.full(self._starts[-1], -1, np.int32), 0
+        for k, (bucket, drawn) in enumerate(zip(self.buckets, groups, strict=True)):
             if self.order == "shuffled":
                 self._rng(_ENTRIES, epoch, k).shuffle(drawn)
             else:
                 drawn.sort()
-            entries[first : first + len(drawn)] = drawn
-            first += -(-len(drawn) // bucket.batch_size) * bucket.batch_size
-        return _Epoch(self._order(epoch, entries), entries)
+            if k == first:
+                drawn = self._longest_first(drawn, bucket.batch_size)
+            entries[begin : begin + len(drawn)] = drawn
+            begin += -(-len(drawn) // bucket.batch_size) * bucket.batch_size
+        order = self._order(epoch, entries)
+        if first is not None:
+            order = _moved_to_front(order, int(np.argmax(self._bucket_of_batch == first)))
+        return _Epoch(order, entries, self._bucket_of_batch)
+
+    def _draw_pooled(self, epoch: int, drawn: np.ndarray, pool: Pool, *, is_first: bool) -> _Epoch:
+        """Batches of entries of any length. If `is_first`, the first of them has the longest entries."""
+        drawn = self._rng(_POOLS, epoch).permutation(drawn)
+        if is_first:
+            drawn = self._longest_first(drawn, pool.batch_rows)
+        entries = pool.fill(drawn, self._longest[drawn], self.batches_per_epoch)
+        batches = entries.reshape(-1, pool.batch_rows)
+        bucket_of = shapes_of_batches(batches, self._longest, self._labels, self.buckets)
+        order = self._rng(_BATCHES, epoch).permutation(np.arange(self.batches_per_epoch))
+        return _Epoch(_moved_to_front(order, 0) if is_first else order, entries, bucket_of)
+
+    def _longest_first(self, drawn: np.ndarray, num: int) -> np.ndarray:
+        """The same entries, the `num` longest ones first."""
+        is_long = np.zeros(len(drawn), bool)
+        is_long[np.argsort(-self._entry_lengths[drawn], kind="stable")[:num]] = True
+        return np.concatenate([drawn[is_long], drawn[~is_long]])
+
+    def _mean_lengths(self, entry_lengths: np.ndarray) -> Float64[np.ndarray, " K"]:
+        means = _mean_lengths(entry_lengths, self._strata)
+        if not self._is_pooled:
+            return means
+        entries = self._epoch(0).entries
+        lengths = np.add.reduceat(np.where(entries >= 0, entry_lengths[entries], 0), self._starts[:-1])
+        by_bucket = np.bincount(self._bucket_of_batch, lengths, len(self.buckets))
+        return by_bucket * (means.sum() / by_bucket.sum())
 
     def _order(self, epoch: int, entries: np.ndarray) -> Int[np.ndarray, " N"]:
         """Order of the batches in an epoch.
@@ -242,6 +305,10 @@ def local_rows(planned: PlannedBatch, layout: Layout) -> PlannedBatch:
         speeds=np.where(is_row, planned.speeds[row_of], 1.0),
         places=np.where(is_row, planned.places[row_of], 0.0),
     )
+
+
+def _moved_to_front(order: np.ndarray, batch: int) -> np.ndarray:
+    return np.concatenate([[batch], order[order != batch]])
 
 
 def _mean_lengths(entry_lengths: np.ndarray, strata: Sequence[Sequence[Stratum]]) -> Float64[np.ndarray, " K"]:

@@ -19,6 +19,8 @@ from asr_jax.data.batching.crops import cropped
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
 from asr_jax.data.batching.mixing import Mixing, epoch_shares
+from asr_jax.data.batching.sampled import FitRows, Sampled, entries_of, sampled_buckets, unfit
+from asr_jax.data.batching.sampling import Sampling
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
 from asr_jax.data.manifests.items import sampled, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -75,7 +77,9 @@ class Data:
     mixing: Mixing = field(default_factory=Mixing)
     """Share of each entry of `train` in an epoch."""
     buckets: Buckets = field(default_factory=Buckets)
-    """Shapes and sizes of the batches."""
+    """Shapes and sizes of the batches, in sampling.mode planned."""
+    sampling: Sampling = Sampling()
+    """Rule that chooses the utterances of a batch."""
     speeds: tuple[float, ...] = (1.0,)
     """Playback speeds; an epoch contains every utterance once at each of them. 1.1 is faster and shorter. DALI's rates
     have the opposite meaning; `data.batching.speeds.of_dali` converts them."""
@@ -133,6 +137,11 @@ class Data:
                 f"mixing.weights has {len(self.mixing.weights)} numbers for {len(self.train)} entries of train: "
                 "expected one weight per entry"
             )
+        if self.mixing.kind != "none" and self.sampling.mode == "duration":
+            raise ValueError(
+                f"mixing.kind is {self.mixing.kind} and sampling.mode is duration: expected another mode, because the "
+                "number of batches of equal duration would differ between epochs"
+            )
 
 
 def _check_sharded(data: Data) -> None:
@@ -144,7 +153,8 @@ def _check_sharded(data: Data) -> None:
     needed = {
         "crop_s": data.crop_s, "trim_db": data.trim_db, "speed_jitter": data.speed_jitter, "workers": data.workers,
         "max_train_utterances": data.max_train_utterances, "check_all": data.check_all,
-        "mixing": data.mixing.kind != "none", "tokenizer.sampling": data.tokenizer.sampling,
+        "mixing": data.mixing.kind != "none", "sampling": data.sampling.mode != "planned",
+        "tokenizer.sampling": data.tokenizer.sampling,
     }  # fmt: skip
     if given := [name for name, value in needed.items() if value]:
         raise ValueError(f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'")
@@ -316,6 +326,8 @@ def plan_training(
     front_end: FrontEnd,
     seed: int,
     row_parts: int = 1,
+    devices: int = 1,
+    fit_rows: FitRows | None = None,
 ) -> PlannedData:
     """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
 
@@ -328,6 +340,8 @@ def plan_training(
         front_end: Front-end of the model.
         seed: Seed of the batch plan.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
+        devices: Number of devices of the job, for rows that are given for each device.
+        fit_rows: Fits the rows of batches to a memory budget, for `Sampling.memory_gb`.
 
     Raises:
         UserError: If no utterance is left, or if settings do not apply to ready features.
@@ -353,28 +367,48 @@ def plan_training(
         max_speed=max(data.speeds) + data.speed_jitter,
     )  # fmt: skip
     if not len(index):
-        raise UserError(
-            f"no training utterance is left: {'; '.join(rejections.lines())}. The limits in --data.filters are "
-            f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s and "
-            f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters per second"
-        )
+        raise _nothing_left(rejections, data)
     if data.crop_s:
         index = cropped(index, round(data.crop_s * scale.per_s))
+    speeds, is_planned = slowest(data.speeds, data.speed_jitter), data.sampling.mode == "planned"
+    if not is_planned:
+        entries = entries_of(index.lengths, index.num_labels(), scale, speeds)
+        index = index.without(unfit(entries, data.sampling, len(index)), rejections)
+        if not len(index):
+            raise _nothing_left(rejections, data)
     num_labels, stretches = index.num_labels(), index.stretches
     sources, shares = _mixed(index, data)
-    buckets = _buckets(
-        index, num_labels, data, row_parts=row_parts,
-        shares=None if sources is None or shares is None else shares[sources],
-    )  # fmt: skip
+    if is_planned:
+        buckets = _buckets(
+            index, num_labels, data, row_parts=row_parts,
+            shares=None if sources is None or shares is None else shares[sources],
+        )  # fmt: skip
+        chosen = Sampled(buckets, None)
+    else:
+        chosen = sampled_buckets(
+            entries_of(index.lengths, num_labels, scale, speeds), data.sampling,
+            devices=data.sampling.devices or devices, slack_s=data.buckets.slack_s, row_parts=row_parts, seed=seed,
+            fit_rows=fit_rows,
+        )  # fmt: skip
     plan = BatchPlan(
-        index.lengths, num_labels, buckets, seed=seed, speeds=data.speeds, jitter=data.speed_jitter,
-        order=data.buckets.order, sort_buffer=data.buckets.sort_buffer, source_of=sources, shares=shares,
+        index.lengths, num_labels, chosen.buckets, seed=seed, speeds=data.speeds, jitter=data.speed_jitter,
+        order=data.buckets.order if is_planned else "shuffled", sort_buffer=data.buckets.sort_buffer,
+        source_of=sources, shares=shares,
         is_cropped=None if stretches is None else stretches.lengths > index.lengths,
+        pool=chosen.pool, pessimistic_first=data.sampling.pessimistic_first,
     )  # fmt: skip
-    sampled = SampledPieces.of(
+    pieces = SampledPieces.of(
         tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
     )
-    return PlannedData(replace(index, sampled=sampled), plan, rejections)
+    return PlannedData(replace(index, sampled=pieces), plan, rejections)
+
+
+def _nothing_left(rejections: Rejections, data: Data) -> UserError:
+    return UserError(
+        f"no training utterance is left: {'; '.join(rejections.lines())}. The limits in --data.filters are "
+        f"durations from {data.filters.min_duration_s:g} to {data.filters.max_duration_s:g} s and "
+        f"{data.filters.min_chars_per_s:g} to {data.filters.max_chars_per_s:g} characters per second"
+    )
 
 
 def _buckets(

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int, Int32, Int64, Integer
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Scale
-from asr_jax.data.batching.filters import Filters, Rejections, kind_of, violations
+from asr_jax.data.batching.filters import Filters, Rejections, Violations, kind_of, violations
 from asr_jax.data.batching.labels import Labels, encoded
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
@@ -129,6 +129,15 @@ class Index:
         """Returns the index of some rows, in their order; rows may be repeated."""
         stretches = None if self.stretches is None else self.stretches.select(rows)
         return replace(self, utterances=self.utterances.select(rows), lengths=self.lengths[rows], stretches=stretches)
+
+    def without(self, violated: Sequence[Violations], rejections: Rejections) -> "Index":
+        """Returns the index without the rows that violate a limit, and adds their utterances to `rejections`."""
+        keep = np.ones(len(self), bool)
+        for each in violated:
+            keep[each.places] = False
+            for row, value in zip(each.places.tolist(), each.values.tolist(), strict=True):
+                _reject(rejections, self.utterances, row, each.reason, value, each.limit)
+        return self.select(keep)
 
     def fingerprint(self) -> str:
         """Digest of ids, durations, texts and labels, and of the stretches of rows. Paths are not included."""

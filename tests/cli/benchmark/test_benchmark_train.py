@@ -3,6 +3,7 @@
 import itertools
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from asr_jax.audio.io import write_flac
 from asr_jax.cli.benchmark import command, updating
 from asr_jax.cli.benchmark.published import training_rates
-from asr_jax.cli.benchmark.train import room
+from asr_jax.cli.benchmark.train import TrainOptions, cases, room
 from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.sampling import Sampling
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
 from tests.training.toy import toy_model
@@ -150,3 +152,10 @@ def test_updates_of_a_configs_own_data(tmp_path, capsys):
 def test_what_cannot_be_timed(arguments, message):
     with pytest.raises(UserError, match=message):
         command.main(["train", *CONFIG, *arguments])
+
+
+def test_accumulations_divide_the_batches_of_one_sampling_mode_only():
+    experiment = toy()
+    data = replace(experiment.data, sampling=Sampling("fixed", device_rows=4))
+    with pytest.raises(UserError, match=r"data\.sampling\.mode is fixed: expected planned"):
+        next(cases(replace(experiment, data=data), TrainOptions(accumulation=(2,))))

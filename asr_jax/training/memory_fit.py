@@ -1,0 +1,144 @@
+"""Rows of buckets that fit a memory budget, by the memory of their compiled training steps."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.layout import Layout
+from asr_jax.core.meshes import abstract, replicated
+from asr_jax.core.names import counted
+from asr_jax.core.programs import TRACED, Programs
+from asr_jax.core.pytrees import num_bytes
+from asr_jax.core.random_streams import random_streams
+from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.inference.by_shape import abstract_batch
+from asr_jax.models.terms import batch_denominators
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training.beginning import Beginning, abstract_beginning, lower_beginning
+from asr_jax.training.step import Recipe, gradient_of
+
+ANY_LENGTH = RunLength(10_000, 1_000)
+"""Length of the run for steps whose memory is measured. It changes constants of their schedules only, and the length of
+the run is not known before the rows are."""
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """Finds the largest number of rows of each bucket whose compiled step fits a budget; see `sampled.FitRows`."""
+
+    budget_bytes: float
+    """Memory of a device that a step may take, with the training state."""
+    recipe: Recipe
+    layout: Layout
+    """Parts of a batch. The step of a part has to fit."""
+    mesh: Mesh
+    accumulate: int
+    """Number of batches of an update."""
+    seed: int
+    sounds: Mapping[str, np.ndarray] = MappingProxyType({})
+    """Recordings that augmentations add."""
+    programs: Programs = TRACED
+    """Cache of traced programs and of their memory."""
+
+    def __call__(self, buckets: Sequence[Bucket], *, scale: Scale, unit: int, devices: int) -> list[int]:
+        """Returns rows over all devices, each a multiple of `unit` and at most the `batch_size` of its bucket.
+
+        Args:
+            buckets: Buckets.
+            scale: Unit of lengths.
+            unit: Divisor of the rows.
+            devices: Number of devices that the rows are for. Steps are compiled for the devices of the mesh, with as
+                many rows on each.
+
+        Raises:
+            UserError: If the smallest batch of a bucket does not fit.
+        """
+        shapes = abstract_beginning(lower_beginning(self.recipe, seed=self.seed, programs=self.programs), self.mesh)
+        found = []
+        for bucket in buckets:
+            needed = functools.cache(functools.partial(self._needed, bucket, shapes, scale, unit, devices))
+            rows = unit * most_within(needed, bucket.batch_size // unit, self.budget_bytes)
+            if not rows:
+                raise UserError(
+                    f"data.sampling.memory_gb is {self.budget_bytes / 1e9:g}, and a batch of {unit} × "
+                    f"{bucket.length / scale.per_s:.2f} s with {bucket.num_tokens} labels needs "
+                    f"{needed(1) / 1e9:.3g} GB on each of {counted(devices, 'device')}: expected at least as much, "
+                    "smaller bins, or a larger training.split"
+                )
+            found.append(rows)
+        return found
+
+    def _needed(self, bucket: Bucket, shapes: Beginning, scale: Scale, unit: int, devices: int, number: int) -> float:
+        """Memory in bytes that `number` × `unit` rows need on a device, as in `compile.CompiledSteps.memory`."""
+        rows = -(-number * unit // devices) * self.mesh.size
+        try:
+            return self.step_bytes(self.layout.shape(replace(bucket, batch_size=rows)), shapes, scale=scale)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return math.inf
+
+    def step_bytes(self, bucket: Bucket, shapes: Beginning, *, scale: Scale) -> float:
+        """Memory in bytes of a device during the training step of a part, with the training state.
+
+        Args:
+            bucket: Shape of the part.
+            shapes: Output of `abstract_beginning`.
+            scale: Unit of lengths.
+        """
+        same, (state, average) = replicated(self.mesh), shapes
+        recipe = replace(self.recipe, model=self.recipe.model.clone(num_devices=self.mesh.size))
+        batch, denominators = abstract_batch(bucket, self.mesh, scale), None
+        if has_several := self.accumulate * self.layout.split > 1:
+
+            def denominators_of() -> dict[str, jax.Array]:
+                zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (batch, state.key))
+                return batch_denominators(recipe.model, zeros[0], random_streams(zeros[1], jnp.int32(0)))
+
+            denominators = abstract(jax.eval_shape(denominators_of), same)
+        arguments = (
+            state, state.carried, batch, denominators, jax.ShapeDtypeStruct((), jnp.int32, sharding=same),
+            abstract(jax.eval_shape(lambda: jax.tree.map(jnp.asarray, dict(self.sounds))), same),
+        )  # fmt: skip
+        used = self.programs.memory("gradient", functools.partial(gradient_of, recipe), *arguments, out_shardings=same)
+        # Between the batches of an update, the sum of their gradients is in memory as well.
+        trained, _ = recipe.split(state.params)
+        return used + num_bytes(average) + (num_bytes(trained) if has_several else 0)
+
+
+def most_within(needed: Callable[[int], float], most: int, budget: float) -> int:
+    """Largest number from 0 to `most` that needs at most `budget`, with few evaluations.
+
+    Needs grow about linearly, so that a line through two numbers predicts the result. The result is verified: it is
+    within the budget, and the next number is not, unless it is above `most`.
+
+    Args:
+        needed: What a number from 1 to `most` needs.
+        most: Largest number.
+        budget: Limit of what is needed.
+    """
+    low, high = 0, most + 1  # `low` is within the budget, and `high` is not, or is too large
+    known = dict[int, float]()
+    guess = min(1, most)
+    while high - low > 1:
+        known[guess] = needed(guess)
+        low, high = (guess, high) if known[guess] <= budget else (low, guess)
+        finite = {number: value for number, value in known.items() if math.isfinite(value)}
+        if len(known) == 1:
+            guess = 2
+        elif len(finite) > 1:
+            (first, at_first), (last, at_last) = sorted(finite.items(), key=lambda each: abs(each[1] - budget))[:2]
+            slope = max((at_last - at_first) / (last - first), 1e-9)
+            guess = math.floor(min(first + (budget - at_first) / slope, most))
+        else:
+            guess = (low + high) // 2
+        guess = min(max(guess, low + 1), high - 1)
+    return low
