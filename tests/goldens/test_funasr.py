@@ -1,13 +1,19 @@
 """FunASR's Paraformer: integrate-and-fire, losses and gradients, and recognition, from its own weights."""
 
+import json
+import re
+import shutil
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
+from safetensors.numpy import load_file
 from support import GoldenCase, golden_cases, max_abs, relative, report
 
 from asr_jax.audio.features import KaldiFbank
@@ -20,7 +26,10 @@ from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.models.base import Model
 from asr_jax.nn import cif
 from asr_jax.nn.cif import CIF, NEAR_THE_END, Predictor
+from asr_jax.pretrained.formats import load_weights, save_funasr
 from asr_jax.pretrained.funasr import HEAD, export, find, settings_of
+from asr_jax.pretrained.published import read_published
+from asr_jax.pretrained.torch_writer import save_torch
 
 pytestmark = pytest.mark.golden
 
@@ -105,8 +114,8 @@ def predictor_of(arrays: dict[str, np.ndarray], name: str) -> tuple[CIF, dict[st
 def test_predictors(case: Any, record_property: Any, monkeypatch: Any) -> None:
     """Vectors, numbers of labels and gradients of training, and those of recognition, without the margin of rounding.
 
-    The gradients are those of the weighted sum of the vectors plus the sum of the weights of frames. FunASR's tail is at
-    the row's length or (tail_mask False) at the end of the batch, where its frame is zeros.
+    The gradients are those of the weighted sum of the vectors plus the sum of the weights of frames. FunASR's tail is
+    at the row's length or (tail_mask False) at the end of the batch, where its frame is zeros.
     """
     arrays, variants = case.arrays(), variants_of(case)
     assert variants
@@ -297,6 +306,72 @@ def test_recognition(case: Any, record_property: Any) -> None:
     for name, found in (("embeds", vectors), ("decoder_logprobs", log_probs.values)):
         difference = max_abs(found[:, :size] * kept, arrays[f"infer/{name}"] * kept)
         assert report(record_property, name, difference) < 1e-4
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_*"))
+def test_folder_from_samples_to_labels(case: Any, record_property: Any, tmp_path: Path) -> None:
+    """The longest utterance, which FunASR did not pad, and the same weights and settings after writing a folder."""
+    arrays = case.arrays()
+    source = folder_of(case, arrays, tmp_path / "source")
+    found = read_published(source)
+    assert set(found.remarks) <= {"1 weights of other heads are not used: decoder"}
+    model = found.model.build(vocab_size=case.info["config"]["vocab_size"], blank_id=0, precision="f32")
+    samples = load_file(case.path.with_name("wav_frontend.safetensors"))["input/waveform"]
+    row = int(np.argmax(arrays["input/speech_lengths"]))
+    batch = Batch(
+        jnp.asarray(np.round(samples[row : row + 1] * 32768), jnp.int16), None,
+        jnp.asarray(samples[row : row + 1].shape[1:], jnp.int32), jnp.zeros((1, 1), jnp.int32),
+        jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1, jnp.int32),
+    )  # fmt: skip
+    params = unflatten(found.weights)["params"]
+    emitted = fast_jit(lambda params: model.apply({"params": params}, batch, head=HEAD, method="emit"))(params)[HEAD]
+    theirs = arrays.get("infer/decoder_logprobs")
+    if theirs is None:
+        theirs = jax.nn.log_softmax(arrays[f"infer/{row}/decoder_logits"])
+    num = int(arrays["infer/token_num"][row]) if "infer/token_num" in arrays else theirs.shape[1]
+    assert emitted.lengths[0] == num
+    difference = max_abs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num])
+    assert report(record_property, "log-probabilities", difference) < 1e-4
+    save_funasr({"params": params}, found.model, found.tokenizer.symbols, tmp_path / "again")
+    again = read_published(tmp_path / "again")
+    assert again.model.encoder == found.model.encoder
+    assert again.model.heads == found.model.heads
+    assert again.tokenizer == found.tokenizer
+    assert again.weights.keys() == found.weights.keys()
+    for name, weight in found.weights.items():
+        np.testing.assert_array_equal(again.weights[name], weight)
+    written, given = (load_weights(folder)[0] for folder in (tmp_path / "again", source))
+    assert given.keys() - written.keys() <= {"decoder.embed.0.weight"}
+    for name, weight in written.items():
+        np.testing.assert_array_equal(weight, given[name])
+
+
+def of_features(case: GoldenCase, features: np.ndarray) -> tuple[str, dict[str, Any]]:
+    """Returns the name of the case of front-ends that has the features, and FunASR's settings."""
+    arrays = load_file(case.path.with_name("wav_frontend.safetensors"))
+    found = {key.removesuffix("/feat"): value for key, value in arrays.items() if key.endswith("/feat")}
+    name = next(name for name, value in found.items() if np.array_equal(value, features))
+    stacked = re.search(r"lfr(\d+)_(\d+)", name)
+    num, every = map(int, stacked.groups()) if stacked else (1, 1)
+    return name, {
+        "fs": 16000, "window": "hann" if "hann" in name else "hamming", "n_mels": features.shape[2] // num,
+        "frame_length": 25, "frame_shift": 10, "lfr_m": num, "lfr_n": every, "snip_edges": "nosnip" not in name,
+        "upsacle_samples": "noscale" not in name,
+    }  # fmt: skip
+
+
+def folder_of(case: GoldenCase, arrays: dict[str, np.ndarray], folder: Path) -> Path:
+    """Writes the folder of a case as FunASR's hub has it."""
+    folder.mkdir()
+    tokens = ["<blank>", "<s>", "</s>", *map(chr, range(97, 97 + case.info["config"]["vocab_size"] - 4)), "<unk>"]
+    name, front_end = of_features(case, arrays["input/speech"])
+    config = {**config_of(case), "frontend": "WavFrontend", "frontend_conf": front_end, "tokenizer": "CharTokenizer"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "tokens.json").write_text(json.dumps(tokens))
+    if "cmvn" in name:
+        shutil.copy(case.path.with_name("am.mvn"), folder / "am.mvn")
+    save_torch(part(arrays, "param/"), folder / "model.pt")
+    return folder
 
 
 @pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_v2_community*"))
