@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
@@ -252,12 +252,12 @@ class ParaformerV2Head(Head):
     def _decoded(self, encoded: Encoded, frames: Frames, runs: Runs, size: int, step: Step) -> Decoded:
         """Returns the decoder's output for `size` queries."""
         enhanced = self.settings.enhanced
-        posteriors = jnp.exp(encoded.emitted[self.settings.ctc].values)
+        posteriors = _posteriors(encoded, self.settings.ctc)
         if not enhanced:
             means = mean_over(members(runs, size), posteriors)
             queries = Frames(self.query(means, frames.values.shape[-1], step=step), runs.lengths)
             return Decoded(self._logits(self.decoder(queries, frames, step=step)), None, None, None)
-        shallow, inner = jnp.exp(encoded.emitted[enhanced.shallow].values), without_padding(encoded.at(enhanced.tap))
+        shallow, inner = _posteriors(encoded, enhanced.shallow), without_padding(encoded.at(enhanced.tap))
         boundary_logits = self.boundary(jnp.concatenate([inner.values, frames.values], axis=-1))
         features, confidences = gated_queries(
             shallow, posteriors, runs, nn.sigmoid(boundary_logits), size=size, gate_centre=enhanced.gate_centre,
@@ -304,6 +304,11 @@ class ParaformerV2Head(Head):
         runs = greedy_runs(encoded.emitted[self.settings.ctc], blank_id=self.blank_id)
         found = self._decoded(encoded, frames, runs, frames.values.shape[1], None)
         return found.refined if refine and found.refined is not None else found.logits, runs
+
+
+def _posteriors(encoded: Encoded, ctc: str) -> Float[Array, "B T V"]:
+    emitted = encoded.emitted[ctc]
+    return zero_padding(jnp.exp(emitted.values), emitted.lengths)
 
 
 class Query(nn.Module):

@@ -155,7 +155,8 @@ class Predictor(nn.Module):
         is_tail = jnp.arange(size)[None] == frames.lengths[:, None]
         weights = jnp.pad(weights, ((0, 0), (0, 1))) + jnp.where(is_tail, tail, 0.0)
         total = jnp.sum(weights, axis=1)
-        number = (jnp.floor(total) if tail else jnp.round(total)).astype(jnp.int32)
+        number = jnp.floor(total) if tail else jnp.round(total)
+        number = jnp.where(jnp.isfinite(total), number, 1).astype(jnp.int32)  # one label, whose score is not finite
         fired = integrate(weights, size=size)
         last = jnp.maximum(frames.lengths, 1)[:, None]
         fired = fired._replace(starts=jnp.minimum(fired.starts, last - 1), ends=jnp.minimum(fired.ends, last))
