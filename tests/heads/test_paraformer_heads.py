@@ -36,7 +36,7 @@ HEADS = {
     },
     "v2, greedy": {"paraformer": replace(V2, alignment="greedy"), "ctc": CTC_HEAD},
     "enhanced": {
-        "paraformer": replace(V2, enhanced=Enhancement(tap="", refine_below=0.25)), "ctc": CTC_HEAD,
+        "paraformer": replace(V2, enhanced=Enhancement(tap="", refine_below=0.2)), "ctc": CTC_HEAD,
         "shallow": CTC(dropout=0.0),
     },
 }  # fmt: skip
@@ -189,7 +189,7 @@ def test_refinement_changes_only_uncertain_labels():
 
     (refined, draft), sums = jax.jit(lambda params: model.apply({"params": params}, batch, method=both))(params)
     assert 0 < sums["refined"].mean() < 1
-    uncertain = np.asarray(jax.nn.softmax(draft).max(-1)) < 0.25
+    uncertain = np.asarray(jax.nn.softmax(draft).max(-1)) < 0.2
     assert 0 < uncertain.mean() < 1
     assert np.abs(np.asarray(refined - draft)).max() > 1e-3
 
