@@ -164,7 +164,8 @@ def _config(model: Model, symbols: Symbols) -> dict[str, Any]:
         raise UserError(f"FunASR has no {type(model.front_end).__name__}: expected the front-end KaldiFbank")
     if symbols[0] is not None:
         raise UserError(
-            f"label 0 is {symbols[0]!r}: expected the blank, as in FunASR (--data.tokenizer.blank 0 in training)"
+            f"label 0 is {symbols[0]!r}: expected the blank, as in FunASR (training with a vocabulary and "
+            "--data.tokenizer.blank-id 0)"
         )
     ctc = next((each for each in model.heads.values() if isinstance(each, CTC)), None)
     encoder, decoder = model.encoder, head.decoder
