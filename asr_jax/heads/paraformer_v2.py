@@ -255,8 +255,9 @@ class ParaformerV2Head(Head):
         posteriors = _posteriors(encoded, self.settings.ctc)
         if not enhanced:
             means = mean_over(members(runs, size), posteriors)
-            queries = Frames(self.query(means, frames.values.shape[-1], step=step), runs.lengths)
-            return Decoded(self._logits(self.decoder(queries, frames, step=step)), None, None, None)
+            queries = self.query(means, frames.values.shape[-1], step=step)
+            hidden = self.decoder(Frames(queries, runs.lengths), frames, step=step)
+            return Decoded(self._logits(hidden), None, None, None)
         shallow, inner = _posteriors(encoded, enhanced.shallow), without_padding(encoded.at(enhanced.tap))
         boundary_logits = self.boundary(jnp.concatenate([inner.values, frames.values], axis=-1))
         features, confidences = gated_queries(

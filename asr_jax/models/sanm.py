@@ -136,10 +136,10 @@ class SANMEncoder(Encoder):
             x, inner = layers(x, shared)
             outputs += [] if inner is None else [inner]
         norm = layer_norm(NORM_EPS, name="norm") if settings.norm_first else lambda x: x
-        inners = jnp.concatenate(outputs) if outputs else None
+        inners = jnp.concatenate(outputs) if outputs else x[None]
         taps = {
             name: Frames(norm(inners[int(name.removeprefix("layer_"))]).astype(self.dtype), lengths)
-            for name in (settings.taps if inners is not None else ())
+            for name in settings.taps
         }
         return Encoded(frames=Frames(norm(x).astype(self.dtype), lengths), taps=taps)
 

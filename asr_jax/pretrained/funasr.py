@@ -73,7 +73,7 @@ def settings_of(config: Config, where: str) -> tuple[SANM, dict[str, HeadSetting
         head = ParaformerV2(
             queries="normed", scale=1.0 - weight, dropped_ids=tuple(dict.fromkeys((begin, end))), **shared
         )
-    heads = {HEAD: head}
+    heads: dict[str, HeadSettings] = {HEAD: head}
     if weight:
         of_ctc = config.get("ctc_conf") or {}
         heads["ctc"] = CTC(dropout=of_ctc.get("dropout_rate", 0.0), weight_by="utterances", scale=weight)
@@ -150,7 +150,7 @@ def _predictor(config: Config, where: str) -> CIF:
 
 
 def front_end_of(config: Config, folder: Path, where: str) -> FrontEnd:
-    """Returns the front-end, with the statistics in the folder's am.mvn if it has one.
+    """Returns the front-end, with the statistics in the folder's am.mvn or in the file that the settings name.
 
     Args:
         config: Content of config.yaml.
@@ -165,13 +165,15 @@ def front_end_of(config: Config, folder: Path, where: str) -> FrontEnd:
     given = config.get("frontend_conf") or {}
     num, every = given.get("lfr_m", 1), given.get("lfr_n", 1)
     then: list[Any] = [Stack(num, every, before=(num - 1) // 2, at_end="last")] if (num, every) != (1, 1) else []
-    if (folder / STATISTICS).is_file():
-        then.append(NormaliseByDataSet.of_kaldi(folder / STATISTICS))
+    statistics = folder / Path(given.get("cmvn_file") or STATISTICS).name
+    if given.get("cmvn_file") or statistics.is_file():
+        then.append(NormaliseByDataSet.of_kaldi(statistics))
     used = {"fs": "rate_hz", "window": "window", "n_mels": "num_mels", "snip_edges": "snip_edges"}
-    milliseconds = {"window_ms": float(given.get("frame_length", 25)), "hop_ms": float(given.get("frame_shift", 10))}
-    fields = {"window": "hamming", "snip_edges": True, **_taken(given, used, {}, f"{where}: frontend_conf")}
+    fields: dict[str, Any] = {"window": "hamming", "snip_edges": True}
+    fields |= {"window_ms": float(given.get("frame_length", 25)), "hop_ms": float(given.get("frame_shift", 10))}
+    fields |= _taken(given, used, {}, f"{where}: frontend_conf")
     scale = 32768.0 if given.get("upsacle_samples", True) else 1.0
-    return KaldiFbank(high_hz=0.0, low_hz=20.0, scale=scale, padding=0.0, then=tuple(then), **milliseconds, **fields)
+    return KaldiFbank(high_hz=0.0, low_hz=20.0, scale=scale, padding=0.0, then=tuple(then), **fields)
 
 
 def rows_of(encoder: SANM, heads: Mapping[str, HeadSettings]) -> list[Row]:

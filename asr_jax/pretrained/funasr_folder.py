@@ -132,10 +132,10 @@ def save_folder(weights: NamedWeights, model: Model, symbols: Symbols, out: Path
     """
     config = _config(model, symbols)
     statistics = _statistics(model.front_end)
+    _check_is_whole(config, model, out)
     out.mkdir(parents=True)
     if statistics:
         write_whole(out / STATISTICS, kaldi_text(statistics))
-    _check_is_whole(config, model, out)
     write_whole(out / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
     write_whole(out / TOKENS[0], json.dumps(_named(symbols), ensure_ascii=False, indent=1))
     files = {
