@@ -109,9 +109,9 @@ class HeadSettings:
             raise ValueError(f"scale is {self.scale}: expected 0 or more")
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Names of the CTC heads whose log-probabilities (`Encoded.emitted`) the head reads."""
-        return ()
+    def reads(self) -> Mapping[str, str]:
+        """Tap of each CTC head whose log-probabilities (`Encoded.emitted`) the head reads, by the name of that head."""
+        return {}
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         """Checks that the model has everything that the head needs.

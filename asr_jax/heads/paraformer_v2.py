@@ -101,7 +101,7 @@ class ParaformerV2(HeadSettings):
     weight_by: WeightBy = "labels"
     """Denominator of the loss: the number of utterances or of labels."""
     dropped_ids: tuple[int, ...] = ()
-    """Label ids, besides that of the blank, that are left out of texts."""
+    """Label ids, besides that of the blank, that are left out of texts, such as begin and end in FunASR's models."""
     tap: str = OUTPUT
     """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     decoding: ParallelDecoding = ParallelDecoding()
@@ -115,8 +115,9 @@ class ParaformerV2(HeadSettings):
             raise ValueError("enhanced is set and queries is 'normed': expected 'projection', as it has its own layers")
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.ctc, self.enhanced.shallow) if self.enhanced else (self.ctc,)
+    def reads(self) -> Mapping[str, str]:
+        shallow = {self.enhanced.shallow: self.enhanced.tap} if self.enhanced else {}
+        return {**shallow, self.ctc: self.tap}
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         for tap in (self.tap, *((self.enhanced.tap,) if self.enhanced else ())):
@@ -157,6 +158,8 @@ class ParaformerV2Head(Head):
     factors. Metrics: `accuracy`, `infeasible` and, for the enhanced model, `refined`, the share of labels that are
     refined, and `accuracy_refined`.
 
+    With the alignment greedy, labels without a query have no loss, and count in its denominator.
+
     Source: An et al. 2024, "Paraformer-v2: An improved non-autoregressive transformer for noise-robust speech
     recognition" (arXiv:2409.17746); FunASR's funasr/models/paraformer_v2_community at commit 3c58cb56. Differs from:
     the Rust trainer, whose inference does not average the posteriors.
@@ -175,7 +178,7 @@ class ParaformerV2Head(Head):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return self.settings.reads
+        return tuple(self.settings.reads)
 
     def setup(self) -> None:
         self.query = Query(self.settings, self.dtype)

@@ -467,13 +467,18 @@ class Model:
                 raise ValueError(f"heads.{name}: {error}") from error
 
     def _check_reads(self, head: HeadSettings) -> None:
-        for name in head.reads:
+        """Checks that the CTC heads that a head reads exist and have the taps that it expects.
+
+        Raises:
+            ValueError: If not.
+        """
+        for name, tap in head.reads.items():
             ctc = self.heads.get(name)
             if not isinstance(ctc, CTC):
-                known = ", ".join(each for each, settings in self.heads.items() if isinstance(settings, CTC))
-                raise ValueError(
-                    f"the head reads {name!r}: expected the name of a CTC head ({known or 'there is none'})"
-                )
+                known = ", ".join(each for each, settings in self.heads.items() if isinstance(settings, CTC)) or "none"
+                raise ValueError(f"the head reads {name!r}: expected the name of a CTC head, one of {known}")
+            if ctc.tap != tap:
+                raise ValueError(f"the head reads {name!r}, whose tap is {ctc.tap!r}: expected the tap {tap!r}")
 
     @property
     def row_parts(self) -> int:

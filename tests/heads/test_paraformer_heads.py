@@ -14,6 +14,8 @@ from asr_jax.core.random_streams import random_streams
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
 from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.search.parallel import ParallelDecoding
@@ -192,6 +194,11 @@ def test_refinement_changes_only_uncertain_labels():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"heads.paraformer: the head reads 'ctc': expected the name of a CTC head"):
         replace(toy_model(), heads={"paraformer": V2})
+    with pytest.raises(ValueError, match=r"the head reads 'ctc', whose tap is 'layer_0': expected the tap ''"):
+        Model(
+            Conformer.tiny(taps=("layer_0",)), augment=(), primary="ctc",
+            heads={"paraformer": V2, "ctc": CTC(tap="layer_0")},
+        )  # fmt: skip
     with pytest.raises(ValueError, match=r"tap is 'layer_5': expected one of the encoder's taps"):
         replace(toy_model(), heads={"paraformer": replace(V2, enhanced=Enhancement()), "ctc": CTC_HEAD}, primary="ctc")
     with pytest.raises(

@@ -102,3 +102,11 @@ def test_words_have_times_and_confidences(run, tmp_path):
     assert all(0 <= word["start_s"] < word["end_s"] <= 1.82 for word in words)
     assert all(before["end_s"] <= after["start_s"] for before, after in itertools.pairwise(words))
     assert all(0 < word["confidence"] <= 1 for word in words)
+
+
+def test_heads_of_validation_exist():
+    model = Model(encoder=Toy(), heads=HEADS["v1"], augment=(), primary="paraformer")
+    with pytest.raises(
+        ValueError, match=r"training.validate_heads has 'paraformer': expected recognising heads beside"
+    ):
+        Experiment("x", model, Data(train=("t",)), training=Training(num_updates=1, validate_heads=("paraformer",)))
