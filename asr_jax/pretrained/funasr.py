@@ -22,11 +22,12 @@ from asr_jax.pretrained.base import Format, NamedWeights, Paths
 from asr_jax.pretrained.keymap import CONV_1D, DEPTHWISE, LINEAR, SAME, Layout, Row, export_params, find_params
 
 CONFIG, STATISTICS, WEIGHTS = "config.yaml", "am.mvn", "model.pt"
-MODELS = ("Paraformer", "Paraformer_v2_community")
-PREDICTORS = {"CifPredictor": "depthwise", "CifPredictorV2": "full"}
+MODELS = ("Paraformer", "BiCifParaformer", "Paraformer_v2_community")
+PREDICTORS = {"CifPredictor": "depthwise", "CifPredictorV2": "full", "CifPredictorV3": "full"}
 """FunASR's classes of predictors, and their kind here."""
-UNUSED = r"decoder\.embed\.0\.weight"
-"""Weights that FunASR's files have and its models do not use: embeddings of labels without a sampler."""
+UNUSED = r"decoder\.embed\.0\.weight|predictor\.(upsample_cnn|blstm|self_attn|cif_output2)\..*"
+"""Weights of FunASR's files that texts do not depend on: embeddings of labels without a sampler, and the second
+integration of BiCifParaformer, for times."""
 HEAD = "paraformer"
 
 Config = Mapping[str, Any]
@@ -45,7 +46,7 @@ def settings_of(config: Config, where: str) -> tuple[SANM, dict[str, HeadSetting
     model, of_model = config.get("model"), config.get("model_conf") or {}
     if model not in MODELS:
         raise UserError(f"{where}: model is {model!r}: expected one of {', '.join(MODELS)}")
-    is_first = model == "Paraformer"
+    is_first = model != "Paraformer_v2_community"
     decoder_class = "ParaformerSANMDecoder" if is_first else "ParaformerSANMDecoder_v2_community"
     for key, expected in (("encoder", "SANMEncoder"), ("decoder", decoder_class)):
         if config.get(key) != expected:
@@ -111,7 +112,7 @@ def _encoder(config: Config, where: str) -> SANM:
     used = {
         **SIZES, "output_size": "dim", "attention_dropout_rate": "attention_dropout", "normalize_before": "norm_first",
     }  # fmt: skip
-    fixed = {"input_layer": "pe", "concat_after": False, "selfattention_layer_type": "sanm"}
+    fixed = {"input_layer": "pe", "concat_after": False, "selfattention_layer_type": "sanm", "lora_list": None}
     if given.get("input_layer", "conv2d") != "pe":
         raise UserError(f"{where}: encoder_conf.input_layer is {given.get('input_layer')!r}: expected 'pe'")
     front_end = config.get("frontend_conf") or {}
@@ -131,7 +132,10 @@ def _decoder(given: Config, where: str) -> SANMDecoder:
         **SIZES, "att_layer_num": "num_attention_layers", "self_attention_dropout_rate": "memory_dropout",
         "src_attention_dropout_rate": "attention_dropout",
     }  # fmt: skip
-    fixed = {"concat_after": False, "normalize_before": True, "use_output_layer": True, "wo_input_layer": False}
+    fixed = {
+        "concat_after": False, "normalize_before": True, "use_output_layer": True, "wo_input_layer": False,
+        "lora_list": None,
+    }  # fmt: skip
     return SANMDecoder(**_taken(given, used, fixed, f"{where}: decoder_conf"))
 
 

@@ -1,6 +1,7 @@
 """Folders of FunASR: what they state, what is refused, and writing one for a model that was trained here."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.models.sanm import SANM
 from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder
-from asr_jax.pretrained.funasr import front_end_of, settings_of
+from asr_jax.pretrained.funasr import UNUSED, front_end_of, settings_of
 from asr_jax.pretrained.funasr_folder import config_of, kaldi_text, save_folder, tokenizer_of
 
 LARGE: dict[str, Any] = {
@@ -66,12 +67,24 @@ def test_the_template_is_our_default(tmp_path: Path) -> None:
     np.testing.assert_allclose(with_statistics.then[1].deviation, statistics.deviation)  # type: ignore[attr-defined]
 
 
+def test_bicif_is_read_without_its_second_integration() -> None:
+    changes = {"upsample_times": 3, "use_cif1_cnn": False, "upsample_type": "cnn_blstm", "smooth_factor2": 0.25}
+    config = {
+        **LARGE, "model": "BiCifParaformer", "predictor": "CifPredictorV3",
+        "predictor_conf": {**LARGE["predictor_conf"], **changes},
+    }  # fmt: skip
+    assert settings_of(config, "config.yaml") == settings_of(LARGE, "config.yaml")
+    second = ("upsample_cnn.weight", "blstm.weight_ih_l0_reverse", "cif_output2.bias")
+    assert all(re.fullmatch(UNUSED, f"predictor.{name}") for name in second)
+    assert not re.fullmatch(UNUSED, "predictor.cif_output.bias")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model": "SenseVoiceSmall"}, r"model is 'SenseVoiceSmall': expected one of Paraformer"),
         ({"encoder": "ConformerEncoder"}, r"encoder is 'ConformerEncoder': expected 'SANMEncoder'"),
-        ({"predictor": "CifPredictorV3"}, r"predictor is 'CifPredictorV3': expected one of CifPredictor"),
+        ({"predictor": "CifPredictorV4"}, r"predictor is 'CifPredictorV4': expected one of CifPredictor"),
         ({"predictor_conf": {"threshold": 0.9}}, r"predictor_conf.threshold is 0.9: expected 1.0"),
         ({"encoder_conf": {}}, r"encoder_conf.input_layer is None: expected 'pe'"),
         ({"decoder_conf": {"concat_after": True}}, r"decoder_conf.concat_after is True: expected False"),
