@@ -164,6 +164,7 @@ class Predictor(nn.Module):
 
 
 def combined(fired: Fired, values: Float[Array, "B T D"]) -> Float[Array, "B U D"]:
+    """Returns the vector of each label, float32: the sum of the frames weighted with their shares."""
     return jnp.einsum("but,btd->bud", fired.shares, values.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
 
 
