@@ -77,6 +77,9 @@ class Training:
     """Whether to compute the validation loss in addition to the error rate, which doubles the time. The loss has no
     augmentation and counts the utterances whose labels fit their frames (loss_utterances in the event). Models without
     a recognising head, as in pre-training, always compute it."""
+    validate_heads: tuple[str, ...] = ()
+    """Names of further heads whose error rates validation reports beside those of the primary head, such as ctc. Each
+    takes as much time as the primary head."""
     validate_max_duration_s: float = 0.0
     """Longest validation audio in seconds that is computed at once. Longer audio is computed in windows, or in pieces
     by a model without a recognising head. 0: four times the longest training utterance, and at least 40."""
@@ -302,6 +305,13 @@ class Experiment:
                 f"training.sample_every is {self.training.sample_every} and the model has no recognising head: "
                 "expected 0"
             )
+        known = [name for name, head in self.model.heads.items() if head.search_settings and learning]
+        others = [name for name in known if name != self.model.recognising]
+        if wrong := [name for name in self.training.validate_heads if name not in others]:
+            problems.append(
+                f"training.validate_heads has {wrong[0]!r}: expected recognising heads beside the primary one, of "
+                f"{', '.join(others) or 'which there is none'}"
+            )
         return problems
 
     @property
@@ -327,7 +337,8 @@ MAY_CHANGE = (
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
     "training.save_minutes", "training.save_epochs", "training.num_samples", "training.max_rejected",
     "training.max_failed", "training.keep_last", "training.keep_best", "training.best_of", "training.milestones",
-    "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.sample_every",
+    "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.validate_heads",
+    "training.sample_every",
     "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
     "training.alarm_updates", "training.pre_allocate",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)

@@ -2,7 +2,8 @@
 
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/read_speech.py --data.train … --data.validation …
-          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer or quartznet
+          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer, quartznet, or paraformer,
+          paraformer_v2 and paraformer_enhanced, which have the encoder and the updates of conformer
 Recipe    fastconformer has 12.5 frames per second and therefore 96 pieces; the others have characters. There is no
           augmentation and no dropout, because there are few epochs (loss of the conformer after 500 updates: 2.25; with
           SpecAugment, three speeds and dropout 2.58). For longer training: --training.num-updates 30000
@@ -11,18 +12,23 @@ Expected  docs/results.md has the error rates after 20 minutes on 5.9 h of Libri
 """
 
 import os
+from dataclasses import replace
 from typing import NamedTuple
 
 from asr_jax.config import Experiment, Training
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
+from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
+from asr_jax.heads.paraformer import Paraformer
+from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -40,8 +46,12 @@ class Recipe(NamedTuple):
     num_updates: int
     batch_seconds: float = 20.0
     warmup_updates: int = 200
+    heads: dict[str, HeadSettings] = {"ctc": CTC(dropout=0.0)}  # noqa: RUF012  not changed
+    """Heads; texts come from the first one."""
 
 
+DECODER = {"num_layers": 2, "num_heads": 4, "feedforward_dim": 192, "dropout": 0.0, "attention_dropout": 0.0}
+PARAFORMER_V2 = ParaformerV2(decoder=TransformerDecoder(**DECODER))  # type: ignore[arg-type]
 RECIPES = {
     "zipformer": Recipe(Zipformer.tiny(batches_per_update=8.0, dropout_start=0.0, dropout_end=0.0), 1.2e-3, 6600),
     "conformer": Recipe(Conformer.tiny(dropout=0.0), 2e-3, 5000),
@@ -49,6 +59,31 @@ RECIPES = {
     # With batches of 20 s or a warm-up of 200 updates, it only learns the frequencies of letters.
     "squeezeformer": Recipe(Squeezeformer.tiny(dropout=0.0), 1e-3, 4850, batch_seconds=40.0, warmup_updates=1000),
     "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 2e-3, 10000),
+    "paraformer": Recipe(
+        Conformer.tiny(dropout=0.0),
+        2e-3,
+        5000,
+        heads={
+            "paraformer": Paraformer(
+                decoder=SANMDecoder(num_attention_layers=2, memory_dropout=0.0, **DECODER),  # type: ignore[arg-type]
+                label_scale=0.7,
+            ),
+            "ctc": CTC(dropout=0.0, scale=0.3),
+        },
+    ),
+    "paraformer_v2": Recipe(
+        Conformer.tiny(dropout=0.0), 2e-3, 5000, heads={"paraformer": PARAFORMER_V2, "ctc": CTC(dropout=0.0)}
+    ),
+    "paraformer_enhanced": Recipe(
+        Conformer.tiny(dropout=0.0, taps=("layer_1",)),
+        2e-3,
+        5000,
+        heads={
+            "paraformer": replace(PARAFORMER_V2, enhanced=Enhancement(tap="layer_1")),
+            "ctc": CTC(dropout=0.0),
+            "shallow": CTC(dropout=0.0, tap="layer_1", scale=0.3),
+        },
+    ),
 }
 
 
@@ -61,7 +96,12 @@ def experiment() -> Experiment:
         tokenizer = TokenizerSettings(kind="sentencepiece", vocab_size=96)
     return Experiment(
         name="read_speech" if MODEL == "zipformer" else f"read_speech_{MODEL}",
-        model=Model(augment=(), encoder=recipe.encoder, heads={"ctc": CTC(dropout=0.0)}),
+        model=Model(
+            augment=(),
+            encoder=recipe.encoder,
+            heads=recipe.heads,
+            primary=next(iter(recipe.heads)) if len(recipe.heads) > 1 else "",
+        ),
         data=Data(
             train=(f"{MANIFESTS}/train.jsonl",),
             validation=(f"{MANIFESTS}/validation.jsonl",),
@@ -72,5 +112,11 @@ def experiment() -> Experiment:
         optim=AdamW(
             schedule=WarmupHoldDecay(peak_lr=recipe.peak_lr, warmup_updates=recipe.warmup_updates, decay="cosine")
         ),
-        training=Training(num_updates=recipe.num_updates, ema=EMA(0.998), validate_every=1000, log_every=50),
+        training=Training(
+            num_updates=recipe.num_updates,
+            ema=EMA(0.998),
+            validate_every=1000,
+            log_every=50,
+            validate_heads=("ctc",) if "paraformer" in recipe.heads else (),
+        ),
     )

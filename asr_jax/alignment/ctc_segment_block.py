@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.alignment.ctc_align import moves
 from asr_jax.losses.ctc import NEVER
+from asr_jax.losses.ctc_align import moves
 
 BLOCK = 256
 """Number of frames between two moves of the band."""

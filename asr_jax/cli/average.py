@@ -3,8 +3,8 @@
 DIR becomes a run with one checkpoint, which evaluate, transcribe and --init-from accept. If --out ends in .safetensors,
 only the weights are written, for --init-from. --names SYSTEM renames the weights for the programs of another system;
 --out is then a .pt file (read by torch.load and icefall's decode.py), a .safetensors file, a .nemo file (with --names
-nemo --like ORIGINAL.nemo), or a folder for transformers (with --names huggingface). To keep several checkpoints of a
-run, train with --training.keep-last N or --training.milestones.
+nemo --like ORIGINAL.nemo), or a folder for transformers (--names huggingface) or FunASR (--names funasr). To keep
+several checkpoints of a run, train with --training.keep-last N or --training.milestones.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from asr_jax.core.pytrees import Tree
 
 FILES = (".safetensors", ".pt", ".nemo")
+FOLDERS = ("huggingface", "funasr")
+"""Systems whose models are folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,8 @@ class AverageOptions:
     weights: Literal["ema", "live"] = "ema"
     """Weights of each checkpoint: the exponential moving average (ema) or the live parameters."""
     names: Annotated[str, arg(metavar="SYSTEM")] = "ours"
-    """Naming of the weights: ours, icefall, nemo, huggingface, deeplearningexamples, fairseq, caiman or keras."""
+    """Naming of the weights: ours, icefall, nemo, huggingface, funasr, deeplearningexamples, fairseq, caiman or
+    keras."""
     like: Annotated[Path | None, arg(metavar="ORIGINAL.nemo")] = None
     """The .nemo file from which everything except the weights is copied."""
 
@@ -50,7 +53,7 @@ class AverageOptions:
 def main(arguments: Sequence[str]) -> None:
     options = parse(AverageOptions, arguments, prog="python -m asr_jax.average", about=__doc__)
     is_file = options.out.suffix in FILES
-    if options.names not in ("ours", "huggingface") and not is_file:
+    if options.names not in ("ours", *FOLDERS) and not is_file:
         raise UserError(f"--names {options.names} writes only weights: expected --out NAME.safetensors, .pt or .nemo")
     if options.names == "ours" and is_file and options.out.suffix != ".safetensors":
         raise UserError(
@@ -81,7 +84,7 @@ def _write(weights: Tree, options: AverageOptions) -> str:
     """Writes a file of weights, or a folder for transformers; returns a description of their names."""
     from asr_jax.config import load_experiment
     from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
-    from asr_jax.pretrained.formats import exported, save_exported, save_huggingface, save_weights
+    from asr_jax.pretrained.formats import exported, save_exported, save_funasr, save_huggingface, save_weights
     from asr_jax.text.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(options.run / TOKENIZER)
@@ -92,6 +95,8 @@ def _write(weights: Tree, options: AverageOptions) -> str:
     if options.out.suffix in FILES:
         named = exported(weights, model, options.names)
         save_exported(named, model, options.names, tokenizer.symbols, options.out, like=options.like)
+    elif options.names == "funasr":
+        save_funasr(weights, model, tokenizer.symbols, options.out)
     else:
         save_huggingface(weights, model, tokenizer.symbols, options.out)
     return f", with the names of {options.names}; label {tokenizer.blank_id} of {tokenizer.vocab_size} is the blank"

@@ -2,10 +2,10 @@
 
 SOURCE is a .nemo file (Conformer, FastConformer, Squeezeformer, QuartzNet, Citrinet, with CTC, RNN-T or TDT), a
 Hugging Face folder (Parakeet, wav2vec 2.0, W2V-BERT 2.0), a .pt of fairseq or NVIDIA (wav2vec 2.0), a .pt of icefall
-(Zipformer with CTC or a transducer), or a hardware checkpoint of CAIMAN-ASR (RNN-T). RUN gets an experiment, a
-tokenizer and one checkpoint: transcribe, evaluate, align, extract_features, benchmark inference, average and
---init-from take it. They also take SOURCE itself, and import it into the user's cache. Texts of a hybrid model come
-from its transducer; --head ctc of transcribe and evaluate uses its CTC head.
+(Zipformer with CTC or a transducer), a folder of FunASR (Paraformer), or a hardware checkpoint of CAIMAN-ASR (RNN-T).
+RUN gets an experiment, a tokenizer and one checkpoint: transcribe, evaluate, align, extract_features, benchmark
+inference, average and --init-from take it. They also take SOURCE itself, and import it into the user's cache. Texts of
+a hybrid model come from its transducer or decoder; --head ctc of transcribe and evaluate uses its CTC head.
 
 --config FILE gives the settings of a file that contains only weights, such as configs/quartznet_librispeech.py; fields
 can be set after it, as for train.

@@ -193,6 +193,7 @@ SETTINGS = {
     "--model.augment.*.max-freq-bins": "freq-width spec-freq-mask-max-bins max-f",
     "--model.augment.*.num-time-masks": "time-masks num-time-mask spec-time-masks num-t-mask",
     "--model.augment.*.max-time-frames": "time-width spec-time-mask-max-frames max-t",
+    "--model.heads.*.alignment": "paraformer-alignment-mode",
     "--model.front-end.num-mels": "n-mels num-mel-bins features n-filt feat-dim input-dim preprocessor.features n-mel",
     "--model.front-end.rate-hz": "sample-rate sampling-rate resample-rate fs",
     "--model.front-end.dither": "dither",
@@ -255,8 +256,9 @@ ADVICE = {
     "--device cpu, gpu or tpu selects the kind of device": "device backend no-cuda use-cpu cpu accelerator",
     "the config file chooses the class of the optimizer": "optimizer optim optim.name optim-conf optimizer-name",
     "the config file chooses the model: docs/models.md lists the configs": "model arch architecture variant encoder "
-    "model-type model-name encoder-type encoder-conf model-conf use-transducer use-ctc criterion task "
-    "paraformer-enhanced paraformer-alignment-mode",
+    "model-type model-name encoder-type encoder-conf model-conf use-transducer use-ctc criterion task",
+    "ENHANCED=1 with configs/paraformer_rust.py trains the enhanced Paraformer-v2 (heads.paraformer.enhanced)": ""
+    "paraformer-enhanced",
     "the config file chooses the augmentations (model.augment)": "enable-musan musan noise augmentation reverb "
     "noise-snr musan-dir waveform-noise-std "
     "waveform-gain-min-db waveform-gain-max-db specaug-conf noise-dir rir-dir noise-scp rir-scp augment",

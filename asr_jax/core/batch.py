@@ -55,6 +55,8 @@ class Encoded(struct.PyTreeNode):
     """True for frames that the encoder masked (masked pre-training). None: no frame was masked."""
     shared: dict[str, Tree] = struct.field(default_factory=dict)
     """Parameters of modules of the encoder that heads use as well, each with a name."""
+    emitted: dict[str, Frames] = struct.field(default_factory=dict)
+    """Log-probabilities of CTC heads that another head reads, by the name of the CTC head."""
     sub_batches: int = struct.field(pytree_node=False, default=1)
     """Number of micro-batches, of equal numbers of rows, that the batch consists of."""
     num_devices: int = struct.field(pytree_node=False, default=1)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped, UInt32
 
 GENERATOR = "threefry2x32"
-STREAMS = ("dropout", "augment", "regularise", "dither", "mask")
+STREAMS = ("dropout", "augment", "regularise", "dither", "mask", "sampler")
 
 _rows: ContextVar[Int[Array, " B"] | None] = ContextVar("rows", default=None)
 

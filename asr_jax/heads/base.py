@@ -29,6 +29,11 @@ class Head(nn.Module):
         """Name of the encoder's tap that the head reads, or `core.batch.OUTPUT` for the encoder's output."""
         return OUTPUT
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the CTC heads whose log-probabilities (`Encoded.emitted`) the head reads."""
+        return ()
+
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         """Returns the loss terms and metrics as sums over the batch, keyed by their names.
 
@@ -102,6 +107,11 @@ class HeadSettings:
     def __post_init__(self) -> None:
         if self.scale < 0:
             raise ValueError(f"scale is {self.scale}: expected 0 or more")
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """Tap of each CTC head whose log-probabilities (`Encoded.emitted`) the head reads, by the name of that head."""
+        return {}
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         """Checks that the model has everything that the head needs.

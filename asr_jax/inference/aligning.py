@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from jaxtyping import Integer
 
-from asr_jax.alignment.ctc_align import Alignment, align
 from asr_jax.alignment.ctc_segment import FORCED, align_long
 from asr_jax.alignment.emissions import emissions_of
 from asr_jax.audio.io import AudioError
@@ -34,6 +33,7 @@ from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.model import programs_of
 from asr_jax.inference.recognition import used_buckets
 from asr_jax.inference.trained import Trained
+from asr_jax.losses.ctc_align import Alignment, align
 from asr_jax.models.base import Recogniser
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.text.base import OutOfVocabulary, Tokenizer

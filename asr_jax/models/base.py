@@ -170,6 +170,7 @@ class Recogniser(nn.Module):
         with _random_rows(batch, encoded.views):
             if encoded.views > 1:
                 batch = repeated(batch.replace(weights=batch.weights / encoded.views), encoded.views)
+            encoded = self.with_emitted(encoded)
             sums = {name: head(encoded, batch, step=step) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in sums.items() for term, value in terms.items()}
 
@@ -244,7 +245,19 @@ class Recogniser(nn.Module):
         """
         encoded = self.encode(batch, step=None)
         found = self.search_in(encoded, head=head, decoding=decoding)
-        return found, self.heads[head].emit(encoded) if gives_log_probs else None
+        emitting = self.with_emitted(encoded, head=head) if gives_log_probs else encoded
+        return found, self.heads[head].emit(emitting) if gives_log_probs else None
+
+    def with_emitted(self, encoded: Encoded, *, head: str = "") -> Encoded:
+        """Returns the output of the encoder with the log-probabilities of CTC heads that a head or all heads read.
+
+        Args:
+            encoded: Output of the encoder.
+            head: Name of the head that reads. Empty: all heads.
+        """
+        readers = [each for name, each in self.heads.items() if head in ("", name)]
+        names = dict.fromkeys(name for each in readers for name in each.reads)
+        return encoded.replace(emitted={name: self.heads[name].emit(encoded) for name in names}) if names else encoded
 
     def search_in(self, encoded: Encoded, *, head: str, decoding: Decoding) -> Any:
         """Searches for token sequences in the output of the encoder.
@@ -257,11 +270,11 @@ class Recogniser(nn.Module):
         Returns:
             Result of `Head.search`.
         """
-        return self.heads[head].search(encoded, decoding)[0]
+        return self.heads[head].search(self.with_emitted(encoded, head=head), decoding)[0]
 
     def emit(self, batch: Batch, *, head: str = "") -> dict[str, Any]:
         """Returns the frame-wise outputs (`Head.emit`) of one head or of all, as a dict of heads."""
-        encoded = self.encode(batch, step=None)
+        encoded = self.with_emitted(self.encode(batch, step=None), head=head)
         return {name: each.emit(encoded) for name, each in self.heads.items() if head in ("", name)}
 
     def denominators(self, batch: Batch) -> dict[str, Float[Array, ""]]:
@@ -449,8 +462,23 @@ class Model:
         for name, head in self.heads.items():
             try:
                 head.check(taps=taps, views=self.views)
+                self._check_reads(head)
             except ValueError as error:
                 raise ValueError(f"heads.{name}: {error}") from error
+
+    def _check_reads(self, head: HeadSettings) -> None:
+        """Checks that the CTC heads that a head reads exist and have the taps that it expects.
+
+        Raises:
+            ValueError: If not.
+        """
+        for name, tap in head.reads.items():
+            ctc = self.heads.get(name)
+            if not isinstance(ctc, CTC):
+                known = ", ".join(each for each, settings in self.heads.items() if isinstance(settings, CTC)) or "none"
+                raise ValueError(f"the head reads {name!r}: expected the name of a CTC head, one of {known}")
+            if ctc.tap != tap:
+                raise ValueError(f"the head reads {name!r}, whose tap is {ctc.tap!r}: expected the tap {tap!r}")
 
     @property
     def row_parts(self) -> int:

@@ -34,6 +34,11 @@ FAST: dict[FastSize, dict[str, Any]] = {
     "xlarge": {"dim": 1024, "num_layers": 24, "num_heads": 8, "scale_input": False},
     "xxlarge": {"dim": 1024, "num_layers": 42, "num_heads": 8, "scale_input": False, "kernel_size": 5},
 }
+ParaformerVariant = Literal["xs", "s", "small", "sm", "m", "medium", "ml", "l", "large"]
+PARAFORMER: dict[ParaformerVariant, int] = {
+    "xs": 256, "s": 256, "small": 256, "sm": 384, "m": 384, "medium": 384, "ml": 512, "l": 512, "large": 512,
+}  # fmt: skip
+"""Widths of the Rust trainer's Paraformer."""
 RATES = ("dropout", "input_dropout", "position_dropout", "attention_dropout")
 
 
@@ -60,9 +65,9 @@ class Conformer(EncoderOfMels):
     """Ratio of the input's to the output's frame rate. Must be a power of 2, at least 2."""
     subsampling_channels: int | None = None
     """Channels of the subsampling. None: dim."""
-    positions: Literal["rel_pos", "abs_pos"] = "rel_pos"
+    positions: Literal["rel_pos", "abs_pos", "none"] = "rel_pos"
     """Position encodings. rel_pos: relative positions in attention (Transformer-XL). abs_pos: sinusoids that are added
-    to the input."""
+    to the input. none: convolutions alone depend on positions, as in the Rust trainer's Paraformer."""
     tied_biases: bool = False
     """Whether all layers share one pair of query biases. Requires rel_pos."""
     scale_input: bool = True
@@ -108,7 +113,7 @@ class Conformer(EncoderOfMels):
             and factor.bit_count() == 1,
             f"taps is {self.taps}, expected names from layer_0 to layer_{self.num_layers - 1}": known_taps
             >= set(self.taps),
-            "tied_biases is True, expected False with positions abs_pos, which have no biases": not self.tied_biases
+            "tied_biases is True, expected False without rel_pos, whose biases they are": not self.tied_biases
             or self.positions == "rel_pos",
         }
         checks |= {
@@ -171,6 +176,29 @@ class Conformer(EncoderOfMels):
         sizes = {"kernel_size": 9, "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_channels": 256}
         return cls(**{**sizes, **FAST[size], **changes})
 
+    @classmethod
+    def paraformer(cls, variant: ParaformerVariant = "medium", **changes: Any) -> "Conformer":
+        """Encoder of the Rust trainer's Paraformer-v2 (`--architecture paraformer --variant VARIANT`), at 25 Hz.
+
+        The sizes small (xs, s), medium (sm, m) and large (ml, l) have 256, 384 and 512 channels. The features are those
+        of the preset `rust_squeezeformer`.
+
+        Args:
+            variant: Name of the size.
+            changes: Other fields.
+
+        Raises:
+            ValueError: If there is no such size.
+        """
+        if variant not in PARAFORMER:
+            raise ValueError(f"Paraformer has no variant {variant!r}: expected one of {', '.join(PARAFORMER)}")
+        dim = PARAFORMER[variant]
+        sizes = {
+            "dim": dim, "num_layers": 12, "num_heads": dim // 64, "feedforward_dim": 2048, "kernel_size": 15,
+            "positions": "none", "scale_input": False, "input_dropout": 0.0,
+        }  # fmt: skip
+        return cls(**{**sizes, **changes})
+
     def depths(self, path: str) -> tuple[int, ...]:
         """Depths: 0 for the subsampling, 1 to num_layers for the layers, and 1 for tied biases."""
         if path.startswith("layers/"):
@@ -189,7 +217,7 @@ class Shared:
     """Inputs that all layers share."""
 
     positions: Float[Array, "R D"] | None
-    """Encodings of relative positions. None: abs_pos."""
+    """Encodings of relative positions. None: attention has none."""
     biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None
     """Tied content and position biases. None: each layer has its own."""
     allowed: Bool[Array, "B 1 T"]
@@ -220,10 +248,10 @@ class ConformerEncoder(Encoder):
         lengths = self.output_length(frames.lengths)
         if settings.scale_input:
             x *= settings.dim**0.5
-        positions = self._positions(x.shape[1], step)
-        relative = settings.positions == "rel_pos"
-        if not relative:
-            x += positions[None]
+        positions = None if settings.positions == "none" else self._positions(x.shape[1], step)
+        if settings.positions == "abs_pos":
+            assert positions is not None
+            x, positions = x + positions[None], None
         x = Dropout(settings.input_dropout)(x, step=step)
         allowed = length_mask(lengths, x.shape[1])[:, None]
         layers = nn.scan(
@@ -234,7 +262,7 @@ class ConformerEncoder(Encoder):
             length=settings.num_layers,
             check_constancy_invariants=False,  # True would trace the layer a second time
         )(settings, self.dtype, name="layers")
-        x, inner = layers(x, Shared(positions if relative else None, self._tied_biases(), allowed, lengths, step))
+        x, inner = layers(x, Shared(positions, self._tied_biases(), allowed, lengths, step))
         taps = {
             name: Frames(inner[int(name.removeprefix("layer_"))], tap_lengths)
             for name, tap_lengths in self.tap_lengths(frames.lengths).items()

@@ -159,6 +159,8 @@ class ProgressView:
             self._table(set_rows(data), title=sets_title(data))
         else:
             self._say(validation_line(data), style="bold")
+        for head, figures in data.get("heads", {}).items():
+            self._say(f"  head {head}: {_rates(figures)}")
         self._samples(data)
 
     def _samples(self, data: Data) -> None:
@@ -268,11 +270,15 @@ def validation_line(data: Data) -> str:
         parts = "  ".join(f"{name.rpartition('/')[2]} {_number(value, '.4g')}" for name, value in figures.items())
         loss = _number(data.get("loss"), ".4g")
         return f"{place}: loss {loss}  ({parts})  of {counted(data.get('utterances', 0), 'utterance')}"
+    loss = f"  loss {_number(data['loss'], '.4g')}" if "loss" in data else ""
+    return f"{place}: {_rates(data)}{loss}{_normaliser(data)}"
+
+
+def _rates(data: Data) -> str:
+    """Returns WER and CER with their counts."""
     errors = "  ".join(f"{name[0].upper()} {data[name]:,}" for name in ("substitutions", "deletions", "insertions"))
     counts = f"{errors}  of {counted(data['words'], 'word')}, {counted(data['utterances'], 'utterance')}"
-    rates = f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}"
-    loss = f"  loss {_number(data['loss'], '.4g')}" if "loss" in data else ""
-    return f"{place}: {rates}  {counts}{loss}{_normaliser(data)}"
+    return f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}  {counts}"
 
 
 def sets_title(data: Data) -> str:

@@ -54,7 +54,7 @@ def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
 
     Supported are `.nemo` files (Conformer, FastConformer, Squeezeformer, QuartzNet, Jasper, Citrinet), Hugging Face
     folders and their config.json (Parakeet, W2V-BERT, wav2vec 2.0), and `.pt` files of fairseq and NVIDIA (wav2vec
-    2.0), of icefall (Zipformer) and of CAIMAN-ASR (LSTM).
+    2.0), of icefall (Zipformer) and of CAIMAN-ASR (LSTM), and FunASR's folders (SAN-M).
 
     Raises:
         UserError: If the model is a different one, or if a setting is not supported.
@@ -66,7 +66,7 @@ def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
 def front_end_of(path: str | Path) -> FrontEnd:
     """Returns the front-end that a model of `encoder_of` was trained with.
 
-    This is the preset `nemo` with the model's settings, `icefall`, `w2v_bert` or `wav2vec2`.
+    This is the preset `nemo` or `funasr` with the model's settings, `icefall`, `w2v_bert` or `wav2vec2`.
 
     Raises:
         UserError: If the model's front-end is a different one.

@@ -25,8 +25,6 @@ from asr_jax.text.vocabularies import normaliser_of
 
 BESIDE = ("dict.ltr.txt", "bpe.model", "tokenizer.model", "tokens.txt")
 """Files with a tokenizer that are read if they are in the folder of a file without one."""
-FUNASR = ("config.yaml", "configuration.json")
-"""Files in folders of FunASR's models."""
 AS_OURS = "params/"
 
 
@@ -68,7 +66,7 @@ class Published:
 
 def is_published(path: Path) -> bool:
     """Returns whether a path is a file or folder of a published model: one that `read_published` reads or refuses."""
-    return (path.exists() and is_weights(path)) or _is_funasr(path) or bool(_torch_files(path))
+    return (path.exists() and is_weights(path)) or bool(_torch_files(path))
 
 
 def read_published(path: Path, given: Given = NOTHING) -> Published:
@@ -82,11 +80,6 @@ def read_published(path: Path, given: Given = NOTHING) -> Published:
         UserError: If the path is not such a model, if this package does not have it, or if a part is unknown. The
             message has the flag of `python -m asr_jax.import` that gives the part.
     """
-    if _is_funasr(path):
-        raise UserError(
-            f"{path} is a folder of FunASR, whose models (Paraformer, SenseVoice) this package does not have yet: "
-            "expected a model of NeMo, Hugging Face, fairseq, NVIDIA, icefall or CAIMAN-ASR"
-        )
     if not path.exists():
         raise UserError(
             f"{path} does not exist: expected the path of a .nemo file, a Hugging Face folder or weights. Names of "
@@ -180,10 +173,6 @@ def _torch_files(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.suffix in TORCH_SUFFIXES)
 
 
-def _is_funasr(path: Path) -> bool:
-    return path.is_dir() and all((path / name).is_file() for name in FUNASR)
-
-
 def _bare(name: str) -> str:
     """Returns a name without the prefixes of fine-tuned models."""
     return re.sub(r"^(module\.)?(w2v_encoder\.|wav2vec2\.|wav2vec2_bert\.)?(w2v_model\.)?", "", name)
@@ -210,10 +199,10 @@ def _tokenizer(
     is_whole = path.suffix == ".nemo" or path.is_dir()
     beside = next((path.parent / name for name in BESIDE if not is_whole and (path.parent / name).is_file()), None)
     inside = described.tokenizer(path, None) if described and not given.tokenizer else None
-    if source := given.tokenizer or (str(path) if is_whole else ""):
-        return _read(Path(source), described, path, given.normaliser), source
     if inside:
         return _with_normaliser(inside, given.normaliser), str(path)
+    if source := given.tokenizer or (str(path) if is_whole else ""):
+        return _read(Path(source), described, path, given.normaliser), source
     if symbols and all(symbol is None or len(symbol) <= 1 for symbol in symbols):
         return _with_normaliser(CharacterTokenizer(tuple(symbols), "none"), given.normaliser), str(path)
     if given.labels and (given.labels.path or given.labels.alphabet):

@@ -42,6 +42,10 @@ LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_referen
 """Figures that validation events omit because they can be long. `asr_jax.evaluate` computes them."""
 
 
+OF_HEADS = ("wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances")
+"""Figures of `training.validate_heads`."""
+
+
 class Validator:
     """Validates, writes events and counts the consecutive validations without a better measure."""
 
@@ -71,8 +75,13 @@ class Validator:
         """The run, whose variables are replaced by those that are validated."""
         self._parts: dict[str, PlannedData] = {}
         """Each of several validation sets, for the loss."""
+        self._others: dict[str, Decoder] = {}
+        """Decoders of `training.validate_heads`."""
         if decoding:
             self._decoder = Decoder(setup.model, setup.tokenizer, decoding=decoding, **of_model)
+            for head in setup.experiment.training.validate_heads:
+                decoding = setup.experiment.model.decoding_of(head)
+                self._others[head] = Decoder(setup.model, setup.tokenizer, decoding=decoding, head=head, **of_model)
         if setup.for_losses:
             self._losses = Losses(setup.model, setup.recipe.scales, **of_model)
             # The loss of a set needs its own batches: heads draw masks and negatives for whole batches.
@@ -82,9 +91,9 @@ class Validator:
     def prepare(self) -> None:
         """Starts to compile all programs of validation in the background."""
         setup = self._setup
-        if self._decoder:
-            self._decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
-            prepare_windows(self._trained, self._decoder, setup.validation)
+        for decoder in self._decoders:
+            decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
+            prepare_windows(self._trained, decoder, setup.validation)
         if self._losses and setup.for_losses:
             self._losses.prepare(used_buckets(setup.for_losses), setup.for_losses.index.scale)
 
@@ -92,11 +101,15 @@ class Validator:
         """Waits until the programs of `prepare` are compiled."""
         if self._setup.recipe.lora.rank:  # merging adapters is a program, too
             self._evaluated = jax.jit(self._setup.recipe.evaluated).lower(self._shapes.state).compile()
-        if self._decoder:
-            self._decoder.wait()
-            self._decoder.of_this_process.wait()
+        for decoder in self._decoders:
+            decoder.wait()
+            decoder.of_this_process.wait()
         if self._losses:
             self._losses.wait()
+
+    @property
+    def _decoders(self) -> list[Decoder]:
+        return [self._decoder, *self._others.values()] if self._decoder else []
 
     def validate(
         self, state: TrainState, average: Tree, update: int, *, is_stopped: Callable[[], bool]
@@ -201,12 +214,24 @@ class Validator:
         report_differing(setup.folder, self._log, found.differing)
         shown = samples(setup.validation, found, setup.tokenizer, num_samples)
         figures = {ALL: _figures(counts) | {"head": setup.head, "decoding": setup.decoding_digest, "samples": shown}}
+        if self._others:
+            figures[ALL]["heads"] = {
+                name: self._rates(trained, decoder, is_stopped) for name, decoder in self._others.items()
+            }
         for number, name in enumerate(setup.set_names):
             rows = setup.validation.rows_of(number).tolist()
             part = Recognition({row: found.transcripts[row] for row in rows if row in found.transcripts}, [])
             of_set = list(recognised(setup.validation, part, setup.tokenizer, has_tokens=True))
             figures[name] = _figures(score(of_set, normaliser=setup.tokenizer.normaliser))
         return figures
+
+    def _rates(self, trained: Trained, decoder: Decoder, is_stopped: Callable[[], bool]) -> dict[str, Any]:
+        """Returns the error rates of another head than the primary one, over all sets."""
+        setup = self._setup
+        threads = setup.experiment.data.threads
+        found = recognise_all(trained, decoder, setup.validation, threads=threads, is_stopped=is_stopped)
+        figures = _figures(scored(setup.validation, found, setup.tokenizer)[0])
+        return {name: figures[name] for name in OF_HEADS} | {"decoding": decoder.search.decoding.digest()}
 
 
 def _figures(counts: dict[str, Any]) -> dict[str, Any]:

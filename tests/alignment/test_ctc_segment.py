@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from asr_jax.alignment import ctc_align, ctc_align_reference
 from asr_jax.alignment.ctc_segment import FORCED, LongSearch, align_long
 from asr_jax.alignment.emissions import Emissions
+from asr_jax.losses import ctc_align, ctc_align_reference
 from tests.search.unchecked import unchecked
 
 BLANK = 0

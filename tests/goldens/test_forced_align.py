@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from margins import path_margin, skip_ties
 
-from asr_jax.alignment import ctc_align_reference
-from asr_jax.alignment.ctc_align import align
+from asr_jax.losses import ctc_align_reference
+from asr_jax.losses.ctc_align import align
 from tests.support import cases_in, max_abs, report
 
 pytestmark = pytest.mark.golden

@@ -315,7 +315,7 @@ def test_models_that_there_are_none_of_yet(tmp_path: Path) -> None:
     for name in ("config.yaml", "configuration.json", "model.pt"):
         (tmp_path / "paraformer" / name).write_text("{}")
     assert is_published(tmp_path / "paraformer")
-    with pytest.raises(UserError, match=r"a folder of FunASR, whose models .* this package does not have yet"):
+    with pytest.raises(UserError, match=r"model is None: expected one of Paraformer, BiCifParaformer, Parafo"):
         read_published(tmp_path / "paraformer")
     with pytest.raises(UserError, match=r"joint\.jointnet\.activation is '', expected 'relu' or 'tanh'"):
         read_published(nemo_file(tmp_path / "transducer.nemo", aux_ctc=None))

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from asr_jax.alignment import ctc_align_reference
-from asr_jax.alignment.ctc_align import align
 from asr_jax.core.meshes import by_rows, data_mesh
+from asr_jax.losses import ctc_align_reference
+from asr_jax.losses.ctc_align import align
 from tests.search.unchecked import unchecked
 
 program = jax.jit(align, static_argnames="blank_id")

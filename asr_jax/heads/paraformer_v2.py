@@ -1,0 +1,352 @@
+"""Head of Paraformer-v2: averaged posteriors of a CTC head are the queries of a decoder of all labels at once."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
+from asr_jax.core.errors import check_numbers
+from asr_jax.core.pytrees import Tree
+from asr_jax.core.sums import Sum, Sums
+from asr_jax.heads.base import Head, HeadSettings, LabelAxis
+from asr_jax.heads.label_queries import (
+    AlignmentMode,
+    Runs,
+    boundary_targets,
+    gated_queries,
+    greedy_runs,
+    mean_over,
+    members,
+    runs_of_text,
+    spans,
+)
+from asr_jax.heads.paraformer import Table, WeightBy
+from asr_jax.losses.cross_entropy import smoothed_cross_entropy
+from asr_jax.losses.ctc import is_feasible
+from asr_jax.nn.cif import without_padding
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.parallel_decoder import DecoderSettings, TransformerDecoder
+from asr_jax.nn.positions import sinusoids
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
+from asr_jax.search.base import Decoding
+from asr_jax.search.parallel import ParallelDecoding, parallel_tokens
+
+
+@dataclass(frozen=True)
+class Enhancement:
+    """Settings of the enhanced Paraformer-v2. The defaults are the Rust trainer's.
+
+    Source: PositiveLoss/paraformer-v2-enhanced at commit 18b1ae9, src/paraformer_v2/better_model.py; RustedBytes/
+    w2v-bert-uk at commit adec09e, src/paraformer.rs. The loss of the shallow CTC head has the factor 0.3 there, which
+    is that head's `scale`.
+    """
+
+    shallow: str = "shallow"
+    """Name of the CTC head on an inner layer, whose posteriors are queries as well."""
+    tap: str = "layer_5"
+    """Name of the encoder's tap of that layer, which the boundaries are found from as well."""
+    boundary_scale: float = 0.1
+    """Factor of the loss of the boundaries between labels."""
+    boundary_smoothing: float = 0.25
+    """Target of the frames beside a boundary, whose own target is 1. 0: the targets of the sources' code."""
+    refinement_scale: float = 0.3
+    """Factor of the cross-entropy of refined labels."""
+    gate_centre: float = 0.55
+    """Probability of a frame's label at which the gate of the frame is 0.5."""
+    gate_slope: float = 12.0
+    """Slope of the gate."""
+    refine_below: float = 0.7
+    """Probability of a label below which it is refined."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "boundary_scale", "refinement_scale", "gate_slope", least=0)
+        for name in ("boundary_smoothing", "gate_centre", "refine_below"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 to 1")
+
+
+@dataclass(frozen=True)
+class ParaformerV2(HeadSettings):
+    """Settings of a Paraformer-v2 head. The defaults are those of the Rust trainer.
+
+    The model needs a CTC head on the same tap. Its loss is that head's; with FunASR's `ctc_weight` w, that head has the
+    scale w and this one 1 - w.
+    """
+
+    recognises: ClassVar[bool] = True
+
+    ctc: str = "ctc"
+    """Name of the CTC head whose posteriors are the queries."""
+    alignment: AlignmentMode = "viterbi"
+    """Method that assigns frames to labels in training: viterbi, uniform or greedy (see `heads.label_queries`). Search
+    always uses greedy."""
+    queries: Literal["projection", "normed"] = "projection"
+    """Layers between averaged posteriors and decoder. projection: a linear layer without bias. normed: a linear layer,
+    a norm, ReLU and positions, as in FunASR."""
+    decoder: DecoderSettings = TransformerDecoder()
+    """Settings of the decoder: TransformerDecoder or SANMDecoder."""
+    smoothing: float = 0.0
+    """Probability of all other labels together in the targets of the cross-entropy."""
+    enhanced: Enhancement | None = None
+    """Settings of the enhanced model. None: the plain one."""
+    weight_by: WeightBy = "labels"
+    """Denominator of the loss: the number of utterances or of labels."""
+    dropped_ids: tuple[int, ...] = ()
+    """Label ids, besides that of the blank, that are left out of texts, such as begin and end in FunASR's models."""
+    tap: str = OUTPUT
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
+    decoding: ParallelDecoding = ParallelDecoding()
+    """Settings of the search in validation, and defaults of evaluation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing is {self.smoothing}: expected at least 0 and less than 1")
+        if self.enhanced and self.queries != "projection":
+            raise ValueError("enhanced is set and queries is 'normed': expected 'projection', as it has its own layers")
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        shallow = {self.enhanced.shallow: self.enhanced.tap} if self.enhanced else {}
+        return {**shallow, self.ctc: self.tap}
+
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        for tap in (self.tap, *((self.enhanced.tap,) if self.enhanced else ())):
+            if tap != OUTPUT and tap not in taps:
+                raise ValueError(no_such_tap(tap, taps))
+
+    def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
+        return num_labels + num_repeats
+
+    def label_axis(self, parameter: str) -> LabelAxis | None:
+        part = parameter.partition("/")[0]
+        if part in ("output", "refined_output"):
+            return LabelAxis(-1)
+        if parameter == "query/linear/kernel" and not self.enhanced:
+            return LabelAxis(0)
+        return LabelAxis(0) if part == "draft" else None
+
+    def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "ParaformerV2Head":
+        return ParaformerV2Head(self, vocab_size, blank_id, dtype)
+
+
+class Decoded(NamedTuple):
+    """Output of the decoder."""
+
+    logits: Float[Array, "B U V"]
+    refined: Float[Array, "B U V"] | None
+    """Logits after refinement, which differ for labels of low confidence; None in the plain model."""
+    is_refined: Bool[Array, "B U"] | None
+    """Labels of low confidence."""
+    boundary_logits: Float[Array, "B T"] | None
+    """Logits of a boundary after each frame."""
+
+
+class ParaformerV2Head(Head):
+    """Module of a Paraformer-v2 head.
+
+    Loss terms: `loss` (cross-entropy, nats) and, for the enhanced model, `refinement` and `boundary`, with their
+    factors. Metrics: `accuracy`, `infeasible` and, for the enhanced model, `refined`, the share of labels that are
+    refined, and `accuracy_refined`.
+
+    With the alignment greedy, labels without a query have no loss, and count in its denominator.
+
+    Source: An et al. 2024, "Paraformer-v2: An improved non-autoregressive transformer for noise-robust speech
+    recognition" (arXiv:2409.17746); FunASR's funasr/models/paraformer_v2_community at commit 3c58cb56. Differs from:
+    the Rust trainer, whose inference does not average the posteriors.
+    """
+
+    recognises: ClassVar[bool] = True
+
+    settings: ParaformerV2
+    vocab_size: int
+    blank_id: int
+    dtype: DTypeLike
+
+    @property
+    def tap(self) -> str:
+        return self.settings.tap
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(self.settings.reads)
+
+    def setup(self) -> None:
+        self.query = Query(self.settings, self.dtype)
+        self.decoder = self.settings.decoder.build(dtype=self.dtype)
+        # float32 for any dtype of the encoder, because rounding of logits may change the best label.
+        self.output = Linear(self.vocab_size)
+        if self.settings.enhanced:
+            self.refine = self.settings.decoder.with_layers(1).build(dtype=self.dtype)
+            self.draft, self.refined_output = Table(self.vocab_size), Linear(self.vocab_size)
+            self.boundary = Boundary()
+
+    def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
+        settings, frames = self.settings, without_padding(encoded.at(self.tap))
+        runs = runs_of_text(
+            encoded.emitted[settings.ctc], batch.tokens, batch.token_lengths, mode=settings.alignment,
+            blank_id=self.blank_id,
+        )  # fmt: skip
+        num_labels = batch.tokens.shape[1]
+        size = max(num_labels, frames.values.shape[1]) if settings.alignment == "greedy" else num_labels
+        found = self._decoded(encoded, frames, runs, size, step)
+        feasible = is_feasible(frames.lengths, batch.tokens, batch.token_lengths)
+        lengths = jnp.minimum(batch.token_lengths, runs.lengths)
+        counted = length_mask(lengths, num_labels) & feasible[:, None]
+        rows, weight = batch.weights, self._weight(frames.lengths, batch)
+
+        def summed(values: Float[Array, "B U"]) -> Float[Array, ""]:
+            return jnp.sum(jnp.where(counted, values[:, :num_labels] * rows[:, None], 0.0))
+
+        def cross_entropy(logits: Float[Array, "B U V"]) -> Float[Array, ""]:
+            return summed(smoothed_cross_entropy(logits[:, :num_labels], batch.tokens, smoothing=settings.smoothing))
+
+        def correct(logits: Float[Array, "B U V"]) -> Sum:
+            is_correct = jnp.argmax(logits[:, :num_labels], axis=-1) == batch.tokens
+            return Sum(summed(is_correct.astype(jnp.float32)), summed(jnp.ones(counted.shape)))
+
+        terms = {
+            "loss": Sum(cross_entropy(found.logits), weight),
+            "accuracy": correct(found.logits),
+            "infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows)),
+        }
+        if enhanced := settings.enhanced:
+            assert found.refined is not None
+            assert found.is_refined is not None
+            assert found.boundary_logits is not None
+            terms["refinement"] = Sum(enhanced.refinement_scale * cross_entropy(found.refined), weight)
+            terms["accuracy_refined"] = correct(found.refined)
+            terms["refined"] = Sum(summed(found.is_refined.astype(jnp.float32)), summed(jnp.ones(counted.shape)))
+            targets = boundary_targets(runs.labels, frames.lengths, smoothing=enhanced.boundary_smoothing)
+            losses = nn.softplus(found.boundary_logits) - targets * found.boundary_logits  # binary cross-entropy
+            inside = length_mask(frames.lengths, losses.shape[1]) & feasible[:, None]
+            total = jnp.sum(jnp.where(inside, losses * rows[:, None], 0.0))
+            terms["boundary"] = Sum(enhanced.boundary_scale * total, self._frames_weight(frames.lengths, batch))
+        return terms
+
+    def denominators(
+        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
+    ) -> dict[str, Float[Array, ""]]:
+        own = lengths[self.tap]
+        terms = {"loss": self._weight(own, batch)}
+        if self.settings.enhanced:
+            terms |= {"refinement": terms["loss"], "boundary": self._frames_weight(own, batch)}
+        return terms
+
+    def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
+        num_labels = batch.token_lengths
+        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else jnp.maximum(num_labels, 1)
+        feasible = is_feasible(frame_lengths, batch.tokens, num_labels)
+        return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
+
+    def _frames_weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
+        feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
+        return jnp.sum(jnp.where(feasible, batch.weights * frame_lengths, 0.0))
+
+    def _decoded(self, encoded: Encoded, frames: Frames, runs: Runs, size: int, step: Step) -> Decoded:
+        """Returns the decoder's output for `size` queries."""
+        enhanced = self.settings.enhanced
+        posteriors = _posteriors(encoded, self.settings.ctc)
+        if not enhanced:
+            means = mean_over(members(runs, size), posteriors)
+            queries = self.query(means, frames.values.shape[-1], step=step)
+            hidden = self.decoder(Frames(queries, runs.lengths), frames, step=step)
+            return Decoded(self._logits(hidden), None, None, None)
+        shallow, inner = _posteriors(encoded, enhanced.shallow), without_padding(encoded.at(enhanced.tap))
+        boundary_logits = self.boundary(jnp.concatenate([inner.values, frames.values], axis=-1))
+        features, confidences = gated_queries(
+            shallow, posteriors, runs, nn.sigmoid(boundary_logits), size=size, gate_centre=enhanced.gate_centre,
+            gate_slope=enhanced.gate_slope,
+        )  # fmt: skip
+        queries = self.query(features, frames.values.shape[-1], step=step)
+        queries *= jnp.maximum(confidences, 0.1)[..., None].astype(queries.dtype)
+        hidden = self.decoder(Frames(queries, runs.lengths), frames, step=step)
+        logits = self._logits(hidden)
+        probs = jax.nn.softmax(logits)
+        is_refined = jnp.max(probs, axis=-1) < enhanced.refine_below
+        draft = hidden + self.draft(jnp.argmax(logits, axis=-1), hidden.shape[-1]).astype(hidden.dtype)
+        again = self.refine(Frames(draft, runs.lengths), frames, step=step)
+        refined = self.refined_output(jnp.where(is_refined[..., None], again, hidden).astype(jnp.float32))
+        return Decoded(logits, refined, is_refined, boundary_logits)
+
+    def _logits(self, hidden: Float[Array, "B U D"]) -> Float[Array, "B U V"]:
+        return self.output(hidden.astype(jnp.float32))
+
+    def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
+        """Returns the most likely label of each query. The times are those of the runs of CTC.
+
+        Args:
+            encoded: Output and taps of the encoder.
+            decoding: Settings of the search.
+            state: Not used; the search has no state.
+
+        Returns:
+            `TimedTokens`, and None.
+        """
+        assert isinstance(decoding, ParallelDecoding), decoding
+        logits, runs = self._found(encoded, refine=decoding.refine)
+        dropped = (self.blank_id, *self.settings.dropped_ids)
+        starts, ends = spans(runs, logits.shape[1])
+        return parallel_tokens(jax.nn.log_softmax(logits), runs.lengths, starts, ends, dropped=dropped), None
+
+    def emit(self, encoded: Encoded) -> Frames:
+        """Returns the log-probabilities `[B U V]` of the labels of each query, with the number of queries."""
+        logits, runs = self._found(encoded, refine=True)
+        return Frames(jax.nn.log_softmax(logits), runs.lengths)
+
+    def _found(self, encoded: Encoded, *, refine: bool) -> tuple[Float[Array, "B U V"], Runs]:
+        frames = without_padding(encoded.at(self.tap))
+        runs = greedy_runs(encoded.emitted[self.settings.ctc], blank_id=self.blank_id)
+        found = self._decoded(encoded, frames, runs, frames.values.shape[1], None)
+        return found.refined if refine and found.refined is not None else found.logits, runs
+
+
+def _posteriors(encoded: Encoded, ctc: str) -> Float[Array, "B T V"]:
+    emitted = encoded.emitted[ctc]
+    return zero_padding(jnp.exp(emitted.values), emitted.lengths)
+
+
+class Query(nn.Module):
+    """Layers between averaged posteriors and the decoder."""
+
+    settings: ParaformerV2
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B U V"], width: int, *, step: Step) -> Float[Array, "B U D"]:
+        """Returns the queries.
+
+        Args:
+            x: Averaged posteriors, or features of the enhanced model.
+            width: Width D of the queries.
+            step: Number of updates; None in evaluation.
+        """
+        is_plain = not self.settings.enhanced and self.settings.queries == "projection"
+        x = Linear(width, use_bias=not is_plain, name="linear")(x)  # float32: posteriors have large ratios
+        if is_plain:
+            return x.astype(self.dtype)
+        x = layer_norm(1e-5, name="norm")(x)
+        if self.settings.enhanced:
+            return nn.silu(x).astype(self.dtype)
+        drop = Dropout(self.settings.decoder.dropout)
+        positions = sinusoids(np.arange(x.shape[1], dtype=np.float64), width)[None]
+        x = nn.relu(drop(x, step=step)) * width**0.5 + positions
+        return drop(x, step=step).astype(self.dtype)
+
+
+class Boundary(nn.Module):
+    """Logit of a boundary between labels after each frame, in float32."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T"]:
+        hidden = nn.silu(Linear(x.shape[-1] // 2, name="in")(x.astype(jnp.float32)))
+        return Linear(1, name="out")(hidden)[..., 0]

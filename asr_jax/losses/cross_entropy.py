@@ -1,0 +1,31 @@
+"""Cross-entropy of labels, with smoothed targets."""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import xlogy
+from jaxtyping import Array, Float, Int
+
+
+def smoothed_cross_entropy(
+    logits: Float[Array, "*rest V"], labels: Int[Array, "*rest"], *, smoothing: float
+) -> Float[Array, "*rest"]:
+    """Returns the Kullback-Leibler divergence of the model's distribution from the smoothed targets, in float32.
+
+    The targets are 1 - smoothing for the label and smoothing / (V - 1) for each other one. The result is the
+    cross-entropy minus the entropy of the targets, so that its minimum is 0.
+
+    Source: `LabelSmoothingLoss` in FunASR's funasr/losses/label_smoothing_loss.py at commit 3c58cb56.
+
+    Args:
+        logits: Logits of V labels.
+        labels: Label ids.
+        smoothing: Probability of all other labels together, from 0 to less than 1.
+    """
+    num_labels = logits.shape[-1]
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+    of_label = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+    if not smoothing:
+        return -of_label
+    other, one = smoothing / max(num_labels - 1, 1), 1.0 - smoothing
+    entropy = xlogy(one, one) + (num_labels - 1) * xlogy(other, other)
+    return entropy - one * of_label - other * (jnp.sum(log_probs, axis=-1) - of_label)

@@ -1,0 +1,64 @@
+"""Paraformer-v2 with the recipe of the Rust trainer, plain or enhanced.
+
+Source    RustedBytes/w2v-bert-uk at commit adec09e, `--architecture paraformer`: src/paraformer.rs and the defaults of
+          src/bin/train.rs, with the batch size of its example; An et al. 2024 (arXiv:2409.17746)
+Data      any manifests: --data.train TRAIN.jsonl; without --data.validation, a tenth of them is the validation set
+Command   [ENHANCED=1] [VARIANT=large] python -m asr_jax.train --config configs/paraformer_rust.py --data.train …
+          VARIANT: small (xs, s), medium (sm, m; the default) or large (ml, l). Its --paraformer-alignment-mode is
+          --model.heads.paraformer.alignment viterbi, uniform or greedy; its --paraformer-enhanced is ENHANCED=1
+Expected  no error rate is published
+Differs   The decoder is measured, and validation reports the CTC head beside it; inference averages the posteriors;
+          norm statistics exclude padding; batches are shuffled; all labels of a batch have the same weight in the
+          losses; boundaries have smoothed targets (Enhancement.boundary_smoothing 0.0: none); the number of pieces is
+          128, because the Rust trainer does not state it.
+"""
+
+import os
+
+from asr_jax.audio.presets import rust_squeezeformer
+from asr_jax.config import Experiment, Training
+from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.dataset import Data
+from asr_jax.heads.base import HeadSettings
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.nn.parallel_decoder import TransformerDecoder
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import EVERYTHING, AdamW
+from asr_jax.optim.schedules import InverseEpoch
+from asr_jax.text.tokenizers import TokenizerSettings
+
+VARIANT = os.environ.get("VARIANT", "medium")
+IS_ENHANCED = os.environ.get("ENHANCED", "0") == "1"
+
+
+def experiment() -> Experiment:
+    encoder = Conformer.paraformer(VARIANT, taps=("layer_5",) if IS_ENHANCED else ())  # type: ignore[arg-type]
+    decoder = TransformerDecoder(num_layers=6, num_heads=encoder.num_heads, feedforward_dim=2048)
+    heads: dict[str, HeadSettings] = {
+        "paraformer": ParaformerV2(decoder=decoder, enhanced=Enhancement() if IS_ENHANCED else None),
+        "ctc": CTC(dropout=0.0),
+    }
+    if IS_ENHANCED:
+        heads["shallow"] = CTC(dropout=0.0, tap="layer_5", scale=0.3)
+    return Experiment(
+        name="paraformer_rust",
+        model=Model(front_end=rust_squeezeformer(), augment=(), encoder=encoder, heads=heads, primary="paraformer"),
+        data=Data(
+            train=("data/train.jsonl",),
+            validation_share=0.1,
+            tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=128),
+            buckets=Buckets(budget=8, unit="samples", max_batch=8, batch_multiple=1),
+        ),
+        optim=AdamW(
+            schedule=InverseEpoch(peak_lr=1e-3, warmup_epochs=20, hold_epochs=160, exponent=1.0),
+            clip_at=0.0,
+            b2=0.999,
+            eps=1e-5,
+            weight_decay=5e-4,
+            decay_factors=EVERYTHING,
+        ),
+        training=Training(num_epochs=500, ema=EMA(0.0), validate_epochs=True, validate_heads=("ctc",), log_every=50),
+    )

@@ -1,0 +1,417 @@
+"""FunASR's Paraformer: integrate-and-fire, losses and gradients, and recognition, from its own weights."""
+
+import json
+import re
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+from support import GoldenCase, golden_cases, max_abs, relative, report
+
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.pytrees import unflatten
+from asr_jax.heads import paraformer
+from asr_jax.heads.label_queries import greedy_runs, mean_over, members, runs_of_text
+from asr_jax.heads.paraformer import Paraformer
+from asr_jax.losses.cross_entropy import smoothed_cross_entropy
+from asr_jax.models.base import Model
+from asr_jax.nn import cif
+from asr_jax.nn.cif import CIF, NEAR_THE_END, Predictor
+from asr_jax.pretrained.formats import load_weights, save_funasr
+from asr_jax.pretrained.funasr import HEAD, export, find, settings_of
+from asr_jax.pretrained.published import read_published
+from asr_jax.pretrained.torch_writer import save_torch
+
+pytestmark = pytest.mark.golden
+
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def near_the_end(is_complete: np.ndarray) -> Any:
+    """Values of `cif.NEAR_THE_END` for rows whose last label FunASR completed, and for those where rounding did not."""
+    return jnp.where(jnp.asarray(is_complete), NEAR_THE_END, -1.0)[:, None]
+
+
+def last_is_complete(vectors: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    return np.abs(vectors[np.arange(len(lengths)), lengths - 1]).max(axis=-1) > 0
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "cif*"))
+def test_integration(case: Any, record_property: Any) -> None:
+    arrays = case.arrays()
+    assert arrays["cif/min_margin"] > 1e-4
+    expected = arrays["cif/embeds"]
+
+    def total(weights: Any, values: Any) -> Any:
+        fired = cif.integrate(weights, size=expected.shape[1])
+        vectors = cif.combined(fired, values)
+        return jnp.sum(vectors * arrays["cif/w"]), (vectors, fired.is_fire)
+
+    found = fast_jit(jax.value_and_grad(total, (0, 1), has_aux=True))(arrays["cif/alphas"], arrays["input/hidden"])
+    (_, (vectors, is_fire)), gradients = found
+    np.testing.assert_array_equal(is_fire, arrays["cif/peak"] >= 1)
+    assert report(record_property, "vectors", max_abs(vectors, expected)) < 1e-4
+    for name, gradient in zip(("dalphas", "dhidden"), gradients, strict=True):
+        assert report(record_property, name, relative(gradient, arrays[f"cif/{name}"])) < 1e-4
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "cif*"))
+def test_smoothed_cross_entropy(case: Any, record_property: Any) -> None:
+    arrays, smoothing = case.arrays(), case.info["lsm"]
+    labels = arrays["input/target"]
+    counted = labels >= 0
+    losses = smoothed_cross_entropy(
+        jnp.asarray(arrays["lsm/logits"]), jnp.maximum(jnp.asarray(labels, jnp.int32), 0), smoothing=smoothing
+    )
+    total = np.sum(losses, where=counted)
+    assert report(record_property, "per label", relative(total / counted.sum(), arrays["lsm/loss_norm1"])) < 1e-5
+    assert report(record_property, "per utterance", relative(total / len(labels), arrays["lsm/loss_norm0"])) < 1e-5
+
+
+def variants_of(case: GoldenCase) -> list[str]:
+    return sorted({name.split("/")[0] for name in case.arrays() if "/param/" in name})
+
+
+def predictor_of(arrays: dict[str, np.ndarray], name: str) -> tuple[CIF, dict[str, Any]]:
+    """Returns the settings of a variant and our parameters. The files state neither factor, threshold nor tail."""
+    own = part(arrays, f"{name}/param/")
+    kernel, output = own["cif_conv1d.weight"], own["cif_output.weight"]
+    side = (kernel.shape[2] - 1) // 2
+    params: Any = {
+        "convolution": {"kernel": kernel.transpose(2, 1, 0), "bias": own["cif_conv1d.bias"]},
+        "output": {"kernel": output.T, "bias": own["cif_output.bias"]},
+    }
+    params = jax.tree.map(jnp.asarray, params)
+    lengths, alphas = arrays["input/lens"], arrays[f"{name}/infer/alphas"]
+    at_length, last = alphas[np.arange(len(lengths)), lengths], alphas[:, -1]
+    settings = CIF(
+        kind="depthwise" if kernel.shape[1] < len(kernel) else "full", before=side, after=side, dropout=0.0,
+        tail=float(at_length.min() if at_length.min() else last.min()),
+    )  # fmt: skip
+    frames = Frames(jnp.asarray(arrays["input/hidden"]), jnp.asarray(lengths, jnp.int32))
+    plain = np.asarray(Predictor(settings).apply({"params": params}, frames, step=None))
+    inside = np.arange(plain.shape[1]) < lengths[:, None]
+    given = alphas[:, : plain.shape[1]][inside]
+    slope, intercept = np.polyfit(plain[inside][given > 0], given[given > 0], 1)
+    changes = {"smooth_factor": round(float(slope), 4), "noise_threshold": max(round(float(-intercept), 4), 0.0)}
+    return replace(settings, **changes), params
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "cif*"))
+def test_predictors(case: Any, record_property: Any, monkeypatch: Any) -> None:
+    """Vectors, numbers of labels and gradients of training, and those of recognition, without the margin of rounding.
+
+    The gradients are those of the weighted sum of the vectors plus the sum of the weights of frames. FunASR's tail is
+    at the row's length or (tail_mask False) at the end of the batch, where its frame is zeros.
+    """
+    arrays, variants = case.arrays(), variants_of(case)
+    assert variants
+    num_labels = (arrays["input/target"] >= 0).sum(axis=1)
+    lengths = jnp.asarray(arrays["input/lens"], jnp.int32)
+    for name in variants:
+        settings, params = predictor_of(arrays, name)
+        own, predictor = part(arrays, f"{name}/"), Predictor(settings)
+        expected = own["train/embeds"]
+        complete = last_is_complete(expected, num_labels)
+        monkeypatch.setattr(cif, "NEAR_THE_END", near_the_end(complete))
+
+        def total(params: Any, values: Any, *, predictor: Any = predictor, own: Any = own) -> Any:
+            frames = Frames(values, lengths)
+            weights = predictor.apply({"params": params}, frames, step=jnp.int32(0))
+            size = own["train/w"].shape[1]
+            vectors, _ = predictor.of_labels(frames, weights, jnp.asarray(num_labels), size=size)
+            return jnp.sum(vectors * own["train/w"]) + jnp.sum(weights), (vectors, weights)
+
+        run = fast_jit(jax.value_and_grad(total, (0, 1), has_aux=True))
+        (_, (vectors, weights)), (gradient, of_values) = run(params, jnp.asarray(arrays["input/hidden"]))
+        assert report(record_property, f"{name} vectors", max_abs(vectors, expected)) < 1e-4
+        assert report(record_property, f"{name} sum", max_abs(weights.sum(1), own["train/token_num"])) < 1e-4
+        assert report(record_property, f"{name} values", relative(of_values, own["train/dhidden"])) < 1e-3
+        theirs = part(own, "train/grad/")
+        found = {
+            "cif_conv1d.weight": np.transpose(gradient["convolution"]["kernel"], (2, 1, 0)),
+            "cif_conv1d.bias": gradient["convolution"]["bias"],
+            "cif_output.weight": np.transpose(gradient["output"]["kernel"]),
+            "cif_output.bias": gradient["output"]["bias"],
+        }
+        worst = max(relative(found[key], theirs[key]) for key in theirs)
+        assert report(record_property, f"{name} gradients", worst) < 1e-3
+        recognised(arrays, own, predictor, params, name, record_property)
+
+
+def recognised(
+    arrays: dict[str, np.ndarray], own: dict[str, np.ndarray], predictor: Any, params: Any, name: str, record: Any
+) -> None:
+    values, lengths = arrays["input/hidden"], jnp.asarray(arrays["input/lens"], jnp.int32)
+    at_end = not own["infer/alphas"][np.arange(len(lengths)), arrays["input/lens"]].min()
+    frames = Frames(jnp.asarray(values), lengths)
+    weights = predictor.apply({"params": params}, frames, step=None)
+    if at_end:  # the frame of the tail is zeros
+        frames = cif.without_padding(frames)
+    vectors, number, _ = fast_jit(predictor.found)(frames, weights)
+    np.testing.assert_array_equal(number, own["infer/token_num"])
+    size = own["infer/embeds"].shape[1]
+    kept = np.arange(size)[None, :, None] < np.asarray(number)[:, None, None]
+    difference = max_abs(np.asarray(vectors)[:, :size] * kept, own["infer/embeds"] * kept)
+    assert report(record, f"{name} recognised vectors", difference) < 1e-4
+
+
+def config_of(case: GoldenCase) -> dict[str, Any]:
+    """Returns the content of a config.yaml."""
+    given = case.info["config"]
+    of_modules = ("encoder", "encoder_conf", "decoder", "decoder_conf", "predictor", "predictor_conf", "ctc_conf")
+    own = {name: value for name, value in given.items() if name in of_modules}
+    model = {name: value for name, value in given.items() if name not in own}
+    kind = "Paraformer_v2_community" if "v2_community" in case.info["peer"] else "Paraformer"
+    return {"model": kind, "model_conf": model, "input_size": given["input_size"], **own}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Our model with FunASR's weights, and the batch of a case."""
+
+    arrays: dict[str, np.ndarray]
+    settings: Model
+    model: Any
+    params: Any
+    batch: Batch
+
+    def named(self, params: Any) -> dict[str, np.ndarray]:
+        encoder: Any = self.settings.encoder
+        return export({"params": params}, encoder, heads=self.settings.heads)
+
+
+def run_of(case: GoldenCase) -> Run:
+    arrays = case.arrays()
+    encoder, heads = settings_of(config_of(case), str(case.path))
+    found, left = find(part(arrays, "param/"), encoder, heads=heads)
+    assert left in ([], ["decoder.embed.0.weight"])
+    head = heads[HEAD]
+    if isinstance(head, Paraformer):
+        heads[HEAD] = replace(head, mask_padding=False)
+    front_end = KaldiFbank(num_mels=encoder.input_dim)  # features are given
+    settings = Model(encoder, heads=heads, front_end=front_end, augment=(), primary=HEAD if len(heads) > 1 else "")
+    model = settings.build(vocab_size=case.info["config"]["vocab_size"], blank_id=0, precision="f32")
+    num_labels = jnp.asarray(arrays["input/text_lengths"], jnp.int32)
+    batch = Batch(
+        None, jnp.asarray(arrays["input/speech"]), jnp.asarray(arrays["input/speech_lengths"], jnp.int32),
+        jnp.maximum(jnp.asarray(arrays["input/text"], jnp.int32), 0), num_labels, jnp.ones(len(num_labels)),
+        jnp.arange(len(num_labels), dtype=jnp.int32),
+    )  # fmt: skip
+    return Run(arrays, settings, model, unflatten(found)["params"], batch)
+
+
+def total_loss(run: Run, params: Any, step: Any) -> tuple[Any, Any]:
+    rngs = {name: jax.random.key(0) for name in ("dropout", "sampler")}  # the rates of dropout are 0
+    sums = run.model.apply({"params": params}, run.batch, step=step, rngs=rngs)
+    weighted = [
+        settings.scale * sums[f"{name}/{term}"].total / sums[f"{name}/{term}"].weight
+        for name, settings in run.settings.heads.items()
+        for term in ("loss", "quantity")
+        if f"{name}/{term}" in sums
+    ]
+    return sum(weighted), sums
+
+
+def check_losses(run: Run, record_property: Any) -> Any:
+    """Compares losses and gradients. Returns the sums of all terms."""
+    arrays = run.arrays
+    loss_of = partial(total_loss, run)
+    (loss, sums), gradient = fast_jit(jax.value_and_grad(loss_of, has_aux=True))(run.params, jnp.int32(0))
+    assert report(record_property, "loss", relative(loss, arrays["train/loss"][0])) < 1e-5
+    means = {name: float(each.total) / float(each.weight) for name, each in sums.items()}
+    head: Any = run.settings.heads[HEAD]
+    label_scale = getattr(head, "label_scale", 1.0)
+    expected = {f"{HEAD}/loss": arrays["train/stats/loss_att"][0] * label_scale}
+    expected[f"{HEAD}/accuracy"] = arrays["train/stats/acc"][0]
+    if "train/stats/loss_pre" in arrays:
+        expected[f"{HEAD}/quantity"] = arrays["train/stats/loss_pre"][0] * head.quantity_scale
+    if "train/stats/loss_ctc" in arrays:
+        expected["ctc/loss"] = arrays["train/stats/loss_ctc"][0]
+    for name, value in expected.items():
+        assert report(record_property, name, abs(means[name] - value) / max(abs(value), 1)) < 1e-5
+    theirs, ours = part(arrays, "train_grad/"), run.named(gradient)
+    assert theirs.keys() <= ours.keys()
+    largest = max(np.abs(array).max() for array in theirs.values())
+    # Relative to 1e-4 of the largest gradient at least: those of keys' biases are zero except for rounding.
+    differences = {
+        name: max_abs(ours[name], theirs[name]) / max(np.abs(theirs[name]).max(), 1e-4 * largest) for name in theirs
+    }
+    worst = max(differences, key=differences.__getitem__)
+    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert all(np.abs(ours[name]).max() == 0 for name in ours.keys() - theirs.keys())
+    return sums
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_*sampler*"))
+def test_losses_and_gradients(case: Any, record_property: Any, monkeypatch: Any) -> None:
+    run = run_of(case)
+    arrays, num_labels = run.arrays, run.arrays["input/text_lengths"] + case.info["config"]["predictor_bias"]
+    monkeypatch.setattr(cif, "NEAR_THE_END", near_the_end(last_is_complete(arrays["teacher/embeds"], num_labels)))
+    orders = [arrays[name] for name in sorted(arrays) if name.startswith("input/sampler_randperm_")]
+    if orders:
+        monkeypatch.setattr(paraformer, "uniform_of_rows", partial(recorded, orders=orders, lengths=num_labels))
+    check_losses(run, record_property)
+
+
+def recorded(key: Any, shape: tuple[int, ...], *, orders: list[np.ndarray], lengths: np.ndarray) -> Any:
+    """Returns draws whose order is that of FunASR's permutations; rows without one have no label to replace."""
+    draws, left = np.zeros(shape, np.float32), list(orders)
+    for row, length in enumerate(lengths):
+        if left and len(left[0]) == length:
+            draws[row, left.pop(0)] = np.arange(length) / length
+    assert not left
+    return jnp.asarray(draws)
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_*sampler*"))
+def test_recognition(case: Any, record_property: Any) -> None:
+    """Weights, vectors and log-probabilities of all labels, for FunASR's padding."""
+    run = run_of(case)
+    arrays = run.arrays
+
+    def parts(model: Any, batch: Batch) -> Any:
+        frames = model.encode(batch, step=None).frames
+        head = model.heads[HEAD]
+        weights = head.predictor(frames, step=None)
+        vectors, *_ = head.predictor.found(frames, weights)
+        return frames, weights, vectors, head.emit(Encoded(frames))
+
+    frames, weights, vectors, log_probs = fast_jit(
+        lambda params: run.model.apply({"params": params}, run.batch, method=parts)
+    )(run.params)
+    lengths, num_frames = arrays["eval/encoder_lens"], frames.values.shape[1]
+    np.testing.assert_array_equal(frames.lengths, lengths)
+    inside = (np.arange(num_frames) < lengths[:, None])[..., None]
+    of_encoder = max_abs(frames.values * inside, arrays["eval/encoder_out"] * inside)
+    assert report(record_property, "encoder", of_encoder) < 1e-4
+    expected = arrays["infer/alphas"][:, :num_frames] * inside[..., 0]
+    assert report(record_property, "weights", max_abs(weights, expected)) < 1e-4
+    np.testing.assert_array_equal(log_probs.lengths, arrays["infer/token_num"])
+    size = arrays["infer/embeds"].shape[1]
+    kept = np.arange(size)[None, :, None] < np.asarray(log_probs.lengths)[:, None, None]
+    for name, found in (("embeds", vectors), ("decoder_logprobs", log_probs.values)):
+        difference = max_abs(found[:, :size] * kept, arrays[f"infer/{name}"] * kept)
+        assert report(record_property, name, difference) < 1e-4
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_*"))
+def test_folder_from_samples_to_labels(case: Any, record_property: Any, tmp_path: Path) -> None:
+    """The longest utterance, which FunASR did not pad, and the same weights and settings after writing a folder."""
+    arrays = case.arrays()
+    source = folder_of(case, arrays, tmp_path / "source")
+    found = read_published(source)
+    assert set(found.remarks) <= {"1 weights of other heads are not used: decoder"}
+    model = found.model.build(vocab_size=case.info["config"]["vocab_size"], blank_id=0, precision="f32")
+    samples = load_file(case.path.with_name("wav_frontend.safetensors"))["input/waveform"]
+    row = int(np.argmax(arrays["input/speech_lengths"]))
+    batch = Batch(
+        jnp.asarray(np.round(samples[row : row + 1] * 32768), jnp.int16), None,
+        jnp.asarray(samples[row : row + 1].shape[1:], jnp.int32), jnp.zeros((1, 1), jnp.int32),
+        jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1, jnp.int32),
+    )  # fmt: skip
+    params = unflatten(found.weights)["params"]
+    emitted = fast_jit(lambda params: model.apply({"params": params}, batch, head=HEAD, method="emit"))(params)[HEAD]
+    theirs = arrays.get("infer/decoder_logprobs")
+    if theirs is None:
+        theirs = jax.nn.log_softmax(arrays[f"infer/{row}/decoder_logits"])
+    num = int(arrays["infer/token_num"][row]) if "infer/token_num" in arrays else theirs.shape[1]
+    assert emitted.lengths[0] == num
+    difference = max_abs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num])
+    assert report(record_property, "log-probabilities", difference) < 1e-4
+    save_funasr({"params": params}, found.model, found.tokenizer.symbols, tmp_path / "again")
+    again = read_published(tmp_path / "again")
+    assert again.model.encoder == found.model.encoder
+    assert again.model.heads == found.model.heads
+    assert again.tokenizer == found.tokenizer
+    assert again.weights.keys() == found.weights.keys()
+    for name, weight in found.weights.items():
+        np.testing.assert_array_equal(again.weights[name], weight)
+    written, given = (load_weights(folder)[0] for folder in (tmp_path / "again", source))
+    assert given.keys() - written.keys() <= {"decoder.embed.0.weight"}
+    for name, weight in written.items():
+        np.testing.assert_array_equal(weight, given[name])
+
+
+def of_features(case: GoldenCase, features: np.ndarray) -> tuple[str, dict[str, Any]]:
+    """Returns the name of the case of front-ends that has the features, and FunASR's settings."""
+    file = case.path.with_name("wav_frontend.safetensors")
+    arrays = load_file(file) if file.is_file() else {}
+    found = {key.removesuffix("/feat"): value for key, value in arrays.items() if key.endswith("/feat")}
+    name = next((name for name, value in found.items() if np.array_equal(value, features)), "")
+    if not name:
+        pytest.skip(f"{file} has no samples for the features of {case.path.name}")
+    stacked = re.search(r"lfr(\d+)_(\d+)", name)
+    num, every = map(int, stacked.groups()) if stacked else (1, 1)
+    return name, {
+        "fs": 16000, "window": "hann" if "hann" in name else "hamming", "n_mels": features.shape[2] // num,
+        "frame_length": 25, "frame_shift": 10, "lfr_m": num, "lfr_n": every, "snip_edges": "nosnip" not in name,
+        "upsacle_samples": "noscale" not in name,
+    }  # fmt: skip
+
+
+def folder_of(case: GoldenCase, arrays: dict[str, np.ndarray], folder: Path) -> Path:
+    """Writes the folder of a case as FunASR's hub has it."""
+    folder.mkdir()
+    tokens = ["<blank>", "<s>", "</s>", *map(chr, range(97, 97 + case.info["config"]["vocab_size"] - 4)), "<unk>"]
+    name, front_end = of_features(case, arrays["input/speech"])
+    config = {**config_of(case), "frontend": "WavFrontend", "frontend_conf": front_end, "tokenizer": "CharTokenizer"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "tokens.json").write_text(json.dumps(tokens))
+    if "cmvn" in name:
+        shutil.copy(case.path.with_name("am.mvn"), folder / "am.mvn")
+    save_torch(part(arrays, "param/"), folder / "model.pt")
+    return folder
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_v2_community*"))
+def test_community_v2_losses_and_gradients(case: Any, record_property: Any) -> None:
+    check_losses(run_of(case), record_property)
+
+
+@pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_v2_community*"))
+def test_community_v2_alignment_and_recognition(case: Any, record_property: Any) -> None:
+    run = run_of(case)
+    arrays, batch = run.arrays, run.batch
+
+    def parts(model: Any, batch: Batch) -> Any:
+        encoded = model.with_emitted(model.encode(batch, step=None))
+        ctc, head = encoded.emitted["ctc"], model.heads[HEAD]
+        runs = runs_of_text(ctc, batch.tokens, batch.token_lengths, mode="viterbi", blank_id=0)
+        found = greedy_runs(ctc, blank_id=0)
+        means = [mean_over(members(each, ctc.values.shape[1]), jnp.exp(ctc.values)) for each in (runs, found)]
+        return encoded.frames, ctc, runs, means, head.emit(encoded)
+
+    frames, ctc, runs, means, log_probs = fast_jit(
+        lambda params: run.model.apply({"params": params}, batch, method=parts)
+    )(run.params)
+    worst = dict.fromkeys(("encoder", "posteriors", "queries", "recognised queries", "log-probabilities"), 0.0)
+
+    def compare(name: str, found: Any, expected: Any) -> None:
+        worst[name] = max(worst[name], max_abs(found, expected))
+
+    for row, length in enumerate(arrays["eval/encoder_lens"]):
+        compare("encoder", frames.values[row, :length], arrays["eval/encoder_out"][row, :length])
+        compare("posteriors", np.exp(ctc.values[row, :length]), arrays["eval/ctc_probs"][row, :length])
+        np.testing.assert_array_equal(runs.query[row, :length], arrays[f"align/{row}/target_index"])
+        np.testing.assert_array_equal(runs.labels[row, :length], arrays[f"align/{row}/path"])
+        aligned, greedy = arrays[f"align/{row}/compressed"], arrays[f"infer/{row}/compressed"]
+        compare("queries", means[0][row, : len(aligned)], aligned)
+        assert log_probs.lengths[row] == len(greedy)
+        compare("recognised queries", means[1][row, : len(greedy)], greedy)
+        expected = jax.nn.log_softmax(arrays[f"infer/{row}/decoder_logits"][0])
+        compare("log-probabilities", log_probs.values[row, : len(greedy)], expected)
+    assert all(report(record_property, name, value) < 1e-4 for name, value in worst.items())

@@ -1,0 +1,114 @@
+"""Queries of Paraformer-v2, compared with loops over frames."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.batch import Frames
+from asr_jax.heads.label_queries import (
+    boundary_targets,
+    gated_queries,
+    greedy_runs,
+    mean_over,
+    members,
+    runs_of_text,
+    spans,
+)
+
+BLANK, SIZE, FRAMES = 4, 9, 9
+LENGTHS = np.array([9, 6, 0], np.int32)
+
+
+def posteriors(seed):
+    logits = np.random.default_rng(seed).normal(size=(3, FRAMES, 5)) * 2
+    return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+
+def log_probs(seed):
+    return Frames(jnp.asarray(np.log(posteriors(seed)), jnp.float32), jnp.asarray(LENGTHS))
+
+
+def segments(path):
+    """Returns first frame, end and label of each run of equal labels that are not the blank."""
+    ends = itertools.accumulate(len(list(run)) for _, run in itertools.groupby(path))
+    starts = [0, *ends]
+    return [(a, b, path[a]) for a, b in itertools.pairwise(starts) if path[a] != BLANK]
+
+
+def test_greedy_runs_are_averaged():
+    given = log_probs(0)
+    runs = jax.device_get(jax.jit(lambda given: greedy_runs(given, blank_id=BLANK))(given))
+    means = mean_over(members(runs, SIZE), jnp.exp(given.values))
+    starts, ends = spans(runs, SIZE)
+    for row, length in enumerate(LENGTHS):
+        values = np.exp(given.values[row, :length])
+        expected = segments(values.argmax(-1).tolist())
+        assert runs.lengths[row] == len(expected)
+        for place, (start, end, label) in enumerate(expected):
+            assert (starts[row, place], ends[row, place]) == (start, end)
+            assert (runs.labels[row, start:end] == label).all()
+            np.testing.assert_allclose(means[row, place], values[start:end].mean(0), rtol=1e-5)
+        assert not np.asarray(means)[row, len(expected) :].any()
+    assert runs.lengths[0] > 1
+
+
+def test_uniform_runs_share_frames_with_the_blanks():
+    labels, numbers = np.array([[1, 1], [2, 0], [0, 0]], np.int32), np.array([2, 1, 0], np.int32)
+    runs = runs_of_text(log_probs(0), jnp.asarray(labels), jnp.asarray(numbers), mode="uniform", blank_id=BLANK)
+    assert runs.query[0].tolist() == [-1, -1, 0, 0, -1, -1, 1, 1, -1]  # five states of nine frames
+    assert runs.query[1].tolist() == [-1, -1, 0, 0, -1, -1, -1, -1, -1]
+    assert runs.labels[1].tolist() == [4, 4, 2, 2, 4, 4, 4, 4, 4]
+    assert runs.query[2].tolist() == [-1] * 9
+    assert runs.lengths.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("mode", ["viterbi", "uniform", "greedy"])
+def test_no_gradient_passes_through_the_choice_of_frames(mode):
+    labels, numbers = jnp.array([[1, 2], [2, 0], [0, 0]]), jnp.array([2, 1, 0])
+
+    def first(values):
+        given = Frames(values, jnp.asarray(LENGTHS))
+        runs = runs_of_text(given, labels, numbers, mode=mode, blank_id=BLANK)
+        return mean_over(members(runs, 2), jnp.exp(values))[0, 0, 1], runs
+
+    gradient, runs = jax.jit(jax.grad(first, has_aux=True))(log_probs(2).values)
+    inside = np.asarray(runs.query[0] == 0)
+    expected = np.where(inside, np.exp(log_probs(2).values[0, :, 1]) / inside.sum(), 0)
+    np.testing.assert_allclose(np.asarray(gradient)[0, :, 1], expected, rtol=1e-5)
+    assert not np.asarray(gradient)[1:].any()
+
+
+def test_gated_queries_are_those_of_a_loop():
+    shallow, final, boundaries = posteriors(3), posteriors(4), np.random.default_rng(5).uniform(size=(3, FRAMES))
+    given = Frames(jnp.asarray(np.log(final), jnp.float32), jnp.asarray(LENGTHS))
+    runs = greedy_runs(given, blank_id=BLANK)
+    features, confidences = gated_queries(
+        jnp.asarray(shallow, jnp.float32), jnp.asarray(final, jnp.float32), runs, jnp.asarray(boundaries, jnp.float32),
+        size=SIZE, gate_centre=0.55, gate_slope=12.0,
+    )  # fmt: skip
+    assert features.shape == (3, SIZE, 14)
+    for row, length in enumerate(LENGTHS):
+        for place, (start, end, label) in enumerate(segments(final[row, :length].argmax(-1).tolist())):
+            low, high = shallow[row, start:end], final[row, start:end]
+            confidence = (low[:, label] + high[:, label]) / 2
+            gate = 1 / (1 + np.exp(-12 * (confidence - 0.55))) + 0.05
+            left = boundaries[row, start - 1] if place else 1.0
+            right = boundaries[row, end - 1]
+            expected = [
+                *(gate @ low / gate.sum()), *(gate @ high / gate.sum()), confidence.mean(), low[:, label].mean(), left,
+                right,
+            ]  # fmt: skip
+            amplified = np.array(expected) * (1 + 0.25 * (1 - left) + 0.25 * (1 - right))
+            np.testing.assert_allclose(features[row, place], amplified, rtol=1e-4)
+            np.testing.assert_allclose(confidences[row, place], max(confidence.mean(), 0.05), rtol=1e-5)
+
+
+def test_boundary_targets_are_smoothed_within_the_row():
+    labels = jnp.array([[1, 1, 1, 4, 4, 2, 4], [4, 1, 1, 1, 1, 1, 1]])
+    targets = boundary_targets(labels, jnp.array([7, 4]), smoothing=0.25)
+    assert targets.tolist() == [[0, 0.25, 1, 0.25, 1, 1, 0.25], [1, 0.25, 0, 0, 0, 0, 0]]
+    plain = boundary_targets(labels, jnp.array([3, 1]), smoothing=0.0)
+    assert plain.tolist() == [[0, 0, 0, 0, 0, 0, 0], [0] * 7]

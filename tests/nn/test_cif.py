@@ -1,0 +1,76 @@
+"""Integration at once, compared with a loop over frames, and the times of labels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.batch import Frames
+from asr_jax.nn.cif import BEGIN, CIF, Predictor, combined, integrate
+
+integrate_jit = jax.jit(integrate, static_argnames="size")
+
+
+def one_by_one(weights, values):
+    """Returns the vectors, and the first frame and the end of each label, of one row."""
+    vectors, spans, left, vector, begin = [], [], 0.0, np.zeros(values.shape[1]), None
+    for t, (weight, value) in enumerate(zip(weights.astype(np.float64), values, strict=True)):
+        if begin is None and left + weight >= BEGIN and weight > 0:
+            begin = t
+        if left + weight < 1:
+            left, vector = left + weight, vector + weight * value
+            continue
+        used = 1 - left
+        vectors.append(vector + used * value)
+        spans.append((t if begin is None else begin, t + 1))
+        left = weight - used
+        vector, begin = left * value, t if left >= BEGIN else None
+    return vectors, spans
+
+
+def test_integration_at_once_is_that_of_a_loop():
+    rng = np.random.default_rng(0)
+    weights = rng.uniform(0, 0.9, (5, 30)).astype(np.float32) * (np.arange(30) < rng.integers(8, 31, 5)[:, None])
+    values = rng.normal(size=(5, 30, 4)).astype(np.float32)
+    fired = jax.device_get(integrate_jit(jnp.asarray(weights), size=30))
+    vectors = np.asarray(combined(fired, jnp.asarray(values)))
+    for row in range(5):
+        expected, spans = one_by_one(weights[row], values[row])
+        num = len(expected)
+        assert fired.is_fire[row].sum() == num
+        np.testing.assert_allclose(vectors[row, :num], expected, atol=1e-5)
+        assert not vectors[row, num:].any()
+        assert list(zip(fired.starts[row, :num].tolist(), fired.ends[row, :num].tolist(), strict=True)) == spans
+        np.testing.assert_allclose(fired.shares[row, :num].sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scaled_weights_fire_once_for_each_label(seed):
+    """Whatever the rounding of the scaled weights, the last label is complete."""
+    rng = np.random.default_rng(seed)
+    frames = Frames(jnp.asarray(rng.normal(size=(64, 40, 3)), jnp.float32), jnp.full(64, 40))
+    weights = jnp.asarray(rng.uniform(0.1, 0.5, (64, 40)), jnp.float32)
+    numbers = jnp.asarray(rng.integers(1, 12, 64))
+    vectors, fired = jax.jit(lambda weights: Predictor(CIF()).of_labels(frames, weights, numbers, size=12))(weights)
+    np.testing.assert_array_equal(fired.is_fire.sum(1), numbers)
+    np.testing.assert_allclose(fired.shares.sum((1, 2)), numbers, rtol=1e-4)
+    assert (np.abs(np.asarray(vectors)[np.arange(64), np.asarray(numbers) - 1]).max(-1) > 0).all()
+
+
+def test_a_label_after_a_pause_begins_after_it():
+    weights = jnp.asarray([[0.6, 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 0.6]])
+    fired = integrate_jit(weights, size=3)
+    assert (fired.starts[0, :2].tolist(), fired.ends[0, :2].tolist()) == ([0, 1], [2, 8])
+    weights = weights.at[0, 1].set(0.42)  # the remainder is below the share at which a label begins
+    fired = integrate_jit(weights, size=3)
+    assert (fired.starts[0, :2].tolist(), fired.ends[0, :2].tolist()) == ([0, 6], [2, 8])
+
+
+def test_the_tail_completes_a_last_label():
+    frames = Frames(jnp.zeros((2, 4, 2)), jnp.array([4, 3]))
+    weights = jnp.asarray([[0.4, 0.4, 0.4, 0.4], [0.6, 0.5, 0.4, 0.0]])  # 1.6 and 1.5
+    for tail, expected in ((0.45, [2, 1]), (0.3, [1, 1]), (0.0, [2, 2])):
+        _, number, fired = jax.jit(Predictor(CIF(tail=tail)).found)(frames, weights)
+        assert number.tolist() == expected, tail
+        assert np.asarray(fired.ends).max() <= 4
+        assert np.asarray(fired.ends)[1].max() <= 3

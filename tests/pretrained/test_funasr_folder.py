@@ -1,0 +1,165 @@
+"""Folders of FunASR: what they state, what is refused, and writing one for a model that was trained here."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from asr_jax.audio.presets import funasr, nemo
+from asr_jax.audio.stages import NormaliseByDataSet
+from asr_jax.core.errors import UserError
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.paraformer import Paraformer
+from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.models.sanm import SANM
+from asr_jax.nn.cif import CIF
+from asr_jax.nn.parallel_decoder import SANMDecoder
+from asr_jax.pretrained.funasr import UNUSED, front_end_of, settings_of
+from asr_jax.pretrained.funasr_folder import config_of, kaldi_text, save_folder, tokenizer_of
+
+LARGE: dict[str, Any] = {
+    "model": "Paraformer",
+    "model_conf": {
+        "ctc_weight": 0.0, "lsm_weight": 0.1, "length_normalized_loss": True, "predictor_weight": 1.0,
+        "predictor_bias": 1, "sampling_ratio": 0.75,
+    },
+    "encoder": "SANMEncoder",
+    "encoder_conf": {
+        "output_size": 512, "attention_heads": 4, "linear_units": 2048, "num_blocks": 50, "dropout_rate": 0.1,
+        "positional_dropout_rate": 0.1, "attention_dropout_rate": 0.1, "input_layer": "pe", "normalize_before": True,
+        "kernel_size": 11, "sanm_shfit": 0, "selfattention_layer_type": "sanm",
+    },
+    "decoder": "ParaformerSANMDecoder",
+    "decoder_conf": {
+        "attention_heads": 4, "linear_units": 2048, "num_blocks": 16, "dropout_rate": 0.1,
+        "self_attention_dropout_rate": 0.1, "src_attention_dropout_rate": 0.1, "att_layer_num": 16, "kernel_size": 11,
+        "sanm_shfit": 0,
+    },
+    "predictor": "CifPredictorV2",
+    "predictor_conf": {"idim": 512, "threshold": 1.0, "l_order": 1, "r_order": 1, "tail_threshold": 0.45},
+    "frontend": "WavFrontend",
+    "frontend_conf": {
+        "fs": 16000, "window": "hamming", "n_mels": 80, "frame_length": 25, "frame_shift": 10, "lfr_m": 7, "lfr_n": 6,
+    },
+    "tokenizer": "CharTokenizer",
+}  # fmt: skip
+"""The template in FunASR's funasr/models/paraformer."""
+
+
+def test_the_template_is_our_default(tmp_path: Path) -> None:
+    encoder, heads = settings_of(LARGE, "config.yaml")
+    assert encoder == SANM()
+    assert heads == {"paraformer": Paraformer(end_id=2, dropped_ids=(1, 2))}
+    assert front_end_of(LARGE, tmp_path, "config.yaml") == funasr()
+    longer = {**LARGE, "frontend_conf": {**LARGE["frontend_conf"], "frame_length": 32}}
+    assert front_end_of(longer, tmp_path, "config.yaml") == replace(funasr(), window_ms=32.0)
+    statistics = NormaliseByDataSet(mean=(0.1,) * 560, deviation=(0.3,) * 560)
+    (tmp_path / "am.mvn").write_text(kaldi_text(statistics))
+    with_statistics = front_end_of(LARGE, tmp_path, "config.yaml")
+    assert with_statistics.then[0] == funasr().then[0]
+    np.testing.assert_allclose(with_statistics.then[1].deviation, statistics.deviation)  # type: ignore[attr-defined]
+
+
+def test_bicif_is_read_without_its_second_integration() -> None:
+    changes = {"upsample_times": 3, "use_cif1_cnn": False, "upsample_type": "cnn_blstm", "smooth_factor2": 0.25}
+    config = {
+        **LARGE, "model": "BiCifParaformer", "predictor": "CifPredictorV3",
+        "predictor_conf": {**LARGE["predictor_conf"], **changes},
+    }  # fmt: skip
+    assert settings_of(config, "config.yaml") == settings_of(LARGE, "config.yaml")
+    second = ("upsample_cnn.weight", "blstm.weight_ih_l0_reverse", "cif_output2.bias")
+    assert all(re.fullmatch(UNUSED, f"predictor.{name}") for name in second)
+    assert not re.fullmatch(UNUSED, "predictor.cif_output.bias")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "SenseVoiceSmall"}, r"model is 'SenseVoiceSmall': expected one of Paraformer"),
+        ({"encoder": "ConformerEncoder"}, r"encoder is 'ConformerEncoder': expected 'SANMEncoder'"),
+        ({"predictor": "CifPredictorV4"}, r"predictor is 'CifPredictorV4': expected one of CifPredictor"),
+        ({"predictor_conf": {"threshold": 0.9}}, r"predictor_conf.threshold is 0.9: expected 1.0"),
+        ({"encoder_conf": {}}, r"encoder_conf.input_layer is None: expected 'pe'"),
+        ({"decoder_conf": {"concat_after": True}}, r"decoder_conf.concat_after is True: expected False"),
+        ({"model_conf": {"blank_id": 3}}, r"model_conf.blank_id is 3: expected 0"),
+        ({"frontend": "WavFrontendOnline"}, r"frontend is 'WavFrontendOnline': expected 'WavFrontend'"),
+        ({"frontend_conf": {"cmvn_file": "none.mvn"}}, r"none.mvn.*expected a text file with <AddShift>"),
+    ],
+)
+def test_what_is_not_supported_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    config = {**LARGE, **changes}
+    with pytest.raises(UserError, match=message):
+        settings_of(config, "config.yaml"), front_end_of(config, tmp_path, "config.yaml")
+
+
+def test_tokens(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(LARGE))
+    with pytest.raises(UserError, match=r"has no list of tokens: expected one of tokens.json, tokens.txt, units.txt"):
+        tokenizer_of(tmp_path, None)
+    (tmp_path / "tokens.txt").write_text("<blank>\n<s>\n</s>\na\n<space>\n<unk>\n")
+    found = tokenizer_of(tmp_path, None)
+    assert found.symbols == (None, "<s>", "</s>", "a", " ", "<unk>")
+    assert (found.blank_id, found.decode([3, 4, 3])) == (0, "a a")
+    (tmp_path / "config.yaml").write_text("[1, 2]")
+    with pytest.raises(UserError, match=r"config.yaml is \[1, 2\]: expected the settings of a model"):
+        config_of(tmp_path)
+
+
+DECODER = SANMDecoder(num_layers=3, num_attention_layers=2, kernel_size=5, memory_shift=1)
+MODEL = Model(
+    SANM.tiny(memory_shift=2), front_end=funasr(), augment=(), primary="paraformer",
+    heads={
+        "paraformer": Paraformer(predictor=CIF("depthwise", tail=0.3, smooth_factor=1.2), decoder=DECODER),
+        "ctc": CTC(scale=0.25),
+    },
+)  # fmt: skip
+
+
+def test_a_model_of_ours_becomes_a_folder(tmp_path: Path) -> None:
+    """The end, which is the label of the blank here, is both in FunASR, too."""
+    save_folder({"w": np.zeros(2, np.float32)}, MODEL, [None, "a", " "], tmp_path / "out")
+    config = config_of(tmp_path / "out")
+    assert config["model_conf"]["ctc_weight"] == 0.2
+    encoder, heads = settings_of(config, "config.yaml")
+    assert encoder == MODEL.encoder
+    assert heads["paraformer"] == replace(MODEL.heads["paraformer"], label_scale=0.8, end_id=0, dropped_ids=(0,))  # type: ignore[call-arg]
+    assert json.loads((tmp_path / "out" / "tokens.json").read_text()) == ["<blank>", "a", "<space>"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.yaml", "configuration.json", "model.pt", "tokens.json"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": Conformer.tiny(), "front_end": nemo()}, r"expected a SANM encoder and a Paraformer head"),
+        ({"heads": {"ctc": CTC()}, "primary": ""}, r"expected a SANM encoder and a Paraformer head"),
+        ({"front_end": replace(funasr(), preemphasis=0.5)}, r"FunASR has no front-end KaldiFbank"),
+        (
+            {"heads": {"paraformer": ParaformerV2(decoder=DECODER), "ctc": CTC()}},
+            r"FunASR has no heads with queries projection",
+        ),
+        (
+            {
+                "heads": {
+                    "paraformer": ParaformerV2(decoder=DECODER, enhanced=Enhancement(shallow="ctc", tap="")),
+                    "ctc": CTC(),
+                }
+            },
+            r"FunASR has no heads with queries projection",
+        ),
+    ],
+)
+def test_what_funasr_does_not_have_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        save_folder({}, replace(MODEL, **changes), [None, "a"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match=r"label 0 is 'a': expected the blank"):
+        save_folder({}, MODEL, ["a", None], tmp_path / "out2")
