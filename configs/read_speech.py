@@ -23,12 +23,14 @@ from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
+from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
+from asr_jax.nn.prediction import StatelessPrediction
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -59,6 +61,22 @@ RECIPES = {
     # With batches of 20 s or a warm-up of 200 updates, it only learns the frequencies of letters.
     "squeezeformer": Recipe(Squeezeformer.tiny(dropout=0.0), 1e-3, 4850, batch_seconds=40.0, warmup_updates=1000),
     "quartznet": Recipe(QuartzNet.tiny(num_mels=80, dropout=0.0), 2e-3, 10000),
+    "zipformer_transducer": Recipe(
+        Zipformer.tiny(batches_per_update=8.0, dropout_start=0.0, dropout_end=0.0),
+        1.2e-3,
+        5500,
+        heads={
+            "transducer": Transducer(
+                prediction=StatelessPrediction(64, 2),
+                joint_dim=128,
+                activation="tanh",
+                dropout=0.0,
+                weight_by="labels",
+                pruning=Pruning(warmup=1000),
+            ),
+            "ctc": CTC(dropout=0.0, scale=0.2),
+        },
+    ),
     "paraformer": Recipe(
         Conformer.tiny(dropout=0.0),
         2e-3,
@@ -92,7 +110,7 @@ def experiment() -> Experiment:
         raise ValueError(f"MODEL is {MODEL}: expected one of {', '.join(RECIPES)}")
     recipe = RECIPES[MODEL]
     tokenizer = TokenizerSettings(kind="characters")
-    if MODEL == "fastconformer":
+    if MODEL in ("fastconformer", "zipformer_transducer"):
         tokenizer = TokenizerSettings(kind="sentencepiece", vocab_size=96)
     return Experiment(
         name="read_speech" if MODEL == "zipformer" else f"read_speech_{MODEL}",
