@@ -20,9 +20,10 @@ from asr_jax.heads.base import Head, HeadSettings, LabelAxis
 from asr_jax.heads.ctc import WeightBy
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
 from asr_jax.losses.pruned_transducer import (
-    at_positions,
+    kept_log_probs,
     kept_positions,
     occupancies,
+    pruned_log_probs,
     simple_log_probs,
 )
 from asr_jax.losses.transducer import (
@@ -294,7 +295,7 @@ class TransducerHead(Head):
                 hidden = self._dropped(hidden, of_rows["keys"], first)
             logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias
             if starts is not None:
-                return _pruned(logits, of_frames["starts"], of_rows["labels"], blank_id=self.blank_id)
+                return kept_log_probs(logits, of_frames["starts"], of_rows["labels"], blank_id=self.blank_id)
             if not settings.durations:
                 return arc_log_probs(logits, of_rows["labels"], blank_id=self.blank_id)
             blank, label = tdt_log_probs(
@@ -319,9 +320,7 @@ class TransducerHead(Head):
             return of_arcs, of_rnnt and tuple(each[None] for each in of_rnnt)
         blank, label = found
         if starts is not None:
-            width = batch.tokens.shape[1] + 1
-            blank = at_positions(blank, starts, num_positions=width)
-            label = at_positions(label, starts, num_positions=width)[..., :-1]
+            blank, label = pruned_log_probs(blank, label, starts, num_labels=batch.tokens.shape[1])
         blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
         return (blank[None], label[None]), None
 
@@ -466,15 +465,3 @@ class TransducerHead(Head):
             blank_id=self.blank_id, max_symbols=decoding.max_symbols,
         )  # fmt: skip
         return found, None
-
-
-def _pruned(
-    logits: Float[Array, "b t R V"], starts: Int[Array, "b t"], labels: Int[Array, "b U"], *, blank_id: int
-) -> tuple[Float[Array, "b t R"], Float[Array, "b t R"]]:
-    """Returns the log-probabilities of blanks and labels at the kept positions."""
-    log_norm = jax.nn.logsumexp(logits, axis=-1)
-    places = starts[..., None] + jnp.arange(logits.shape[2])[None, None]
-    places = jnp.minimum(places, max(labels.shape[1] - 1, 0))
-    ids = jax.vmap(lambda row, places: row[places])(labels, places)
-    label = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0] - log_norm
-    return logits[..., blank_id] - log_norm, label
