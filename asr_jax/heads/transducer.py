@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.errors import UserError, check_numbers
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
@@ -124,8 +124,11 @@ class Transducer(HeadSettings):
         super().__post_init__()
         check_numbers(self, "joint_dim", "split", least=1)
         check_numbers(self, "fast_emit", "sigma", least=0)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
+        if not 0 <= self.dropout < 1 or round(256 * self.dropout) == 256:
+            raise ValueError(
+                f"dropout is {self.dropout}: expected at least 0 and at most 0.998, because it is rounded to a "
+                "multiple of 1/256 below 1"
+            )
         if not 0 <= self.omega <= 1 or (self.omega and not self.durations):
             raise ValueError(f"omega is {self.omega}: expected 0 to 1, and 0 without durations")
         if self.tile_frames < -1:
@@ -162,6 +165,13 @@ class Transducer(HeadSettings):
         return LabelAxis(-1) if part in ("simple_frames", "simple_labels") else None
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "TransducerHead":
+        for name in ("eos_id", "star_id"):
+            label = getattr(self.penalties, name)
+            if label >= vocab_size or label == blank_id:
+                raise UserError(
+                    f"penalties.{name} is {label}: expected a label of the vocabulary, 0 to {vocab_size - 1}, other "
+                    f"than the blank {blank_id}, or -1"
+                )
         return TransducerHead(self, vocab_size, blank_id, dtype)
 
 
