@@ -409,9 +409,10 @@ def _meant(flag: str, fields: Iterable[str]) -> list[str]:
 
 
 def _parse[Settings](arguments: Sequence[str], default: Settings, *, prog: str) -> Settings:
+    # Without AvoidSubcommands, the fields of an optional setting (`Pruning | None`) are no flags.
     return tyro.cli(
-        type(default), default=default, args=list(arguments), prog=prog, config=(tyro.conf.FlagConversionOff,),
-        description=SHORT,
+        type(default), default=default, args=list(arguments), prog=prog, description=SHORT,
+        config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ ONLY_IN_ALL = (
     "data.filters", "data.mixing", "data.buckets", "data.sampling", "model.front_end", "model.augment",
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
-    "data.shuffle_window", "data.sampled_items", "training.loss_scale",
+    "data.shuffle_window", "data.sampled_items", "data.crop_s", "data.max_removed_share", "training.loss_scale",
     "training.pass_states", "lora",
 )  # fmt: skip
 GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}

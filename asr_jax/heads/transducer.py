@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.errors import UserError, check_numbers
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
@@ -20,9 +20,10 @@ from asr_jax.heads.base import Head, HeadSettings, LabelAxis
 from asr_jax.heads.ctc import WeightBy
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
 from asr_jax.losses.pruned_transducer import (
-    at_positions,
+    kept_log_probs,
     kept_positions,
     occupancies,
+    pruned_log_probs,
     simple_log_probs,
 )
 from asr_jax.losses.transducer import (
@@ -123,8 +124,11 @@ class Transducer(HeadSettings):
         super().__post_init__()
         check_numbers(self, "joint_dim", "split", least=1)
         check_numbers(self, "fast_emit", "sigma", least=0)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
+        if not 0 <= self.dropout < 1 or round(256 * self.dropout) == 256:
+            raise ValueError(
+                f"dropout is {self.dropout}: expected at least 0 and at most 0.998, because it is rounded to a "
+                "multiple of 1/256 below 1"
+            )
         if not 0 <= self.omega <= 1 or (self.omega and not self.durations):
             raise ValueError(f"omega is {self.omega}: expected 0 to 1, and 0 without durations")
         if self.tile_frames < -1:
@@ -161,6 +165,13 @@ class Transducer(HeadSettings):
         return LabelAxis(-1) if part in ("simple_frames", "simple_labels") else None
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "TransducerHead":
+        for name in ("eos_id", "star_id"):
+            label = getattr(self.penalties, name)
+            if label >= vocab_size or label == blank_id:
+                raise UserError(
+                    f"penalties.{name} is {label}: expected a label of the vocabulary, 0 to {vocab_size - 1}, other "
+                    f"than the blank {blank_id}, or -1"
+                )
         return TransducerHead(self, vocab_size, blank_id, dtype)
 
 
@@ -294,7 +305,7 @@ class TransducerHead(Head):
                 hidden = self._dropped(hidden, of_rows["keys"], first)
             logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias
             if starts is not None:
-                return _pruned(logits, of_frames["starts"], of_rows["labels"], blank_id=self.blank_id)
+                return kept_log_probs(logits, of_frames["starts"], of_rows["labels"], blank_id=self.blank_id)
             if not settings.durations:
                 return arc_log_probs(logits, of_rows["labels"], blank_id=self.blank_id)
             blank, label = tdt_log_probs(
@@ -319,9 +330,7 @@ class TransducerHead(Head):
             return of_arcs, of_rnnt and tuple(each[None] for each in of_rnnt)
         blank, label = found
         if starts is not None:
-            width = batch.tokens.shape[1] + 1
-            blank = at_positions(blank, starts, num_positions=width)
-            label = at_positions(label, starts, num_positions=width)[..., :-1]
+            blank, label = pruned_log_probs(blank, label, starts, num_labels=batch.tokens.shape[1])
         blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
         return (blank[None], label[None]), None
 
@@ -466,15 +475,3 @@ class TransducerHead(Head):
             blank_id=self.blank_id, max_symbols=decoding.max_symbols,
         )  # fmt: skip
         return found, None
-
-
-def _pruned(
-    logits: Float[Array, "b t R V"], starts: Int[Array, "b t"], labels: Int[Array, "b U"], *, blank_id: int
-) -> tuple[Float[Array, "b t R"], Float[Array, "b t R"]]:
-    """Returns the log-probabilities of blanks and labels at the kept positions."""
-    log_norm = jax.nn.logsumexp(logits, axis=-1)
-    places = starts[..., None] + jnp.arange(logits.shape[2])[None, None]
-    places = jnp.minimum(places, max(labels.shape[1] - 1, 0))
-    ids = jax.vmap(lambda row, places: row[places])(labels, places)
-    label = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0] - log_norm
-    return logits[..., blank_id] - log_norm, label

@@ -159,14 +159,14 @@ def at_positions(
     return jnp.where(inside, found, NEVER)
 
 
-def pruned_log_probs(
+def kept_log_probs(
     logits: Float[Array, "B T R V"],
     starts: Int[Array, "B T"],
     labels: Int[Array, "B U"],
     *,
     blank_id: int,
-) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
-    """Returns the log-probabilities of all arcs from logits at the kept label positions.
+) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
+    """Returns the log-probabilities of blanks and labels at the kept label positions.
 
     Args:
         logits: Logits of V labels at R kept positions.
@@ -176,10 +176,27 @@ def pruned_log_probs(
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     log_norm = jax.nn.logsumexp(logits, axis=-1)
-    num_labels = labels.shape[1]
-    positions = jnp.minimum(starts[..., None] + jnp.arange(logits.shape[2])[None, None], max(num_labels - 1, 0))
-    ids = jax.vmap(lambda row, places: row[places])(labels, positions)
-    label = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0] - log_norm
     blank = logits[..., blank_id] - log_norm
-    spread = at_positions(blank, starts, num_positions=num_labels + 1)
-    return spread, at_positions(label, starts, num_positions=num_labels + 1)[..., :-1]
+    num_labels = labels.shape[1]
+    if not num_labels:
+        return blank, jnp.full_like(blank, NEVER)
+    # No label follows the last position. Its value is not used (`at_positions`).
+    positions = jnp.minimum(starts[..., None] + jnp.arange(logits.shape[2])[None, None], num_labels - 1)
+    ids = jax.vmap(lambda row, places: row[places])(labels, positions)
+    return blank, jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0] - log_norm
+
+
+def pruned_log_probs(
+    blank: Float[Array, "B T R"], label: Float[Array, "B T R"], starts: Int[Array, "B T"], *, num_labels: int
+) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
+    """Returns the log-probabilities of all arcs from those at the kept label positions, `kept_log_probs`.
+
+    Args:
+        blank: Log-probabilities of blanks.
+        label: Log-probabilities of labels.
+        starts: First kept position of each frame.
+        num_labels: Number U of labels.
+    """
+    width = num_labels + 1
+    spread = at_positions(blank, starts, num_positions=width)
+    return spread, at_positions(label, starts, num_positions=width)[..., :-1]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.errors import check_numbers
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
 
 
@@ -30,6 +31,11 @@ class Penalties:
     """Probability with which a frame is skipped after the label `star_id`, which stands for any missing text."""
     star_id: int = -1
     """Id of the label that stands for missing text in partial transcripts. -1: none."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "delay", "eos")
+        check_numbers(self, "star", above=0, most=1)
+        check_numbers(self, "eos_id", "star_id", least=-1)
 
 
 NO_PENALTIES = Penalties()

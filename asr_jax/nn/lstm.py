@@ -11,6 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.errors import UserError
 from asr_jax.nn.linear import uniform
 from asr_jax.nn.lstm_cudnn import Implementation, check_runs, lstm_cudnn
 from asr_jax.nn.normalization import BatchNorm
@@ -161,7 +162,7 @@ class LSTM(nn.Module):
             Output frames, and the states after each frame, `[L B T H]`, for `state_at`; None in training by cuDNN.
 
         Raises:
-            ValueError: If the implementation does not run here, or states are passed with batch norm or by cuDNN.
+            UserError: If the implementation does not run here, or states are passed with batch norm or by cuDNN.
         """
         check_runs(self.implementation)
         by_cudnn = self.implementation == "cudnn" and step is not None
@@ -169,9 +170,9 @@ class LSTM(nn.Module):
         passes = step is not None and passed_after is not None and self.is_mutable_collection(PASSED)
         if passes:
             if self.batch_norm:
-                raise ValueError("training.pass_states is set and batch_norm is True: expected one of them only")
+                raise UserError("training.pass_states is set and batch_norm is True: expected one of them only")
             if by_cudnn:
-                raise ValueError(
+                raise UserError(
                     "training.pass_states is set and implementation is 'cudnn', which has no cell states of frames: "
                     "expected implementation 'scan'"
                 )

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax.experimental import rnn
 from jaxtyping import Array, Float
 
+from asr_jax.core.errors import UserError
+
 Implementation = Literal["auto", "scan", "cudnn"]
 
 
@@ -14,7 +16,7 @@ def check_runs(implementation: Implementation) -> None:
     """Checks that an implementation runs on the devices of this process.
 
     Raises:
-        ValueError: If it does not.
+        UserError: If it does not.
     """
     if implementation != "cudnn":
         return
@@ -24,7 +26,7 @@ def check_runs(implementation: Implementation) -> None:
     elif not hasattr(rnn.gpu_rnn, "compute_rnn_workspace_reserve_space_sizes"):
         reason = "JAX has no plugin for CUDA with cuDNN's recurrent networks"
     if reason:
-        raise ValueError(f"implementation is 'cudnn': {reason}: expected 'auto' or 'scan'")
+        raise UserError(f"implementation is 'cudnn': {reason}: expected 'auto' or 'scan'")
 
 
 def lstm_cudnn(

@@ -93,7 +93,8 @@ def greedy_transducer_search(
         visited, at, found = _visited(decision, frames < lengths[:, None], blank_id)
         next_one = Next(found, at, *(each[jnp.arange(rows), jnp.minimum(at, block - 1)] for each in decision))
         state = state._replace(score=state.score + jnp.sum(jnp.where(visited, decision.log_probs, 0), axis=1))
-        return _after(state, next_one, advance(state.prediction, jnp.where(found, next_one.label, 0)), max_symbols)
+        advanced = advance(state.prediction, jnp.where(found, next_one.label, 0))
+        return _after(state, next_one, advanced, lengths, max_symbols)
 
     zeros, whole = jnp.zeros(rows, jnp.int32), jnp.zeros((rows, size), jnp.int32)
     nothing = jnp.full((rows, size), -jnp.inf, jnp.float32)
@@ -136,13 +137,14 @@ def _visited(
     return visited.T, at, found
 
 
-def _after(state: Search, next_one: Next, advanced: Any, max_symbols: int) -> Search:
+def _after(state: Search, next_one: Next, advanced: Any, lengths: Int[Array, " B"], max_symbols: int) -> Search:
     """Returns the state after the next label of each row, or after a block of blanks.
 
     Args:
         state: State before.
         next_one: Next labels.
         advanced: Prediction after the next labels.
+        lengths: Number of valid frames of each row, with which durations end.
         max_symbols: Largest number of labels of one frame.
     """
     rows, size = state.tokens.shape
@@ -164,7 +166,7 @@ def _after(state: Search, next_one: Next, advanced: Any, max_symbols: int) -> Se
         ),
         tokens=written(state.tokens, next_one.label),
         starts=written(state.starts, frame),
-        ends=written(state.ends, frame + jnp.maximum(next_one.jump, 1)),
+        ends=written(state.ends, jnp.minimum(frame + jnp.maximum(next_one.jump, 1), lengths)),
         log_probs=written(state.log_probs, next_one.log_prob),
         score=state.score,
     )

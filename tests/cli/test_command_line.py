@@ -53,6 +53,16 @@ def test_an_hourglass_can_be_switched_on(monkeypatch):
     assert (bool(glass), glass.before, glass.middle, glass.after) == (True, 1, 2, 0)
 
 
+def test_fields_of_optional_settings_are_flags(monkeypatch):
+    """They are in the help if the config has these settings, `Pruning | None`."""
+    monkeypatch.setenv("MODEL", "zipformer_transducer")
+    flags = ("--model.heads.transducer.pruning.size", "3", "--model.heads.transducer.pruning.acoustic-scale", "0.1")
+    found = parse_experiment(["--config", "configs/digits.py", *flags], prog="train").model.heads["transducer"].pruning
+    assert (found.size, found.acoustic_scale, found.warmup) == (3, 0.1, 300)
+    with pytest.raises(UserError, match=r"acoustic_scale is 0\.9 and language_scale is 0\.25"):
+        parse_experiment(["--config", "configs/digits.py", *flags[:3], "0.9"], prog="train")
+
+
 def test_overrides_reach_every_kind_of_field():
     experiment = parse(
         "--data.train", "a.jsonl", "b.jsonl", "--model.heads.ctc.dropout", "0.3", "--model.augment.0.max-warp", "0.1",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import asr_jax
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
@@ -263,6 +264,8 @@ def test_rows_without_a_path_are_counted():
         ({"durations": (0, 2)}, "expected distinct numbers of frames"),
         ({"durations": (0, 1), "pruning": Pruning()}, "expected one of them only"),
         ({"durations": (0, 1), "penalties": Penalties(delay=0.1)}, "durations and penalties are set"),
+        ({"dropout": 1.0}, "dropout is 1.0: expected at least 0 and at most 0.998"),
+        ({"dropout": 0.999}, "dropout is 0.999: expected at least 0 and at most 0.998"),
         ({"omega": 0.1}, "omega is 0.1: expected 0 to 1, and 0 without durations"),
         ({"tile_frames": -2}, "tile_frames is -2: expected a number of frames"),
         ({"split": 0}, "split is 0"),
@@ -272,6 +275,36 @@ def test_rows_without_a_path_are_counted():
 def test_wrong_settings(change, message):
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **change).check(taps=(), views=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"star": -0.5}, "star is -0.5: expected a finite number above 0 and at most 1"),
+        ({"star": 2.0}, "star is 2.0"),
+        ({"eos_id": -2}, "eos_id is -2: expected a finite number at least -1"),
+        ({"delay": float("nan")}, "delay is nan"),
+        ({"eos_id": 6}, "penalties.eos_id is 6: expected a label of the vocabulary, 0 to 5, other than the blank 5"),
+        ({"star_id": 5}, "penalties.star_id is 5"),
+    ],
+)
+def test_wrong_penalties(changes, message):
+    with pytest.raises((ValueError, UserError), match=message):
+        replace(SMALL, penalties=Penalties(**changes)).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
+
+
+def test_dropout_has_its_rate_and_keeps_the_mean():
+    """Numbers depend on the row and the frame, not on the first frame of a tile."""
+    head = replace(SMALL, dropout=0.3).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
+    keys = jax.random.key_data(jax.random.split(jax.random.key(1), 2))
+    ones = jnp.ones((2, 10, 5, 128))
+    found = np.asarray(head._dropped(ones, keys, 0))
+    rate = round(0.3 * 256) / 256
+    assert np.unique(found) == pytest.approx([0, 1 / (1 - rate)])
+    assert np.mean(found == 0) == pytest.approx(rate, abs=0.02)  # seven standard deviations
+    assert np.mean(found[0] != found[1]) == pytest.approx(2 * rate * (1 - rate), abs=0.04)
+    assert np.mean(found[0, 0] != found[0, 1]) == pytest.approx(2 * rate * (1 - rate), abs=0.1)
+    np.testing.assert_array_equal(head._dropped(ones[:, :4], keys, 6), found[:, 6:])
 
 
 def test_least_frames_of_a_text():

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
-from asr_jax.losses.pruned_transducer import kept_positions, occupancies, pruned_log_probs, simple_log_probs
+from asr_jax.losses.pruned_transducer import (
+    kept_log_probs,
+    kept_positions,
+    occupancies,
+    pruned_log_probs,
+    simple_log_probs,
+)
 from asr_jax.losses.transducer import Penalties, in_tiles, tdt_arcs, tdt_log_probs, transducer_loss
 
 
@@ -189,13 +195,25 @@ def test_pruning_nothing_is_the_whole_loss():
         starts = kept_positions(*of_arcs, *lengths, size=size)
         places = starts[..., None] + np.arange(size)[None, None]
         kept = jnp.take_along_axis(logits, jnp.minimum(places, 4)[..., None], axis=2)
-        blank, label = pruned_log_probs(kept, starts, labels, blank_id=0)
+        blank, label = pruned_log_probs(*kept_log_probs(kept, starts, labels, blank_id=0), starts, num_labels=4)
         found = lattice_loss(blank[None], label[None], *lengths)
         if size == 5:
             np.testing.assert_allclose(found, whole, rtol=1e-6)
         else:
             assert np.isfinite(found).all()
             assert (found >= whole - 1e-4).all()
+
+
+def test_pruning_of_texts_without_labels():
+    """A batch whose texts are all empty has one label position, which is kept."""
+    logits, num_frames = jnp.asarray(np.random.default_rng(8).normal(size=(2, 4, 1, 5)), jnp.float32), jnp.array([4, 1])
+    labels, none = jnp.zeros((2, 0), jnp.int32), jnp.array([0, 0])
+    starts = kept_positions(logits[..., 0], logits[:, :, :0, 0], num_frames, none, size=1)
+    assert not starts.any()
+    kept = kept_log_probs(logits, starts, labels, blank_id=0)
+    blank, label = pruned_log_probs(*kept, starts, num_labels=0)
+    found = lattice_loss(blank[None], label[None], num_frames, none)
+    np.testing.assert_allclose(found, transducer_loss(logits, num_frames, labels, none, blank_id=0), rtol=1e-6)
 
 
 def test_paths_of_this_file_are_those_of_rnnt():

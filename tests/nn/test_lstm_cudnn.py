@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import rnn
 
+from asr_jax.core.errors import UserError
 from asr_jax.nn import lstm, lstm_cudnn
 from asr_jax.nn.lstm import LSTM
 
@@ -64,12 +65,15 @@ def test_the_traced_program_calls_cudnn_in_both_directions(monkeypatch):
 
 def test_what_does_not_run_is_refused_before_anything_is_compiled(monkeypatch):
     x, module = jax.ShapeDtypeStruct((3, 5, 7), jnp.float32), LSTM(4, 1, implementation="cudnn")
-    with pytest.raises(ValueError, match=r"implementation is 'cudnn': the devices are of the kind cpu.* or 'scan'"):
+    with pytest.raises(UserError, match=r"implementation is 'cudnn': the devices are of the kind cpu.* or 'scan'"):
         jax.eval_shape(partial(module.init, step=None), jax.random.key(0), x)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    with pytest.raises(ValueError, match="JAX has no plugin for CUDA"):
+    with pytest.raises(UserError, match="JAX has no plugin for CUDA"):
         lstm_cudnn.check_runs("cudnn")
     monkeypatch.setattr(lstm, "check_runs", lambda implementation: None)
     passing = partial(module.init, step=jnp.int32(0), passed_after=jnp.array([5, 5, 5]))
-    with pytest.raises(ValueError, match="pass_states is set and implementation is 'cudnn'"):
+    with pytest.raises(UserError, match="pass_states is set and implementation is 'cudnn'"):
+        jax.eval_shape(passing, {"params": jax.random.key(0), "passed": jax.random.key(0)}, x)
+    passing = partial(LSTM(4, 1, batch_norm=True).init, step=jnp.int32(0), passed_after=jnp.array([5, 5, 5]))
+    with pytest.raises(UserError, match="pass_states is set and batch_norm is True"):
         jax.eval_shape(passing, {"params": jax.random.key(0), "passed": jax.random.key(0)}, x)

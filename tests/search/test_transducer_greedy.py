@@ -21,7 +21,7 @@ def one_by_one(logits, jumps_of, length):
         if label == BLANK:
             t, at = t + max(jump, 1), 0
             continue
-        found.append((label, t, t + max(jump, 1)))
+        found.append((label, t, min(t + max(jump, 1), length)))
         at += 1
         jump = max(jump, int(at >= MOST))
         t, at = t + jump, 0 if jump else at
@@ -63,3 +63,17 @@ def test_it_equals_a_loop_over_frames_and_nan_leaves_no_text(durations):
             assert list(zip(each.tokens, each.starts, each.ends, strict=True)) == expected
             assert each.score == pytest.approx(score, abs=1e-4)
     assert len(one_by_one(logits[1], jumps_of[1], 9)[0]) > 2
+
+
+def test_a_duration_ends_with_the_audio():
+    """The last label of a row with three frames has a duration of four."""
+
+    def decide(at, prediction):
+        return Decision(jnp.zeros_like(at), jnp.zeros(at.shape), jnp.full_like(at, 4))
+
+    search = greedy_transducer_search(
+        jnp.array([3, 8]), 8, decide=decide, start=jnp.zeros(2), advance=lambda before, labels: before,
+        blank_id=BLANK, max_symbols=MOST,
+    )  # fmt: skip
+    found = jax.device_get(search)
+    assert [found.sequences(row)[0].ends for row in range(2)] == [(3,), (4, 8)]
