@@ -65,7 +65,7 @@ def load(
     batch_seconds: float | None = None,
     batch_size: int | None = None,
     max_duration: float | None = None,
-    state_resets: tuple[float, float] | None = None,
+    state_resets: tuple[float, float] = (0.0, 0.0),
 ) -> "Run":
     """Loads a trained run for transcription, evaluation and alignment.
 
@@ -82,7 +82,7 @@ def load(
         max_duration: Longest audio in seconds that is computed at once; longer audio is computed in windows. None: the
             longest utterance of training in `transcribe`, and four times as much in `evaluate` and `align`.
         state_resets: Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as (15.0, 3.0), in
-            `transcribe` and `evaluate`. None: other windows, joined by seams.
+            `transcribe` and `evaluate`. (0, 0): other windows, joined by seams.
 
     Raises:
         UserError: If the folder is not a run, or has no such checkpoint or head, or if a size of batches is not above

@@ -39,8 +39,8 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "RNN-T, digits": Case("digits", "rnnt", 29, 16, 2.0, 8),
-    "Zipformer, pruned, digits": Case("digits", "zipformer_transducer", 29, 16, 2.0, 8),
+    "RNN-T, digits": Case("digits", "rnnt", 11, 16, 2.0, 8),
+    "Zipformer, pruned, digits": Case("digits", "zipformer_transducer", 11, 16, 2.0, 8),
     "RNN-T, 49 M": Case("rnnt_testing", "", 1024, 2, 10.0, 40),
 }
 

@@ -67,9 +67,9 @@ class EvaluateOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """File to write the figures to, in JSON."""
     predictions: Annotated[Path | None, arg(metavar="OUT")] = None
     """File for one line of JSON per utterance; a folder for several runs or heads."""
-    state_resets: Annotated[tuple[float, float] | None, arg(metavar="S S")] = None
+    state_resets: Annotated[tuple[float, float], arg(metavar="S S")] = (0.0, 0.0)
     """Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as 15 3. Longer audio is computed
-    in these windows; tokens that begin in the window before are dropped. Default: other windows, joined by seams."""
+    in these windows; tokens that begin in the window before are dropped. 0 0: other windows, joined by seams."""
     worst: Annotated[int, arg(metavar="N")] = 0
     """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()

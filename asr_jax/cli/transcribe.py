@@ -70,9 +70,9 @@ class TranscribeOptions(ShardOptions, BatchOptions, RecognitionOptions):
     shorter."""
     overlap_seconds: Annotated[float | None, arg(metavar="S")] = None
     """Overlap of windows in seconds. Default: a third of a window."""
-    state_resets: Annotated[tuple[float, float] | None, arg(metavar="S S")] = None
+    state_resets: Annotated[tuple[float, float], arg(metavar="S S")] = (0.0, 0.0)
     """Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as 15 3. Longer audio is computed
-    in these windows; tokens that begin in the window before are dropped. Default: other windows, joined by seams."""
+    in these windows; tokens that begin in the window before are dropped. 0 0: other windows, joined by seams."""
     to_manifest: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
     """Manifest of the transcripts to write, as pseudo-labels for training."""
     min_confidence: Annotated[float, arg(metavar="C")] = 0.9
@@ -273,7 +273,7 @@ def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[
 
 def _windows(options: TranscribeOptions) -> str:
     """Returns the windows of long audio that were requested, in words."""
-    if options.state_resets:
+    if any(options.state_resets):
         return "of state resets, {:g} s with an overlap of {:g} s".format(*options.state_resets)
     overlap = "" if options.overlap_seconds is None else f" with an overlap of {options.overlap_seconds:g} s"
     return (f"of {options.window_seconds:g} s" if options.window_seconds else "of the default length") + overlap

@@ -116,7 +116,7 @@ class Transducer(HeadSettings):
     on it."""
     tile_frames: int = 0
     """Number of frames for which logits exist at a time; they are computed again in the backward pass. 0: chosen for
-    about 16 million logits on each device. -1: all frames, and logits are stored."""
+    about 16 million logits on each device. -1: all frames; logits are stored if `split` is 1."""
     decoding: TransducerDecoding = TransducerDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -345,7 +345,7 @@ class TransducerHead(Head):
         """Returns the number of frames of a tile; 0 for all frames."""
         if self.settings.tile_frames:
             return max(self.settings.tile_frames, 0)
-        of_frame = rows * size * self.vocab_size
+        of_frame = rows * size * (self.vocab_size + len(self.settings.durations))
         return 0 if of_frame * num_frames <= TILE_LOGITS else max(TILE_LOGITS // of_frame, 1)
 
     def _dropped(

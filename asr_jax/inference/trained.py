@@ -73,22 +73,22 @@ class Trained:
         is_cached = self.folder.parent.parent == Path(CACHES) / IMPORTED
         return self.experiment.init.path if is_cached else str(self.folder)
 
-    def with_resets(self, sizes: tuple[float, float] | None) -> "Trained":
+    def with_resets(self, sizes: tuple[float, float]) -> "Trained":
         """Returns the run with state resets in long audio.
 
         Args:
-            sizes: Length and overlap of windows in seconds. None: no state resets.
+            sizes: Length and overlap of windows in seconds. (0, 0): no state resets.
 
         Raises:
             UserError: If the sizes are not numbers that windows can have.
         """
-        if sizes is None:
-            return self
         window_s, overlap_s = sizes
+        if not window_s and not overlap_s:
+            return self
         if not 0 <= overlap_s < window_s < math.inf:
             raise UserError(
                 f"state_resets is {window_s:g} {overlap_s:g}: expected the length of windows in seconds, and an "
-                "overlap of 0 or more that is shorter"
+                "overlap of 0 or more that is shorter, such as 15 3"
             )
         return replace(self, resets=StateResets(window_s, overlap_s))
 

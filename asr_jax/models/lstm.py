@@ -49,6 +49,7 @@ class LSTMEncoder(EncoderOfMels):
 
     def __post_init__(self) -> None:
         check_numbers(self, "layers_before", "layers_after", "stack", "dim", least=1)
+        check_numbers(self, "weight_scale", above=0)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
 

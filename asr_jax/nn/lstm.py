@@ -21,10 +21,10 @@ from asr_jax.nn.stochastic import Dropout
 
 
 class LSTMState(NamedTuple):
-    """State of a stack of LSTM layers after a frame."""
+    """State of a stack of L LSTM layers after a frame `[L B H]`, or after each of T frames `[L B T H]`."""
 
-    hidden: Float[Array, "L B H"]
-    cell: Float[Array, "L B H"]
+    hidden: Float[Array, "L B *T H"]
+    cell: Float[Array, "L B *T H"]
 
 
 @jax.custom_vjp

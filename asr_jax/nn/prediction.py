@@ -91,6 +91,7 @@ class LSTMPrediction(PredictionSettings):
 
     def __post_init__(self) -> None:
         check_numbers(self, "dim", "num_layers", least=1)
+        check_numbers(self, "weight_scale", above=0)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
 
@@ -160,8 +161,10 @@ class StatelessPrediction(PredictionSettings):
 
     def __post_init__(self) -> None:
         check_numbers(self, "dim", "context", least=1)
-        if self.dim % 4:
-            raise ValueError(f"dim is {self.dim}: expected a multiple of 4, the width of a group of channels")
+        if self.dim % 4 and self.context > 1:
+            raise ValueError(
+                f"dim is {self.dim}: expected a multiple of 4, the width of a group of channels, or context 1"
+            )
 
     @property
     def start_labels(self) -> int:

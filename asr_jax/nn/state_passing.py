@@ -8,6 +8,7 @@ takes the state of the same row in the last batch that has it; rows without one 
 voided update ends the sequence.
 """
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -35,8 +36,8 @@ class StatePassing:
     """Number of updates before the first states are passed. CAIMAN-ASR: warm-up, hold and three half-lives."""
 
     def __post_init__(self) -> None:
-        if any(value < 0 for value in self.lengths) or (self.lengths and not sum(self.lengths)):
-            raise ValueError(f"lengths is {self.lengths}: expected frequencies of at least 0, and one above 0")
+        if not all(0 <= value < math.inf for value in self.lengths) or (self.lengths and not sum(self.lengths)):
+            raise ValueError(f"lengths is {self.lengths}: expected finite frequencies of at least 0, and one above 0")
         if self.after < 0:
             raise ValueError(f"after is {self.after}: expected a number of updates of at least 0")
 
