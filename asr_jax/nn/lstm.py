@@ -86,7 +86,10 @@ def _lstm_backward(residuals: tuple, cotangents: tuple[Array, Array]) -> tuple[A
             ],
             axis=-1,
         )
-        return (_product(d_gates, recurrent.T), d_cell * f), d_gates
+        # For one row, XLA on CPUs makes a slow product of the transposed kernel: 27 ms instead of 0.3 for H = 1024.
+        is_row = len(d_gates) == 1
+        d_before = _product(recurrent, d_gates.T).T if is_row else _product(d_gates, recurrent.T)
+        return (d_before, d_cell * f), d_gates
 
     nothing = jnp.zeros_like(hidden), jnp.zeros_like(cell)
     (d_hidden, d_cell), d_gates = lax.scan(step, nothing, (*cotangents, gates, cells, before), reverse=True)
