@@ -35,6 +35,9 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
 
 _ORDER, _BUCKET, _ROWS = 21, 22, 23  # ids of the random streams
+_DRAWS = 64
+"""Number of batches of several processes whose buckets are drawn together, each as often as its share says, in random
+order. With independent draws, the composition of windows would drift, and more rows would stay empty."""
 
 
 @dataclass(frozen=True)
@@ -306,11 +309,21 @@ class ShardedBatches:
         return LoadedBatch(batch, step, tuple(rejected), tuple(differing), number, ids, vars(self.state()))
 
     def _bucket(self, rng: np.random.Generator) -> int:
-        """Number of the next bucket: that of a random item, or for several processes one that all of them draw."""
+        """Number of the next bucket.
+
+        One process draws it in proportion to the full batches in its window, which keeps the composition of the window
+        that of the shards. Several processes draw the same one from the shares, without messages.
+        """
+        num = len(self._stream.buckets)
         if self._stream.layout.num_processes == 1:
-            return self._window[int(rng.integers(len(self._window)))].bucket
-        common = np.random.default_rng((self._stream.seed, _BUCKET, self._step))
-        return int(common.choice(len(self._stream.buckets), p=self._stream.shares))
+            rows = np.array([bucket.batch_size for bucket in self._stream.buckets])
+            there = np.bincount([each.bucket for each in self._window], minlength=num)
+            weights = there // rows if (there >= rows).any() else there / rows
+            return int(rng.choice(num, p=weights / weights.sum()))
+        block, place = divmod(self._step, _DRAWS)
+        common = np.random.default_rng((self._stream.seed, _BUCKET, block))
+        drawn = np.searchsorted(np.cumsum(self._stream.shares), (np.arange(_DRAWS) + common.random()) / _DRAWS)
+        return int(common.permutation(np.minimum(drawn, num - 1))[place])
 
     def _chosen(self, number: int, num_rows: int, rng: np.random.Generator) -> list[int]:
         """Places in the window of random items of a bucket; if there are too few, of shorter ones that fit it."""
