@@ -1,9 +1,9 @@
 """Rows that stay empty with `data.order` sharded, by processes: `python benchmarks/sharded_rows.py [--json OUT]`.
 
-Simulates the windows of `data.loading.sharded` with the durations of `made_up.durations_s`, without audio. All processes
-draw the buckets of their batches from the same stream, and each has a window and shards of its own: up to --simulated
+Simulates the windows of `data.loading.sharded` with the durations of `made_up.durations_s`, without audio. Processes
+draw the buckets of their batches from a common stream, and each has a window and shards of its own: up to --simulated
 of them are simulated, and the shares are their means. A batch has --seconds of padded audio for each process. Shares
-are those after a quarter of the steps, since windows drift from the composition that they begin with.
+are given between several steps, since windows drift from the composition that they begin with.
 """
 
 import argparse
@@ -57,41 +57,43 @@ class Counted(ShardedBatches):
         return State()
 
 
-def shares(processes: int, window: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Shares of empty rows and of padding, over the simulated ones of a number of processes."""
-    lengths = made_up.lengths(Data.sampled_items)
+def shares(processes: int, window: int, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Shares of empty rows and of padding between the steps, over the simulated ones of a number of processes."""
+    lengths = made_up.lengths(given.sampled)
     labels, settings = np.zeros(len(lengths), np.int32), Buckets(num=given.buckets, batch_seconds=given.seconds)
     one = make_buckets(lengths, labels, settings, scale=SCALE)
     buckets = tuple(type(each)(each.length, 0, each.batch_size * processes, each.longest) for each in one)
     num = BatchPlan(lengths, labels, one).batches_by_bucket()
-    found = []
-    for process in range(min(processes, given.simulated)):
+    found = np.zeros((len(given.steps) + 1, 4), np.int64)
+    numbers = range(min(processes, given.simulated))
+    for process in numbers:
         stream = Stream(
             shards=tuple(str(number) for number in range(1, 1 + 16 * processes)), buckets=buckets,
             shares=num / num.sum(), scale=SCALE, layout=Layout(processes, 1, 1, process, processes), tokenizer=None,
             filters=Filters.none(), output_length=lambda n: n, frames_needed=np.add, window=window,
         )  # fmt: skip
         batches = Counted(stream)
-        before = (0, 0, 0, 0)
-        for step, _ in zip(range(given.steps), batches, strict=False):
-            if step == given.steps // 4:
-                before = (batches.rows, batches.used, batches.room, batches.filled)
+        for step, _ in enumerate(batches, 1):
+            if step in given.steps:
+                found[given.steps.index(step) + 1] += batches.rows, batches.used, batches.room, batches.filled
+            if step == given.steps[-1]:
+                break
         batches.close()
-        after = (batches.rows, batches.used, batches.room, batches.filled)
-        found.append([last - first for first, last in zip(before, after, strict=True)])
-    rows, used, room, filled = np.sum(found, 0).tolist()
-    return {
-        "processes": processes, "window": window, "simulated": len(found), "empty_share": 1 - used / rows,
-        "padding_share": 1 - filled / room, "planned_padding_share": BatchPlan(lengths, labels, one).padding_share,
-    }  # fmt: skip
+    rows = [{"processes": processes, "window": window, "sampled": len(lengths), "simulated": len(numbers)}]
+    for first, last, counts in zip((0, *given.steps), given.steps, np.diff(found, axis=0).tolist(), strict=False):
+        of_rows, used, room, filled = counts
+        shown = {"empty_share": 1 - used / of_rows, "padding_share": 1 - filled / room}
+        rows.append(rows[0] | {"after": first, "until": last} | shown)
+    return [row | {"planned_padding_share": BatchPlan(lengths, labels, one).padding_share} for row in rows[1:]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 8, 64])
-    parser.add_argument("--windows", type=int, nargs="+", default=[512, 2048])
-    parser.add_argument("--simulated", type=int, default=4, help="largest number of processes that are simulated")
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--windows", type=int, nargs="+", default=[Data.shuffle_window])
+    parser.add_argument("--sampled", type=int, default=Data.sampled_items, help="items that the shares are found from")
+    parser.add_argument("--simulated", type=int, default=1, help="largest number of processes that are simulated")
+    parser.add_argument("--steps", type=int, nargs="+", default=[2000, 4000, 8000, 16000], help="ascending")
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--buckets", type=int, default=8)
     parser.add_argument("--json", type=Path)
@@ -100,11 +102,12 @@ def main() -> None:
     with mock.patch.object(sharded, "items_from", items_from):
         for window in given.windows:
             for processes in given.processes:
-                rows.append(shares(processes, window, given))
-                print(json.dumps(rows[-1]), flush=True)
+                found = shares(processes, window, given)
+                rows += found
+                print("\n".join(map(json.dumps, found)), flush=True)
     print_table(rows, title="rows of shards")
     if given.json:
-        about = {"steps": given.steps, "seconds": given.seconds, "buckets": given.buckets}
+        about = {"seconds": given.seconds, "buckets": given.buckets}
         given.json.write_text(json.dumps(about | {"rows": rows}, indent=1) + "\n")
 
 
