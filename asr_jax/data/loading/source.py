@@ -178,7 +178,16 @@ def used_part(
 
 
 def check_room(features: Float32[np.ndarray, "T F"], room: int, location: str) -> None:
-    """Raises an AudioError if there are more frames of ready features than the `room` of a bucket."""
+    """Checks that ready features fit a bucket.
+
+    Args:
+        features: The features.
+        room: Length of the bucket in frames.
+        location: Location of the features.
+
+    Raises:
+        AudioError: If there are more frames.
+    """
     if len(features) > room:
         raise AudioError(location, f"{len(features)} frames where its bucket has room for {room}; correct the manifest")
 

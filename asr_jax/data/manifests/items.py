@@ -17,7 +17,7 @@ from asr_jax.audio.io import AudioError, AudioInfo
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.readers import entries, tables, webdataset
+from asr_jax.data.manifests.readers import array_records, entries, tables, webdataset
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened
@@ -163,6 +163,7 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
             found += matching(path)
         else:
             found += [file for _, file, _ in resolve([path], "train", options)]
+    array_records.refuse(found)
     if others := [path for path in found if not path.lower().endswith(ENDINGS)]:
         raise UserError(
             f"{others[0]}: data.order sharded reads shards ({', '.join(ENDINGS)}); expected --data.order planned for "

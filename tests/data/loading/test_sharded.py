@@ -24,7 +24,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.loading import sharded
 from asr_jax.data.loading.sharded import Reader, State, Stream, open_sharded
-from asr_jax.data.manifests.items import items_from
+from asr_jax.data.manifests.items import items_from, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.characters import CharacterTokenizer
@@ -189,6 +189,15 @@ def test_other_durations_than_in_the_metadata_are_named(write_rows):
     assert [(entry.id, entry.stage) for entry in loaded.rejected] == [("r2", "audio")]
     of_row = dict(zip(loaded.ids, loaded.batch.lengths, strict=False))
     assert of_row == {"r0": 320, "r1": len(samples(1)), "r2": 0}
+
+
+@pytest.mark.parametrize("at", ["memory://x", "folder", "file"])
+def test_array_records_are_refused_with_the_reason(tmp_path, at):
+    (tmp_path / "train.array_record-00000-of-00001").write_bytes(b"")
+    name = "train.array_record-00000-of-00001"
+    path = {"memory://x": f"memory://x/{name}", "folder": str(tmp_path), "file": str(tmp_path / name)}[at]
+    with pytest.raises(UserError, match=f"{name} is an ArrayRecord file, which is not read: its records are bytes"):
+        shards_of([path], ReadOptions())
 
 
 def test_shards_without_any_usable_item_are_an_error(shards):
