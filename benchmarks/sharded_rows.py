@@ -20,11 +20,11 @@ from asr_jax.cli.benchmark import made_up
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, make_buckets
-from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.dataset import MORE_ITEMS, Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.loading import sharded
-from asr_jax.data.loading.sharded import ShardedBatches, State, Stream
+from asr_jax.data.loading.sharded import ShardedBatches, State, Stream, shares_of
 from asr_jax.data.manifests.items import Item
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Utterance
@@ -60,16 +60,19 @@ class Counted(ShardedBatches):
 def shares(processes: int, window: int, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Shares of empty rows and of padding between the steps, over the simulated ones of a number of processes."""
     lengths = made_up.lengths(given.sampled)
-    labels, settings = np.zeros(len(lengths), np.int32), Buckets(num=given.buckets, batch_seconds=given.seconds)
-    one = make_buckets(lengths, labels, settings, scale=SCALE)
-    buckets = tuple(type(each)(each.length, 0, each.batch_size * processes, each.longest) for each in one)
-    num = BatchPlan(lengths, labels, one).batches_by_bucket()
+    labels, settings = (
+        np.zeros(len(lengths), np.int32), Buckets(num=given.buckets, batch_seconds=given.seconds * processes)
+    )  # fmt: skip
+    buckets = make_buckets(
+        lengths, labels, settings, scale=SCALE, shares=np.full(len(lengths), MORE_ITEMS)
+    )  # fmt: skip
+    plan = BatchPlan(lengths, labels, buckets)
     found = np.zeros((len(given.steps) + 1, 4), np.int64)
     numbers = range(min(processes, given.simulated))
     for process in numbers:
         stream = Stream(
             shards=tuple(str(number) for number in range(1, 1 + 16 * processes)), buckets=buckets,
-            shares=num / num.sum(), scale=SCALE, layout=Layout(processes, 1, 1, process, processes), tokenizer=None,
+            shares=shares_of(plan), scale=SCALE, layout=Layout(processes, 1, 1, process, processes), tokenizer=None,
             filters=Filters.none(), output_length=lambda n: n, frames_needed=np.add, window=window,
         )  # fmt: skip
         batches = Counted(stream)
@@ -84,7 +87,7 @@ def shares(processes: int, window: int, given: argparse.Namespace) -> list[dict[
         of_rows, used, room, filled = counts
         shown = {"empty_share": 1 - used / of_rows, "padding_share": 1 - filled / room}
         rows.append(rows[0] | {"after": first, "until": last} | shown)
-    return [row | {"planned_padding_share": BatchPlan(lengths, labels, one).padding_share} for row in rows[1:]]
+    return rows[1:]
 
 
 def main() -> None:

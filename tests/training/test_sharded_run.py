@@ -4,7 +4,9 @@ import io
 import signal
 import socket
 import tarfile
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from asr_jax.cli import plan
@@ -16,6 +18,7 @@ from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.training import loop
+from asr_jax.training.setup import set_up
 from tests.forked import Forked, finished, made_corpus, with_devices
 from tests.training.arrays import contents
 from tests.training.test_resume import batches
@@ -77,6 +80,25 @@ def test_a_run_in_parts_equals_a_whole_one(manifests, tmp_path):
     whole, parts = (contents(tmp_path / name, 4) for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all((whole[path] == parts[path]).all() for path in whole)
+
+
+def test_rows_follow_from_the_budget_and_not_from_the_sample(manifests, tmp_path):
+    """12 sampled items of 0.75 to 0.85 s stand for many: a batch of 40 s has more rows than them."""
+    data = Data(
+        train=(str(manifests / "train-*.tar"),), validation=(str(manifests / "validation.jsonl"),), order="sharded",
+        sampled_items=12, buckets=Buckets(num=2, batch_seconds=40.0, batch_multiple=1, slack_s=0.0),
+    )  # fmt: skip
+    experiment = Experiment("toy", toy_model(), data, optim=AdamW(), training=Training(num_updates=1))
+    setup = set_up(experiment, tmp_path)
+    stream = loop.stream_of(setup)
+    rows = [bucket.batch_size for bucket in stream.buckets]
+    assert rows == [int(40 * 16000 / bucket.length) for bucket in stream.buckets]
+    assert min(rows) > 40
+    numbers = np.array(setup.train.plan.entries_by_bucket())
+    assert numbers.sum() == 12
+    np.testing.assert_allclose(stream.shares, numbers / rows / (numbers / rows).sum())
+    with pytest.raises(UserError, match=r"shuffle_window is 20, and a batch has \d+ rows on each process"):
+        replace(stream, window=20)
 
 
 @pytest.mark.slow

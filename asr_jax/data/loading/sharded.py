@@ -23,6 +23,7 @@ from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.core.names import counted
+from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengths
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
@@ -76,8 +77,18 @@ class Stream:
                 f"{len(self.shards)} shards for {self.layout.num_processes} processes: expected a shard or more for "
                 "each process, since each reads its own"
             )
-        if self.window < 1:
-            raise UserError(f"data.shuffle_window is {self.window}: expected 1 or more")
+        rows = max(len(self.layout.places(bucket.batch_size)) for bucket in self.buckets)
+        if self.window < rows:
+            raise UserError(
+                f"data.shuffle_window is {self.window}, and a batch has {rows} rows on each process: expected at least "
+                "as many items in memory; several times as many fill more rows"
+            )
+
+
+def shares_of(plan: BatchPlan) -> Float64[np.ndarray, " K"]:
+    """Share of each bucket in the batches, for the plan of a sample: its items divided by the rows of a batch."""
+    batches = np.array(plan.entries_by_bucket()) / [bucket.batch_size for bucket in plan.buckets]
+    return batches / batches.sum()
 
 
 @dataclass(frozen=True)
