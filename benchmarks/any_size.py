@@ -6,8 +6,8 @@ Two measurements, each in new processes:
   from it, up to the rows of the batches at some positions. The audio files do not exist.
 - Plans of up to 100 million records with generated lengths: the plan's own structures without manifests.
 
-`--plot` draws an existing JSON if `--only plot` is given. CPU seconds are those of the process: other work on the
-machine changes them less than the time of the clock.
+Figures of other sizes and formats that the JSON already has are kept. `--only plot` draws an existing one. CPU seconds
+are those of the process: other work on the machine changes them less than the time of the clock.
 """
 
 import argparse
@@ -45,25 +45,31 @@ SIMULATED = (100_000, 316_000, 1_000_000, 3_160_000, 10_000_000, 31_600_000, 100
 POSITIONS = (0, 9_999_999, 123_456_789)
 """Positions of batches that are tried; 10 million records have about 77,000 batches per epoch."""
 BLOCK = 1 << 17
+FORMATS = ("jsonl", "parquet")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("manifests", "simulated", "plot"))
     parser.add_argument("--records", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--formats", choices=FORMATS, nargs="+", default=FORMATS)
     parser.add_argument("--simulated", type=int, nargs="+", default=SIMULATED)
     parser.add_argument("--json", type=Path, default=Path("any_size.json"))
     parser.add_argument("--plot", type=Path, default=Path("any_size.png"))
     given = parser.parse_args()
     found: dict[str, Any] = json.loads(given.json.read_text()) if given.json.exists() else {}
     if given.only in (None, "manifests"):
-        found["manifests"] = [from_manifest(num, form) for num in given.records for form in ("jsonl", "parquet")]
+        new = [from_manifest(num, form) for num in given.records for form in given.formats]
+        sizes = [(each["records"], each["format"]) for each in new]
+        kept = [each for each in found.get("manifests", []) if (each["records"], each["format"]) not in sizes]
+        found["manifests"] = sorted(kept + new, key=lambda each: (each["records"], each["format"]))
     if given.only in (None, "simulated"):
         found["simulated"] = [in_process(simulated, num) for num in given.simulated]
         found["slopes"] = slopes(found["simulated"])
     given.json.write_text(json.dumps(found, indent=1) + "\n")
     print_table(found.get("simulated", []), title="plans by size")
-    draw(found, given.plot)
+    if "simulated" in found:
+        draw(found, given.plot)
 
 
 def simulated(num: int) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """Compares the sampling modes: `python benchmarks/sampling_modes.py [--data MANIFEST] [--peer PYTHON] [--json OUT]`.
 
 The sets are the training manifest after --data (such as that of read_speech_6h), and the durations of
-`made_up.durations_s`, which resemble the 281,241 utterances of LibriSpeech's 960 h. Labels are a quarter of the
-characters, about as many as those of a few hundred word pieces. Every mode has the same budget for a batch on one
-device: --seconds of padded audio, or as many utterances as this is of the longest one; for `duration`, audio without
-padding, and at least three longest utterances; for `2D-bucketing`, the memory of the largest step of
+`made_up.durations_s`, which have the published percentiles of the 281,241 utterances of LibriSpeech's 960 h. Labels
+are a quarter of the characters, about as many as those of a few hundred word pieces. Every mode has the same budget for
+a batch on one device: --seconds of padded audio, or as many utterances as this is of the longest one; for `duration`,
+audio without padding, and at least three longest utterances; for `2D-bucketing`, the memory of the largest step of
 `1D-bucketing-dyn`.
 
 For each mode: padding in T and U (share of all frames and labels of all batches), the mean batch, shapes, microseconds
 to plan a batch, the memory of the largest step by XLA's analysis, and utterances per second: those of an epoch divided
 by the time of its steps on this machine, from the time of a step of every shape. The steps are those of a transducer of
 about 1 M parameters, on noise. --peer is the Python of an environment with lhotse (scripts/setup_reference.sh): its
-DynamicBucketingSampler with the same budget, by durations and by durations and labels, in the same run.
+DynamicBucketingSampler with the same budget, by durations, and with the bins and rows of `2D-bucketing` (with
+--no-steps: of `2D-bucketing-fixed`), in the same run.
 """
 
 import argparse
@@ -166,28 +167,29 @@ def figures(plan: BatchPlan, labels: np.ndarray, given: argparse.Namespace, step
     return found | {"memory_bytes": memory, "utterances_per_s": len(real) / total_s}
 
 
-def peer(lengths: np.ndarray, labels: np.ndarray, plan: BatchPlan | None, given: argparse.Namespace) -> list[dict]:
-    """lhotse's figures: by durations and, with the bins and rows of a plan, by durations and labels."""
+def peer(
+    lengths: np.ndarray, labels: np.ndarray, bins_of: tuple[str, BatchPlan], given: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """lhotse's figures by durations, and by durations and labels with the bins and rows of a mode's plan."""
+    mode, plan = bins_of
+    bins = [[each.longest / SCALE.per_s, each.num_tokens, each.batch_size] for each in plan.buckets]
+    ways = {"lhotse, durations": [], f"lhotse, bins of {mode}": [f"--bins={json.dumps(bins)}"]}
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "utterances.jsonl"
         lines = zip(lengths.tolist(), labels.tolist(), strict=True)
         manifest.write_text("".join(json.dumps({"samples": n, "labels": u}) + "\n" for n, u in lines))
         command = [given.peer, str(SIDE), str(manifest), f"--seconds={given.seconds}", f"--buckets={given.buckets}"]
-        ways = [[]]
-        if plan is not None:
-            bins = [[each.longest / SCALE.per_s, each.num_tokens, each.batch_size] for each in plan.buckets]
-            ways.append([f"--bins={json.dumps(bins)}"])
-        found = []
-        for way in ways:
-            done = subprocess.run([*command, *way], check=True, capture_output=True, text=True)
-            found.append(json.loads(done.stdout.splitlines()[-1]))
-    return found
+        done = {
+            name: subprocess.run([*command, *way], check=True, stdout=subprocess.PIPE, text=True).stdout
+            for name, way in ways.items()
+        }
+    return {name: json.loads(output.splitlines()[-1]) for name, output in done.items()}
 
 
 def compare(name: str, seconds_s: np.ndarray, labels: np.ndarray, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Rows of the table of a set."""
     lengths, rows, steps = np.rint(seconds_s * SCALE.per_s).astype(np.int32), [], Steps(is_smoke=given.smoke)
-    two_dimensional, budget = None, 0
+    bins_of, budget = None, 0
     for mode, settings in modes(seconds_s, labels, given).items():
         fit = None
         if mode == "2D-bucketing":
@@ -197,12 +199,11 @@ def compare(name: str, seconds_s: np.ndarray, labels: np.ndarray, given: argpars
         plan = plan_of(settings, lengths, labels, fit)
         rows.append({"set": name, "mode": mode} | figures(plan, labels, given, steps))
         budget = rows[-1].get("memory_bytes", 0) if mode == "1D-bucketing-dyn" else budget
-        if mode in ("2D-bucketing", "2D-bucketing-fixed") and two_dimensional is None:
-            two_dimensional = plan
+        if mode in ("2D-bucketing", "2D-bucketing-fixed") and bins_of is None:
+            bins_of = mode, plan
         print(json.dumps(rows[-1]), flush=True)
-    if given.peer:
-        names = ("lhotse, durations", "lhotse, durations and labels")
-        for mode, found in zip(names, peer(lengths, labels, two_dimensional, given), strict=True):
+    if given.peer and bins_of:
+        for mode, found in peer(lengths, labels, bins_of, given).items():
             rows.append({"set": name, "mode": mode} | found)
             print(json.dumps(rows[-1]), flush=True)
     columns = ("mode", *(name for name in rows[0] if name not in ("set", "mode")))

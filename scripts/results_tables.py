@@ -215,12 +215,39 @@ def transducer_step() -> str:
     return table("model | vocabulary | batch | labels | step, s of CPU | joint and loss | load", rows)
 
 
+def sampling_modes() -> str:
+    """Figures of each mode and set; memory and speed only if the steps were measured (without --no-steps)."""
+    found = read("sampling_modes")["rows"]
+    shown: dict[str, tuple[str, Callable[[float], str]]] = {
+        "padding_share": ("padding of T", "{:.1%}".format),
+        "padding_u_share": ("of U", "{:.1%}".format),
+        "batch_s": ("batch, s", "{:.1f}".format),
+        "batch_utterances": ("utterances", "{:.1f}".format),
+        "shapes": ("shapes", "{:,}".format),
+        "us_per_batch": ("µs to plan a batch", "{:,.0f}".format),
+        "memory_bytes": ("memory of the largest step, MB", lambda value: f"{value / 1e6:,.0f}"),
+        "utterances_per_s": ("utterances a second", "{:.1f}".format),
+    }
+    names = [name for name in shown if any(name in each for each in found)]
+    rows = [
+        [each["set"], _in_code(each["mode"]), *(shown[name][1](each[name]) if name in each else "" for name in names)]
+        for each in found
+    ]
+    return table(" | ".join(["set", "mode", *(shown[name][0] for name in names)]), rows)
+
+
+def _in_code(mode: str) -> str:
+    """Returns the name of a mode as code, and what follows it, or the peer's name, as text."""
+    name, comma, rest = mode.partition(",")
+    return mode if name == "lhotse" else f"`{name}`{comma}{rest}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
         transducer_memory, transducer_step,
-        scoring, fine_tuning,
+        scoring, fine_tuning, sampling_modes,
     )
 }  # fmt: skip
 

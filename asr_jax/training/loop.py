@@ -48,7 +48,7 @@ from asr_jax.core.run_folder import (
     TENSORBOARD,
     TOKENIZER,
 )  # fmt: skip
-from asr_jax.data.loading.sharded import Stream, open_sharded
+from asr_jax.data.loading.sharded import Stream, open_sharded, shares_of
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
@@ -406,9 +406,8 @@ def _open_data(setup: Setup, start: int, state: dict[str, Any] | None) -> Abstra
 def stream_of(setup: Setup) -> Stream:
     """Settings of the batches of shards of this process."""
     data, scale, plan = setup.experiment.data, setup.train.index.scale, setup.train.plan
-    num = plan.batches_by_bucket()
     return Stream(
-        shards=setup.sets.shards, buckets=plan.buckets, shares=num / num.sum(), scale=scale, layout=setup.layout,
+        shards=setup.sets.shards, buckets=plan.buckets, shares=shares_of(plan), scale=scale, layout=setup.layout,
         tokenizer=setup.tokenizer if setup.tokenizer.has_labels else None, filters=data.filters,
         output_length=functools.partial(setup.model.label_length, of_features=scale.of_features),
         frames_needed=setup.experiment.model.frames_needed, takes_ids=data.tokenizer.takes_ids, speeds=data.speeds,

@@ -34,6 +34,9 @@ from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 logger = logging.getLogger(__name__)
 SPEEDS = (0.1, 10.0)
 """Slowest and fastest playback speed."""
+MORE_ITEMS = 1e6
+"""Items of shards that each sampled one stands for. Rows of batches then follow from their budget alone; otherwise, a
+bucket would have no more rows than the sample has items of it."""
 
 
 @dataclass(frozen=True)
@@ -379,10 +382,10 @@ def plan_training(
     num_labels, stretches = index.num_labels(), index.stretches
     sources, shares = _mixed(index, data)
     if is_planned:
-        buckets = _buckets(
-            index, num_labels, data, row_parts=row_parts,
-            shares=None if sources is None or shares is None else shares[sources],
-        )  # fmt: skip
+        times = None if sources is None or shares is None else shares[sources]
+        if data.order == "sharded":
+            times = np.full(len(index), MORE_ITEMS)
+        buckets = _buckets(index, num_labels, data, row_parts=row_parts, shares=times)
         chosen = Sampled(buckets, None)
     else:
         chosen = sampled_buckets(

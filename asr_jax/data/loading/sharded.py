@@ -9,30 +9,36 @@ import functools
 import queue
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int32
 
-from asr_jax.audio.io import AudioError, Named, probe, read_audio
+from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
+from asr_jax.core.names import counted
+from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengths
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
-from asr_jax.data.loading.source import LoadedBatch
+from asr_jax.data.loading.source import LoadedBatch, check_room, used_part
 from asr_jax.data.manifests.items import Item, items_from
+from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
 
 _ORDER, _BUCKET, _ROWS = 21, 22, 23  # ids of the random streams
+_DRAWS = 64
+"""Number of batches of several processes whose buckets are drawn together, each as often as its share says, in random
+order. With independent draws, the composition of windows would drift, and more rows would stay empty."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,18 @@ class Stream:
                 f"{len(self.shards)} shards for {self.layout.num_processes} processes: expected a shard or more for "
                 "each process, since each reads its own"
             )
-        if self.window < 1:
-            raise UserError(f"data.shuffle_window is {self.window}: expected 1 or more")
+        rows = max(len(self.layout.places(bucket.batch_size)) for bucket in self.buckets)
+        if self.window < rows:
+            raise UserError(
+                f"data.shuffle_window is {self.window}, and a batch has {rows} rows on each process: expected at least "
+                "as many items in memory; several times as many fill more rows"
+            )
+
+
+def shares_of(plan: BatchPlan) -> Float64[np.ndarray, " K"]:
+    """Share of each bucket in the batches, for the plan of a sample: its items divided by the rows of a batch."""
+    batches = np.array(plan.entries_by_bucket()) / [bucket.batch_size for bucket in plan.buckets]
+    return batches / batches.sum()
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,7 @@ class Reader:
         self._stream, self.rejected = stream, list[Rejected]()
         self.epoch, self.shard, self.place, self.num_read = state.epoch, state.shard, state.place, state.num_read
         self._items: Iterator[Item] | None = None
+        self._has_used = bool(state.step)
 
     def shards_of(self, epoch: int) -> list[int]:
         """Numbers of the shards of this process in an epoch, in order."""
@@ -116,15 +133,21 @@ class Reader:
         return order[self._stream.layout.process_index :: self._stream.layout.num_processes].tolist()
 
     def next(self) -> _Member | None:
-        """The next item that is not rejected; None after the last epoch."""
+        """The next item that is not rejected; None after the last epoch.
+
+        Raises:
+            UserError: If all items of an epoch are rejected: there would be no end.
+        """
         while self._stream.epochs is None or self.epoch < self._stream.epochs:
             own = self.shards_of(self.epoch)
             if self.shard == len(own):
-                self.epoch, self.shard = self.epoch + 1, 0
+                if not self._has_used:
+                    raise UserError(self._unusable(len(own)))
+                self.epoch, self.shard, self._has_used = self.epoch + 1, 0, False
                 continue
             path = self._stream.shards[own[self.shard]]
             try:
-                item = reads_of(self._stream.storage)(path, functools.partial(self._read, path))
+                self._items, item = reads_of(self._stream.storage)(path, self._next_of(path))
             except AudioError as error:
                 self.rejected.append(Rejected(path, path, f"the rest of the shard: {error.reason}", "audio"))
                 item = None
@@ -133,20 +156,35 @@ class Reader:
                 continue
             self.place, self.num_read = item.place, self.num_read + 1
             if member := member_of(self._stream, own[self.shard], item, self.rejected):
+                self._has_used = True
                 return member
         return None
 
-    def _read(self, path: str) -> Item | None:
-        """Reads the item after `place`. After an error, the shard is opened again there."""
-        try:
-            if self._items is None:
-                self._items = items_from(path, self.place, self._stream.options)
-                if self.num_read:
-                    next(self._items)
-            return next(self._items, None)
-        except BaseException:
-            self._items = None
-            raise
+    def _next_of(self, path: str) -> Callable[[], tuple[Iterator[Item], Item | None]]:
+        """Function that reads the item after `place`, and returns it with the iterator over the ones after it.
+
+        After an error, the shard is opened again at `place`. The function has its own iterator, since a read that is
+        left behind because it stalls may end while the reader is in another shard.
+        """
+        items, place, num_read = self._items, self.place, self.num_read
+        self._items = None
+
+        def read() -> tuple[Iterator[Item], Item | None]:
+            nonlocal items
+            opened, items = items, None
+            if opened is None:
+                opened = items_from(path, place, self._stream.options)
+                if num_read:
+                    next(opened, None)
+            return opened, next(opened, None)
+
+        return read
+
+    def _unusable(self, num_shards: int) -> str:
+        return (
+            f"no item of the {counted(num_shards, 'shard')} of this process can be used; the last ones:\n"
+            + "\n".join(entry.line for entry in self.rejected[-3:])
+        )
 
 
 def member_of(stream: Stream, shard: int, item: Item, rejected: list[Rejected]) -> _Member | None:
@@ -163,7 +201,7 @@ def member_of(stream: Stream, shard: int, item: Item, rejected: list[Rejected]) 
         rejected.append(entry)
         return None
     try:
-        length, duration_s = _length(stream.scale, item, entry)
+        length, duration_s = _length(stream, item, entry)
     except AudioError as error:
         rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
         return None
@@ -183,17 +221,24 @@ def member_of(stream: Stream, shard: int, item: Item, rejected: list[Rejected]) 
     return _Member(shard, item, length, labels, bucket)
 
 
-def _length(scale: Scale, item: Item, entry: Utterance) -> tuple[int, float]:
+def _length(stream: Stream, item: Item, entry: Utterance) -> tuple[int, float]:
     """Length in units of the scale, and duration in seconds."""
+    scale = stream.scale
     if scale.of_features != bool(entry.num_frames):
         raise AudioError(entry.location, f"expected {'ready features' if scale.of_features else 'audio'}")
     if entry.num_frames:
         return entry.num_frames, entry.num_frames / scale.per_s
     duration_s = entry.duration_s
     if np.isnan(duration_s):
-        audio = item.audio()
-        duration_s = (probe(audio) if isinstance(audio, Named) else audio.info()).duration_s
+        duration_s = _reading(stream, item, item.info).duration_s
     return round(duration_s * scale.per_s), duration_s
+
+
+def _reading[R](stream: Stream, item: Item, read: Callable[[], R]) -> R:
+    """Returns `read()`, with the patience of the storage if the audio of the item is not in its shard."""
+    if item.content is not None:
+        return read()
+    return reads_of(stream.storage)(Location.parse(item.entry.location).path, read)
 
 
 def _labels(stream: Stream, entry: Utterance) -> Int32[np.ndarray, " U"]:
@@ -266,19 +311,30 @@ class ShardedBatches:
         chosen = self._chosen(number, len(places), rng)
         members = [self._window[place] for place in chosen]
         speeds = rng.choice(stream.speeds, len(members))
-        self._window = [each for place, each in enumerate(self._window) if place not in set(chosen)]
+        taken = set(chosen)
+        self._window = [each for place, each in enumerate(self._window) if place not in taken]
         self._step += 1
-        batch, rejected = self._loaded(bucket, places, members, speeds)
+        batch, rejected, differing = self._loaded(bucket, places, members, speeds)
         rejected, self._reader.rejected = self._reader.rejected + rejected, []
         ids = tuple(each.item.entry.id for each in members)
-        return LoadedBatch(batch, step, tuple(rejected), bucket=number, ids=ids, state=asdict(self.state()))
+        return LoadedBatch(batch, step, tuple(rejected), tuple(differing), number, ids, vars(self.state()))
 
     def _bucket(self, rng: np.random.Generator) -> int:
-        """Number of the next bucket: that of a random item, or for several processes one that all of them draw."""
+        """Number of the next bucket.
+
+        One process draws it in proportion to the full batches in its window, which keeps the composition of the window
+        that of the shards. Several processes draw the same one from the shares, without messages.
+        """
+        num = len(self._stream.buckets)
         if self._stream.layout.num_processes == 1:
-            return self._window[int(rng.integers(len(self._window)))].bucket
-        common = np.random.default_rng((self._stream.seed, _BUCKET, self._step))
-        return int(common.choice(len(self._stream.buckets), p=self._stream.shares))
+            rows = np.array([bucket.batch_size for bucket in self._stream.buckets])
+            there = np.bincount([each.bucket for each in self._window], minlength=num)
+            weights = there // rows if (there >= rows).any() else there / rows
+            return int(rng.choice(num, p=weights / weights.sum()))
+        block, place = divmod(self._step, _DRAWS)
+        common = np.random.default_rng((self._stream.seed, _BUCKET, block))
+        drawn = np.searchsorted(np.cumsum(self._stream.shares), (np.arange(_DRAWS) + common.random()) / _DRAWS)
+        return int(common.permutation(np.minimum(drawn, num - 1))[place])
 
     def _chosen(self, number: int, num_rows: int, rng: np.random.Generator) -> list[int]:
         """Places in the window of random items of a bucket; if there are too few, of shorter ones that fit it."""
@@ -292,36 +348,43 @@ class ShardedBatches:
 
     def _loaded(
         self, bucket: Bucket, places: np.ndarray, members: Sequence[_Member], speeds: np.ndarray
-    ) -> tuple[Batch, list[Rejected]]:
+    ) -> tuple[Batch, list[Rejected], list[Rejected]]:
+        """The batch, rejected items, and items whose audio has another duration than their metadata."""
         scale, num = self._stream.scale, len(self._stream.layout.places(bucket.batch_size))
         shape, dtype = ((scale.num_values,), np.float32) if scale.of_features else ((), np.int16)
         signals, tokens = np.zeros((num, bucket.length, *shape), dtype), np.zeros((num, bucket.num_tokens), np.int32)
         lengths, token_lengths, rows = np.zeros(num, np.int32), np.zeros(num, np.int32), np.full(num, -1, np.int32)
-        weights, rejected = np.zeros(num, np.float32), list[Rejected]()
-        found = self._pool.map(self._signal, members, speeds.tolist())
-        for i, member in zip(places, members, strict=False):
-            signal = next(found)
-            if isinstance(signal, Rejected):
-                rejected.append(signal)
+        weights, rejected, differing = np.zeros(num, np.float32), list[Rejected](), list[Rejected]()
+        found = self._pool.map(functools.partial(self._signal, bucket.length), members, speeds.tolist())
+        for i, member, read in zip(places, members, found, strict=False):
+            entry = member.item.entry
+            if isinstance(read, Rejected):
+                rejected.append(read)
                 continue
-            signal = signal[: bucket.length]
+            signal, differs = read
+            if differs:
+                differing.append(Rejected(entry.id, entry.location, differs, "used"))
             signals[i, : len(signal)], lengths[i], weights[i] = signal, len(signal), 1
             tokens[i, : len(member.labels)], token_lengths[i] = member.labels, len(member.labels)
             name = f"{self._stream.shards[member.shard]}:{member.item.place}"
             rows[i] = zlib.crc32(name.encode()) & 0x7FFFFFFF
         audio, features = (None, signals) if scale.of_features else (signals, None)
-        return Batch(audio, features, lengths, tokens, token_lengths, weights, rows), rejected
+        return Batch(audio, features, lengths, tokens, token_lengths, weights, rows), rejected, differing
 
-    def _signal(self, member: _Member, speed: float) -> np.ndarray | Rejected:
+    def _signal(self, room: int, member: _Member, speed: float) -> tuple[np.ndarray, str] | Rejected:
+        """Signal as in `BatchSource`, with the difference of its duration from the metadata; or why there is none."""
+        stream, item, per_s = self._stream, member.item, self._stream.scale.per_s
+        location = item.entry.location
         try:
-            if self._stream.scale.of_features:
-                return member.item.features()
-            audio, rate_hz = member.item.audio(), int(self._stream.scale.per_s)
-            if isinstance(audio, Named):
-                return read_audio(Named(audio.getvalue(), audio.name), rate_hz=rate_hz, speed=speed)
-            return reads_of(self._stream.storage)(audio.path, lambda: audio.audio(rate_hz=rate_hz, speed=speed))
+            if stream.scale.of_features:
+                features = _reading(stream, item, item.features)
+                check_room(features, room, location)
+                return features, ""
+            samples = _reading(stream, item, lambda: item.audio(rate_hz=int(per_s), speed=speed))
+            place = Location.parse(location)
+            return used_part(samples, place, speed=speed, length=member.length, room=room, per_s=per_s)
         except AudioError as error:
-            return Rejected(member.item.entry.id, member.item.entry.location, error.reason, "audio")
+            return Rejected(item.entry.id, location, error.reason, "audio")
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

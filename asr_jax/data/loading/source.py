@@ -143,19 +143,53 @@ class BatchSource:
             features = reads(place.path, place.features)
             if part:
                 return features[slice(*part)], ""
-            if len(features) > room:
-                raise AudioError(
-                    location, f"{len(features)} frames where its bucket has room for {room}; correct the manifest"
-                )
+            check_room(features, room, location)
             return features, ""
         if part:
             start_s = place.start_s + part[0] / scale.per_s
             place = replace(place, start_s=start_s, length_s=length / scale.per_s, may_overshoot=True)
         samples = reads(place.path, lambda: place.audio(rate_hz=int(scale.per_s), speed=speed))
-        there_s, duration_s = len(samples) * speed / scale.per_s, length / scale.per_s
-        is_longer = there_s - duration_s > tolerated_s(duration_s)
-        used = min(round(length / speed), room) if is_longer else room
-        return samples[:used], difference(there_s, duration_s, place)
+        return used_part(samples, place, speed=speed, length=length, room=room, per_s=scale.per_s)
+
+
+def used_part(
+    samples: Int16[np.ndarray, " S"], place: Location, *, speed: float, length: int, room: int, per_s: float
+) -> tuple[Int16[np.ndarray, " U"], str]:
+    """Samples up to the duration in the manifest, and the difference between both durations.
+
+    Args:
+        samples: Samples, played at `speed`.
+        place: Location of the audio.
+        speed: Speed factor.
+        length: Length in the manifest in samples, at speed 1.
+        room: Length of the bucket in samples.
+        per_s: Samples per second.
+
+    Returns:
+        The samples, and the difference as a message; empty if it is tolerated.
+
+    Raises:
+        AudioError: If a part of the audio is missing.
+    """
+    there_s, duration_s = len(samples) * speed / per_s, length / per_s
+    is_longer = there_s - duration_s > tolerated_s(duration_s)
+    used = min(round(length / speed), room) if is_longer else room
+    return samples[:used], difference(there_s, duration_s, place)
+
+
+def check_room(features: Float32[np.ndarray, "T F"], room: int, location: str) -> None:
+    """Checks that ready features fit a bucket.
+
+    Args:
+        features: The features.
+        room: Length of the bucket in frames.
+        location: Location of the features.
+
+    Raises:
+        AudioError: If there are more frames.
+    """
+    if len(features) > room:
+        raise AudioError(location, f"{len(features)} frames where its bucket has room for {room}; correct the manifest")
 
 
 @contextmanager

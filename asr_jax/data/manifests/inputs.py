@@ -11,6 +11,7 @@ from typing import Literal
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import local_path
+from asr_jax.data.manifests.readers import array_records
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside
 from asr_jax.data.manifests.readers.corpora import AN4, LIBRISPEECH, an4_set, subsets
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
@@ -194,6 +195,7 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
         return files or [path]
     if others:
         raise UserError(f"{path} has tables, but none is named just train: {_listed(path, others)}")
+    array_records.refuse(options.walk(path))
     raise UserError(
         f"{path} has nothing to read: expected manifests ({', '.join(MANIFESTS)}), Parquet, Arrow or tar files, "
         f"Kaldi's wav.scp, or audio ({', '.join(AUDIO_ENDINGS)})"
@@ -346,6 +348,7 @@ def _reader(path: str, role: Role) -> Reader:
     for reader in READERS:
         if reader.matches(path):
             return JSON_ONCE if reader is JSON and role == "validation" else reader
+    array_records.refuse([path])
     raise UserError(
         f"{path} has no supported format: expected .jsonl .json .tsv .csv .parquet .arrow .tar, a Kaldi data folder, "
         f"or audio ({', '.join(AUDIO_ENDINGS)})"

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-from jaxtyping import Float32
+from jaxtyping import Float32, Int16
 
-from asr_jax.audio.io import AudioError, Named, probe
+from asr_jax.audio.io import AudioError, AudioInfo
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.readers import entries, tables, webdataset
+from asr_jax.data.manifests.readers import array_records, entries, tables, webdataset
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened
@@ -39,10 +39,13 @@ class Item(NamedTuple):
     content: bytes | None
     """Audio as in its file, or float32 features. None: the audio is not in the shard, or the item is rejected."""
 
-    def audio(self) -> Named | Location:
-        """Content to decode, or where it is."""
-        where = Location.parse(self.entry.location)
-        return where if self.content is None else Named(self.content, where.name or str(where))
+    def info(self) -> AudioInfo:
+        """Duration, rate and channels of the audio, or of the part of it that the item is."""
+        return Location.parse(self.entry.location).info(self.content)
+
+    def audio(self, *, rate_hz: int, speed: float = 1.0) -> Int16[np.ndarray, " S"]:
+        """Samples, as `read_audio` returns them."""
+        return Location.parse(self.entry.location).audio(rate_hz=rate_hz, speed=speed, content=self.content)
 
     def features(self) -> Float32[np.ndarray, "T F"]:
         """Ready features. Raises an AudioError if they are not finite."""
@@ -160,6 +163,7 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
             found += matching(path)
         else:
             found += [file for _, file, _ in resolve([path], "train", options)]
+    array_records.refuse(found)
     if others := [path for path in found if not path.lower().endswith(ENDINGS)]:
         raise UserError(
             f"{others[0]}: data.order sharded reads shards ({', '.join(ENDINGS)}); expected --data.order planned for "
@@ -189,9 +193,7 @@ def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list
                     rejected.append(entry)
                     continue
                 if math.isnan(entry.duration_s):
-                    audio = item.audio()
-                    about = probe(audio) if isinstance(audio, Named) else audio.info()
-                    entry = replace(entry, duration_s=about.duration_s)
+                    entry = replace(entry, duration_s=item.info().duration_s)
                 utterances.append(entry)
         except AudioError as error:
             rejected.append(Rejected(path, path, error.reason, "audio"))

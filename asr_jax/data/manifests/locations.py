@@ -191,19 +191,28 @@ class Location:
             )
         return content
 
-    def file(self) -> PathLike | Named:
-        """Argument of `read_audio` and `probe`: the path, or the bytes with their name."""
+    def file(self, content: bytes | None = None) -> PathLike | Named:
+        """Argument of `read_audio` and `probe`: the path, or the bytes with their name.
+
+        Args:
+            content: Bytes at the location, if they are known. None: they are read.
+        """
+        if content is not None:
+            return Named(content, self.name or str(self))
         if self.num_bytes is None and not self.command and not is_url(self.path):
             return self.path
         return Named(self.content(), self.name or str(self))
 
-    def info(self) -> AudioInfo:
+    def info(self, content: bytes | None = None) -> AudioInfo:
         """Duration, rate and channels of the audio. For a part, the duration of the part.
+
+        Args:
+            content: Bytes at the location, as in `file`.
 
         Raises:
             AudioError: If the audio cannot be read, or ends before the part.
         """
-        info = probe(self.file())
+        info = probe(self.file(content))
         if self.start_s and self.start_s >= info.duration_s:
             raise AudioError(
                 str(self),
@@ -212,10 +221,16 @@ class Location:
         length_s = info.duration_s - self.start_s if self.length_s is None else self.length_s
         return AudioInfo(length_s, info.rate_hz, info.channels)
 
-    def audio(self, *, rate_hz: int, speed: float = 1.0) -> Int16[np.ndarray, " S"]:
-        """Samples, as `read_audio` returns them."""
+    def audio(self, *, rate_hz: int, speed: float = 1.0, content: bytes | None = None) -> Int16[np.ndarray, " S"]:
+        """Samples, as `read_audio` returns them.
+
+        Args:
+            rate_hz: Sample rate of the result in Hz.
+            speed: Speed factor.
+            content: Bytes at the location, as in `file`.
+        """
         return read_audio(
-            self.file(), rate_hz=rate_hz, speed=speed, start_s=self.start_s, length_s=self.length_s,
+            self.file(content), rate_hz=rate_hz, speed=speed, start_s=self.start_s, length_s=self.length_s,
             may_overshoot=self.may_overshoot, channel=self.channel,
         )  # fmt: skip
 

@@ -30,10 +30,20 @@ def manifest(tmp_path_factory):
 
 
 def test_made_up_durations_are_like_librispeechs():
-    seconds = made_up.durations_s(100_000)
-    assert abs(seconds.mean() - 12.3) < 0.3
-    assert abs(seconds.std() - 3.8) < 0.3
-    assert (seconds.min(), seconds.max()) == (pytest.approx(1.3, abs=0.3), pytest.approx(20, abs=5))
+    seconds = made_up.durations_s(281_241)
+    assert seconds.sum() / 3600 == pytest.approx(960.9, rel=0.005)
+    assert seconds.std() == pytest.approx(3.84, abs=0.05)
+    assert (seconds.min(), seconds.max()) == (pytest.approx(0.83, abs=0.05), pytest.approx(29.74, abs=0.5))
+    # icefall's percentiles of train-clean-100, train-clean-360 and train-other-500, with three speeds. A percentile of
+    # the sets together is between those of the sets.
+    published = {
+        0.1: (1.9, 1.8, 1.7), 0.5: (2.2, 2.2, 2.1), 1: (2.5, 2.5, 2.3), 5: (4.2, 4.2, 3.5), 10: (6.4, 6.2, 5.0),
+        25: (11.4, 11.2, 9.8), 50: (13.8, 13.7, 13.4), 75: (15.3, 15.3, 15.1), 90: (16.7, 16.6, 16.5),
+        95: (17.3, 17.3, 17.2), 99: (18.1, 18.1, 18.1), 99.5: (18.4, 18.4, 18.4), 99.9: (18.8, 18.8, 18.9),
+    }  # fmt: skip
+    at_speeds = np.concatenate([seconds / speed for speed in (0.9, 1, 1.1)])
+    for percentile, of_sets in published.items():
+        assert min(of_sets) - 0.05 <= np.percentile(at_speeds, percentile) <= max(of_sets) + 0.15
     assert (made_up.durations_s(1000, seed=1) == made_up.durations_s(1000, seed=1)).all()
     assert (made_up.durations_s(1000, seed=1) != made_up.durations_s(1000, seed=2)).any()
 
@@ -67,7 +77,7 @@ def test_the_second_start_reads_what_the_first_kept():
     assert sum(found["second_s"].values()) == pytest.approx(2 * found["second_s"]["in all"])
     sizes = found["bytes"]
     assert sizes["labels on disk"] == pytest.approx(sizes["texts on disk"])  # each label is one byte
-    assert sizes["texts on disk"] == pytest.approx(8 + 12.4 * made_up.CHARS_PER_S, rel=0.05)
+    assert sizes["texts on disk"] == pytest.approx(8 + 12.3 * made_up.CHARS_PER_S, rel=0.05)
     assert sizes["ids, paths and all else on disk"] > 100
 
 

@@ -3,9 +3,13 @@
 import io
 import json
 import random
+import shutil
 import tarfile
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -18,8 +22,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.filters import Filters
-from asr_jax.data.loading.sharded import Stream, open_sharded
-from asr_jax.data.manifests.items import items_from
+from asr_jax.data.loading import sharded
+from asr_jax.data.loading.sharded import Reader, State, Stream, open_sharded
+from asr_jax.data.manifests.items import items_from, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.characters import CharacterTokenizer
@@ -147,6 +152,82 @@ def test_invalid_items_are_named(shards):
     read = {name for loaded in found for name in loaded.ids}
     assert read | set(reasons) == {f"u{n}" for n in range(SHARDS * EACH)}
     assert any(reason.startswith("fits no bucket") for reason in reasons.values())
+
+
+@pytest.fixture
+def write_rows(tmp_path):
+    def write_rows(number, *rows):
+        """Writes a shard of rows with the audio of `samples(number)`, and returns its path."""
+        content = write(tmp_path / "a.flac", samples(number)).read_bytes()
+        more = {"offset": None, "duration": None, "text": "a", "audio": {"bytes": content, "path": "a.flac"}}
+        table = pyarrow.Table.from_pylist([{"id": f"r{place}", **more, **row} for place, row in enumerate(rows)])
+        pyarrow.parquet.write_table(table, tmp_path / f"{number}.parquet")
+        return str(tmp_path / f"{number}.parquet")
+
+    return write_rows
+
+
+def test_a_row_may_be_a_part_of_its_audio(write_rows):
+    shard = write_rows(0, {"offset": 0.01, "duration": 0.03}, {"offset": 0.02})
+    (loaded,) = batches(stream(Path(), shards=(shard,), epochs=1))
+    expected = {"r0": samples(0)[160:640], "r1": samples(0)[320:]}
+    for row, name in zip(np.flatnonzero(loaded.batch.weights), loaded.ids, strict=True):
+        assert loaded.batch.lengths[row] == len(expected[name])
+        np.testing.assert_array_equal(loaded.batch.audio[row, : len(expected[name])], expected[name])
+
+
+def test_other_durations_than_in_the_metadata_are_named(write_rows):
+    shard = write_rows(1, {"duration": 0.02}, {"duration": 0.2}, {"duration": 5.0})
+    buckets = (Bucket(90_000, 8, 4, 90_000),)
+    (loaded,) = batches(stream(Path(), shards=(shard,), epochs=1, buckets=buckets, shares=np.ones(1)))
+    there_s = len(samples(1)) / 16000
+    reasons = {entry.id: entry.reason for entry in loaded.differing}
+    assert reasons == {
+        "r0": f"longer than its manifest says: {there_s:.2f} s, of which 0.02 s are used",
+        "r1": f"shorter than its manifest says: {there_s:.2f} s of 0.20 s",
+    }
+    assert [(entry.id, entry.stage) for entry in loaded.rejected] == [("r2", "audio")]
+    of_row = dict(zip(loaded.ids, loaded.batch.lengths, strict=False))
+    assert of_row == {"r0": 320, "r1": len(samples(1)), "r2": 0}
+
+
+@pytest.mark.parametrize("at", ["memory://x", "folder", "file"])
+def test_array_records_are_refused_with_the_reason(tmp_path, at):
+    (tmp_path / "train.array_record-00000-of-00001").write_bytes(b"")
+    name = "train.array_record-00000-of-00001"
+    path = {"memory://x": f"memory://x/{name}", "folder": str(tmp_path), "file": str(tmp_path / name)}[at]
+    with pytest.raises(UserError, match=f"{name} is an ArrayRecord file, which is not read: its records are bytes"):
+        shards_of([path], ReadOptions())
+
+
+def test_shards_without_any_usable_item_are_an_error(shards):
+    with pytest.raises(UserError, match=r"no item of the 4 shards of this process can be used; .*\n.*fits no bucket"):
+        batches(stream(shards, epochs=None, buckets=(Bucket(100, 8, 4, 100),)))
+
+
+def test_a_read_that_was_left_behind_takes_nothing_of_the_next_shard(shards, monkeypatch, tmp_path):
+    """A read stalls where it opens the first shard again, until the reader is in the second one."""
+    is_over, items_of = threading.Event(), sharded.items_from
+
+    def stalled(path, place, options):
+        if path.endswith("stalled.tar"):
+            is_over.wait(30)
+        yield from items_of(path, place, options)
+
+    monkeypatch.setattr(sharded, "items_from", stalled)
+    shutil.copy(shards / "0.tar", tmp_path / "stalled.tar")
+    of = stream(shards, storage=Storage(max_wait_s=1.0), epochs=1)
+    paths = [*of.shards, ""]
+    first = Reader(replace(of, shards=tuple(paths)), State()).shards_of(0)[0]
+    paths[first], paths[-1] = str(tmp_path / "stalled.tar"), paths[first]
+    reader, found = Reader(replace(of, shards=tuple(paths)), State(step=1, num_read=1)), []
+    while (member := reader.next()) is not None:
+        found.append(member.item.entry.id)
+        if not is_over.is_set():
+            is_over.set()
+            time.sleep(0.2)  # the read that was left behind ends here
+    assert sorted(found) == sorted(f"u{number}" for number in range(SHARDS * EACH))
+    assert "does not answer for this file" in reader.rejected[0].reason
 
 
 def test_shards_behind_urls_with_interruptions(shards, monkeypatch):
