@@ -13,7 +13,7 @@ from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.pretrained.icefall import attention_of, decoder_rows
 from asr_jax.pretrained.keymap import export_params, find_params
 from tests.goldens.test_icefall_transducer import labels_of, of
-from tests.support import golden_cases, relative, report
+from tests.support import golden_cases, max_abs, relative, report
 
 pytestmark = pytest.mark.golden
 SCALE = 0.3
@@ -52,8 +52,13 @@ def test_loss_and_gradients(case: Any, record_property: Any) -> None:
     assert report(record_property, "loss", relative(float(loss), arrays["out/attention_decoder_loss"])) < 1e-5
     found = flatten(gradient)
     assert found.keys() == expected.keys()
-    worst = max(relative(SCALE * found[name], expected[name]) for name in expected)
-    assert report(record_property, "gradients", worst) < 1e-3
+    # Attention to the encoder is nearly uniform: its queries and keys have gradients of 1e-4 or less, which are
+    # differences of terms of about 1. The bias of keys has no influence.
+    is_small = {name: float(np.abs(gradient).max()) < 1e-3 for name, gradient in expected.items()}
+    worst = max(relative(SCALE * found[name], expected[name]) for name in expected if not is_small[name])
+    small = max(max_abs(SCALE * found[name], expected[name]) for name in expected if is_small[name])
+    assert report(record_property, "gradients", worst) < 1e-5
+    assert report(record_property, "small gradients", small) < 1e-6
     again = export_params({"params": {"head": params}}, decoder_rows("head", settings))
     theirs = {name: array for name, array in weights.items() if name.startswith("attention_decoder.")}
     assert again.keys() == theirs.keys()
