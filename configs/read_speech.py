@@ -3,7 +3,8 @@
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/read_speech.py --data.train … --data.validation …
           MODEL: zipformer (the default), conformer, fastconformer, squeezeformer, quartznet, or paraformer,
-          paraformer_v2 and paraformer_enhanced, which have the encoder and the updates of conformer
+          paraformer_v2, paraformer_enhanced and aed (attention decoder and CTC), which have the encoder and the
+          updates of conformer
 Recipe    fastconformer has 12.5 frames per second and therefore 96 pieces; the others have characters. There is no
           augmentation and no dropout, because there are few epochs (loss of the conformer after 500 updates: 2.25; with
           SpecAugment, three speeds and dropout 2.58). For longer training: --training.num-updates 30000
@@ -19,6 +20,7 @@ from asr_jax.config import Experiment, Training
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
+from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
@@ -29,6 +31,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.label_decoder import LabelDecoder
 from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.nn.prediction import StatelessPrediction
 from asr_jax.optim.ema import EMA
@@ -102,6 +105,21 @@ RECIPES = {
             "shallow": CTC(dropout=0.0, tap="layer_1", scale=0.3),
         },
     ),
+    "aed": Recipe(
+        Conformer.tiny(dropout=0.0),
+        2e-3,
+        5000,
+        heads={
+            "attention": AttentionDecoder(
+                decoder=LabelDecoder(
+                    dim=96, num_layers=2, attention_dim=96, num_heads=4, feedforward_dim=192, dropout=0.0
+                ),
+                ctc="ctc",
+                scale=0.7,
+            ),
+            "ctc": CTC(dropout=0.0, scale=0.3),
+        },
+    ),
 }
 
 
@@ -135,6 +153,6 @@ def experiment() -> Experiment:
             ema=EMA(0.998),
             validate_every=1000,
             log_every=50,
-            validate_heads=("ctc",) if "paraformer" in recipe.heads else (),
+            validate_heads=("ctc",) if {"paraformer", "attention"} & recipe.heads.keys() else (),
         ),
     )

@@ -102,14 +102,14 @@ class Attention(nn.Module):
 
 
 def attention_weights(
-    query: Float[Array, "B U D"], key: Float[Array, "B T D"], allowed: Bool[Array, "B 1 T"], num_heads: int
+    query: Float[Array, "B U D"], key: Float[Array, "B T D"], allowed: Bool[Array, "#B #U T"], num_heads: int
 ) -> Float[Array, "B H U T"]:
     """Returns the softmax over keys of scaled products, in the dtype of `query`. Scores are float32.
 
     Args:
         query: Queries of all heads.
         key: Keys of all heads.
-        allowed: Keys (last axis) that queries may attend to.
+        allowed: Keys (last axis) that all queries or each query may attend to.
         num_heads: Number of heads.
     """
     query, key = (each.reshape(*each.shape[:2], num_heads, -1) for each in (query, key))

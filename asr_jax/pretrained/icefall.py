@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from asr_jax.audio.presets import icefall
+from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
+from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.base import Description, Format
+from asr_jax.nn.label_decoder import LabelDecoder
+from asr_jax.pretrained.base import Description, Format, ctc_head
 from asr_jax.pretrained.keymap import (
     CONV_2D,
     DEPTHWISE,
@@ -101,13 +105,45 @@ DEPTHWISE_CONV_CAUSAL = (
 )  # fmt: skip
 
 
+DECODER = "attention_decoder.decoder"
+DECODER_LINEAR = (
+    ("self_attn.linear_q",               "attention/query"),
+    ("self_attn.linear_k",               "attention/key"),
+    ("self_attn.linear_v",               "attention/value"),
+    ("self_attn.out_proj",               "attention/out"),
+    ("src_attn.linear_q",                "to_encoder/query"),
+    ("src_attn.linear_k",                "to_encoder/key"),
+    ("src_attn.linear_v",                "to_encoder/value"),
+    ("src_attn.out_proj",                "to_encoder/out"),
+    ("feed_forward.0",                   "hidden"),
+    ("feed_forward.3",                   "out"),
+)  # fmt: skip
+DECODER_NORMS = (
+    ("norm_self_attn",                   "attention_norm"),
+    ("norm_src_attn",                    "to_encoder_norm"),
+    ("norm_ff",                          "norm"),
+)  # fmt: skip
+DECODER_LAYER = (
+    *((f"{theirs}.weight", f"{ours}/kernel", LINEAR) for theirs, ours in DECODER_LINEAR),
+    *((f"{theirs}.bias", f"{ours}/bias", SAME) for theirs, ours in DECODER_LINEAR),
+    *((f"{theirs}.weight", f"{ours}/scale", SAME) for theirs, ours in DECODER_NORMS),
+    *((f"{theirs}.bias", f"{ours}/bias", SAME) for theirs, ours in DECODER_NORMS),
+)
+SOS_EOS = 1
+"""Label id of both begin and end in icefall's recipes."""
+OF_DECODER_HEAD = 64
+"""Width of an attention head of the decoder in all published sizes."""
+Decoder = tuple[str, AttentionDecoder]
+"""Parameter path of an attention decoder, such as `heads_attention`, and its settings."""
+
+
 def claims(weights: NamedWeights) -> bool:
     """Returns whether the weights have icefall's names."""
     return any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
 
 
 def find(
-    weights: NamedWeights, settings: Zipformer, *, ctc_head: str | None
+    weights: NamedWeights, settings: Zipformer, *, ctc_head: str | None, decoder: Decoder | None = None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Returns the weights of an icefall checkpoint by parameter path, and the names that are left.
 
@@ -115,33 +151,69 @@ def find(
         weights: Weights by icefall's names; parameters that they lack are not returned.
         settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        decoder: Attention decoder; None if the model has none.
 
     Returns:
-        Parameters (`params/encoder/…` and those of the CTC head), and the names of weights that the model does not
+        Parameters (`params/encoder/…` and those of the heads), and the names of weights that the model does not
         have, except those that icefall never uses.
     """
-    found = find_params(weights, rows(settings, ctc_head=ctc_head))
+    found = find_params(weights, rows(settings, ctc_head=ctc_head, decoder=decoder))
     return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
 
 
-def export(variables: Any, settings: Zipformer, *, ctc_head: str | None) -> dict[str, np.ndarray]:
+def export(
+    variables: Any, settings: Zipformer, *, ctc_head: str | None, decoder: Decoder | None = None
+) -> dict[str, np.ndarray]:
     """Returns the variables of a model under icefall's names, without parameters that icefall never uses.
 
     Args:
         variables: `{"params": …}`, or a tree of the same structure.
         settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
+        decoder: Attention decoder; None if the model has none.
 
     Raises:
         UserError: If a parameter has no name in icefall.
     """
-    return export_params(variables, rows(settings, ctc_head=ctc_head))
+    return export_params(variables, rows(settings, ctc_head=ctc_head, decoder=decoder))
 
 
-def rows(settings: Zipformer, *, ctc_head: str | None) -> list[Row]:
-    """Returns the table of names for a model; `ctc_head` is the path of its CTC head, or None."""
+def rows(settings: Zipformer, *, ctc_head: str | None, decoder: Decoder | None = None) -> list[Row]:
+    """Returns the table of names for a model.
+
+    Args:
+        settings: Settings of the encoder.
+        ctc_head: Path of its CTC head, or None.
+        decoder: Attention decoder, or None.
+    """
     table = [replace(row, ours=f"params/encoder/{row.ours}") for row in encoder_rows(settings)]
-    return table + [replace(row, ours=f"params/{ctc_head}/{row.ours}") for row in CTC_ROWS if ctc_head]
+    table += [replace(row, ours=f"params/{ctc_head}/{row.ours}") for row in CTC_ROWS if ctc_head]
+    return table + (decoder_rows(*decoder) if decoder else [])
+
+
+def decoder_rows(path: str, head: AttentionDecoder) -> list[Row]:
+    """Returns icefall's names of an attention decoder, at a parameter path such as `heads_attention`."""
+    ours = f"params/{path}/decoder"
+    return [
+        Row(f"{DECODER}.embed.weight", f"{ours}/embedding"),
+        Row(f"{DECODER}.output_layer.weight", f"{ours}/output/kernel", LINEAR),
+        Row(f"{DECODER}.output_layer.bias", f"{ours}/output/bias"),
+        *(
+            Row(f"{DECODER}.layers.{layer}.{theirs}", f"{ours}/layers/{leaf}", layout, layer)
+            for layer in range(head.decoder.num_layers)
+            for theirs, leaf, layout in DECODER_LAYER
+        ),
+    ]
+
+
+def heads_of_model(model: Model) -> dict[str, Any]:
+    """Returns the arguments of `find` and `export` that describe the model's heads.
+
+    The first attention decoder on the encoder's output is icefall's, if there is one.
+    """
+    found = ((f"heads_{name}", head) for name, head in model.heads.items() if isinstance(head, AttentionDecoder))
+    decoder = next(((path, head) for path, head in found if head.tap == OUTPUT), None)
+    return {"ctc_head": ctc_head(model), "decoder": decoder}
 
 
 def encoder_rows(settings: Zipformer) -> list[Row]:
@@ -173,7 +245,11 @@ def encoder_rows(settings: Zipformer) -> list[Row]:
     return rows
 
 
-FORMATS = (Format("icefall", "icefall (Zipformer)", Zipformer, claims, find, export, transducer=icefall_rows),)
+FORMATS = (
+    Format(
+        "icefall", "icefall (Zipformer)", Zipformer, claims, find, export, heads=heads_of_model, transducer=icefall_rows
+    ),
+)
 
 # Settings of `Zipformer`, and names of the same settings in checkpoints of icefall's training, such as "2,2,3,4,3,2".
 SETTINGS = {
@@ -270,10 +346,14 @@ def _heads_by_width(weights: NamedWeights, sizes: Mapping[str, Any]) -> dict[str
 
 
 def _heads_of(path: Path) -> dict[str, HeadSettings]:
-    """Returns the transducer and the CTC head, as far as the checkpoint has them, the transducer first."""
-    weights = state_dict(load_torch(path))
+    """Returns transducer, attention decoder and CTC head, as far as the checkpoint has them, in this order."""
+    loaded = load_torch(path)
+    weights = state_dict(loaded)
     found = icefall_transducer(weights)
     heads: dict[str, HeadSettings] = {"transducer": found} if found else {}
+    if f"{DECODER}.embed.weight" in weights:
+        reads = "ctc" if "ctc_output.1.weight" in weights else ""
+        heads["attention"] = attention_of(weights, num_heads=loaded.get("attention_decoder_num_heads"), ctc=reads)
     if "ctc_output.1.weight" in weights:
         heads["ctc"] = CTC()
     if not heads and any(re.fullmatch(OF_OTHER_HEADS, name) for name in weights):
@@ -282,6 +362,33 @@ def _heads_of(path: Path) -> dict[str, HeadSettings]:
             "or --use-ctc 1"
         )
     return heads
+
+
+def attention_of(weights: NamedWeights, *, num_heads: int | None, ctc: str) -> AttentionDecoder:
+    """Returns the settings of the attention decoder that shapes of weights state.
+
+    Args:
+        weights: Weights by icefall's names.
+        num_heads: Number of attention heads. None: that of heads of the published width.
+        ctc: Name of the CTC head; empty if the model has none.
+
+    Raises:
+        UserError: If `num_heads` is None and the width is not that of whole heads.
+    """
+    dim = weights[f"{DECODER}.embed.weight"].shape[1]
+    width = len(weights[f"{DECODER}.layers.0.self_attn.linear_q.weight"])
+    if not num_heads and width % OF_DECODER_HEAD:
+        raise UserError(
+            f"the attention decoder's attention is {width} wide: expected a multiple of {OF_DECODER_HEAD}, the width "
+            "of a head in all published sizes, or a checkpoint with attention_decoder_num_heads, as training writes it"
+        )
+    layers = {int(found[1]) for name in weights if (found := re.match(rf"{re.escape(DECODER)}\.layers\.(\d+)\.", name))}
+    decoder = LabelDecoder(
+        dim, len(layers), width, num_heads or width // OF_DECODER_HEAD,
+        len(weights[f"{DECODER}.layers.0.feed_forward.0.weight"]),
+    )  # fmt: skip
+    scale = {"scale": 0.9} if ctc else {}
+    return AttentionDecoder(decoder=decoder, ctc=ctc, begin_id=SOS_EOS, end_id=SOS_EOS, **scale)
 
 
 def _is_of(path: Path) -> bool:
