@@ -1,4 +1,4 @@
-"""ArrayRecord files, which are named and refused: no standard says what their records contain."""
+"""ArrayRecord files, which are named and refused: no standard says what they contain."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ NAME = re.compile(r"\.array_?record(-\d+-of-\d+)?$", re.IGNORECASE)
 def refuse(paths: Iterable[str]) -> None:
     """Raises a UserError if one of the paths is an ArrayRecord file.
 
-    Records are strings of bytes. TensorFlow Datasets writes `tf.train.Example` messages whose fields a `features.json`
+    The content is bytes. TensorFlow Datasets writes `tf.train.Example` messages whose fields a `features.json`
     of the data set defines, and audio as samples without a rate; other tools pickle or msgpack their own objects.
     """
     for path in paths:
