@@ -187,7 +187,7 @@ class AttentionDecoderHead(Head):
         )
 
         def advance(carried: Any, labels: Int[Array, "B K"], place: Int[Array, ""]) -> Step:
-            whole = Cache(*carried, cache.memory_keys, cache.memory_values)
+            whole = Cache(carried[0], carried[1], cache.memory_keys, cache.memory_values)
             found: Any = decoder.apply(variables, whole, labels, place, frames.lengths, method="advance")
             kept = [old.at[:, :, :, place].set(new) for old, new in zip(carried, found[1:3], strict=True)]
             return Step(jax.nn.log_softmax(found.logits), found.frames, tuple(kept))
