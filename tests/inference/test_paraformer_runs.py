@@ -48,7 +48,7 @@ HEADS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["v1", pytest.param("enhanced", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in HEADS])
 def run(request, corpus_of_tones, tmp_path_factory):
     folder, corpus = tmp_path_factory.mktemp(request.param) / "run", corpus_of_tones
     train(Experiment(
