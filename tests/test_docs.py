@@ -9,6 +9,7 @@ import pytest
 
 from asr_jax.cli.command_line import ALIASES, field_flags, load_config
 from asr_jax.core.options import spellings
+from asr_jax.search.label_synchronous import LabelDecoding
 from tests.cli.test_options_of_commands import MODULES, options_of
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +37,8 @@ def flags():
             short = {re.sub(r"^--model\.heads\.\w+\.decoding", "--decoding", field) for field in fields}
             found |= {*fields, *short, *(f"{field.split('.')[0]}.{field.rpartition('.')[2]}" for field in fields)}
             found |= {re.sub(r"^(--decoding)\..*\.", r"\1.", field) for field in short}
+    # The default models of configs have no attention decoder.
+    found |= {f"--decoding.{field.name.replace('_', '-')}" for field in dataclasses.fields(LabelDecoding)}
     return found
 
 

@@ -7,7 +7,7 @@ metrics.
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -44,12 +44,14 @@ from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
+from asr_jax.inference.recognition import Recognition, scored
 from asr_jax.inference.scored_sets import Findings, figures_of, findings_of, joined_findings, judged_of
 from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
-from asr_jax.metrics.errors import Alignment
+from asr_jax.metrics.errors import Alignment, word_errors
 from asr_jax.search.base import Decoding
 from asr_jax.text.normalise import CHOICES, NORMALISERS, unknown_normaliser
+from asr_jax.text.tokenizers import Tokenizer
 
 KIND = "evaluation"
 """Kind of the receipts of shards."""
@@ -217,6 +219,10 @@ def evaluate_run(
             "removed": count_removed(of_set, scoring).to_json(),
             "absent": count_absent(of_set, scoring).to_json(),
         }
+        before = trained.experiment.model.heads[head].unrefined(decoding)
+        if before and not options.part:
+            drafts = recognise_all(trained, trained.decoder(before, head=head), data)
+            about[manifest]["before_refinement"] = draft_figures(data, found, drafts, trained.tokenizer, how)
         for each in data.rejections.entries + found.rejected:
             print(f"rejected {each.line}", file=sys.stderr)
         print_differing(found.differing)
@@ -242,6 +248,34 @@ def evaluate_run(
             head=trained.other_than_primary(head),
         )  # fmt: skip
     return result
+
+
+def draft_figures(
+    data: PlannedData, found: Recognition, drafts: Recognition, tokenizer: Tokenizer, how: dict[str, Any]
+) -> dict[str, Any]:
+    """Error rates of a set before refinement, and the share of words that refinement changed (`changed`).
+
+    Args:
+        data: The planned set.
+        found: Transcripts after refinement.
+        drafts: Transcripts before refinement.
+        tokenizer: Tokenizer of the run.
+        how: Normaliser and alignment.
+    """
+    counts, _ = scored(data, drafts, tokenizer, **how)
+    changed = share_changed((each.text, found.transcripts[row].text) for row, each in drafts.transcripts.items())
+    return {"wer": counts["wer"], "cer": counts["cer"], "changed": changed}
+
+
+def share_changed(pairs: Iterable[tuple[str, str]]) -> float | None:
+    """Returns the number of word edits between the texts of all pairs over the words of the first texts.
+
+    None: the first texts have no words.
+    """
+    edits = [word_errors(before, after) for before, after in pairs]
+    num_words = sum(each.words for each in edits)
+    num_edits = sum(each.substitutions + each.deletions + each.insertions for each in edits)
+    return num_edits / num_words if num_words else None
 
 
 def own_rows(data: PlannedData, of_set: Utterances, shard: Shard | None) -> tuple[PlannedData, Int[np.ndarray, " N"]]:

@@ -70,6 +70,12 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
             say(console, line)
         for manifest, counts in result["sets"].items():
             say(console, about(manifest, counts))
+            if before := counts.get("before_refinement"):
+                say(
+                    console,
+                    f"{manifest}: before refinement {percent(before['wer'])} WER and {percent(before['cer'])} CER; "
+                    f"refinement changed {percent(before['changed'])} of the words",
+                )
             if removed := about_removed(manifest, counts["removed"], result["normaliser"]):
                 say(console, removed, style="bold yellow")
             if absent := about_absent(manifest, counts["absent"]):

@@ -129,6 +129,14 @@ class HeadSettings:
         """Settings of the search: the subclass's field `decoding`, or None if it has none."""
         return getattr(self, "decoding", None)
 
+    def unrefined(self, decoding: Decoding) -> Decoding | None:
+        """Returns the same decoding before the head corrects its labels; None if it corrects none.
+
+        Args:
+            decoding: Settings of the search.
+        """
+        return None
+
     @property
     def row_parts(self) -> int:
         """Number that must divide the rows of a batch in training, because the head splits them."""

@@ -1,7 +1,7 @@
 """Head of Paraformer-v2: averaged posteriors of a CTC head are the queries of a decoder of all labels at once."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -118,6 +118,11 @@ class ParaformerV2(HeadSettings):
     def reads(self) -> Mapping[str, str]:
         shallow = {self.enhanced.shallow: self.enhanced.tap} if self.enhanced else {}
         return {**shallow, self.ctc: self.tap}
+
+    def unrefined(self, decoding: Decoding) -> Decoding | None:
+        if isinstance(decoding, ParallelDecoding) and decoding.refine and self.enhanced:
+            return replace(decoding, refine=False)
+        return None
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         for tap in (self.tap, *((self.enhanced.tap,) if self.enhanced else ())):

@@ -206,14 +206,29 @@ class LabelDecoderLayer(nn.Module):
     def begin(
         self, x: Float[Array, "B 1 D"], cache: None, shared: Shared
     ) -> tuple[Float[Array, "B 1 D"], tuple[Float[Array, "B T A"], Float[Array, "B T A"]]]:
-        """Returns keys and values of the encoder's frames. `x` has no influence."""
+        """Returns keys and values of the encoder's frames.
+
+        Args:
+            x: Array that is returned without change.
+            cache: Not used.
+            shared: Inputs of all layers.
+        """
         assert shared.memory is not None
         return x, (self.to_encoder.key(shared.memory), self.to_encoder.value(shared.memory))
 
     def advance(
         self, x: Float[Array, "B K D"], cache: Cache, shared: Shared
     ) -> tuple[Float[Array, "B K D"], tuple[Array, Array, Array]]:
-        """Computes one label of each hypothesis; returns its keys and values, and the weights of frames too."""
+        """Computes one label of each hypothesis.
+
+        Args:
+            x: Vectors of the labels.
+            cache: Keys and values of this layer, without its axis.
+            shared: Inputs of all layers.
+
+        Returns:
+            The vectors, and the labels' keys and values with the attention weights of frames, the mean over heads.
+        """
         own, y = self.attention, self._normed(self.attention_norm, x)
         key, value = own.key(y), own.value(y)
         keys, values = (old.at[:, :, shared.place].set(new) for old, new in ((cache.keys, key), (cache.values, value)))

@@ -387,8 +387,7 @@ def attention_of(weights: NamedWeights, *, num_heads: int | None, ctc: str) -> A
         dim, len(layers), width, num_heads or width // OF_DECODER_HEAD,
         len(weights[f"{DECODER}.layers.0.feed_forward.0.weight"]),
     )  # fmt: skip
-    scale = 0.9 if ctc else 1.0
-    return AttentionDecoder(decoder=decoder, ctc=ctc, begin_id=SOS_EOS, end_id=SOS_EOS, scale=scale)
+    return AttentionDecoder(decoder=decoder, ctc=ctc, begin_id=SOS_EOS, end_id=SOS_EOS, scale=0.9 if ctc else 1.0)
 
 
 def _is_of(path: Path) -> bool:

@@ -48,7 +48,7 @@ HEADS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["v1", pytest.param("enhanced", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in HEADS])
 def run(request, corpus_of_tones, tmp_path_factory):
     folder, corpus = tmp_path_factory.mktemp(request.param) / "run", corpus_of_tones
     train(Experiment(
@@ -85,11 +85,25 @@ def test_it_learns_and_validation_reports_both_heads(run):
 def test_each_head_is_a_row_of_one_table(run, corpus_of_tones, tmp_path, capsys):
     command = [str(run), "--data", str(corpus_of_tones / "validation.jsonl"), "--json", str(tmp_path / "out.json")]
     evaluate.main([*command, "--head", "paraformer", "ctc"])
-    assert "head paraformer, parallel" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "head paraformer, parallel" in printed
     results = json.loads((tmp_path / "out.json").read_text())["runs"]
     assert [(each["head"], each["decoding"]) for each in results] == [("paraformer", "parallel"), ("ctc", "greedy")]
+    (of_set,) = results[0]["sets"].values()
     evaluate.main([*command, "--decoding.refine", "False"])
     assert "parallel, not refined" in " ".join(capsys.readouterr().out.split())
+    (plain,) = json.loads((tmp_path / "out.json").read_text())["runs"][0]["sets"].values()
+    assert "before_refinement" not in plain
+    if "enhanced" in str(run):
+        assert ": before refinement" in printed
+        before = of_set["before_refinement"]
+        assert (before["wer"], before["cer"]) == (plain["wer"], plain["cer"])
+        assert (before["changed"] is None) == (not plain["words"] or plain["deletions"] == plain["words"])
+
+
+def test_share_of_words_that_refinement_changed():
+    assert evaluate.share_changed([("a b c", "a x c"), ("d", "d e"), ("", "")]) == 0.5
+    assert evaluate.share_changed([("", "a")]) is None
 
 
 def test_words_have_times_and_confidences(run, tmp_path):

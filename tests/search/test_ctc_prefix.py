@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.batch import Frames
-from asr_jax.losses.ctc import NEVER
-from asr_jax.search.ctc_prefix import empty_prefixes, extended, prefix_scores, without_padding
+from asr_jax.search.ctc_prefix import NEVER, empty_prefixes, extended, prefix_scores, without_padding
 
 BLANK, VOCAB = 2, 4
 
