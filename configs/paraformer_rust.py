@@ -23,7 +23,7 @@ from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.models.base import Model
-from asr_jax.models.conformer import Conformer
+from asr_jax.models.conformer import PARAFORMER, Conformer
 from asr_jax.nn.parallel_decoder import TransformerDecoder
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
@@ -35,6 +35,8 @@ IS_ENHANCED = os.environ.get("ENHANCED", "0") == "1"
 
 
 def experiment() -> Experiment:
+    if VARIANT not in PARAFORMER:
+        raise ValueError(f"VARIANT is {VARIANT}: expected one of small, medium, large")
     encoder = Conformer.paraformer(VARIANT, taps=("layer_5",) if IS_ENHANCED else ())  # type: ignore[arg-type]
     decoder = TransformerDecoder(num_layers=6, num_heads=encoder.num_heads, feedforward_dim=2048)
     heads: dict[str, HeadSettings] = {

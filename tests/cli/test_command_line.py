@@ -259,7 +259,7 @@ def test_every_config_loads_and_survives_json(path, tmp_path):
     "path", [path for path in CONFIGS if "environ" in path.read_text()], ids=lambda path: path.stem
 )
 def test_configs_of_several_models_or_recipes_name_and_load_them_all(path, monkeypatch):
-    (variable,) = re.findall(r'environ\.get\("(\w+)"', path.read_text())
+    variable, *_ = re.findall(r'environ\.get\("(\w+)"', path.read_text())
     monkeypatch.setenv(variable, "none")
     with pytest.raises(UserError, match=f"{variable} is none: expected ") as rejected:
         load_config(str(path))

@@ -22,6 +22,7 @@ from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.sanm import SANM
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.models.wav2vec2 import Wav2Vec2
@@ -33,6 +34,7 @@ TINY: dict[type, EncoderSettings] = {
     Conformer: Conformer.tiny(), QuartzNet: QuartzNet.tiny(num_mels=80), Squeezeformer: Squeezeformer.tiny(),
     W2VBert: W2VBert.tiny(num_mels=80), Zipformer: Zipformer.tiny(),
     Wav2Vec2: Wav2Vec2.tiny(extractor=(), num_features=80),
+    SANM: SANM.tiny(input_dim=80),
     LSTMEncoder: LSTMEncoder(num_mels=80, dim=6, layers_before=1, layers_after=2),
 }  # fmt: skip
 
