@@ -215,6 +215,16 @@ def transducer_step() -> str:
     return table("model | vocabulary | batch | labels | step, s of CPU | joint and loss | load", rows)
 
 
+def lstm() -> str:
+    """Speed of the LSTM relative to `torch.nn.LSTM`, by shape."""
+    rows = [
+        [each["name"], *(each["shape"][size] for size in ("rows", "frames", "dim", "layers")),
+         *(f"{each[part]['ratio_of_medians']:.2f}" for part in ("forward", "step"))]
+        for each in read("lstm_cpu")
+    ]  # fmt: skip
+    return table("LSTM | rows | frames | width | layers | forward | step with gradients", rows)
+
+
 def sampling_modes() -> str:
     """Figures of each mode and set; memory and speed only if the steps were measured (without --no-steps)."""
     found = read("sampling_modes")["rows"]
@@ -246,8 +256,7 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
-        transducer_memory, transducer_step,
-        scoring, fine_tuning, sampling_modes,
+        transducer_memory, transducer_step, lstm, scoring, fine_tuning, sampling_modes,
     )
 }  # fmt: skip
 
