@@ -84,7 +84,7 @@ def _write(weights: Tree, options: AverageOptions) -> str:
     """Writes a file of weights, or a folder for transformers; returns a description of their names."""
     from asr_jax.config import load_experiment
     from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
-    from asr_jax.pretrained.formats import exported, save_exported, save_funasr, save_huggingface, save_weights
+    from asr_jax.pretrained.formats import exported, save_exported, save_huggingface, save_weights
     from asr_jax.text.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(options.run / TOKENIZER)
@@ -96,7 +96,9 @@ def _write(weights: Tree, options: AverageOptions) -> str:
         named = exported(weights, model, options.names)
         save_exported(named, model, options.names, tokenizer.symbols, options.out, like=options.like)
     elif options.names == "funasr":
-        save_funasr(weights, model, tokenizer.symbols, options.out)
+        from asr_jax.pretrained.funasr_folder import save_folder
+
+        save_folder(exported(weights, model, "funasr"), model, tokenizer.symbols, options.out)
     else:
         save_huggingface(weights, model, tokenizer.symbols, options.out)
     return f", with the names of {options.names}; label {tokenizer.blank_id} of {tokenizer.vocab_size} is the blank"

@@ -14,7 +14,7 @@ from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import Tree, flatten, unflatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
-from asr_jax.pretrained import funasr_folder, huggingface
+from asr_jax.pretrained import funasr_files, huggingface
 from asr_jax.pretrained.base import Format, NamedWeights, Paths, Symbols, listed
 from asr_jax.pretrained.keymap import export_params, find_params
 from asr_jax.pretrained.nemo_files import CTC_DECODER, OF_HYBRIDS, load_nemo, save_nemo
@@ -113,21 +113,6 @@ def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -
     huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))
 
 
-def save_funasr(weights: Tree, model: Model, symbols: Symbols, out: Path) -> None:
-    """Writes a folder with weights, settings, statistics and tokens that FunASR reads.
-
-    Args:
-        weights: `{"params": …, "batch_stats": …}`.
-        model: Model that the weights belong to.
-        symbols: Text of each label; None for the blank.
-        out: Folder to write.
-
-    Raises:
-        UserError: If FunASR does not have the model, its front-end, its heads or its labels.
-    """
-    funasr_folder.save_folder(exported(weights, model, "funasr"), model, symbols, out)
-
-
 def save_exported(
     weights: NamedWeights, model: Model, names: str, symbols: Symbols, out: Path, *, like: Path | None
 ) -> None:
@@ -169,7 +154,7 @@ def save_exported(
 
 def is_weights(path: Path) -> bool:
     """Returns whether the path has a suffix of weight files or is a folder of Hugging Face or FunASR."""
-    return path.suffix in SUFFIXES or (path / HF_CONFIG).is_file() or funasr_folder.is_folder(path)
+    return path.suffix in SUFFIXES or (path / HF_CONFIG).is_file() or funasr_files.is_folder(path)
 
 
 def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
@@ -183,8 +168,8 @@ def load_weights(path: Path) -> tuple[dict[str, np.ndarray], Symbols | None]:
         return nemo.weights, _tokenizer_symbols(path) or nemo.symbols
     if path.suffix in TORCH_SUFFIXES:
         return state_dict(load_torch(path)), None
-    if funasr_folder.is_folder(path):
-        return load_weights(funasr_folder.weights_file(path))
+    if funasr_files.is_folder(path):
+        return load_weights(funasr_files.weights_file(path))
     if path.is_dir():
         files = huggingface.weight_files(path)
         weights = {name: array for file in files for name, array in load_weights(file)[0].items()}

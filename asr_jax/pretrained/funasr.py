@@ -19,9 +19,9 @@ from asr_jax.models.sanm import SANM
 from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.base import Format, NamedWeights, Paths
+from asr_jax.pretrained.funasr_files import STATISTICS
 from asr_jax.pretrained.keymap import CONV_1D, DEPTHWISE, LINEAR, SAME, Layout, Row, export_params, find_params
 
-CONFIG, STATISTICS, WEIGHTS = "config.yaml", "am.mvn", "model.pt"
 MODELS = ("Paraformer", "BiCifParaformer", "Paraformer_v2_community")
 PREDICTORS = {"CifPredictor": "depthwise", "CifPredictorV2": "full", "CifPredictorV3": "full"}
 """FunASR's classes of predictors, and their kind here."""

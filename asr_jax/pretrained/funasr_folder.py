@@ -20,31 +20,15 @@ from asr_jax.models.base import Model
 from asr_jax.models.sanm import SANM
 from asr_jax.nn.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.base import Description, NamedWeights, Symbols
-from asr_jax.pretrained.funasr import (
-    CONFIG,
-    HEAD,
-    PREDICTORS,
-    STATISTICS,
-    UNUSED,
-    WEIGHTS,
-    Config,
-    front_end_of,
-    settings_of,
-)
+from asr_jax.pretrained.funasr import HEAD, PREDICTORS, UNUSED, Config, front_end_of, settings_of
+from asr_jax.pretrained.funasr_files import CONFIG, HUB, STATISTICS, WEIGHTS, is_folder
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 
-HUB = "configuration.json"
-"""File of the model hub that names the other files."""
 TOKENS = ("tokens.json", "tokens.txt", "units.txt")
 SPACE, BLANK, UNKNOWN = "<space>", "<blank>", "<unk>"
-
-
-def is_folder(path: Path) -> bool:
-    """Returns whether a path is a folder of FunASR, of any of its models."""
-    return path.is_dir() and (path / CONFIG).is_file() and any((path / name).is_file() for name in (HUB, WEIGHTS))
 
 
 def config_of(folder: Path) -> Config:
@@ -60,18 +44,6 @@ def config_of(folder: Path) -> Config:
     if not isinstance(config, Mapping):
         raise UserError(f"{folder / CONFIG} is {config!r}: expected the settings of a model")
     return config
-
-
-def weights_file(folder: Path) -> Path:
-    """Returns the file with the weights.
-
-    Raises:
-        UserError: If it is missing.
-    """
-    file = folder / WEIGHTS
-    if not file.is_file():
-        raise UserError(f"{file} does not exist: expected the weights of the model beside {CONFIG}")
-    return file
 
 
 def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:

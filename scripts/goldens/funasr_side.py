@@ -70,7 +70,8 @@ def write_ours(folder: Path, kind: str) -> None:
     from asr_jax.models.sanm import SANM
     from asr_jax.nn.cif import CIF
     from asr_jax.nn.parallel_decoder import SANMDecoder
-    from asr_jax.pretrained.formats import save_funasr
+    from asr_jax.pretrained.formats import exported
+    from asr_jax.pretrained.funasr_folder import save_folder
 
     decoder = SANMDecoder(num_layers=2, num_attention_layers=2, num_heads=2, feedforward_dim=48, kernel_size=5)
     first = {"paraformer": Paraformer(predictor=CIF(), decoder=decoder, end_id=2, dropped_ids=(1, 2))}
@@ -87,7 +88,8 @@ def write_ours(folder: Path, kind: str) -> None:
     given["lengths"] = np.array(LENGTHS, np.int32)
     weights = jax.jit(lambda key: built.init(key, _batch(given), step=None))(jax.random.key(0))
     weights = {"params": jax.tree.map(lambda leaf: 1.5 * leaf, weights["params"])}
-    save_funasr(weights, model, [None, "<s>", "</s>", *map(chr, range(97, 97 + SYMBOLS - 3))], folder)
+    symbols = [None, "<s>", "</s>", *map(chr, range(97, 97 + SYMBOLS - 3))]
+    save_folder(exported(weights, model, "funasr"), model, symbols, folder)
     found = our_log_probs(folder, given)
     np.savez(folder / GIVEN, **given, **{f"log_probs_{row}": array for row, array in enumerate(found)})
     print(f"{folder}: {[len(array) for array in found]} labels")

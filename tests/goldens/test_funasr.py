@@ -26,8 +26,9 @@ from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.models.base import Model
 from asr_jax.nn import cif
 from asr_jax.nn.cif import CIF, NEAR_THE_END, Predictor
-from asr_jax.pretrained.formats import load_weights, save_funasr
+from asr_jax.pretrained.formats import exported, load_weights
 from asr_jax.pretrained.funasr import HEAD, export, find, settings_of
+from asr_jax.pretrained.funasr_folder import save_folder
 from asr_jax.pretrained.published import read_published
 from asr_jax.pretrained.torch_writer import save_torch
 
@@ -340,7 +341,8 @@ def test_folder_from_samples_to_labels(case: Any, record_property: Any, tmp_path
     assert emitted.lengths[0] == num
     difference = max_abs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num])
     assert report(record_property, "log-probabilities", difference) < 1e-4
-    save_funasr({"params": params}, found.model, found.tokenizer.symbols, tmp_path / "again")
+    weights = exported({"params": params}, found.model, "funasr")
+    save_folder(weights, found.model, found.tokenizer.symbols, tmp_path / "again")
     again = read_published(tmp_path / "again")
     assert again.model.encoder == found.model.encoder
     assert again.model.heads == found.model.heads

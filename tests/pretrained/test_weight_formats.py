@@ -115,6 +115,9 @@ def test_unknown_systems_and_heads_without_names() -> None:
             ("models/squeezeformer.py", "pretrained/squeezeformer_*.py"), "Squeezeformer", marks=pytest.mark.slow
         ),
         pytest.param(("models/conformer.py", "pretrained/conformer.py"), "Conformer", marks=pytest.mark.slow),
+        pytest.param(
+            ("models/sanm.py", "pretrained/funasr.py", "pretrained/funasr_folder.py"), "FunASR", marks=pytest.mark.slow
+        ),
         pytest.param(("models/lstm.py", "pretrained/caiman.py"), "CAIMAN", marks=pytest.mark.slow),
     ],
 )
