@@ -215,6 +215,13 @@ def transducer_step() -> str:
     return table("model | vocabulary | batch | labels | step, s of CPU | joint and loss | load", rows)
 
 
+def transducer_loss() -> str:
+    """Fastest call of the joint network and its loss with gradients, and its share of torchaudio's."""
+    found = {each["variant"]: min(each["times_s"]) for each in read("transducer_loss_cpu")["joint"]}
+    rows = [[name, f"{time:.2f}", f"{found['torchaudio'] / time:.1f} ×"] for name, time in found.items()]
+    return table("loss | s | torchaudio's time divided by it", rows)
+
+
 def lstm() -> str:
     """Speed of the LSTM relative to `torch.nn.LSTM`, by shape."""
     rows = [
@@ -256,7 +263,7 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
-        transducer_memory, transducer_step, lstm, scoring, fine_tuning, sampling_modes,
+        transducer_memory, transducer_loss, transducer_step, lstm, scoring, fine_tuning, sampling_modes,
     )
 }  # fmt: skip
 
