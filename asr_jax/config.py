@@ -78,7 +78,7 @@ class Training:
     augmentation and counts the utterances whose labels fit their frames (loss_utterances in the event). Models without
     a recognising head, as in pre-training, always compute it."""
     validate_heads: tuple[str, ...] = ()
-    """Names of further heads whose error rates validation reports beside those of the primary head, such as ctc. Each
+    """Names of further heads whose error rates validation reports in addition to the primary head, such as ctc. Each
     takes as much time as the primary head."""
     validate_max_duration_s: float = 0.0
     """Longest validation audio in seconds that is computed at once. Longer audio is computed in windows, or in pieces

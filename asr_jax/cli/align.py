@@ -246,7 +246,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[in
     Args:
         options: Options of the command.
         cut: Output files and rules.
-        utterances: Recordings with their texts, of which those of the shard are cut.
+        utterances: Recordings with their texts. The recordings of the shard are cut.
 
     Returns:
         Number of utterances that could not be segmented, and the error if there are any.

@@ -25,12 +25,12 @@ QUANTILES_S = (
 
 
 def durations_s(num: int, *, seed: int = 0) -> Float64[np.ndarray, " R"]:
-    """Durations in seconds, drawn from the distribution of LibriSpeech's 960 h as far as it is published.
+    """Durations in seconds, drawn from a distribution with LibriSpeech's published percentiles (960 h).
 
     The source is the table in icefall's egs/librispeech/ASR/local/display_manifest_statistics.py. It has 15
     percentiles, rounded to 0.1 s, and the total of each of the three training sets, with every utterance at the speeds
     0.9, 1 and 1.1. A smooth density was fitted to each set, which has these percentiles at the three speeds together;
-    `QUANTILES_S` are those of the three densities in proportion to the sets' utterances (28,539, 104,014 and 148,688).
+    `QUANTILES_S` are quantiles of the three densities, weighted by the sets' utterances (28,539, 104,014 and 148,688).
     281,241 utterances take 960 h, as in LibriSpeech; the standard deviation is 3.85 s, and 68 % are 12 to 17 s long.
     Between the 99.9th percentile and the longest utterance, nothing is published: these are interpolated.
     """

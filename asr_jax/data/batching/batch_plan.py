@@ -58,7 +58,7 @@ class BatchPlan:
     The place of a crop depends on seed, epoch and entry alone, not on the other rows of its batch.
 
     With `pool`, the batches of its epochs have entries of any length, and each has the first bucket that all of its
-    entries fit. Figures by bucket are then those of the first epoch, if all epochs are composed in this way.
+    entries fit. Figures by bucket then count the first epoch, if all epochs are composed in this way.
 
     Args:
         lengths: Length of each utterance, in samples or frames [R].

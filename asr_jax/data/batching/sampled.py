@@ -65,7 +65,7 @@ def entries_of(
         lengths: Length of each utterance [R].
         num_labels: Number of labels of each utterance [R].
         scale: Unit of lengths.
-        speeds: Playback speeds; with jitter, those of `buckets.slowest`.
+        speeds: Playback speeds; with jitter, the result of `buckets.slowest`.
     """
     return Entries(perturbed_lengths(lengths, speeds), np.tile(num_labels, len(speeds)), scale)
 

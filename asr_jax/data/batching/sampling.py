@@ -40,7 +40,7 @@ _NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """Rule that chooses the utterances of a batch; the modes are those of CAIMAN-ASR, and `planned`.
+    """Rule that chooses the utterances of a batch; `planned`, or one of the modes of CAIMAN-ASR.
 
     In every mode, a batch is a function of (seed, epoch, position), all batches have one of a few static shapes
     [rows, T] with U labels, and an epoch has the same number of batches on all processes. Rows that a batch does not
