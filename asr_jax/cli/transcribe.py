@@ -296,8 +296,8 @@ def _transcribe(
 ) -> list[Rejected]:
     """Transcribes the utterances; returns the rejected recordings, in order.
 
-    `of_manifests` has the ids of those whose durations are of a manifest, and `shapes_of` all recordings of which these
-    are a shard.
+    `of_manifests` contains the ids of the utterances whose durations a manifest states. `shapes_of` contains all
+    recordings if `entries` are a shard.
     """
     differing = list[Rejected]()
     rejected = [entry for entry in entries if isinstance(entry, Rejected)]

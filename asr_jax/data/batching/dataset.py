@@ -417,7 +417,7 @@ def _nothing_left(rejections: Rejections, data: Data) -> UserError:
 def _buckets(
     index: Index, num_labels: np.ndarray, data: Data, *, row_parts: int, shares: np.ndarray | None
 ) -> tuple[Bucket, ...]:
-    """Returns the buckets of `make_buckets`; a start with the same utterances as before reads them from the cache.
+    """Returns the buckets of `make_buckets`; a later start with the same utterances reads them from the cache.
 
     Warnings of `make_buckets` are repeated at each start.
     """
