@@ -430,7 +430,7 @@ def check_shard(options: EvaluateOptions) -> None:
             raise UserError(f"--{name.replace('_', '-')} with --shard: expected one job for all recordings")
     if others := [str(run) for run in options.runs if not recognises(run)]:
         raise UserError(
-            f"--shard with {', '.join(others)}: losses are computed over whole batches; expected one job without --shard"
+            f"--shard with {', '.join(others)}: losses need whole batches; expected one job without --shard"
         )
 
 
