@@ -45,6 +45,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_audio_and_pictures_before_and_after_each_augmentation(folder, tmp_path, capsys):
     given = ["--config", folder / "config.py", "--data", folder / "train.jsonl", "--out", tmp_path, "--num", 1,
              "--model.augment.1.max-db", "-5"]  # fmt: skip

@@ -212,6 +212,7 @@ def test_it_learns_and_every_validation_names_it(run):
     assert (metrics["head"], metrics["decoding"]) == ("attention", "label by label, at most 12")
 
 
+@pytest.mark.slow
 def test_what_the_search_finds_has_the_likelihood_that_training_computes(run):
     trained = load_trained(run)
     samples = np.stack([spoken("ab cd"), spoken("ea bb")])
@@ -312,6 +313,7 @@ def test_checkpoints_are_averaged(run, corpus, tmp_path):
     evaluate.main([str(tmp_path / "mean"), "--data", str(corpus / "validation.jsonl")])
 
 
+@pytest.mark.slow
 def test_it_resumes_exactly(run, corpus, tmp_path):
     heads = HEADS["hybrid" if "hybrid" in str(run) else "alone"]
     parts = experiment(corpus, tmp_path / "parts", heads, epochs_this_job=8.0)

@@ -195,6 +195,7 @@ def test_accumulation_equals_the_big_batch():
     assert whole.sums["ctc/consistency"].mean() > 0
 
 
+@pytest.mark.slow
 def test_four_devices_draw_what_one_draws_and_move_no_row():
     heads = {"ctc": CTC(dropout=0.0, consistency=0.2)}
     model = built(Model(encoder=TwoLayers(0.3), heads=heads, augment=(TimeWarp(max_frames=5), MASKS), views=2))

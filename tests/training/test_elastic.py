@@ -104,6 +104,7 @@ def assert_alike(folder, unbroken, *, first=0, rtol=1e-5):
     np.testing.assert_allclose([found[update] for update in expected], list(expected.values()), rtol=rtol)
 
 
+@pytest.mark.slow
 def test_other_devices_compute_the_same_updates(manifests, unbroken, tmp_path, on, utterances, capsys):
     whole, rows = unbroken
     assert [each["rows"] for each in events(whole, "compile")[0]["rows"]] == [5], "two devices do not divide it"

@@ -65,6 +65,7 @@ def cache(tmp_path):
     jax.config.update("jax_compilation_cache_dir", kept)
 
 
+@pytest.mark.slow
 def test_rows_are_the_most_whose_step_fits_and_are_measured_once(cache, monkeypatch):
     fit = made_fit(budget_bytes=12e6)
     [rows] = fit([BUCKET], scale=SCALE, unit=2, devices=1)

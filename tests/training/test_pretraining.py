@@ -215,6 +215,7 @@ def tuned(folder, pretrained, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_a_ctc_head_is_trained_on_the_pre_trained_encoder(folder, pretrained, tuned):
     (event,) = events(tuned, "initialised")
     encoder = {path for path in weights(pretrained) if path.startswith("params/encoder/")}
@@ -228,6 +229,7 @@ def test_a_ctc_head_is_trained_on_the_pre_trained_encoder(folder, pretrained, tu
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "dim"), [pytest.param("0", 8, marks=SLOW), pytest.param("features", 6, marks=SLOW), ("output", 8)]
 )
@@ -259,6 +261,7 @@ def extracted(folder, run, out, *what):
     return pyarrow.parquet.read_table(out).to_pylist()
 
 
+@pytest.mark.slow
 def test_recordings_shorter_than_a_frame_have_no_features(tuned, tmp_path):
     soundfile.write(tmp_path / "click.wav", np.full(20, 0.1), 16000)
     out = tmp_path / "f.parquet"
@@ -267,6 +270,7 @@ def test_recordings_shorter_than_a_frame_have_no_features(tuned, tmp_path):
     assert (row["rows"], row["cols"], row["features"]) == (0, 8, [])
 
 
+@pytest.mark.slow
 def test_codes_of_the_quantiser(folder, pretrained, tuned, tmp_path):
     rows = extracted(folder, pretrained, tmp_path / "c.parquet", "--codes")
     assert pyarrow.parquet.read_schema(tmp_path / "c.parquet").field("features").type.value_type == pyarrow.int32()

@@ -66,6 +66,7 @@ def on(monkeypatch):
     return choose
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_exactly_and_a_pass_of_noise_changes_nothing(data, tmp_path, on):
     """Utterances that fit no bucket are listed. The model has batch normalisation."""
     on(1)
@@ -87,6 +88,7 @@ def test_a_run_goes_on_exactly_and_a_pass_of_noise_changes_nothing(data, tmp_pat
     assert not events(tmp_path / "parts", "recompiled")
 
 
+@pytest.mark.slow
 def test_rows_for_each_device_stay_with_the_number_of_devices(data, tmp_path, on):
     fixed = Sampling("fixed", device_rows=2, num_shapes=1, rows_product=4)
 

@@ -77,6 +77,7 @@ def tuned(pretrained: Path, manifest: Path, tmp_path_factory: pytest.TempPathFac
     return run, out
 
 
+@pytest.mark.slow
 def test_from_a_folder_to_a_run_to_a_folder(pretrained: Path, tuned: tuple[Path, Path]) -> None:
     run, out = tuned
     trained = load_trained(run)
@@ -111,6 +112,7 @@ def test_that_folder_again_with_an_adapter_keeps_the_rows_of_its_labels(
     assert "params/encoder/adapter_0/residual_conv/kernel" in again
 
 
+@pytest.mark.slow
 def test_what_the_folder_lacks_is_refused_where_it_may_not_be_new(
     pretrained: Path, manifest: Path, tmp_path: Path
 ) -> None:

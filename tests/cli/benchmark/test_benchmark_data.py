@@ -81,6 +81,7 @@ def test_the_second_start_reads_what_the_first_kept():
     assert sizes["ids, paths and all else on disk"] > 100
 
 
+@pytest.mark.slow
 @needs_proc
 def test_batches_are_timed_beside_bare_decoding(manifest):
     found = throughput(index_of([manifest]), batch_seconds=2.0, processes=1, seconds=0.2, repeats=2)

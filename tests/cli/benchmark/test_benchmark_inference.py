@@ -118,6 +118,7 @@ def test_a_summary_has_mean_and_percentiles_in_milliseconds():
     assert found == pytest.approx({"mean": 50, "50%": 50, "90%": 90, "95%": 95, "99%": 99})
 
 
+@pytest.mark.slow
 def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     out = tmp_path / "figures" / "inference.json"
     sizes = ("--batch-sizes", "1", "2", "--seconds", "0.5", "--steps", "2", "--warm-ups", "1", "--repeats", "3")

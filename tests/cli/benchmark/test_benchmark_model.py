@@ -78,6 +78,7 @@ def test_operations_are_grouped_by_where_they_come_from():
     )
 
 
+@pytest.mark.slow
 def test_a_configs_model(tmp_path, capsys):
     out = tmp_path / "figures" / "model.json"
     command.main(["model", *CONFIG, *SIZES, "--repeats", "2", "--json", str(out)])
