@@ -3,18 +3,24 @@
 Prints the training and validation data, the labels, the rejected utterances, the characters that are removed from texts
 or replaced in them, the buckets with their padding, the length of an epoch and of the run, and, for a requested size of
 an update, the gradient accumulation; then five steps that tune the size of an update, with their figures. Writes
-nothing except caches and requested files, and compiles only for `data.sampling.memory_gb`.
+nothing except caches and requested files, and compiles only for `data.sampling.memory_gb` and `--target`.
+
+`--target h100` compiles the training programs for devices that need not be present, and prints their memory, products,
+bytes and collectives. The extras cuda12 and tpu have the compilers.
 """
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from jax.sharding import Mesh
+from rich.console import Console
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_with_experiment
@@ -24,7 +30,8 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
-from asr_jax.data.batching.buckets import perturbed_lengths
+from asr_jax.core.targets import Target, target_of
+from asr_jax.data.batching.buckets import perturbed_lengths, write_buckets
 from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.dataset import PlannedData, Sets, read_sets, read_training
 from asr_jax.data.batching.evaluation import about_long
@@ -53,6 +60,14 @@ class PlanOptions:
     """File for a histogram of the durations with the boundaries of the buckets."""
     rejected: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
     """File for the rejected utterances, one line of JSON each, as in rejected.jsonl of a run."""
+    target: Annotated[str, arg(metavar="DEVICES")] = ""
+    """Devices to compile the training programs for: a100, a100-40gb, a6000, b200, h100, h200, l40s, v4, v5e, v5p or
+    v6e, with the number of GPUs (h100:8) or the topology of a TPU slice (v5e:4x4), or cpu for this machine."""
+    fit: Annotated[Path | None, arg(metavar="OUT.json")] = None
+    """File for the batches with the most rows that fit the memory of the target. Training reads it with
+    --data.buckets.file OUT.json."""
+    margin: float = 0.1
+    """Share of the target's memory that --fit leaves free."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -62,10 +77,18 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--plot {options.plot}: expected a name that ends in .png")
     if options.rejected:
         check_writable(options.rejected)
+    if options.fit:
+        check_writable(options.fit)
+    if options.fit and not options.target:
+        raise UserError("--fit without --target: expected the devices to fit, such as --target h100")
+    if not 0 <= options.margin < 1:
+        raise UserError(f"--margin {options.margin:g}: expected 0 or more, and less than 1")
+    target = target_of(options.target) if options.target else None
 
     from asr_jax.observe.tables import console_for, print_table, say
 
-    planned, validation, tokenizer, removed, absent, warnings = plan(experiment)
+    made = plan(experiment, mesh=target.mesh if target else None)
+    planned, validation, tokenizer, removed, absent, warnings = made
     console = console_for()
     if experiment.data.order == "sharded":
         say(console, "train: the figures are of a sample of the shards (data.sampled_items)")
@@ -101,6 +124,8 @@ def main(arguments: Sequence[str]) -> None:
         entries = [*planned.rejections.entries, *(validation.rejections.entries if validation else ())]
         write_whole(options.rejected, "".join(f"{json.dumps(e.to_json(), ensure_ascii=False)}\n" for e in entries))
         say(console, f"{options.rejected}: the rejected utterances")
+    if target:
+        _compile(made, experiment, target, options, console)
 
 
 def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
@@ -130,10 +155,33 @@ class Plan(NamedTuple):
     warnings: list[str]
 
 
-def plan(experiment: Experiment) -> Plan:
+def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOptions, console: Console) -> None:
+    """Compiles for the target, prints the table, and writes the file of `--fit`."""
+    from asr_jax.cli.plan_target import TargetSteps
+    from asr_jax.observe.tables import print_table, say
+
+    planned = made.train
+    steps = TargetSteps(experiment, planned, made.tokenizer, length_of(planned, experiment), target)
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    if options.fit:
+        buckets = steps.fit(options.margin, tell)
+        write_buckets(options.fit, buckets, planned.index.scale, target=target.name, margin=options.margin)
+        say(console, f"{options.fit}: the rows that fit; train with --data.buckets.file {options.fit}")
+        steps = replace(steps, buckets=buckets)
+    print_table(steps.rows(tell), title=f"training programs compiled for {target.name}, not run", console=console)
+
+
+def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     """Plans the training set exactly as `training.setup.set_up` does.
 
     Without a readable validation set, the training set alone is planned and a warning has the reason.
+
+    Args:
+        experiment: Settings of the run.
+        mesh: Devices of the run. None: those of this machine.
     """
     from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
@@ -158,7 +206,7 @@ def plan(experiment: Experiment) -> Plan:
         warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
     model = make_model(experiment, tokenizer)
-    mesh = data_mesh()
+    mesh = mesh or data_mesh()
     planned = plan_train(sets.train, experiment, model, tokenizer, mesh)
     removed = count_removed_of(sets, planned, tokenizer, data)
     absent = count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids)

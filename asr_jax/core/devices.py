@@ -4,7 +4,8 @@ import functools
 import os
 import sys
 from collections.abc import Sequence
-from typing import Literal
+from contextlib import AbstractContextManager
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jax.extend.backend import clear_backends
@@ -21,6 +22,31 @@ SHOWN = 8
 
 _chosen: dict[str, tuple[str, tuple[int, ...]]] = {}
 """Kind and numbers of the chosen devices, under one key; a choice is made once, before JAX starts its backends."""
+
+
+class TracedFor(NamedTuple):
+    """Devices that a program is traced for."""
+
+    platform: str
+    """JAX's name of their kind: cpu, gpu or tpu."""
+    number: int
+
+
+# A change of the value makes JAX trace functions again that were traced for other devices.
+_traced_for: Any = jax.make_user_context(default_value=None)
+
+
+def tracing_for(chosen: Sequence[jax.Device]) -> AbstractContextManager[None]:
+    """Returns a context in which functions are traced for devices that may be absent from this machine."""
+    platform = "gpu" if chosen[0].platform in ("cuda", "rocm") else chosen[0].platform
+    context: AbstractContextManager[None] = _traced_for(TracedFor(platform, len(chosen)))
+    return context
+
+
+def traced_for() -> TracedFor:
+    """Returns the devices of the surrounding `tracing_for`, or else those of this machine."""
+    found: TracedFor | None = _traced_for.value
+    return found or TracedFor(jax.default_backend(), len(devices()))
 
 
 def choose(kind: Kind | None, numbers: Sequence[int]) -> None:

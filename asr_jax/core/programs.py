@@ -14,7 +14,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import export
-from jax.stages import Lowered
+from jax.sharding import NamedSharding
+from jax.stages import Compiled, Lowered
 
-from asr_jax.core.devices import devices
+from asr_jax.core.devices import devices, tracing_for
 from asr_jax.core.files import write_whole
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -40,6 +41,11 @@ class Program(NamedTuple):
     lowered: Lowered
     flops: float
     """Floating-point operations on all devices together, as `products` counts them."""
+    are_present: bool = True
+    """Whether the devices are those of this machine. JAX's cache cannot read executables of absent ones."""
+
+    def compile(self) -> Compiled:
+        return self.lowered.compile()
 
 
 @dataclass(frozen=True)
@@ -81,9 +87,11 @@ class Programs:
         """
         jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
         shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
-        if self.inputs is None:
-            return _traced(jitted(function, **shardings), arguments)
         leaves, in_tree = jax.tree.flatten(arguments)
+        chosen = _devices_of(leaves)
+        function = _traced_for(chosen, name, function)
+        if self.inputs is None or not _are_present(chosen):
+            return _traced(jitted(function, **shardings), arguments)._replace(are_present=_are_present(chosen))
         key = self._key(name, leaves, in_tree, shardings)
         folder = _folder()
         found = folder and _read(folder / f"{name}-{key}")
@@ -121,8 +129,8 @@ class Programs:
                 found = int(path.read_text())
                 os.utime(path)
                 return found
-        lowered = self.lower(name, function, *arguments, out_shardings=out_shardings).lowered
-        found = memory_of(lowered.compile())
+        program = self.lower(name, function, *arguments, out_shardings=out_shardings)
+        found = memory_of(program.compile())
         if path:
             with contextlib.suppress(OSError):  # without the file, the next start takes longer
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +141,32 @@ class Programs:
         return _digest(
             SOURCES, str(sorted(_surroundings().items())), name, repr(self.inputs), str(in_tree), str(shardings),
             *(f"{leaf} {leaf.sharding}" for leaf in leaves),
+            *sorted({f"{each.platform} {each.device_kind}" for each in _devices_of(leaves)}),
         )  # fmt: skip
+
+
+def _devices_of(leaves: Sequence[Any]) -> list[jax.Device]:
+    """Returns the devices of the shardings of arguments; empty if the arguments have none."""
+    meshes = (leaf.sharding.mesh for leaf in leaves if isinstance(leaf.sharding, NamedSharding))
+    mesh = next(meshes, None)
+    return [] if mesh is None else list(mesh.devices.flat)
+
+
+def _are_present(chosen: Sequence[jax.Device]) -> bool:
+    return not chosen or chosen[0] in devices()
+
+
+def _traced_for(chosen: Sequence[jax.Device], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function, which is traced for the given devices if there are any."""
+    if not chosen:
+        return function
+
+    def traced(*arguments: Any) -> Any:
+        with tracing_for(chosen):
+            return function(*arguments)
+
+    traced.__name__ = name  # profiles show it
+    return traced
 
 
 def memory_of(compiled: Any) -> int:

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from jax.experimental import rnn
 from jaxtyping import Array, Float
 
+from asr_jax.core.devices import traced_for
 from asr_jax.core.errors import UserError
 
 Implementation = Literal["auto", "scan", "cudnn"]
@@ -21,8 +21,8 @@ def check_runs(implementation: Implementation) -> None:
     if implementation != "cudnn":
         return
     reason = ""
-    if jax.default_backend() != "gpu":
-        reason = f"the devices are of the kind {jax.default_backend()}, and cuDNN runs on NVIDIA GPUs"
+    if (platform := traced_for().platform) != "gpu":
+        reason = f"the devices are of the kind {platform}, and cuDNN runs on NVIDIA GPUs"
     elif not hasattr(rnn.gpu_rnn, "compute_rnn_workspace_reserve_space_sizes"):
         reason = "JAX has no plugin for CUDA with cuDNN's recurrent networks"
     if reason:

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
+from asr_jax.core.devices import traced_for
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
@@ -192,7 +193,7 @@ def fused_attention(
         Weighted means of the values.
     """
     lengths = jnp.maximum(allowed.sum(axis=(1, 2)), 1).astype(jnp.int32)
-    has_kernel = jax.default_backend() == "gpu" and query.dtype in (jnp.float16, jnp.bfloat16)
+    has_kernel = traced_for().platform == "gpu" and query.dtype in (jnp.float16, jnp.bfloat16)
     return jax.nn.dot_product_attention(
         query, key, value, key_value_seq_lengths=lengths, implementation="cudnn" if has_kernel else "xla"
     )

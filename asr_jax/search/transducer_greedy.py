@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from asr_jax.core.devices import traced_for
 from asr_jax.core.timed_tokens import TimedTokens
 
 MOST, AT_ONCE = 8, 64
@@ -82,7 +83,7 @@ def greedy_transducer_search(
     """
     rows, size = len(lengths), num_frames * max_symbols
     # Frames behind the next label are computed in vain. On CPUs, that costs more than further products of many rows.
-    block = min(max(AT_ONCE // rows, 1), MOST) if jax.default_backend() == "cpu" else MOST
+    block = min(max(AT_ONCE // rows, 1), MOST) if traced_for().platform == "cpu" else MOST
 
     def is_going(state: Search) -> Bool[Array, ""]:
         return jnp.any(state.frame < lengths)

@@ -3,41 +3,28 @@
 Later updates therefore do not compile, and a batch that does not fit into memory is found at the start.
 """
 
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, UInt32
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, replicated
-from asr_jax.core.programs import TRACED, Programs, memory_of
-from asr_jax.core.pytrees import num_bytes, num_elements
-from asr_jax.core.random_streams import random_streams
+from asr_jax.core.programs import TRACED, Program, Programs, memory_of
+from asr_jax.core.pytrees import num_elements
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
-from asr_jax.inference.by_shape import abstract_batch
 from asr_jax.models.base import Recogniser
-from asr_jax.models.terms import batch_denominators
 from asr_jax.training.beginning import Beginning
+from asr_jax.training.lowering import StepPrograms
 from asr_jax.training.state import TrainState
-from asr_jax.training.step import (
-    Accumulated,
-    Denominators,
-    Recipe,
-    add,
-    added_denominators,
-    apply_update,
-    gradient_of,
-)
+from asr_jax.training.step import Accumulated, Denominators, Recipe
 
 Compiled = Callable[..., Any]
 Part = tuple[Bucket, Batch, np.int32]
@@ -146,53 +133,31 @@ def compile_steps(
         UserError: If a batch does not fit into the memory of a device.
     """
     same = replicated(mesh)
-    state, average = shapes
-    recipe = replace(recipe, model=recipe.model.clone(num_devices=mesh.size))
-    position = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
     on_device = jax.device_put(dict(sounds), same)
-
-    def denominators_of(batch: Batch, key: UInt32[Array, "2"], updates: Int[Array, ""]) -> Denominators:
-        return batch_denominators(recipe.model, batch, random_streams(key, updates))
-
-    example = abstract_batch(buckets[0], mesh, scale)
-    denominators = abstract(jax.eval_shape(denominators_of, example, state.key, state.updates), same)
+    step = StepPrograms(recipe, shapes, mesh, scale, num_batches, sounds, programs)
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
-        def compiling(name: str, function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Compiling:
+        def compiling(program: Program) -> Compiling:
             # Traced in this thread: threads that trace at the same time only wait for each other.
-            program = programs.lower(name, function, *arguments, donate_argnums=donate, out_shardings=same)
-            return Compiling(pool.submit(program.lowered.compile), program.lowered.out_info, program.flops)
+            return Compiling(pool.submit(program.compile), program.lowered.out_info, program.flops)
 
-        jobs = {
-            bucket: compiling(
-                "gradient", functools.partial(gradient_of, recipe), state, state.carried,
-                abstract_batch(bucket, mesh, scale), denominators if num_batches > 1 else None, position,
-                abstract(on_device, same),
-            )
-            for bucket in ordered
-        }  # fmt: skip
+        jobs = {bucket: compiling(step.gradient(bucket)) for bucket in ordered}
         accumulated = abstract(jobs[ordered[0]].outputs, same)
-        updating = compiling(
-            "apply_update", functools.partial(apply_update, recipe), state, average, accumulated, donate=(0, 1)
-        )
+        updating = compiling(step.update(accumulated))
+        denominators = step.denominator_shapes(ordered[0])
         several: tuple[dict[Bucket, Compiling], Compiling, Compiling] | None = None
         if num_batches > 1:
-            of_batches = {
-                bucket: compiling(
-                    "batch_denominators", denominators_of, abstract_batch(bucket, mesh, scale), state.key, state.updates
-                )
-                for bucket in ordered
-            }
-            adding = compiling("add_denominators", added_denominators, [denominators] * num_batches)
-            several = of_batches, adding, compiling("add", add, accumulated, accumulated, donate=(0,))
+            of_batches = {bucket: compiling(step.denominators(bucket)) for bucket in ordered}
+            adding = compiling(step.added_denominators(denominators))
+            several = of_batches, adding, compiling(step.added(accumulated))
         compiled = _results(jobs, pool, tell)
         table = [
-            _row(bucket, compiled[bucket], state, recipe.model, scale) | {"flops": jobs[bucket].flops / mesh.size}
+            _row(bucket, compiled[bucket], shapes.state, step.recipe.model, scale)
+            | {"flops": jobs[bucket].flops / mesh.size}
             for bucket in ordered
         ]
-        # Between the batches of an update, the sum of their gradients is in memory as well.
-        memory = _checked_memory(table, num_bytes(average) + (num_bytes(accumulated) if several else 0), mesh)
+        memory = _checked_memory(table, step.kept_bytes, mesh)
         return CompiledSteps(
             gradient={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
             apply_update=updating.future.result(),

@@ -7,23 +7,18 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import abstract, replicated
 from asr_jax.core.names import counted
 from asr_jax.core.programs import TRACED, Programs
-from asr_jax.core.pytrees import num_bytes
-from asr_jax.core.random_streams import random_streams
 from asr_jax.data.batching.buckets import Bucket, Scale
-from asr_jax.inference.by_shape import abstract_batch
-from asr_jax.models.terms import batch_denominators
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import Beginning, abstract_beginning, lower_beginning
-from asr_jax.training.step import Recipe, gradient_of
+from asr_jax.training.lowering import StepPrograms
+from asr_jax.training.step import Recipe
 
 ANY_LENGTH = RunLength(10_000, 1_000)
 """Length of the run for steps whose memory is measured. It changes constants of their schedules only, and the length of
@@ -94,24 +89,10 @@ class MemoryFit:
             shapes: Output of `abstract_beginning`.
             scale: Unit of lengths.
         """
-        same, (state, average) = replicated(self.mesh), shapes
-        recipe = replace(self.recipe, model=self.recipe.model.clone(num_devices=self.mesh.size))
-        batch, denominators = abstract_batch(bucket, self.mesh, scale), None
-        if has_several := self.accumulate * self.layout.split > 1:
-
-            def denominators_of() -> dict[str, jax.Array]:
-                zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (batch, state.key))
-                return batch_denominators(recipe.model, zeros[0], random_streams(zeros[1], jnp.int32(0)))
-
-            denominators = abstract(jax.eval_shape(denominators_of), same)
-        arguments = (
-            state, state.carried, batch, denominators, jax.ShapeDtypeStruct((), jnp.int32, sharding=same),
-            abstract(jax.eval_shape(lambda: jax.tree.map(jnp.asarray, dict(self.sounds))), same),
-        )  # fmt: skip
-        used = self.programs.memory("gradient", functools.partial(gradient_of, recipe), *arguments, out_shardings=same)
-        # Between the batches of an update, the sum of their gradients is in memory as well.
-        trained, _ = recipe.split(state.params)
-        return used + num_bytes(average) + (num_bytes(trained) if has_several else 0)
+        step = StepPrograms(
+            self.recipe, shapes, self.mesh, scale, self.accumulate * self.layout.split, self.sounds, self.programs
+        )
+        return step.gradient_memory(bucket)
 
 
 def most_within(needed: Callable[[int], float], most: int, budget: float) -> int:

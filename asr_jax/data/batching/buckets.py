@@ -1,15 +1,18 @@
 """Buckets: the few static shapes of batches, with edges chosen from the data."""
 
+import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int, Int32, UInt
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.data.batching.edges import equal_count, equal_duration, least_padding
 
 TOKEN_MULTIPLE = 8
@@ -56,6 +59,9 @@ class Buckets:
     sorted: longest first within windows of `sort_buffer` utterances in manifest order, the same in every epoch."""
     sort_buffer: int = 4096
     """Window of the sorted order, in utterances."""
+    file: str = ""
+    """File of `python -m asr_jax.plan --target DEVICES --fit OUT.json` with the shapes of the batches, which replace
+    those of the other settings."""
 
     def __post_init__(self) -> None:
         for name in ("num", "num_by_labels", "max_batch", "batch_multiple", "sort_buffer"):
@@ -156,6 +162,8 @@ def make_buckets(
         raise UserError("no utterances to plan: the manifests are empty or every utterance was rejected")
     entries = perturbed_lengths(lengths, speeds)
     labels = np.tile(num_labels, len(speeds))
+    if settings.file:
+        return read_buckets(Path(settings.file), entries, labels, scale, row_parts=row_parts)
     least = TOKEN_MULTIPLE if labels.any() else 0  # training on audio alone has no labels
     weights = np.broadcast_to(1.0, len(entries)) if shares is None else np.tile(shares, len(speeds))
     edges = _edges(entries, settings, scale, None if shares is None else weights)
@@ -173,6 +181,67 @@ def make_buckets(
             rows = _rows(entries[member][of_labels], length, settings, scale, weights[member][of_labels])
             buckets.append(Bucket(length, num_tokens, rows, int(edges[k])))
     return tuple(buckets)
+
+
+def write_buckets(path: Path, buckets: Sequence[Bucket], scale: Scale, *, target: str, margin: float) -> None:
+    """Writes the shapes of batches for `Buckets.file`.
+
+    Args:
+        path: File to write.
+        buckets: Buckets.
+        scale: Unit of lengths.
+        target: Name of the devices that the rows fit.
+        margin: Share of their memory that is left free.
+    """
+    content = {"target": target, "margin": margin, "per_s": scale.per_s, "buckets": [asdict(each) for each in buckets]}
+    write_whole(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_buckets(
+    path: Path, lengths: Int[np.ndarray, " E"], num_labels: Int[np.ndarray, " E"], scale: Scale, *, row_parts: int = 1
+) -> tuple[Bucket, ...]:
+    """Reads a file of `write_buckets`.
+
+    Args:
+        path: The file.
+        lengths: Length of each entry in units of `scale` [E].
+        num_labels: Number of labels of each entry [E].
+        scale: Unit of lengths.
+        row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
+
+    Returns:
+        Buckets that have entries.
+
+    Raises:
+        UserError: If the file cannot be read, has another unit or rows that `row_parts` does not divide, or has no
+            bucket with room for an entry.
+    """
+    again = "make it again with python -m asr_jax.plan --target DEVICES --fit OUT.json"
+    try:
+        content = json.loads(path.read_text())
+        per_s, buckets = content["per_s"], tuple(Bucket(**each) for each in content["buckets"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"data.buckets.file {path}: {error or type(error).__name__}; {again}") from error
+    if per_s != scale.per_s:
+        raise UserError(
+            f"data.buckets.file {path} has lengths in units of 1/{per_s:g} s, and the data have 1/{scale.per_s:g} s; "
+            f"{again}"
+        )
+    if odd := [bucket.batch_size for bucket in buckets if bucket.batch_size % row_parts]:
+        raise UserError(
+            f"data.buckets.file {path} has batches of {odd[0]} rows, and the model splits batches into {row_parts} "
+            f"parts (model.sub_batches, model.heads.*.split): expected a multiple of {row_parts}; {again}"
+        )
+    try:
+        numbers = np.bincount(assign(lengths, num_labels, buckets), minlength=len(buckets))
+    except ValueError as error:
+        longest, most = max(each.longest for each in buckets), max(each.num_tokens for each in buckets)
+        raise UserError(
+            f"data.buckets.file {path} has room for {longest / scale.per_s:.2f} s and {most} labels, but an utterance "
+            f"has {lengths.max() / scale.per_s:.2f} s (at its slowest speed), or one has {num_labels.max()} labels; "
+            f"{again}, or lower --data.filters.max-duration-s"
+        ) from error
+    return tuple(bucket for bucket, number in zip(buckets, numbers, strict=True) if number)
 
 
 def assign(

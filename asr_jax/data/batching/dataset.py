@@ -434,6 +434,8 @@ def _buckets(
         return {"buckets": [asdict(bucket) for bucket in found], "warnings": warnings.messages}
 
     more = [] if shares is None else [shares]
+    if data.buckets.file:  # its content is not part of the settings
+        return tuple(Bucket(**bucket) for bucket in work()["buckets"])
     inputs = (index.lengths, num_labels, data.buckets, index.scale, speeds, row_parts, *more)
     found = remembered(index.utterances.folder, "buckets", inputs, work)
     for message in [] if are_new else found["warnings"]:

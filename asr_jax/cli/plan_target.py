@@ -1,0 +1,225 @@
+"""Compilation of a run's training programs for devices that may be absent, for `python -m asr_jax.plan --target`."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from asr_jax.config import Experiment
+from asr_jax.core.errors import UserError
+from asr_jax.core.layout import Layout
+from asr_jax.core.meshes import abstract, replicated
+from asr_jax.core.program_cost import ProgramCost, compile_and_measure
+from asr_jax.core.programs import Program
+from asr_jax.core.targets import Accelerator, Target
+from asr_jax.data.batching.buckets import Bucket, largest_first
+from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.inference.model import make_model
+from asr_jax.optim.schedules import RunLength
+from asr_jax.text.tokenizers import Tokenizer
+from asr_jax.training.beginning import abstract_beginning, lower_beginning
+from asr_jax.training.lowering import StepPrograms
+from asr_jax.training.memory_fit import most_within
+from asr_jax.training.setup import make_recipe
+
+TOO_LARGE = "RESOURCE_EXHAUSTED"
+"""Part of XLA's message if a program needs more memory than a TPU has."""
+
+
+@dataclass(frozen=True)
+class TargetSteps:
+    """Training programs of a run on the devices of a target."""
+
+    experiment: Experiment
+    planned: PlannedData
+    tokenizer: Tokenizer
+    length: RunLength
+    target: Target
+    buckets: tuple[Bucket, ...] = ()
+    """Buckets instead of those of the plan."""
+
+    def step(self, mesh: Mesh) -> StepPrograms:
+        """Returns the training programs for devices.
+
+        Args:
+            mesh: Devices of the target.
+        """
+        training = self.experiment.training
+        recipe = make_recipe(
+            self.experiment, make_model(self.experiment, self.tokenizer), self.length,
+            most_rows=max(bucket.batch_size for bucket in self.buckets or self.planned.plan.buckets),
+        )  # fmt: skip
+        shapes = abstract_beginning(lower_beginning(recipe, seed=self.experiment.seed), mesh)
+        return StepPrograms(recipe, shapes, mesh, self.planned.index.scale, training.accumulate * training.split)
+
+    def layout(self, mesh: Mesh) -> Layout:
+        """Returns the parts and padding rows of the batches on devices.
+
+        Args:
+            mesh: Devices of the target.
+        """
+        training = self.experiment.training
+        return Layout.of(mesh, split=training.split, sub_batches=self.experiment.model.sub_batches)
+
+    def part(self, bucket: Bucket, mesh: Mesh) -> Bucket:
+        """Returns the shape of a part of a bucket's batches on some of the devices, with as many rows on each.
+
+        Args:
+            bucket: Bucket of the plan.
+            mesh: Devices of the target.
+        """
+        rows = -(-bucket.batch_size // self.target.mesh.size) * mesh.size
+        return self.layout(mesh).shape(replace(bucket, batch_size=rows))
+
+    def rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
+        """Compiles the gradient of each bucket and the update, for one device and for all.
+
+        Args:
+            say: Called with a message before each program is compiled.
+
+        Returns:
+            A row of the table for each program.
+        """
+        meshes, found = {self.target.one.size: self.target.one, self.target.mesh.size: self.target.mesh}, []
+        buckets = self.buckets or self.planned.plan.buckets
+        for mesh in meshes.values():
+            step = self.step(mesh)
+            accumulated = None
+            for bucket in (buckets[number] for number in largest_first(buckets)):
+                part = self.part(bucket, mesh)
+                seconds = part.length / step.scale.per_s
+                say(f"compiling {part.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
+                program = step.gradient(part)
+                accumulated = abstract(program.lowered.out_info, replicated(mesh))
+                start = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // mesh.size}
+                start |= {"seconds": seconds, "labels": part.num_tokens}
+                found.append(start | self._measured(program, mesh, step.kept_bytes))
+            say(f"compiling the update for {_devices(mesh)}")
+            update = {"program": "update", "devices": mesh.size}
+            found.append(update | self._measured(step.update(accumulated), mesh, 0))
+        return found
+
+    def _measured(self, program: Program, mesh: Mesh, kept_bytes: int) -> dict[str, Any]:
+        try:
+            _, cost = compile_and_measure(program, num_devices=mesh.size)
+        except jax.errors.JaxRuntimeError as error:
+            if TOO_LARGE not in str(error):
+                raise
+            return {"memory GB": "does not fit"}
+        needed = cost.memory_bytes + kept_bytes
+        return costs(cost, self.target.accelerator) | {
+            "memory GB": needed / 1e9,
+            "of memory": f"{needed / self.target.memory_bytes:.0%}"
+            + (" ✗" if needed > self.target.memory_bytes else ""),
+        }
+
+    def fit(self, margin: float, say: Callable[[str], None]) -> tuple[Bucket, ...]:
+        """Finds the most rows of each bucket that fit the memory of a device.
+
+        Args:
+            margin: Share of the memory that is left free.
+            say: Called with a message after each compilation.
+
+        Returns:
+            The buckets of the plan with these rows, over all devices.
+
+        Raises:
+            UserError: If the smallest batch of a bucket does not fit. The message has settings that need less memory.
+        """
+        # The memory of a device depends on the number of devices, for example through collectives.
+        step, layout = self.step(self.target.mesh), self.layout(self.target.mesh)
+        unit = self.experiment.data.buckets.batch_multiple
+        budget, found = self.target.memory_bytes * (1 - margin), list[Bucket]()
+        for bucket in self.planned.plan.buckets:
+
+            def needed(number: int, bucket: Bucket = bucket) -> float:
+                part = layout.shape(replace(bucket, batch_size=number * unit))
+                size = self.memory(step, part)
+                say(f"{part.batch_size} × {part.length / step.scale.per_s:.2f} s: {_gigabytes(size)} of a device")
+                return size
+
+            most = max(self.experiment.data.buckets.max_batch // unit, 1)
+            number = most_within(needed, most, budget)
+            if not number:
+                raise UserError(
+                    f"--fit: a batch of {unit} × {bucket.length / step.scale.per_s:.2f} s does not fit the memory of "
+                    f"{self.target.name}, of which {_gigabytes(budget)} may be used; {self._savings(bucket)}"
+                )
+            found.append(replace(bucket, batch_size=number * unit))
+        return tuple(found)
+
+    def memory(self, step: StepPrograms, part: Bucket) -> float:
+        """Memory of a device in bytes during the gradient of a part; infinite if the compiler refuses it.
+
+        Args:
+            step: Training programs.
+            part: Shape of the part.
+        """
+        try:
+            return step.gradient_memory(part)
+        except jax.errors.JaxRuntimeError as error:
+            if TOO_LARGE not in str(error):
+                raise
+            return math.inf
+
+    def _savings(self, bucket: Bucket) -> str:
+        """Message with the memory of the smallest batch of a bucket under settings that need less."""
+        training, found = self.experiment.training, list[str]()
+        mesh, part = self.target.mesh, replace(bucket, batch_size=self.experiment.data.buckets.batch_multiple)
+        encoder: Any = self.experiment.model.encoder
+        changes = {
+            "--training.split 2": replace(self.experiment, training=replace(training, split=2)),
+            "--training.precision bf16": replace(self.experiment, training=replace(training, precision="bf16")),
+        }
+        if hasattr(encoder, "remat"):
+            layers = replace(self.experiment.model, encoder=replace(encoder, remat="layers"))
+            changes["--model.encoder.remat layers"] = replace(self.experiment, model=layers)
+        for flag, experiment in changes.items():
+            if experiment == self.experiment:
+                continue
+            other = replace(self, experiment=experiment)
+            size = other.memory(other.step(mesh), other.layout(mesh).shape(part))
+            found.append(f"{flag}: {_gigabytes(size)}")
+        return f"with other settings it needs {', '.join(found)}; a lower --data.filters.max-duration-s also helps"
+
+
+def costs(cost: ProgramCost, accelerator: Accelerator) -> dict[str, Any]:
+    """Columns of the table on a program.
+
+    Args:
+        cost: Cost of the program on one device.
+        accelerator: Device that it was compiled for.
+    """
+    by_flops = cost.flops / (1e12 * accelerator.peak_tflops)
+    by_bytes = cost.moved_bytes / (1e9 * accelerator.memory_gb_per_s)
+    by_links = cost.collective_bytes / (1e9 * accelerator.link_gb_per_s)
+    return {
+        "compile s": cost.compile_s,
+        "arguments GB": cost.argument_bytes / 1e9,
+        "temporary GB": cost.temporary_bytes / 1e9,
+        "outputs GB": cost.output_bytes / 1e9,
+        "aliased GB": cost.alias_bytes / 1e9,
+        "TFLOP": cost.flops / 1e12,
+        "GB moved": cost.moved_bytes / 1e9,
+        "collectives": ", ".join(
+            f"{number} {kind} {size / 1e6:.1f} MB" for kind, (number, size) in sorted(cost.collectives.items())
+        ),
+    } | (
+        {
+            "least ms": 1e3 * max(by_flops, by_bytes, by_links),
+            "limit": max((by_flops, "products"), (by_bytes, "memory"), (by_links, "links"))[1],
+        }
+        if math.isfinite(accelerator.peak_tflops)
+        else {}
+    )
+
+
+def _devices(mesh: Mesh) -> str:
+    return f"{mesh.size} × {mesh.devices.flat[0].device_kind}"
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.3g} GB" if math.isfinite(size) else "more than the compiler accepts"

@@ -1,0 +1,309 @@
+"""Reads the text of a compiled program (HLO): its operations, with bytes, floating-point operations and collectives.
+
+The analyses of XLA count the body of a loop once, and on GPUs they are empty. Here an operation counts as often as its
+loops run.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+BITS = {
+    "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
+    "f8e4m3fn": 8, "f8e5m2": 8, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
+}  # fmt: skip
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
+    "collective-broadcast",
+)  # fmt: skip
+FREE = (
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
+    "add-dependency", "opt-barrier", "domain", "iota",
+)  # fmt: skip
+"""Opcodes that read and write no memory."""
+RUNS = ("while", "conditional", "call")
+"""Opcodes whose computations run as operations of their own."""
+SLICES = ("dynamic-slice", "slice", "gather")
+"""Opcodes that read as many bytes as they write."""
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*\) -> .*)?\{$")
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
+_OPCODE = re.compile(r" ([a-z][\w\-]*)\(")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
+_NAME = re.compile(r"%([\w.\-]+)")
+_TIMES = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CALLED = re.compile(
+    r"\b(?:calls|body|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|\S+)"
+)
+_CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+
+
+class Array(NamedTuple):
+    """Type and shape of an array in a compiled program."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    in_main_memory: bool = True
+    """Whether the array is in the device's main memory, and not in a memory space of the chip such as VMEM."""
+
+    @property
+    def num_bytes(self) -> int:
+        return -(-prod(self.dims) * BITS.get(self.dtype, 0) // 8)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A line of a computation."""
+
+    name: str
+    opcode: str
+    outputs: tuple[Array, ...]
+    operands: tuple[str, ...]
+    called: tuple[str, ...]
+    """Names of the computations that it calls."""
+    rest: str
+    """Attributes, as text."""
+    is_root: bool
+
+    @property
+    def kind(self) -> str:
+        """The opcode without the suffix of an asynchronous start, or the target of a custom call."""
+        if self.opcode == "custom-call":
+            found = _TARGET.search(self.rest)
+            return found[1] if found else self.opcode
+        return self.opcode.removesuffix("-start")
+
+    @property
+    def op_name(self) -> str:
+        """Path of JAX functions that the instruction comes from; empty if the compiler made it."""
+        found = _OP_NAME.search(self.rest)
+        return found[1] if found else ""
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(array.num_bytes for array in self.outputs)
+
+
+class Operation(NamedTuple):
+    """An operation that the device executes: a fusion, a product, a copy, a collective."""
+
+    name: str
+    kind: str
+    op_name: str
+    shape: str
+    times: int
+    """Number of executions in a call of the program."""
+    bytes: int
+    """Bytes of main memory that one execution reads and writes."""
+    flops: float
+    """Floating-point operations of products and convolutions of one execution."""
+    operand_bytes: int
+    """Bytes of the operands, in any memory."""
+
+
+class Module:
+    """The computations of a compiled program."""
+
+    def __init__(self, text: str) -> None:
+        """Reads the text of `jax.stages.Compiled.as_text`."""
+        self.computations: dict[str, dict[str, Instruction]] = {}
+        self.entry = ""
+        current: dict[str, Instruction] = {}
+        for line in text.splitlines():
+            if line.endswith("{") and (found := _COMPUTATION.match(line)):
+                current = self.computations[found[2]] = {}
+                self.entry = found[2] if found[1] else self.entry
+            elif found := _INSTRUCTION.match(line):
+                current[found[2]] = _instruction(found[2], found[3], is_root=bool(found[1]))
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """All operations of the program, those of loops included."""
+        return tuple(self._run(self.entry, 1))
+
+    def _run(self, name: str, times: int) -> Iterator[Operation]:
+        computation = self.computations[name]
+        for each in computation.values():
+            if each.opcode in RUNS:
+                for called in each.called:
+                    yield from self._run(called, times * self._runs(each))
+            elif each.opcode not in FREE and not each.opcode.endswith("-done"):
+                shape = ", ".join(_shown(array) for array in each.outputs)
+                yield Operation(
+                    each.name, self._collective(each) or each.kind, each.op_name, shape, times,
+                    self._bytes(each, computation), self._flops(each, computation),
+                    sum(computation[operand].output_bytes for operand in each.operands if operand in computation),
+                )  # fmt: skip
+
+    def _bytes(self, each: Instruction, computation: Mapping[str, Instruction]) -> int:
+        # The output of a start has its operands and the result.
+        outputs = each.outputs[len(each.operands) :] if each.opcode.endswith("-start") else each.outputs
+        written = sum(array.num_bytes for array in outputs if array.in_main_memory)
+        if each.opcode in SLICES:
+            return 2 * written
+        if each.opcode == "dynamic-update-slice":
+            return 2 * sum(array.num_bytes for array in computation[each.operands[1]].outputs)
+        inside = self.computations.get(each.called[0], {}) if each.kind == "fusion" and each.called else {}
+        parameters = {int(one.rest): one for one in inside.values() if one.opcode == "parameter"}
+        read = 0
+        for number, operand in enumerate(each.operands):
+            arrays = computation[operand].outputs if operand in computation else ()
+            whole = sum(array.num_bytes for array in arrays if array.in_main_memory)
+            part = _part_read(parameters[number], inside) if number in parameters else None
+            read += whole if part is None else min(part, whole)
+        for one in inside.values():
+            if one.is_root:
+                written = min(written, _part_written(one, inside))
+        return read + written
+
+    def _flops(self, each: Instruction, computation: Mapping[str, Instruction]) -> float:
+        if each.opcode in ("dot", "convolution"):
+            return _product_flops(each, computation)
+        if each.opcode == "custom-call":
+            return _custom_flops(each, computation)
+        total = 0.0
+        for called in each.called if each.kind in ("fusion", "async") else ():
+            inside = self.computations.get(called, {})
+            total += sum(self._flops(one, inside) for one in inside.values())
+        return total
+
+    def collectives(self) -> dict[str, tuple[int, int]]:
+        """Number of executions of each kind of collective in a call, and bytes of its operands on one device."""
+        found = dict[str, tuple[int, int]]()
+        for each in self.operations:
+            if each.kind in COLLECTIVES:
+                number, total = found.get(each.kind, (0, 0))
+                found[each.kind] = number + each.times, total + each.times * each.operand_bytes
+        return found
+
+    def _collective(self, each: Instruction) -> str:
+        """Kind of the collective that an instruction is or contains; empty if there is none."""
+        if each.kind in COLLECTIVES:
+            return each.kind
+        inside = (one for called in each.called for one in self.computations.get(called, {}).values())
+        return next((one.kind for one in inside if one.kind in COLLECTIVES), "")
+
+    def _runs(self, each: Instruction) -> int:
+        """Number of times that the computations of a loop run; 1 if it depends on values, or if it is no loop."""
+        if each.opcode != "while":
+            return 1
+        if found := _TIMES.search(each.rest):
+            return int(found[1])
+        # The counter of JAX's loops starts at 0, and the condition compares it with the number of iterations.
+        name = _CONDITION.search(each.rest)
+        condition = self.computations.get(name[1], {}) if name else {}
+        root = next((one for one in condition.values() if one.is_root), None)
+        if root is None or root.opcode != "compare" or "direction=LT" not in root.rest:
+            return 1
+        constant = condition.get(root.operands[1])
+        return int(constant.rest) if constant and constant.opcode == "constant" and constant.rest.isdigit() else 1
+
+    def dtypes(self) -> set[str]:
+        """Types of all arrays of the program."""
+        return {
+            array.dtype for computation in self.computations.values() for each in computation.values()
+            for array in each.outputs
+        }  # fmt: skip
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of main memory that a call reads and writes, operation by operation."""
+        return sum(each.times * each.bytes for each in self.operations)
+
+
+def largest(operations: Sequence[Operation], by: str, number: int = 10) -> list[Operation]:
+    """Operations with the most bytes or floating-point operations in a call.
+
+    Args:
+        operations: Operations of a program.
+        by: `bytes` or `flops`.
+        number: Number of operations.
+    """
+    return sorted(operations, key=lambda each: -each.times * getattr(each, by))[:number]
+
+
+def _instruction(name: str, line: str, *, is_root: bool) -> Instruction:
+    found = _OPCODE.search(" " + line)
+    if not found:
+        raise ValueError(f"{line[:100]!r} is no instruction of HLO")
+    start = found.end() - 1  # of the text after the parenthesis
+    depth, end = 1, start
+    while depth and end < len(line):
+        depth += {"(": 1, ")": -1}.get(line[end], 0)
+        end += 1
+    inputs, rest = line[start : end - 1], line[end:]
+    is_literal = found[1] in ("parameter", "constant")
+    called = tuple(one for group in _CALLED.findall(rest) for one in _NAME.findall(group))
+    return Instruction(
+        name, found[1], tuple(_arrays(line[: found.start()])), () if is_literal else tuple(_NAME.findall(inputs)),
+        called if found[1] not in ("reduce", "reduce-window", "sort", "scatter", "all-reduce", "map") else (),
+        inputs if is_literal else rest, is_root,
+    )  # fmt: skip
+
+
+def _arrays(shape: str) -> Iterator[Array]:
+    for dtype, dims, layout in _ARRAY.findall(shape):
+        if dtype in BITS:
+            yield Array(dtype, tuple(int(each) for each in dims.split(",") if each), "S(1)" not in layout)
+
+
+def _shown(array: Array) -> str:
+    return f"{array.dtype}[{','.join(map(str, array.dims))}]"
+
+
+def _part_read(parameter: Instruction, inside: Mapping[str, Instruction]) -> int | None:
+    """Bytes that a fusion reads of a parameter if all its uses are slices; otherwise None."""
+    users = [each for each in inside.values() if parameter.name in each.operands]
+    total = 0
+    for each in users:
+        if each.opcode in SLICES and each.operands[0] == parameter.name:
+            total += each.output_bytes
+        elif each.opcode == "dynamic-update-slice" and each.operands[0] == parameter.name:
+            continue  # the values that stay are not read
+        elif each.opcode == "bitcast":
+            part = _part_read(each, inside)
+            if part is None:
+                return None
+            total += part
+        else:
+            return None
+    return total if users else 0
+
+
+def _part_written(root: Instruction, inside: Mapping[str, Instruction]) -> int:
+    """Bytes that a fusion writes, without the values of updated arrays that stay."""
+    if root.opcode == "tuple":
+        return sum(_part_written(inside[operand], inside) for operand in root.operands)
+    if root.opcode == "bitcast" and root.operands[0] in inside:
+        return min(root.output_bytes, _part_written(inside[root.operands[0]], inside))
+    if root.opcode == "dynamic-update-slice":
+        return inside[root.operands[1]].output_bytes
+    return root.output_bytes
+
+
+def _product_flops(each: Instruction, computation: Mapping[str, Instruction]) -> float:
+    left, right = (computation[operand].outputs[0].dims for operand in each.operands[:2])
+    out = prod(each.outputs[0].dims)
+    if each.opcode == "dot":
+        found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", each.rest)
+        contracted = [left[int(axis)] for axis in found[1].split(",") if axis] if found else []
+        return 2.0 * out * prod(contracted)
+    labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
+    features = right[labels[1].index("o")] if labels else 1
+    spread = re.search(r"lhs_dilate=([\dx]+)", each.rest)
+    zeros = prod(int(one) for one in spread[1].split("x")) if spread else 1
+    return 2.0 * out * prod(right) / features / zeros
+
+
+def _custom_flops(each: Instruction, computation: Mapping[str, Instruction]) -> float:
+    if "gemm" not in each.kind and "matmul" not in each.kind:
+        return 0.0
+    left = computation[each.operands[0]].outputs[0].dims
+    found = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', each.rest)
+    axes = [int(axis.strip('" ')) for axis in found[1].split(",") if axis.strip('" ')] if found else []
+    return 2.0 * prod(each.outputs[0].dims) * prod(left[axis] for axis in axes)

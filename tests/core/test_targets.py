@@ -1,0 +1,57 @@
+"""Names of devices to compile for; their compilers are not part of the test environment."""
+
+import importlib.util
+
+import jax
+import pytest
+
+from asr_jax.core.devices import traced_for, tracing_for
+from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import abstract, data_mesh, replicated
+from asr_jax.core.programs import Programs
+from asr_jax.core.targets import target_of
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("h1000", "'h1000' is not known.*h100, .*did you mean 'h100'"),
+        ("h100:4x4", "'4x4' is not a number of GPUs"),
+        ("v5e:8", "'8' is not a topology"),
+    ],
+)
+def test_unknown_targets_are_named(name, message):
+    with pytest.raises(UserError, match=message):
+        target_of(name)
+
+
+@pytest.mark.parametrize(("name", "package"), [("v5e", "libtpu"), ("h100", "jax_plugins.xla_cuda12")])
+def test_a_compiler_that_is_not_installed_is_named_with_its_extra(name, package, monkeypatch):
+    if importlib.util.find_spec("jax_plugins") or importlib.util.find_spec("libtpu"):
+        pytest.skip(f"this environment has the compiler {package}")
+    with pytest.raises(UserError, match="is not installed: pip install 'asr-jax"):
+        target_of(name)
+
+
+def test_the_devices_of_this_machine_are_a_target():
+    target = target_of("cpu")
+    assert target.mesh == data_mesh()
+    assert target.one.size == 1
+    assert target.memory_bytes > 1e8
+
+
+def test_functions_are_traced_for_the_devices_of_their_arguments():
+    traced = []
+
+    @jax.jit
+    def inner(x):
+        traced.append(traced_for())
+        return x + 1
+
+    for devices in (1, 4, 1):
+        x = abstract(jax.ShapeDtypeStruct((4,), "float32"), replicated(data_mesh(devices)))
+        Programs().lower("inner", inner, x)
+    assert [each.number for each in traced] == [1, 4]  # the second trace for one device comes from JAX's cache
+    with tracing_for(list(data_mesh(2).devices.flat)):
+        assert traced_for() == ("cpu", 2)
+    assert traced_for() == ("cpu", len(jax.devices()))
