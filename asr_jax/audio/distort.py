@@ -10,6 +10,7 @@ from scipy.fft import next_fast_len
 from asr_jax.audio.augmentation import AudioAugmentation, Drawn, Ramp, Sounds
 from asr_jax.audio.features import FULL_SCALE, FrontEnd
 from asr_jax.audio.resample import resample
+from asr_jax.core.across import all_rows, first_row, total
 
 LOUDEST_DB = 100.0
 
@@ -139,12 +140,16 @@ class Babble(AudioAugmentation):
             excerpt = other[jnp.arange(len(row)) % jnp.maximum(its_length, 1)]
             return jnp.where(drawn["applied"], add_at(row, excerpt, length, drawn["snr_db"]), row)
 
-        others, their_lengths = jnp.roll(values, -1, axis=0), jnp.roll(lengths, -1)
+        # The first rows of all devices; the row after the last one of a device is the first one of the next device.
+        firsts, first_lengths = all_rows(values[:1]), all_rows(lengths[:1])
+        following = (first_row(len(values)) // len(values) + 1) % len(firsts)
+        others = jnp.concatenate([values[1:], firsts[following][None]])
+        their_lengths = jnp.concatenate([lengths[1:], first_lengths[following][None]])
         is_padding = their_lengths == 0  # the number of padding rows depends on the number of devices
-        others = jnp.where(is_padding[:, None], values[:1], others)
-        their_lengths = jnp.where(is_padding, lengths[0], their_lengths)
+        others = jnp.where(is_padding[:, None], firsts[:1], others)
+        their_lengths = jnp.where(is_padding, first_lengths[0], their_lengths)
         babble = jax.vmap(mixed)(values, lengths, others, their_lengths, drawn)
-        return jnp.where(jnp.sum(lengths > 0) > 1, babble, values)
+        return jnp.where(total(jnp.sum(lengths > 0)) > 1, babble, values)
 
 
 @dataclass(frozen=True)

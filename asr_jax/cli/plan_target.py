@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import abstract, replicated
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
 from asr_jax.core.programs import Program
 from asr_jax.core.targets import Accelerator, Target
@@ -93,7 +92,7 @@ class TargetSteps:
                 seconds = part.length / step.scale.per_s
                 say(f"compiling {part.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
                 program = step.gradient(part)
-                accumulated = abstract(program.lowered.out_info, replicated(mesh))
+                accumulated = step.accumulated(program)
                 start = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // mesh.size}
                 start |= {"seconds": seconds, "labels": part.num_tokens}
                 found.append(start | self._measured(program, mesh, step.kept_bytes))

@@ -59,8 +59,6 @@ class Encoded(struct.PyTreeNode):
     """Log-probabilities of CTC heads that another head reads, by the name of the CTC head."""
     sub_batches: int = struct.field(pytree_node=False, default=1)
     """Number of micro-batches, of equal numbers of rows, that the batch consists of."""
-    num_devices: int = struct.field(pytree_node=False, default=1)
-    """Number of devices that the rows are spread over, equally many rows on each."""
     views: int = struct.field(pytree_node=False, default=1)
     """Number of consecutive rows that are differently augmented views of one utterance."""
 

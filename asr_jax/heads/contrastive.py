@@ -10,6 +10,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from asr_jax.core.across import all_rows, own_rows, part_of_rows, total
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, no_such_tap
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.random_streams import row_keys
@@ -232,9 +233,10 @@ class ContrastiveHead(Head):
             across = draws.across
             if across is None:
                 key = self.make_rng("dropout")
-                across = draw_distractors(key, masked, num=settings.across_negatives, same_row=False)
-            codes.append(quantized.codes.reshape(-1, settings.quantizer.groups)[across])
-            vectors.append(targets.reshape(-1, targets.shape[-1])[across])
+                places = draw_distractors(key, all_rows(masked), num=settings.across_negatives, same_row=False)
+                across = own_rows(places, len(masked))
+            codes.append(all_rows(quantized.codes).reshape(-1, settings.quantizer.groups)[across])
+            vectors.append(all_rows(targets).reshape(-1, targets.shape[-1])[across])
         if settings.codebook_negatives:
             drawn = draws.codes
             if drawn is None:
@@ -259,24 +261,21 @@ class ContrastiveHead(Head):
     ) -> Sums:
         """Returns terms and metrics that are computed per micro-batch, weighted by its number of masked frames."""
         settings, parts = self.settings, encoded.sub_batches
-
-        def split(array: Array) -> Array:
-            return array.reshape(parts, -1, *array.shape[1:])
-
+        of_part = part_of_rows(len(weights), parts)
         entries = settings.quantizer.groups * settings.quantizer.entries
-        num = jnp.sum(split(weights), axis=(1, 2))
-        perplexities = jax.vmap(perplexity)
+        num = of_part @ jnp.sum(weights, axis=1)
         best = jax.nn.one_hot(quantized.best, settings.quantizer.entries)
         counted = self._counted_frames(encoded.frames, batch) if settings.from_everywhere else weights
-        used = perplexities(split(quantized.probabilities), split(counted))
+        used = perplexity(quantized.probabilities, counted, parts=parts)
         values = {
-            "code_perplexity": perplexities(split(best), split(counted)),
+            "code_perplexity": perplexity(best, counted, parts=parts),
             "prob_perplexity": used,
             "diversity": settings.diversity * (entries - used) / entries,
         }
         if settings.penalty:
             inner = encoded.at(EXTRACTOR)
             counts = self._counted_frames(inner, batch)
-            squares = split(jnp.mean(inner.values**2, axis=-1) * counts).sum((1, 2))
-            values["penalty"] = settings.penalty * squares / jnp.maximum(split(counts).sum((1, 2)), 1.0)
+            of_rows = jnp.sum(jnp.mean(inner.values**2, axis=-1) * counts, axis=1)
+            squares, frames = total((of_part @ of_rows, of_part @ jnp.sum(counts, axis=1)))
+            values["penalty"] = settings.penalty * squares / jnp.maximum(frames, 1.0)
         return {name: Sum(jnp.sum(value * num), jnp.sum(num)) for name, value in values.items()}

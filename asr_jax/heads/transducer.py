@@ -236,7 +236,7 @@ class TransducerHead(Head):
             size = min(settings.pruning.size, batch.tokens.shape[1] + 1)
             kept = occupancies(*simple, lengths, batch.token_lengths)
             starts = kept_positions(*kept, lengths, batch.token_lengths, size=size)
-        of_arcs, of_rnnt = self._arcs(projected, batch, lengths, keys, starts, num_devices=encoded.num_devices)
+        of_arcs, of_rnnt = self._arcs(projected, batch, lengths, keys, starts)
         losses = lattice_loss(*of_arcs, lengths, batch.token_lengths, self.arcs, settings.fast_emit)
         if settings.omega:
             plain = lattice_loss(*of_rnnt, lengths, batch.token_lengths, RNNT, settings.fast_emit)
@@ -274,8 +274,6 @@ class TransducerHead(Head):
         lengths: Int[Array, " B"],
         keys: UInt32[Array, "B 2"] | None,
         starts: Int[Array, "B T"] | None,
-        *,
-        num_devices: int,
     ) -> tuple[tuple[Float[Array, "K B T S"], Float[Array, "L B T U"]], Any]:
         """Returns the log-probabilities of all arcs, and those of RNN-T's arcs if `omega` is set, computed in tiles.
 
@@ -285,7 +283,6 @@ class TransducerHead(Head):
             lengths: Number of frames of each row.
             keys: Data of the random key of each row for dropout. None: no dropout.
             starts: First label position that is kept at each frame. None: no pruning.
-            num_devices: Number of devices that the rows are spread over.
         """
         settings, arcs = self.settings, self.arcs
         kernel, bias = self.output_parameters()
@@ -318,9 +315,8 @@ class TransducerHead(Head):
 
         of_frames = {"frames": projected[0]} | ({} if starts is None else {"starts": starts})
         of_rows = {"predictions": projected[1], "labels": batch.tokens} | ({} if keys is None else {"keys": keys})
-        # A part has equally many rows of each device, which keeps its rows. If `split` does not divide them, there are
-        # more parts, so that memory does not grow.
-        rows = len(lengths) // num_devices
+        # If `split` does not divide the rows of a device, there are more parts, so that memory does not grow.
+        rows = len(lengths)
         num_splits = next(num for num in range(min(settings.split, rows), rows + 1) if rows % num == 0)
         tile_frames = self._tile_frames(rows // num_splits, projected[0].shape[1], size)
         found = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=num_splits)

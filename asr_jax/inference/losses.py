@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from asr_jax.core.across import SAME, on_each_device, total
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import gathered
@@ -49,7 +50,7 @@ class Losses:
         programs: Programs = TRACED,
     ) -> None:
         self.mesh, self.scales = mesh, scales
-        self._model = model.clone(sub_batches=1, num_devices=mesh.size)  # micro-batches are needed only in training
+        self._model = model.clone(sub_batches=1)  # micro-batches are needed only in training
         self._programs = ByShape("losses", self._sums, variables, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
@@ -74,11 +75,16 @@ class Losses:
         return terms, metrics
 
     def _sums(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
+        sums: tuple[Sums, Sums] = on_each_device(self._sums_of_rows, self.mesh, SAME)(variables, batch)
+        return sums
+
+    def _sums_of_rows(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
         streams = {}
         if self._model.needs_mask:
             streams = random_streams(jax.random.key_data(jax.random.key(0, impl=GENERATOR)), jnp.int32(0))
         sums: Any = self._model.apply(variables, batch, step=None, rngs=streams)
         terms = batch_denominators(self._model, batch, streams)
+        sums = total(sums)
         return {name: sums[name] for name in terms}, {name: sums[name] for name in sums if name not in terms}
 
 

@@ -154,8 +154,6 @@ class Recogniser(nn.Module):
     views: int = 1
     sub_batches: int = 1
     primary: str = ""
-    num_devices: int = 1
-    """Number of devices that rows are spread over. Only memory and speed depend on it."""
 
     def __call__(self, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         """Computes loss terms and metrics, named `head/term`, as sums over the batch.
@@ -188,7 +186,7 @@ class Recogniser(nn.Module):
                 encoded = self.encoder(frames, step=step, mask=mask)
             else:
                 encoded = self.encoder(frames, step=step)
-        return encoded.replace(views=views, sub_batches=parts, num_devices=self.num_devices)
+        return encoded.replace(views=views, sub_batches=parts)
 
     def augmented(self, batch: Batch, *, step: Int[Array, ""] | None) -> Frames:
         """Returns the features of the batch or those of its audio, with augmentations in training.

@@ -10,16 +10,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from asr_jax.core.across import total
+
 Scalar = float | Float[Array, ""]
 
 
 def limit_values(
     x: Float[Array, "..."], apply: Bool[Array, ""], *, minimum: Scalar, maximum: Scalar
 ) -> Float[Array, "..."]:
-    """Negates gradients that would move values further outside of [minimum, maximum].
+    """Negates gradients that would move parameters further outside of [minimum, maximum].
 
     Args:
-        x: Values, which are returned unchanged.
+        x: Parameters, which are returned unchanged.
         apply: Whether gradients are modified.
         minimum: Lower limit of the values.
         maximum: Upper limit of the values.
@@ -73,7 +75,8 @@ def _limit_values(x: Array, apply: Array, minimum: Array, maximum: Array) -> Arr
 
 def _limit_backward(saved: Any, dy: Array) -> tuple[Any, ...]:
     x, apply, minimum, maximum = saved
-    outwards = ((x < minimum) & (dy > 0)) | ((x > maximum) & (dy < 0))
+    whole = total(dy)  # the values are parameters, which are the same on all devices
+    outwards = ((x < minimum) & (whole > 0)) | ((x > maximum) & (whole < 0))
     return jnp.where(apply & outwards, -dy, dy), None, None, None
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from asr_jax.core.across import total
 from asr_jax.core.batch import length_mask
 from asr_jax.nn.linear import per_channel
 from asr_jax.nn.remat import saved
@@ -104,7 +105,7 @@ class BatchNorm(nn.Module):
         lengths = jnp.full_like(lengths, x.shape[1]) if self.counts_padding else lengths
         y, centre, spread = _normalised(x, lengths, gain, bias, self.eps)
         if not self.is_initializing():
-            num = jnp.sum(lengths).astype(jnp.float32)
+            num = total(jnp.sum(lengths)).astype(jnp.float32)
             share = jnp.where((num > 1) & jnp.logical_not(use_running), self.momentum, 0.0)
             if use_running is not False:  # the training step decides
                 y = jnp.where(use_running, _scaled(x, mean.value, variance.value, gain, bias, self.eps), y)
@@ -137,11 +138,18 @@ def _scaled(x: Array, mean: Array, variance: Array, gain: Array, bias: Array, ep
     return ((wide - per_channel(mean, wide)) * per_channel(scale, wide) + per_channel(bias, wide)).astype(x.dtype)
 
 
+def _valid(lengths: Array, num_frames: int) -> tuple[Bool[Array, "B T 1"], Float[Array, ""]]:
+    """Returns the mask of valid frames, and their number on all devices, at least 1."""
+    num = jnp.maximum(total(jnp.sum(lengths)), 1).astype(jnp.float32)
+    return length_mask(lengths, num_frames)[..., None], num
+
+
 def _forward(x: Array, lengths: Array, gain: Array, bias: Array, eps: float) -> tuple[Any, Any]:
-    mask, num = length_mask(lengths, x.shape[1])[..., None], jnp.maximum(jnp.sum(lengths), 1).astype(jnp.float32)
+    mask, num = _valid(lengths, x.shape[1])
     wide = x.astype(jnp.float32)
-    mean = saved(jnp.sum(jnp.where(mask, wide, 0), (0, 1)) / num)
-    variance = saved(jnp.sum(jnp.where(mask, (wide - per_channel(mean, wide)) ** 2, 0), (0, 1)) / num)
+    mean = saved(total(jnp.sum(jnp.where(mask, wide, 0), (0, 1))) / num)
+    squares = jnp.where(mask, (wide - per_channel(mean, wide)) ** 2, 0)
+    variance = saved(total(jnp.sum(squares, (0, 1))) / num)
     return (_scaled(x, mean, variance, gain, bias, eps), mean, variance), (x, lengths, gain, mean, variance)
 
 
@@ -160,12 +168,13 @@ def _normalised(
 
 def _backward(eps: float, saved: Any, cotangents: Any) -> tuple[Any, ...]:
     x, lengths, gain, mean, variance = saved
-    mask, num = length_mask(lengths, x.shape[1])[..., None], jnp.maximum(jnp.sum(lengths), 1).astype(jnp.float32)
+    mask, num = _valid(lengths, x.shape[1])
     inverse, dy = jax.lax.rsqrt(variance + eps), cotangents[0].astype(jnp.float32)
     unit = (x.astype(jnp.float32) - per_channel(mean, dy)) * per_channel(inverse, dy)
     of_gain = jnp.sum(jnp.where(dy != 0, dy * unit, 0), (0, 1))  # x may be NaN in padding
     of_bias = jnp.sum(dy, (0, 1))
-    through = (per_channel(of_bias, dy) + unit * per_channel(of_gain, dy)) / num
+    all_bias, all_gain = total((of_bias, of_gain))
+    through = (per_channel(all_bias, dy) + unit * per_channel(all_gain, dy)) / num
     dx = per_channel(gain * inverse, dy) * (dy - jnp.where(mask, through, 0))
     return dx.astype(x.dtype), None, of_gain, of_bias
 

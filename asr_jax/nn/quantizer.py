@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.across import part_of_rows, total
 from asr_jax.core.random_streams import row_keys
 from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import Linear
@@ -129,13 +130,22 @@ class GumbelQuantizer(nn.Module):
         return jnp.concatenate(parts, axis=-1)
 
 
-def perplexity(probabilities: Float[Array, "B T G V"], weights: Float[Array, "B T"]) -> Float[Array, ""]:
+def perplexity(
+    probabilities: Float[Array, "B T G V"], weights: Float[Array, "B T"], *, parts: int = 1
+) -> Float[Array, " {parts}"]:
     """Perplexity of the codebooks: Σ over groups of exp(entropy of the mean probabilities over weighted frames).
 
     It ranges from the number of groups, if all frames use the same entry, to the total number of entries of all groups.
 
+    Args:
+        probabilities: Probabilities of the entries.
+        weights: Weight of each frame.
+        parts: Number of micro-batches, each of which has its perplexity.
+
     Source: as `GumbelQuantizer`.
     """
-    total = jnp.maximum(jnp.sum(weights), 1.0)
-    mean = jnp.einsum("btgv,bt->gv", probabilities, weights) / total
-    return jnp.sum(jnp.exp(-jnp.sum(mean * jnp.log(mean + 1e-7), axis=-1)))
+    of_part = part_of_rows(len(weights), parts)
+    num = jnp.maximum(total(of_part @ jnp.sum(weights, axis=1)), 1.0)
+    of_rows = jnp.einsum("btgv,bt->bgv", probabilities, weights)
+    mean = total(jnp.einsum("pb,bgv->pgv", of_part, of_rows)) / num[:, None, None]
+    return jnp.sum(jnp.exp(-jnp.sum(mean * jnp.log(mean + 1e-7), axis=-1)), axis=-1)

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from asr_jax.core.across import mean, total
+
 Scalar = float | Float[Array, ""]
 Mask = Bool[Array, "B T"] | None
 Shares = Float[Array, " N"] | None
@@ -171,7 +173,7 @@ def _whitened_gradient(x: Array, dy: Array, *, limit: Any, grad_scale: Any, shar
         direction * jnp.einsum("gcd,gde->gce", covariance, direction)
     )  # Equals ‖p‖² without materialising p.
     wide_dy = dy.astype(jnp.float32)
-    scale = grad_scale * jnp.sqrt(jnp.sum(wide_dy**2) / jnp.maximum(squared, 1e-20))
+    scale = grad_scale * jnp.sqrt(total(jnp.sum(wide_dy**2)) / jnp.maximum(squared, 1e-20))
     direction *= jnp.where(metric >= limit, scale, 0.0)
     penalty = jnp.einsum("ngc,gcd->ngd", centred.reshape(-1, *direction.shape[:2]), direction)
     return (wide_dy + penalty.reshape(x.shape)).astype(dy.dtype)
@@ -180,14 +182,14 @@ def _whitened_gradient(x: Array, dy: Array, *, limit: Any, grad_scale: Any, shar
 def _shares(x: Array, mask: Mask) -> Shares:
     if mask is None:
         return None
-    shares = (mask / jnp.maximum(mask.sum(), 1)).astype(jnp.float32)
+    shares = (mask / jnp.maximum(total(mask.sum()), 1)).astype(jnp.float32)
     inner = x.shape[2:-1]
     repeated = jnp.broadcast_to(shares.reshape(*mask.shape, *(1,) * len(inner)), (*mask.shape, *inner))
     return (repeated / max(x[0, 0].size // x.shape[-1], 1)).reshape(-1)
 
 
 def _mean(frames: Float[Array, "N D"], shares: Shares) -> Float[Array, " D"]:
-    return jnp.mean(frames, 0) if shares is None else shares @ frames
+    return mean(jnp.mean(frames, 0)) if shares is None else total(shares @ frames)
 
 
 def _centred(x: Array, shares: Shares) -> Float[Array, "N D"]:
@@ -200,7 +202,7 @@ def _centred(x: Array, shares: Shares) -> Float[Array, "N D"]:
 def _covariance(frames: Float[Array, "N D"], num_groups: int) -> Float[Array, "G C C"]:
     """Covariance of each group as a sum over frames, without division by their number."""
     grouped = frames.reshape(len(frames), num_groups, -1)
-    return jnp.einsum("ngc,ngd->gcd", grouped, grouped)
+    return total(jnp.einsum("ngc,ngd->gcd", grouped, grouped))
 
 
 def _scaled(covariance: Float[Array, "G C C"]) -> Float[Array, "G C C"]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from asr_jax.core.across import least, part_of_rows
 from asr_jax.core.random_streams import row_keys
 
 
@@ -92,8 +93,9 @@ class SpanMask:
             return masks
         kept = masks.sum(axis=1)
         if self.same_count:
-            counts = jnp.where(lengths > 0, kept, size).reshape(sub_batches, -1)
-            kept = jnp.repeat(counts.min(axis=1), len(lengths) // sub_batches)
+            is_in = part_of_rows(len(lengths), sub_batches) > 0
+            counts = least(jnp.min(jnp.where(is_in & (lengths > 0)[None], kept[None], size), axis=1))
+            kept = counts[jnp.argmax(is_in, axis=0)]
         if self.dropout:
             kept -= jnp.asarray(np.rint(np.arange(size + 1) * self.dropout), jnp.int32)[kept]
         return masks & (_ranks(jnp.where(masks, scores, 2.0)) < kept[:, None])

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
-from asr_jax.core.meshes import abstract, replicated
+from asr_jax.core.meshes import replicated
 from asr_jax.core.programs import TRACED, Program, Programs, memory_of
 from asr_jax.core.pytrees import num_elements
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
@@ -142,8 +142,9 @@ def compile_steps(
             # Traced in this thread: threads that trace at the same time only wait for each other.
             return Compiling(pool.submit(program.compile), program.lowered.out_info, program.flops)
 
-        jobs = {bucket: compiling(step.gradient(bucket)) for bucket in ordered}
-        accumulated = abstract(jobs[ordered[0]].outputs, same)
+        gradients = {bucket: step.gradient(bucket) for bucket in ordered}
+        jobs = {bucket: compiling(program) for bucket, program in gradients.items()}
+        accumulated = step.accumulated(gradients[ordered[0]])
         updating = compiling(step.update(accumulated))
         denominators = step.denominator_shapes(ordered[0])
         several: tuple[dict[Bucket, Compiling], Compiling, Compiling] | None = None

@@ -2,18 +2,18 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Int, UInt32
 
 from asr_jax.core.batch import Batch
-from asr_jax.core.meshes import abstract, replicated
+from asr_jax.core.meshes import abstract, by_rows, replicated
 from asr_jax.core.programs import TRACED, Program, Programs
 from asr_jax.core.pytrees import num_bytes
 from asr_jax.core.random_streams import random_streams
@@ -21,7 +21,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.inference.by_shape import abstract_batch
 from asr_jax.models.terms import batch_denominators
 from asr_jax.training.beginning import Beginning
-from asr_jax.training.step import Denominators, Recipe, add, added_denominators, apply_update, gradient_of
+from asr_jax.training.step import Accumulated, Denominators, Recipe, add, added_denominators, apply_update, gradient_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class StepPrograms:
 
     def gradient(self, bucket: Bucket) -> Program:
         """Lowers the gradient of a batch."""
-        return self._lower("gradient", self._gradient_of, *self.gradient_arguments(bucket))
+        return self.programs.lower(
+            "gradient", self._gradient_of, *self.gradient_arguments(bucket), out_shardings=self._of_gradients
+        )
 
     def gradient_arguments(self, bucket: Bucket) -> tuple[Any, ...]:
         """Shapes of the arguments of `gradient`."""
@@ -63,7 +65,7 @@ class StepPrograms:
             earlier batches.
         """
         used = self.programs.memory(
-            "gradient", self._gradient_of, *self.gradient_arguments(bucket), out_shardings=replicated(self.mesh)
+            "gradient", self._gradient_of, *self.gradient_arguments(bucket), out_shardings=self._of_gradients
         )
         return used + self.kept_bytes
 
@@ -76,24 +78,39 @@ class StepPrograms:
         trained, _ = self.recipe.split(self.shapes.state.params)
         return num_bytes(self.shapes.average) + (num_bytes(trained) if self.num_batches > 1 else 0)
 
+    def accumulated(self, gradient: Program) -> Any:
+        """Returns the shapes of the output of `gradient`, with shardings.
+
+        Args:
+            gradient: Program of any bucket.
+        """
+        shapes: Accumulated = abstract(gradient.lowered.out_info, replicated(self.mesh))
+        return shapes.replace(grads=abstract(shapes.grads, by_rows(self.mesh))) if self.mesh.size > 1 else shapes
+
+    @property
+    def _of_gradients(self) -> NamedSharding | None:
+        """Sharding of outputs with gradients; None for those of `jax.shard_map`."""
+        return replicated(self.mesh) if self.mesh.size == 1 else None
+
     def update(self, accumulated: Any) -> Program:
         """Lowers the update of the state.
 
         Args:
-            accumulated: Shapes of the output of `gradient`.
+            accumulated: Output of `accumulated`.
         """
         state, average = self.shapes
-        return self._lower(
-            "apply_update", functools.partial(apply_update, self._recipe), state, average, accumulated, donate=(0, 1)
-        )
+        function = functools.partial(apply_update, self.recipe, num_devices=self.mesh.size)
+        return self._lower("apply_update", function, state, average, accumulated, donate=(0, 1))
 
     def added(self, accumulated: Any) -> Program:
         """Lowers the sum of the gradients of two batches.
 
         Args:
-            accumulated: Shapes of the output of `gradient`.
+            accumulated: Output of `accumulated`.
         """
-        return self._lower("add", add, accumulated, accumulated, donate=(0,))
+        return self.programs.lower(
+            "add", add, accumulated, accumulated, donate_argnums=(0,), out_shardings=self._of_gradients
+        )
 
     def denominators(self, bucket: Bucket) -> Program:
         """Lowers the denominators of the loss terms of a batch."""
@@ -115,15 +132,11 @@ class StepPrograms:
         return abstract(jax.eval_shape(self._denominators_of, batch, state.key, state.updates), replicated(self.mesh))
 
     @functools.cached_property
-    def _recipe(self) -> Recipe:
-        return replace(self.recipe, model=self.recipe.model.clone(num_devices=self.mesh.size))
-
-    @functools.cached_property
     def _gradient_of(self) -> Callable[..., Any]:
-        return functools.partial(gradient_of, self._recipe)
+        return functools.partial(gradient_of, self.recipe, mesh=self.mesh)
 
     def _denominators_of(self, batch: Batch, key: UInt32[Array, "2"], updates: Int[Array, ""]) -> Denominators:
-        return batch_denominators(self._recipe.model, batch, random_streams(key, updates))
+        return batch_denominators(self.recipe.model, batch, random_streams(key, updates))
 
     def _lower(self, name: str, function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()) -> Program:
         return self.programs.lower(

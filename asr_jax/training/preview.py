@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
+from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
 from asr_jax.config import Experiment
@@ -25,7 +27,7 @@ from asr_jax.training.compile import compile_steps
 from asr_jax.training.initial_weights import read_initial_weights
 from asr_jax.training.reporting import report_data, report_filtered
 from asr_jax.training.setup import check_length, set_up
-from asr_jax.training.step import total_loss
+from asr_jax.training.step import Accumulated, checked, summed, total_loss
 
 NUM_POINTS = 20
 
@@ -99,6 +101,11 @@ def dry_run(experiment: Experiment) -> None:
         num_batches=setup.most_parts, sounds=setup.sounds, programs=setup.programs,
     )  # fmt: skip
     state, _ = initial_training(beginning.compile(), setup.mesh)
+
+    @jax.jit
+    def norm_of(accumulated: Accumulated) -> Float[Array, ""]:
+        return optax.tree.norm(checked(summed(accumulated, num_devices=setup.mesh.size)).grads)
+
     source = BatchSource(setup.train.index, setup.train.plan, setup.layout)
     rows = []
     plan = setup.train.plan
@@ -111,8 +118,7 @@ def dry_run(experiment: Experiment) -> None:
             of_batch = steps.accumulate(state, [(shape, global_batch(first, setup.mesh), np.int32(position))])
             sums = jax.device_get(of_batch.sums)
             loss = total_loss(sums, {name: sums[name].weight for name in steps.loss_terms}, setup.recipe.scales)
-            norms = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(of_batch.grads))]
-            found = {"loss": float(loss), "gradient_norm": float(of_batch.factor) * float(np.sqrt(sum(norms)))}
+            found = {"loss": float(loss), "gradient_norm": float(norm_of(of_batch))}
         rows.append(_shown(row) | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")

@@ -10,17 +10,20 @@ Only `gradient_of` depends on the shape of the batch and is compiled for each bu
 is in the other two, which are compiled once.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from asr_jax.core.across import BY_ROWS, SAME, on_each_device, total
 from asr_jax.core.batch import Batch
 from asr_jax.core.pytrees import AnyArray, Node, Tree, flatten, join, pick
 from asr_jax.core.random_streams import random_streams
@@ -141,6 +144,8 @@ def accumulate(
     denominators: Denominators,
     position: Int[Array, ""],
     sounds: Mapping[str, Array] = MappingProxyType({}),
+    *,
+    mesh: Mesh | None = None,
 ) -> Accumulated:
     """Adds the contribution of a batch to the gradient of an update.
 
@@ -152,9 +157,10 @@ def accumulate(
         denominators: Denominator of each loss term over the whole update.
         position: Position of the batch in the plan.
         sounds: Recordings that augmentations add.
+        mesh: As for `gradient_of`.
     """
     carried = state.carried if accumulated is None else accumulated.carried
-    found = gradient_of(recipe, state, carried, batch, denominators, position, sounds)
+    found = gradient_of(recipe, state, carried, batch, denominators, position, sounds, mesh=mesh)
     return checked(found) if accumulated is None else add(accumulated, found)
 
 
@@ -166,6 +172,8 @@ def gradient_of(
     denominators: Denominators | None,
     position: Int[Array, ""],
     sounds: Mapping[str, Array],
+    *,
+    mesh: Mesh | None = None,
 ) -> Accumulated:
     """Computes the contribution of a batch to the gradient of an update.
 
@@ -177,16 +185,69 @@ def gradient_of(
         denominators: Denominator of each loss term over the whole update. None: those of the batch.
         position: Position of the batch in the plan.
         sounds: Recordings that augmentations add.
+        mesh: Devices that the rows are spread over. With several, the gradients have a first axis of devices, whose sum
+            is the gradient. None: one device.
     """
-    streams = random_streams(state.key, state.updates)
-    if denominators is None:
-        denominators = batch_denominators(recipe.model, batch, streams)
-    trained, frozen = recipe.split(state.params)
     batch_stats, passed = carried
-    given: dict[str, Tree] = {"batch_stats": batch_stats, "sounds": dict(sounds)}
+    states: Tree = {}
     if recipe.passing.is_on:
         passed = before_batch(recipe.passing, passed, position, key=state.key, updates=state.updates)
-        given[PASSED] = states_of(passed, len(batch.lengths))
+        states = states_of(passed, len(batch.lengths))
+    of_rows = functools.partial(_gradient_of_rows, recipe)
+    same, rows = (state, batch_stats, denominators, dict(sounds)), (batch, states)
+    if mesh is None or mesh.size == 1:
+        found = of_rows(same, rows)
+    else:
+
+        def local(same: Any, rows: Any) -> _OfRows:
+            found = of_rows(same, rows)
+            return found._replace(grads=jax.tree.map(lambda leaf: leaf[None], found.grads))
+
+        outputs: Any = _OfRows(BY_ROWS, BY_ROWS, *[SAME] * 5)  # type: ignore[arg-type]
+        found = on_each_device(local, mesh, outputs)(same, rows)
+    if recipe.passing.is_on:
+        passed = after_rows(passed, found.states, len(batch.lengths))
+    return Accumulated(
+        grads=found.grads,
+        factor=jnp.where(found.scaled > 0, 1 / jnp.maximum(found.scaled, 1e-30), 0.0),
+        batch_stats=found.batch_stats,
+        passed=passed,
+        sums=found.sums,
+        weight=found.weight,
+        position=position,
+        bad_position=jnp.where(found.finite, -1, position),
+    )
+
+
+class _OfRows(NamedTuple):
+    """Results of the rows of a device."""
+
+    grads: Tree
+    states: Tree
+    """States of the rows that the batch passes on."""
+    batch_stats: Tree
+    sums: Sums
+    weight: Float[Array, ""]
+    scaled: Float[Array, ""]
+    """Factor of the loss."""
+    finite: Bool[Array, ""]
+
+
+def _gradient_of_rows(recipe: Recipe, same: tuple[Any, ...], rows: tuple[Batch, Tree]) -> _OfRows:
+    """Computes the gradient of the rows of a device, and sums over all devices of everything else.
+
+    Args:
+        recipe: Settings of the training step.
+        same: State, running statistics, denominators and sounds, which are the same on all devices.
+        rows: Rows of the batch, and their states.
+    """
+    (state, batch_stats, denominators, sounds), (batch, states) = same, rows
+    streams = random_streams(state.key, state.updates)
+    if denominators is None:
+        denominators = total(batch_denominators(recipe.model, batch, streams))
+    trained, frozen = recipe.split(state.params)
+    given: dict[str, Tree] = {"batch_stats": batch_stats, "sounds": sounds}
+    given |= {PASSED: states} if recipe.passing.is_on else {}
     mutable = [name for name in given if name != "sounds"]
 
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
@@ -201,20 +262,9 @@ def gradient_of(
     weight = jnp.max(jnp.stack(list(denominators.values())))
     scaled = weight * state.scaling.scale
     grads, (sums, changed) = jax.grad(loss_of, has_aux=True)(trained)
-    batch_stats = changed.get("batch_stats", {})
-    if recipe.passing.is_on:
-        passed = after_rows(passed, changed[PASSED], len(batch.lengths))
-    finite = _all_finite([[sums[name].total for name in denominators], changed])
-    return Accumulated(
-        grads=grads,
-        factor=jnp.where(scaled > 0, 1 / jnp.maximum(scaled, 1e-30), 0.0),
-        batch_stats=batch_stats,
-        passed=passed,
-        sums=sums,
-        weight=weight,
-        position=position,
-        bad_position=jnp.where(finite, -1, position),
-    )
+    is_bad = ~_all_finite([[sums[name].total for name in denominators], changed])
+    sums, num_bad = total((sums, is_bad.astype(jnp.int32)))
+    return _OfRows(grads, changed.get(PASSED, {}), changed.get("batch_stats", {}), sums, weight, scaled, num_bad == 0)
 
 
 def add(first: Accumulated, second: Accumulated) -> Accumulated:
@@ -231,6 +281,18 @@ def add(first: Accumulated, second: Accumulated) -> Accumulated:
         position=jnp.full((), -1, jnp.int32),
         bad_position=jnp.where(first.bad_position >= 0, first.bad_position, second.bad_position),
     )
+
+
+def summed(accumulated: Accumulated, *, num_devices: int) -> Accumulated:
+    """Sums the gradients over the devices.
+
+    Args:
+        accumulated: Sums over batches.
+        num_devices: Number of devices. With several, the gradients have a first axis of devices.
+    """
+    if num_devices == 1:
+        return accumulated
+    return accumulated.replace(grads=jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), accumulated.grads))
 
 
 def checked(accumulated: Accumulated) -> Accumulated:
@@ -262,7 +324,7 @@ def total_loss(
 
 
 def apply_update(
-    recipe: Recipe, state: TrainState, average: Tree, accumulated: Accumulated
+    recipe: Recipe, state: TrainState, average: Tree, accumulated: Accumulated, *, num_devices: int = 1
 ) -> tuple[TrainState, Tree, UpdateReport]:
     """Applies an accumulated gradient.
 
@@ -271,11 +333,13 @@ def apply_update(
         state: State before the update.
         average: Averaged parameters before the update.
         accumulated: Sums over all batches of the update.
+        num_devices: Number of devices. With several, the gradients have a first axis of devices, and are summed here,
+            once per update.
 
     Returns:
         The next state, the next averaged parameters, and the report of the update.
     """
-    accumulated = checked(accumulated)
+    accumulated = checked(summed(accumulated, num_devices=num_devices))
     norm, rate = optax.tree.norm(accumulated.grads), recipe.updater.rate(state.updates)
     of_heads = {name: head.scheduled(state.updates) for name, head in recipe.model.heads.items()}
     scheduled = {f"{name}/{which}": value for name, each in of_heads.items() for which, value in each.items()}

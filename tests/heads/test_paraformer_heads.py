@@ -92,7 +92,7 @@ def test_devices_and_order_change_nothing_with_dropout_and_sampler_on(name, numb
     close(run(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-4)
     for number in numbers:
         mesh = data_mesh(number)
-        on_devices = loss_and_gradient(model.clone(num_devices=number))
+        on_devices = loss_and_gradient(model)
         found = on_devices(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh))
         close(found, (value, gradient), 1e-4)
 

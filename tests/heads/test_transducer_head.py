@@ -79,7 +79,7 @@ def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name):
     in_parts = model_of(replace(head, split=2, tile_frames=5), dropout=0.2)
     parts, mesh = loss_and_gradient(in_parts), data_mesh(2)
     close(parts(params, batch), (value, gradient), 1e-5)
-    on_devices = loss_and_gradient(in_parts.clone(num_devices=2))
+    on_devices = loss_and_gradient(in_parts)
     close(on_devices(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh)), (value, gradient), 1e-5)
     order = np.array([2, 0, 3, 1])
     close(parts(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-5)

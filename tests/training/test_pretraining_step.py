@@ -22,7 +22,7 @@ from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate
+from asr_jax.training.step import Recipe, accumulate, summed
 from tests.training.test_step import assert_close
 from tests.training.toy import joined, toy_batch
 
@@ -117,7 +117,7 @@ class Steps:
         self.weights = jax.jit(
             lambda state, batch: batch_denominators(recipe.model, batch, random_streams(state.key, state.updates))
         )
-        self._accumulate = jax.jit(partial(accumulate, recipe))
+        self._accumulate = cache(lambda num_devices: jax.jit(partial(accumulate, recipe, mesh=data_mesh(num_devices))))
 
     def gradients(self, state: Any, *batches: Batch, num_devices: int = 1) -> Any:
         """Returns the accumulated sums of the batches of one update."""
@@ -128,9 +128,9 @@ class Steps:
         weights = jax.tree.map(lambda *of_batches: sum(of_batches), *each)
         found = None
         for place, batch in spread:
-            found = self._accumulate(state, found, batch, weights, place)
+            found = self._accumulate(num_devices)(state, found, batch, weights, place)
         np.testing.assert_allclose(weights["pretrain/loss"], found.sums["pretrain/loss"].weight)
-        return found
+        return summed(found, num_devices=num_devices)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from asr_jax.optim.lora import LoRA
 from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import fresh_state, initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, apply_update
+from asr_jax.training.step import Recipe, accumulate, apply_update, summed
 from tests.training.toy import as_features, joined, toy_batch, toy_model
 
 SCALES = {"ctc": 1.0}
@@ -95,8 +95,10 @@ def test_devices_agree_with_one(parts, num_devices):
     expected = parts.gradients(batch)
     mesh = data_mesh(num_devices)
     state, weights, position = jax.device_put((parts.state, parts.weights(batch), np.int32(0)), replicated(mesh))
-    found = parts.accumulate(state, None, global_batch(batch, mesh), weights, position)
-    assert_close(found.grads, expected.grads, rtol=1e-5)
+    on_devices = jax.jit(functools.partial(accumulate, parts.recipe, mesh=mesh))
+    found = on_devices(state, None, global_batch(batch, mesh), weights, position)
+    assert_close(summed(found, num_devices=num_devices).grads, expected.grads, rtol=1e-5)
+    np.testing.assert_allclose(found.sums["ctc/loss"].total, expected.sums["ctc/loss"].total, rtol=1e-5)
 
 
 def without_key(tree):

@@ -1,0 +1,110 @@
+"""Reductions over the rows of all devices, for functions that each device computes for its own rows.
+
+Gradients and losses are computed `on_each_device`, with some rows and all parameters, so that the compiler inserts no
+collectives. Whatever needs the rows of other devices, such as the statistics of batch norm, calls a function of this
+module. Elsewhere, the rows are those of the whole batch, and these functions return their arguments.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int, Shaped
+
+from asr_jax.core.devices import tracing_for
+
+AXIS = "data"
+"""Axis of the mesh that rows are spread over."""
+SAME, BY_ROWS = PartitionSpec(), PartitionSpec(AXIS)
+
+_devices: ContextVar[int] = ContextVar("devices", default=1)
+
+
+def on_each_device(function: Callable[[Any, Any], Any], mesh: Mesh, outputs: Any) -> Callable[[Any, Any], Any]:
+    """Returns a function that each device computes for its rows; with one device, the function itself.
+
+    Args:
+        function: Function of a tree of arrays that are the same on all devices, and of a tree of arrays of rows.
+        mesh: Devices.
+        outputs: Tree of specifications of the outputs, or a prefix of it: `SAME` or `BY_ROWS`.
+    """
+    if mesh.size == 1:
+        return function
+
+    def local(same: Any, rows: Any) -> Any:
+        token = _devices.set(mesh.size)
+        try:
+            with tracing_for(list(mesh.devices.flat[:1])):
+                return function(same, rows)
+        finally:
+            _devices.reset(token)
+
+    # Types that vary over devices would make JAX sum the gradient of each layer over the devices, within the loop.
+    return jax.shard_map(local, mesh=mesh, in_specs=(SAME, BY_ROWS), out_specs=outputs, check_vma=False)
+
+
+def total[T](values: T) -> T:
+    """Sums arrays, such as sums over the local rows, over the devices.
+
+    Args:
+        values: Tree of arrays.
+    """
+    if _devices.get() == 1 or not jax.tree.leaves(values):
+        return values
+    summed: T = jax.lax.psum(values, AXIS)
+    return summed
+
+
+def mean(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Averages an array, such as a mean over the local rows, over the devices."""
+    return values if _devices.get() == 1 else jax.lax.pmean(values, AXIS)
+
+
+def least(values: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
+    """Computes the minimum of an array over the devices."""
+    return values if _devices.get() == 1 else jax.lax.pmin(values, AXIS)
+
+
+def all_rows(values: Shaped[Array, "B *rest"]) -> Shaped[Array, "N *rest"]:
+    """Returns the rows of all devices.
+
+    Args:
+        values: The local rows.
+    """
+    return values if _devices.get() == 1 else jax.lax.all_gather(values, AXIS, tiled=True)
+
+
+def first_row(num_rows: int) -> Int[Array, ""]:
+    """Returns the number of the first local row in the whole batch.
+
+    Args:
+        num_rows: Number of local rows.
+    """
+    return jnp.zeros((), jnp.int32) if _devices.get() == 1 else jax.lax.axis_index(AXIS) * num_rows
+
+
+def own_rows(values: Shaped[Array, "N *rest"], num_rows: int) -> Shaped[Array, "B *rest"]:
+    """Returns the local rows of an array that has all rows.
+
+    Args:
+        values: Rows of all devices.
+        num_rows: Number of local rows.
+    """
+    return values if _devices.get() == 1 else jax.lax.dynamic_slice_in_dim(values, first_row(num_rows), num_rows)
+
+
+def part_of_rows(num_rows: int, parts: int) -> Float[Array, "P B"]:
+    """Returns 1 where a local row belongs to a micro-batch, and 0 elsewhere.
+
+    Micro-batches are consecutive rows of the whole batch.
+
+    Args:
+        num_rows: Number of local rows.
+        parts: Number of micro-batches, which divides the number of all rows.
+    """
+    row = first_row(num_rows) + jnp.arange(num_rows)
+    part = row // (num_rows * _devices.get() // parts)
+    return (part[None] == jnp.arange(parts)[:, None]).astype(jnp.float32)

@@ -1,0 +1,101 @@
+"""Training programs on several devices: the updates of one device, and one sum of gradients over the devices."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from asr_jax.audio.distort import Babble
+from asr_jax.audio.specaugment import SpecAugment
+from asr_jax.core.hlo import Module
+from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.core.pytrees import num_bytes
+from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.heads.contrastive import Contrastive
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.transducer import Transducer
+from asr_jax.models.base import Model
+from asr_jax.models.lstm import LSTMEncoder
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.state_passing import StatePassing
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
+from asr_jax.training.compile import compile_steps
+from asr_jax.training.lowering import StepPrograms
+from asr_jax.training.step import Recipe
+from tests.training.test_pretraining_step import HEAD, Hiding
+from tests.training.test_step import assert_close
+from tests.training.toy import joined, toy_batch, toy_model
+
+SCALE = Scale(16000, 160, 80)
+BUCKET = Bucket(6400, 3, 8, 6400)
+MASKS = SpecAugment(max_time_frames=5)
+ZIPFORMER = Zipformer(
+    downsampling=(1, 2), dims=(24, 32), num_layers=(1, 1), unmasked_dims=(16, 24), num_heads=(2, 2), query_dims=(8, 8),
+    value_dims=(6, 6), position_dims=(4, 4), feedforward_dims=(32, 40), kernel_sizes=(5, 5), positions_dim=8,
+    embed_channels=(2, 4, 8),
+)  # fmt: skip
+LSTM = LSTMEncoder(num_mels=80, dim=12, layers_before=1, layers_after=1, dropout=0.1)
+RNNT = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+CONTRASTIVE = Contrastive(**HEAD, diversity=0.1, penalty=10.0, across_negatives=2, codebook_negatives=2)
+MODELS = {
+    "batch norm and babble": replace(toy_model(norm=True, dropout=0.1), augment=(Babble(probability=1.0), MASKS)),
+    "regularisers": Model(encoder=ZIPFORMER, heads={"ctc": CTC()}, augment=()),
+    "passed states": Model(encoder=LSTM, heads={"ctc": RNNT}, augment=()),
+    "micro-batches": Model(encoder=Hiding(), heads={"ctc": CONTRASTIVE}, augment=(), sub_batches=2),
+}
+
+
+def recipe_of(name):
+    model = MODELS[name].build(vocab_size=6, blank_id=5, precision="f32")
+    passing = StatePassing((0.0, 0.0, 1.0)) if name == "passed states" else StatePassing()
+    return Recipe(model, {"ctc": 1.0}, AdamW().build(RunLength(100, 10)), passing=passing, most_rows=8)
+
+
+def updates(recipe, mesh):
+    """State and reports of two updates of two batches."""
+    beginning = lower_beginning(recipe, seed=0)
+    steps = compile_steps(recipe, [BUCKET], abstract_beginning(beginning, mesh), scale=SCALE, mesh=mesh, num_batches=2)
+    state, average = initial_training(beginning.compile(), mesh)
+    reports = []
+    for number in range(2):
+        batches = [joined(toy_batch(seed=4 * number + k), toy_batch(seed=4 * number + k + 2)) for k in range(2)]
+        batches = [each.replace(utterances=np.arange(8, dtype=np.int32) + 9 * number) for each in batches]
+        parts = [(BUCKET, global_batch(each, mesh), np.int32(2 * number + k)) for k, each in enumerate(batches)]
+        state, average, report = steps.apply_update(state, average, steps.accumulate(state, parts))
+        reports.append(jax.device_get(report))
+    return jax.device_get(state), reports
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_four_devices_compute_the_updates_of_one(name):
+    recipe = recipe_of(name)
+    (state, reports), (expected, others) = updates(recipe, data_mesh(4)), updates(recipe, data_mesh(1))
+    for found, other in zip(reports, others, strict=True):
+        assert found.applied
+        np.testing.assert_allclose(found.gradient_norm, other.gradient_norm, rtol=1e-5)
+        for term in other.sums:
+            np.testing.assert_allclose(found.sums[term].weight, other.sums[term].weight, rtol=1e-5, err_msg=term)
+            np.testing.assert_allclose(found.sums[term].mean(), other.sums[term].mean(), rtol=1e-5, err_msg=term)
+    for tree, of_one in ((state.batch_stats, expected.batch_stats), (state.passed, expected.passed)):
+        assert_close(tree, of_one, rtol=1e-5)
+
+
+def test_gradients_are_summed_over_the_devices_once_per_update():
+    recipe, mesh = recipe_of("passed states"), data_mesh(4)
+    shapes = abstract_beginning(lower_beginning(recipe, seed=0), mesh)
+    step = StepPrograms(recipe, shapes, mesh, SCALE, num_batches=2)
+    gradient = step.gradient(BUCKET)
+    accumulated = step.accumulated(gradient)
+    size = num_bytes(shapes.state.params)
+    of_gradient = Module(gradient.compile().as_text()).collectives()
+    assert sum(moved for _, moved in of_gradient.values()) < 0.1 * size  # sums of losses, and passed states
+    of_sum = Module(step.added(accumulated).compile().as_text()).collectives()
+    assert sum(moved for _, moved in of_sum.values()) < 0.01 * size  # norms
+    of_update = Module(step.update(accumulated).compile().as_text()).collectives()
+    assert set(of_update) == {"all-reduce"}
+    assert of_update["all-reduce"][1] == pytest.approx(size, rel=0.01)
+    assert {each.sharding for each in jax.tree.leaves(accumulated.sums)} == {replicated(mesh)}
