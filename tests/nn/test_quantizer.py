@@ -73,7 +73,7 @@ def test_perplexity_from_one_entry_to_all() -> None:
     one, each = entries[np.zeros((1, 4, 2), int)], entries[[[[0, 0], [1, 1], [2, 2], [0, 0]]]]
     all_alike = np.full((1, 4, 2, 3), 1 / 3, np.float32)
     for probabilities, expected in ((one, 2), (all_alike, 6), (each, 6)):  # the last frame does not count
-        assert abs(float(compute(probabilities, weights)) - expected) < 1e-4
+        assert abs(float(compute(probabilities, weights)[0]) - expected) < 1e-4
 
 
 @pytest.mark.golden
