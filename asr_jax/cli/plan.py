@@ -161,14 +161,15 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
     from asr_jax.observe.tables import print_table, say
 
     planned = made.train
-    steps = TargetSteps(experiment, planned, made.tokenizer, length_of(planned, experiment), target)
+    buckets, scale = planned.plan.buckets, planned.index.scale
+    steps = TargetSteps(experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale)
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
     if options.fit:
         buckets = steps.fit(options.margin, tell)
-        write_buckets(options.fit, buckets, planned.index.scale, target=target.name, margin=options.margin)
+        write_buckets(options.fit, buckets, scale, target=target.name, margin=options.margin)
         say(console, f"{options.fit}: the rows that fit; train with --data.buckets.file {options.fit}")
         steps = replace(steps, buckets=buckets)
     print_table(steps.rows(tell), title=f"training programs compiled for {target.name}, not run", console=console)

@@ -14,8 +14,7 @@ from asr_jax.core.layout import Layout
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
 from asr_jax.core.programs import Program
 from asr_jax.core.targets import Accelerator, Target
-from asr_jax.data.batching.buckets import Bucket, largest_first
-from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
 from asr_jax.inference.model import make_model
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizers import Tokenizer
@@ -33,12 +32,13 @@ class TargetSteps:
     """Training programs of a run on the devices of a target."""
 
     experiment: Experiment
-    planned: PlannedData
     tokenizer: Tokenizer
     length: RunLength
     target: Target
-    buckets: tuple[Bucket, ...] = ()
-    """Buckets instead of those of the plan."""
+    buckets: tuple[Bucket, ...]
+    """Shapes of the batches on all devices of the target."""
+    scale: Scale
+    """Unit of the buckets' lengths."""
 
     def step(self, mesh: Mesh) -> StepPrograms:
         """Returns the training programs for devices.
@@ -49,10 +49,10 @@ class TargetSteps:
         training = self.experiment.training
         recipe = make_recipe(
             self.experiment, make_model(self.experiment, self.tokenizer), self.length,
-            most_rows=max(bucket.batch_size for bucket in self.buckets or self.planned.plan.buckets),
+            most_rows=max(bucket.batch_size for bucket in self.buckets),
         )  # fmt: skip
         shapes = abstract_beginning(lower_beginning(recipe, seed=self.experiment.seed), mesh)
-        return StepPrograms(recipe, shapes, mesh, self.planned.index.scale, training.accumulate * training.split)
+        return StepPrograms(recipe, shapes, mesh, self.scale, training.accumulate * training.split)
 
     def layout(self, mesh: Mesh) -> Layout:
         """Returns the parts and padding rows of the batches on devices.
@@ -82,24 +82,29 @@ class TargetSteps:
         Returns:
             A row of the table for each program.
         """
-        meshes, found = {self.target.one.size: self.target.one, self.target.mesh.size: self.target.mesh}, []
-        buckets = self.buckets or self.planned.plan.buckets
-        for mesh in meshes.values():
-            step = self.step(mesh)
-            accumulated = None
-            for bucket in (buckets[number] for number in largest_first(buckets)):
-                part = self.part(bucket, mesh)
-                seconds = part.length / step.scale.per_s
-                say(f"compiling {part.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
-                program = step.gradient(part)
-                accumulated = step.accumulated(program)
-                start = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // mesh.size}
-                start |= {"seconds": seconds, "labels": part.num_tokens}
-                found.append(start | self._measured(program, mesh, step.kept_bytes))
-            say(f"compiling the update for {_devices(mesh)}")
-            update = {"program": "update", "devices": mesh.size}
-            found.append(update | self._measured(step.update(accumulated), mesh, 0))
-        return found
+        meshes = {mesh.size: mesh for mesh in (self.target.one, self.target.mesh)}
+        return [row for mesh in meshes.values() for row in self.rows_on(mesh, say)]
+
+    def rows_on(self, mesh: Mesh, say: Callable[[str], None]) -> list[dict[str, Any]]:
+        """Compiles the gradient of each bucket and the update for some of the devices, with as many rows on each.
+
+        Args:
+            mesh: Devices of the target.
+            say: Called with a message before each program is compiled.
+        """
+        step, found, accumulated = self.step(mesh), list[dict[str, Any]](), None
+        for bucket in (self.buckets[number] for number in largest_first(self.buckets)):
+            part = self.part(bucket, mesh)
+            seconds = part.length / step.scale.per_s
+            say(f"compiling {part.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
+            program = step.gradient(part)
+            accumulated = step.accumulated(program)
+            row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // mesh.size}
+            row |= {"seconds": seconds, "labels": part.num_tokens}
+            found.append(row | self._measured(program, mesh, step.kept_bytes))
+        say(f"compiling the update for {_devices(mesh)}")
+        update = {"program": "update", "devices": mesh.size}
+        return [*found, update | self._measured(step.update(accumulated), mesh, 0)]
 
     def _measured(self, program: Program, mesh: Mesh, kept_bytes: int) -> dict[str, Any]:
         try:
@@ -132,7 +137,7 @@ class TargetSteps:
         step, layout = self.step(self.target.mesh), self.layout(self.target.mesh)
         unit = self.experiment.data.buckets.batch_multiple
         budget, found = self.target.memory_bytes * (1 - margin), list[Bucket]()
-        for bucket in self.planned.plan.buckets:
+        for bucket in self.buckets:
 
             def needed(number: int, bucket: Bucket = bucket) -> float:
                 part = layout.shape(replace(bucket, batch_size=number * unit))

@@ -31,9 +31,11 @@ def resident(name: str) -> int:
 def main(rows: int, given: list[str]) -> None:
     experiment = parse_experiment(given, prog="")
     made = plan(experiment)
-    steps = TargetSteps(experiment, made.train, made.tokenizer, length_of(made.train, experiment), target_of("cpu"))
+    buckets, scale = made.train.plan.buckets, made.train.index.scale
+    length = length_of(made.train, experiment)
+    steps = TargetSteps(experiment, made.tokenizer, length, target_of("cpu"), buckets, scale)
     step = steps.step(steps.target.one)
-    bucket = replace(max(made.train.plan.buckets, key=lambda each: each.length), batch_size=rows)
+    bucket = replace(max(buckets, key=lambda each: each.length), batch_size=rows)
     compiled, cost = compile_and_measure(step.gradient(bucket), num_devices=1)
     arguments = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), step.gradient_arguments(bucket))
     jax.block_until_ready(arguments)

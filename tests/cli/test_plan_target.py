@@ -49,8 +49,8 @@ def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noq
     fitted = parse_experiment([*given, "--data.buckets.file", str(file)], prog="")
     made = set_up(fitted, find_run(fitted))
     assert [bucket.batch_size for bucket in made.train.plan.buckets] == rows
-    planned = command.plan(fitted)
-    steps = TargetSteps(fitted, planned.train, planned.tokenizer, made.length, targets.target_of("cpu"))
+    buckets, scale = made.train.plan.buckets, made.train.index.scale
+    steps = TargetSteps(fitted, made.tokenizer, made.length, targets.target_of("cpu"), buckets, scale)
     mesh = steps.target.mesh
     parts = [steps.part(bucket, mesh) for bucket in made.train.plan.buckets]
     assert max(steps.memory(steps.step(mesh), part) for part in parts) <= 0.75 * 40e6

@@ -1,0 +1,115 @@
+"""Compiles the training programs of configs for absent devices: `python benchmarks/compiled_programs.py [--json OUT]`.
+
+For each config and target: the gradient of its largest batch and the update, with processor time of the compiler,
+memory of a device, products, bytes, collectives and the time that these allow at least. The batches are those of
+LibriSpeech's published durations (`made_up.lengths`), with a quarter as many pieces as characters, and are spread over
+the devices of the target. Each config and target is a process of its own, which is stopped after --limit seconds.
+Nothing is run. The environment needs the extras cuda12 and tpu. Rows of other configs and targets that the JSON already
+has are kept.
+"""
+
+import asr_jax.core.environment  # noqa: F401, I001  must be first
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from asr_jax.cli.benchmark import made_up
+from asr_jax.cli.benchmark.systems import tokenizer_without_data
+from asr_jax.cli.command_line import load_config
+from asr_jax.cli.plan_target import TargetSteps
+from asr_jax.config import Experiment
+from asr_jax.core.targets import target_of
+from asr_jax.data.batching.buckets import Bucket, Scale, largest_first, make_buckets
+from asr_jax.data.batching.index import scale_of
+from asr_jax.observe.tables import print_table
+from asr_jax.optim.schedules import RunLength
+
+ROOT = Path(__file__).parents[1]
+UTTERANCES, PIECES_PER_CHARACTER = 28_000, 0.25
+LENGTH = RunLength(100_000, 2_000)
+TARGETS = ("h100", "v5e", "v5e:16x16")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--configs", nargs="+", default=sorted(path.stem for path in (ROOT / "configs").glob("*.py")))
+    parser.add_argument("--targets", nargs="+", default=TARGETS)
+    parser.add_argument(
+        "--seconds", type=float, help="only the bucket of utterances of this length; default: the largest"
+    )
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds of a config and target")
+    parser.add_argument("--json", type=Path, default=Path("compiled_programs.json"))
+    parser.add_argument("--one", nargs=2, metavar=("CONFIG", "TARGET"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        for row in compiled(*given.one, seconds=given.seconds):
+            print(json.dumps(row), flush=True)
+        return
+    rows: list[dict[str, Any]] = json.loads(given.json.read_text()) if given.json.exists() else []
+    for target in given.targets:
+        for config in given.configs:
+            new = in_process(config, target, seconds=given.seconds, limit_s=given.limit)
+            rows = [row for row in rows if (row["config"], row["target"]) != (config, target)] + new
+            given.json.write_text(json.dumps(rows, indent=1) + "\n")
+            print_table([{"config": config, "target": target} | row for row in new])
+
+
+def in_process(config: str, target: str, *, seconds: float | None, limit_s: float) -> list[dict[str, Any]]:
+    """Returns the rows of a config and target, or one row with the reason why there are none."""
+    command = [sys.executable, __file__, "--one", config, target, *(["--seconds", str(seconds)] if seconds else [])]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    name = {"config": config, "target": target}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment, check=False)
+        output, failure = done.stdout, done.stderr.strip().splitlines()[-1:] if done.returncode else []
+    except subprocess.TimeoutExpired as stopped:
+        output = stopped.stdout.decode() if stopped.stdout else ""
+        failure = [f"stopped after {limit_s:g} s"]
+    found = [name | json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return found + [name | {"failure": line[:300]} for line in failure]
+
+
+def compiled(config: str, target: str, *, seconds: float | None) -> list[dict[str, Any]]:
+    """Compiles the gradient of a batch and the update for all devices of a target."""
+    experiment, devices = load_config(ROOT / "configs" / f"{config}.py"), target_of(target)
+    scale = scale_of(experiment.model.front_end, of_features=False)
+    buckets = librispeech_buckets(experiment, scale, devices.mesh.size)
+    if seconds is None:
+        chosen = buckets[largest_first(buckets)[0]]
+    else:
+        chosen = min(buckets, key=lambda bucket: abs(bucket.length / scale.per_s - seconds))
+    tokenizer = tokenizer_without_data(experiment.data.tokenizer, None)
+    steps = TargetSteps(experiment, tokenizer, LENGTH, devices, (chosen,), scale)
+    rows = steps.rows_on(devices.mesh, lambda message: None)
+    audio_s = chosen.batch_size * chosen.length / scale.per_s / devices.mesh.size
+    for row in rows:
+        row["audio_s"] = audio_s
+    return rows
+
+
+def librispeech_buckets(experiment: Experiment, scale: Scale, devices: int) -> tuple[Bucket, ...]:
+    """Buckets that training makes of LibriSpeech, with rows for a number of devices."""
+    data, settings = experiment.data, experiment.data.buckets
+    lengths = made_up.lengths(UTTERANCES)
+    characters = made_up.num_labels(lengths)
+    kept = lengths / made_up.RATE_HZ <= data.filters.max_duration_s
+    factor = {"sentencepiece": PIECES_PER_CHARACTER, "none": 0.0}.get(data.tokenizer.kind, 1.0)
+    labels = (characters * factor).astype("int32")
+    parts = math.lcm(devices, experiment.model.row_parts)
+    multiple = math.lcm(settings.batch_multiple, parts)
+    settings = replace(settings, batch_multiple=multiple, max_batch=max(settings.max_batch, multiple))
+    return make_buckets(lengths[kept], labels[kept], settings, scale=scale, row_parts=experiment.model.row_parts)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    main()
