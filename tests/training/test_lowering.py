@@ -70,7 +70,10 @@ def updates(recipe, mesh):
     return jax.device_get(state), reports
 
 
-@pytest.mark.parametrize("name", MODELS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) if name == "regularisers" else name for name in MODELS]
+
+
+@pytest.mark.parametrize("name", SLOW)
 def test_four_devices_compute_the_updates_of_one(name):
     recipe = recipe_of(name)
     (state, reports), (expected, others) = updates(recipe, data_mesh(4)), updates(recipe, data_mesh(1))
