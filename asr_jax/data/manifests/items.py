@@ -79,7 +79,7 @@ def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
     except (tarfile.TarError, EOFError, pyarrow.ArrowException, ValueError) as error:
         if isinstance(error, AudioError):
             raise
-        raise AudioError(path, f"truncated or damaged shard: {error}") from None
+        raise AudioError(path, f"damaged shard: {error}") from None
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
 
@@ -105,9 +105,7 @@ def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[
             if is_url(path):  # the reader takes a path that is local
                 utterance = replace(utterance, location=str(replace(where, path=path)))
             yield Item(first, utterance, content)
-        file.seek(tar.offset)
-        if file.read(len(webdataset.END)) != webdataset.END:
-            raise tarfile.ReadError(f"it ends at byte {tar.offset} without the end of a tar")
+        webdataset.check_end(file, tar)
 
 
 class _Held(Unpacked):

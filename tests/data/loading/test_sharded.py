@@ -24,7 +24,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.loading import sharded
 from asr_jax.data.loading.sharded import Reader, State, Stream, open_sharded
-from asr_jax.data.manifests.items import items_from, shards_of
+from asr_jax.data.manifests.items import items_from, sampled, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.characters import CharacterTokenizer
@@ -143,6 +143,16 @@ def test_a_damaged_shard_loses_its_rest_alone(shards, tmp_path):
     reasons = {entry.id: entry.reason for loaded in found for entry in loaded.rejected}
     assert reasons[str(tmp_path / "0.tar")] == "the rest of the shard: no such file"
     assert "the rest of the shard:" in reasons[str(tmp_path / "2.tar")]
+
+
+def test_tars_that_are_joined_to_one_are_named(shards, tmp_path):
+    path = tmp_path / "joined.tar"
+    path.write_bytes((shards / "0.tar").read_bytes() + (shards / "1.tar").read_bytes())
+    (entry,) = [each for loaded in batches(stream(tmp_path, shards=(str(path),), epochs=1)) for each in loaded.rejected]
+    assert entry.id == str(path)
+    assert "the rest of the shard: damaged shard: more files follow after its end at byte" in entry.reason
+    assert "several tars are joined to one" in entry.reason
+    assert [each.reason for each in sampled([str(path)], 99, ReadOptions())[1]] == [entry.reason.partition(": ")[2]]
 
 
 def test_invalid_items_are_named(shards):
