@@ -9,6 +9,7 @@ import functools
 import queue
 import threading
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengt
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
 from asr_jax.data.loading.source import LoadedBatch, check_room, used_part
-from asr_jax.data.manifests.items import Item, items_from
+from asr_jax.data.manifests.items import Item, items_at, items_from
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage, reads_of
@@ -276,18 +277,42 @@ class ShardedBatches:
 
     def __init__(self, stream: Stream, state: State) -> None:
         self._stream, self._step, self._reader = stream, state.step, Reader(stream, state)
-        self._window = [self._held(shard, place) for shard, place in state.held]
+        self._window = self._held(state)
         self._pool = ThreadPoolExecutor(stream.threads)
 
-    def _held(self, shard: int, place: int) -> _Member:
+    def _held(self, state: State) -> list[_Member]:
+        """The items in the window of a state, in its order."""
+        members, of_shard = dict[tuple[int, int], _Member](), defaultdict[int, set[int]](set)
+        for shard, place in state.held:
+            of_shard[shard].add(place)
+        for shard, places in of_shard.items():
+            for member in self._members_at(shard, sorted(places)):
+                members[shard, member.item.place] = member
+        return [members[held] for held in state.held]
+
+    def _members_at(self, shard: int, places: Sequence[int]) -> Iterator[_Member]:
+        """Items of a shard at places in ascending order.
+
+        Raises:
+            UserError: If there is no such item.
+        """
         path, rejected = self._stream.shards[shard], list[Rejected]()
-        reads = reads_of(self._stream.storage)
-        item = reads(path, lambda: next(items_from(path, place, self._stream.options), None))
-        member = item and member_of(self._stream, shard, item, rejected)
-        if not member:
-            reason = rejected[0].line if rejected else f"it ends before {place}"
-            raise UserError(f"{path} has changed since the checkpoint: {reason}")
-        return member
+        items: Iterator[Item] | None = None
+        for number, place in enumerate(places):
+
+            def read(rest: Sequence[int] = places[number:]) -> Item | None:
+                nonlocal items
+                opened, items = items or items_at(path, rest, self._stream.options), None  # None: opened after an error
+                item = next(opened, None)
+                items = opened
+                return item
+
+            item = reads_of(self._stream.storage)(path, read)
+            member = item and member_of(self._stream, shard, item, rejected)
+            if not member or member.item.place != place:
+                reason = rejected[0].line if rejected else f"it has no item at {place}"
+                raise UserError(f"{path} has changed since the checkpoint: {reason}")
+            yield member
 
     def __iter__(self) -> Iterator[LoadedBatch]:
         while True:

@@ -1,11 +1,12 @@
 """Items of shards in their order: utterances of tars and Parquet files with their audio, from any place on."""
 
-import itertools
 import math
 import os
+import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,10 +71,41 @@ def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
         StorageError: If the storage fails.
         AudioError: If the shard is damaged or does not exist.
     """
-    read = _of_parquet if path.lower().endswith(".parquet") else _of_tar
+    if _is_parquet(path):
+        yield from _opened(path, lambda file: _of_parquet(path, file, range(place, sys.maxsize), options))
+    else:
+        yield from _opened(path, lambda file: _of_tar(path, file, place, options))
+
+
+def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
+    """Yields the items of a shard at some places in order. The shard is opened once, and each row group is read once.
+
+    Args:
+        path: Tar or Parquet file, local or behind a URL.
+        places: Places in ascending order.
+        options: Options of reading.
+
+    Raises:
+        StorageError: If the storage fails.
+        AudioError: If the shard is damaged or does not exist.
+    """
+    if _is_parquet(path):
+        yield from _opened(path, lambda file: _of_parquet(path, file, frozenset(places), options))
+    else:
+        yield from _opened(
+            path, lambda file: (item for place in places for item in islice(_of_tar(path, file, place, options), 1))
+        )
+
+
+def _is_parquet(path: str) -> bool:
+    return path.lower().endswith(".parquet")
+
+
+def _opened(path: str, read: Callable[[Any], Iterator[Item]]) -> Iterator[Item]:
+    """Yields what `read` yields of the open shard, with the errors of `items_from`."""
     try:
         with opened(path) if is_url(path) else open(path, "rb") as file:
-            yield from read(path, file, place, options)
+            yield from read(file)
     except FileNotFoundError:
         raise AudioError(path, "no such file") from None
     except (tarfile.TarError, EOFError, pyarrow.ArrowException, ValueError) as error:
@@ -118,18 +150,18 @@ class _Held(Unpacked):
         return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
 
 
-def _of_parquet(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Item]:
+def _of_parquet(path: str, file: Any, places: Container[int], options: ReadOptions) -> Iterator[Item]:
     row = 0
     with pyarrow.parquet.ParquetFile(file, pre_buffer=False) as table:
         columns = tables.known(path, table.schema_arrow.names)
         for group in range(table.num_row_groups):
             num = table.metadata.row_group(group).num_rows
-            if row + num <= place:
+            if not any(place in places for place in range(row, row + num)):
                 row += num
                 continue
             for batch in table.iter_batches(tables.ROWS_AT_ONCE, row_groups=[group], columns=columns):
                 for fields in tables.rows_of(batch):
-                    if row >= place:
+                    if row in places:
                         yield _of_row(path, row, fields, options)
                     row += 1
 
@@ -185,7 +217,7 @@ def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list
     some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
     for path in some:
         try:
-            for item in itertools.islice(items_from(path, 0, options), -(-num // len(some))):
+            for item in islice(items_from(path, 0, options), -(-num // len(some))):
                 entry = item.entry
                 if isinstance(entry, Rejected):
                     rejected.append(entry)

@@ -240,6 +240,53 @@ def test_a_read_that_was_left_behind_takes_nothing_of_the_next_shard(shards, mon
     assert "does not answer for this file" in reader.rejected[0].reason
 
 
+@pytest.mark.parametrize("ending", ["tar", "parquet"])
+def test_a_window_is_restored_with_one_pass_over_each_shard(shards, ending, monkeypatch):
+    """Shards are opened once and row groups are read once, except after an interruption."""
+    system, opens, groups, interruptions = fsspec.filesystem("memory"), [], [], []
+    for shard in range(SHARDS):
+        system.pipe_file(f"/held/{shard}.{ending}", (shards / f"{shard}.{ending}").read_bytes())
+    urls = tuple(f"memory://held/{shard}.{ending}" for shard in range(SHARDS))
+    of = stream(shards, ending, shards=urls, window=20, buckets=BUCKETS[1:], shares=np.ones(1))
+    before = sharded.ShardedBatches(of, State())
+    next(iter(before))
+    state, table = before.state(), pyarrow.parquet.ParquetFile
+    held = set(state.held)
+    assert len(held) == len(state.held) > 15
+
+    class Counted(io.BytesIO):
+        def read(self, *given):
+            if interruptions and opens and self.tell() > 5000:
+                raise ConnectionResetError(interruptions.pop(), "reset")
+            return super().read(*given)
+
+    def counted_open(self, path, mode):
+        opens.append(path)
+        return Counted(self.cat_file(path))
+
+    def read_group(self, *given, row_groups, **more):
+        groups.extend(row_groups)
+        return iterate(self, *given, row_groups=row_groups, **more)
+
+    iterate = table.iter_batches
+    monkeypatch.setattr(table, "iter_batches", read_group)
+    monkeypatch.setattr(type(system), "open", counted_open)
+    restored = sharded.ShardedBatches(of, state)
+    assert len(opens) == len({shard for shard, _ in held})
+    assert len(groups) == (len({(shard, place // 4) for shard, place in held}) if ending == "parquet" else 0)
+    interruptions.append(104)
+    interrupted = sharded.ShardedBatches(of, state)
+    assert not interruptions
+    for other in (restored, interrupted):
+        assert other.state() == state
+        same(next(iter(other)), next(iter(sharded.ShardedBatches(of, state))))
+
+
+def test_a_shard_without_an_item_of_the_checkpoint_is_named(shards):
+    with pytest.raises(UserError, match=r"1.parquet has changed since the checkpoint: it has no item at 9"):
+        sharded.ShardedBatches(stream(shards, "parquet"), State(held=((1, 8), (0, 2), (1, 9))))
+
+
 def test_shards_behind_urls_with_interruptions(shards, monkeypatch):
     """An interrupted shard is opened again at the last item; nothing is lost or repeated."""
     system, faults = fsspec.filesystem("memory"), random.Random(0)
