@@ -352,7 +352,8 @@ def _train(
             # `no_gain` holds here if the last job was stopped between validations. After a signal there is no time for
             # a validation, and one that runs is stopped; the next job repeats it.
             if not signal and (due.validates or validator.no_gain()):
-                if found := validator.validate(state, average, update, is_stopped=signals.have_come):
+                epoch = setup.epoch(update, data_state)
+                if found := validator.validate(state, average, update, epoch=epoch, is_stopped=signals.have_come):
                     summary = saver.summary(found, update, best=validator.best)
                 signal = signals.agreed()
             elif not signal and due.samples:
