@@ -22,6 +22,7 @@ from asr_jax.data.manifests.readers import array_records, entries, tables, webda
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened
+from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -57,6 +58,10 @@ class Item(NamedTuple):
         if not np.isfinite(values).all():
             raise AudioError(self.entry.location, "invalid features: values are NaN or infinite")
         return values
+
+    def patiently[R](self, read: Callable[[], R], storage: Storage) -> R:
+        """Returns `read()`, with the patience of the storage if the audio is not in the shard."""
+        return read() if self.content is not None else reads_of(storage)(Location.parse(self.entry.location).path, read)
 
 
 def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
@@ -95,6 +100,30 @@ def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator
         yield from _opened(
             path, lambda file: (item for place in places for item in islice(_of_tar(path, file, place, options), 1))
         )
+
+
+def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item]], storage: Storage) -> Iterator[Item]:
+    """Yields items of a shard, each with the patience of the storage. After an error, the shard is opened again.
+
+    Args:
+        path: The shard.
+        items_after: Opens the shard, and yields the items after the last one; None: the first ones.
+        storage: Patience with storage.
+
+    Raises:
+        AudioError: If the shard cannot be read.
+    """
+    items, last = None, None
+
+    def read() -> Item | None:
+        nonlocal items
+        opened, items = items or items_after(last), None  # after an error it stays None
+        item = next(opened, None)
+        items = opened
+        return item
+
+    while last := reads_of(storage)(path, read):
+        yield last
 
 
 def _is_parquet(path: str) -> bool:
@@ -202,13 +231,16 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
     return tuple(found)
 
 
-def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list[Utterance], list[Rejected]]:
+def sampled(
+    shards: Sequence[str], num: int, options: ReadOptions, storage: Storage
+) -> tuple[list[Utterance], list[Rejected]]:
     """The first items of shards, with durations, and rejected ones. The same number is read of each of some shards.
 
     Args:
         shards: Paths of shards.
         num: Number of items.
         options: Options of reading.
+        storage: Patience with storage.
 
     Raises:
         UserError: If no shard can be read.
@@ -216,15 +248,22 @@ def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list
     utterances, rejected = list[Utterance](), list[Rejected]()
     some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
     for path in some:
+
+        def items_after(last: Item | None, path: str = path) -> Iterator[Item]:
+            return islice(items_from(path, last.place, options), 1, None) if last else items_from(path, 0, options)
+
         try:
-            for item in islice(items_from(path, 0, options), -(-num // len(some))):
+            for item in islice(read_patiently(path, items_after, storage), -(-num // len(some))):
                 entry = item.entry
                 if isinstance(entry, Rejected):
                     rejected.append(entry)
                     continue
-                if math.isnan(entry.duration_s):
-                    entry = replace(entry, duration_s=item.info().duration_s)
-                utterances.append(entry)
+                try:
+                    if math.isnan(entry.duration_s):
+                        entry = replace(entry, duration_s=item.patiently(item.info, storage).duration_s)
+                    utterances.append(entry)
+                except AudioError as error:
+                    rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
         except AudioError as error:
             rejected.append(Rejected(path, path, error.reason, "audio"))
     if not utterances:

@@ -152,7 +152,8 @@ def test_tars_that_are_joined_to_one_are_named(shards, tmp_path):
     assert entry.id == str(path)
     assert "the rest of the shard: damaged shard: more files follow after its end at byte" in entry.reason
     assert "several tars are joined to one" in entry.reason
-    assert [each.reason for each in sampled([str(path)], 99, ReadOptions())[1]] == [entry.reason.partition(": ")[2]]
+    (of_sample,) = sampled([str(path)], 99, ReadOptions(), Storage())[1]
+    assert entry.reason == f"the rest of the shard: {of_sample.reason}"
 
 
 def test_invalid_items_are_named(shards):
@@ -306,3 +307,14 @@ def test_shards_behind_urls_with_interruptions(shards, monkeypatch):
     assert [loaded.ids for loaded in found] == [loaded.ids for loaded in expected]
     assert not [entry for loaded in found for entry in loaded.rejected]
     assert faults.random() != random.Random(0).random()
+    utterances, rejected = sampled(urls, SHARDS * EACH, ReadOptions(), stream(shards).storage)
+    assert [each.id for each in utterances] == [f"u{number}" for number in range(SHARDS * EACH)]
+    assert rejected == []
+
+
+def test_a_sample_goes_on_after_an_item_without_audio(write_rows):
+    bad = {"bytes": b"no audio", "path": "a.flac"}
+    shard = write_rows(0, {}, {"audio": bad}, {"audio": bad, "duration": 0.1}, {})
+    utterances, rejected = sampled([shard], 9, ReadOptions(), Storage())
+    assert [each.id for each in utterances] == ["r0", "r2", "r3"]
+    assert [(each.id, each.stage) for each in rejected] == [("r1", "audio")]
