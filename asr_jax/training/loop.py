@@ -119,9 +119,10 @@ def train(experiment: Experiment) -> dict[str, Any]:
         warn = functools.partial(log.write, "warning")
         sinks.append(
             Detectors(
-                warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates, chance=_chance(experiment)
+                warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates,
+                is_sharded=experiment.data.order == "sharded", chance=_chance(experiment),
             )
-        )
+        )  # fmt: skip
         for line in begun["refused"]:
             log.write("warning", message=line)
         checkpoints = stack.enter_context(
