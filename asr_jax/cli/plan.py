@@ -334,11 +334,9 @@ def bucket_rows(planned: PlannedData) -> list[dict[str, Any]]:
 
 def length_of(planned: PlannedData, experiment: Experiment) -> RunLength:
     """Returns the length of the run."""
-    from asr_jax.training.setup import run_length
-    from asr_jax.training.timetable import Groups
+    from asr_jax.training.setup import groups_of, run_length
 
-    training = experiment.training
-    groups = Groups(planned.plan.batches_per_epoch, training.accumulate, training.epoch_end)
+    training, groups = experiment.training, groups_of(planned, experiment)
     return RunLength(run_length(training.num_updates, training.num_epochs, groups), groups.updates_per_epoch)
 
 
@@ -358,19 +356,25 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     moved = f", each changed at random by up to {plan.jitter:g}" if plan.jitter else ""
     at_speeds = f" (each utterance at {counted(speeds, 'speed')}{moved})" if speeds > 1 or moved else ""
     entries = f"{counted(plan.entries_per_epoch, 'utterance')}{at_speeds}"
+    of_plan = f"{entries}, {seconds / 3600:,.2f} h in {batches:,} batch{'es' * (batches != 1)}"
+    if is_sample := experiment.data.order == "sharded":
+        epoch = f"the sample of the shards: {of_plan}; the number of items in the shards is not known"
+        run = f"the run: {counted(num_updates, 'update')}"
+    else:
+        epoch = f"an epoch: {of_plan}, {counted(updates, 'update')}"
+        run = f"the run: {counted(num_updates, 'update')}, {counted(num_updates / updates, 'epoch')}"
     found = [
         f"padding: {plan.padding_share:.1%} of all batches, in {counted(len(plan.buckets), 'shape')}",
         *lattice_lines(planned, experiment.model.heads),
-        f"an epoch: {entries}, {seconds / 3600:,.2f} h in {batches:,} batch{'es' * (batches != 1)}, "
-        f"{counted(updates, 'update')}",
-        f"the run: {counted(num_updates, 'update')}, {counted(num_updates / updates, 'epoch')}",
+        epoch,
+        run,
         f"mean batch: {_amounts(mean, 1)}",
         f"global batch (all utterances of an update), training.accumulate {accumulate}: {_amounts(mean, accumulate)}",
     ]
     found += [message] if (message := about_crops(planned.index, experiment.data.crop_s)) else []
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
-        more = "; an epoch has fewer batches, so use larger ones" if reaching > batches else ""
+        more = "; an epoch has fewer batches, so use larger ones" if reaching > batches and not is_sample else ""
         what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else counted(amount, "utterance")
         found.append(f"a global batch of {what}: --training.accumulate {reaching}{more}")
     return found

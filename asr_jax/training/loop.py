@@ -119,9 +119,10 @@ def train(experiment: Experiment) -> dict[str, Any]:
         warn = functools.partial(log.write, "warning")
         sinks.append(
             Detectors(
-                warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates, chance=_chance(experiment)
+                warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates,
+                is_sharded=experiment.data.order == "sharded", chance=_chance(experiment),
             )
-        )
+        )  # fmt: skip
         for line in begun["refused"]:
             log.write("warning", message=line)
         checkpoints = stack.enter_context(
@@ -352,7 +353,8 @@ def _train(
             # `no_gain` holds here if the last job was stopped between validations. After a signal there is no time for
             # a validation, and one that runs is stopped; the next job repeats it.
             if not signal and (due.validates or validator.no_gain()):
-                if found := validator.validate(state, average, update, is_stopped=signals.have_come):
+                epoch = setup.epoch(update, data_state)
+                if found := validator.validate(state, average, update, epoch=epoch, is_stopped=signals.have_come):
                     summary = saver.summary(found, update, best=validator.best)
                 signal = signals.agreed()
             elif not signal and due.samples:

@@ -124,10 +124,12 @@ def dry_run(experiment: Experiment) -> None:
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
         print(memory_line(steps.memory))
         parameters = quantity(num_elements(shapes.state.params))
+        of_sample = " in the sample of the shards" if setup.sets.shards else ""
+        per_epoch = "" if setup.sets.shards else f", {setup.updates_per_epoch:,.4g} per epoch"
         print(
             f"{parameters} parameters; {counted(len(setup.train.index), 'utterance')}, "
-            f"{setup.train.index.hours:,.2f} h; {counted(setup.num_updates, 'update')}, "
-            f"{setup.updates_per_epoch:,.4g} per epoch; nothing was written"
+            f"{setup.train.index.hours:,.2f} h{of_sample}; {counted(setup.num_updates, 'update')}{per_epoch}; nothing "
+            "was written"
         )
 
 

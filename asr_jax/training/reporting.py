@@ -183,18 +183,21 @@ class Reporter:
         self._shapes: list[list[dict[str, Any]]] = []
         """Descriptions of the batches of each report, for voided updates."""
         self._failed_in_a_row, self._num_counted, self._is_failing = 0, 0, False
+        self._data_state: dict[str, Any] | None = None
         self._first_timed = 0
         """Index of the first report whose time counts."""
 
     def announce(self, update: int, group: Sequence[LoadedBatch]) -> None:
         """Writes a batch_start event before an update is computed."""
         shapes = [{name: value for name, value in self._shape(b).items() if name != "rows"} for b in group]
-        self._log.write("batch_start", update=update + 1, epoch=self._setup.groups.epoch(update + 1), batches=shapes)
+        epoch = self._setup.epoch(update + 1, group[-1].state)
+        self._log.write("batch_start", update=update + 1, epoch=epoch, batches=shapes)
 
     def add(self, report: UpdateReport, group: Sequence[LoadedBatch]) -> None:
         """Adds an update that was dispatched, and its batches."""
         self._reports.append(report)
         self._shapes.append([self._shape(loaded) for loaded in group])
+        self._data_state = group[-1].state
         scale, front_end = self._setup.train.index.scale, self._setup.model.front_end
         if self.throughput.is_warming_up:
             self._first_timed = len(self._reports)  # this report is added above
@@ -253,7 +256,8 @@ class Reporter:
             )
         )
         self._log.write(
-            "train_step", update=update, epoch=self._setup.groups.epoch(update), losses={"total": total} | losses,
+            "train_step", update=update, epoch=self._setup.epoch(update, self._data_state),
+            losses={"total": total} | losses,
             metrics={name: mean for name, mean in means.items() if name not in losses} | reports[-1].scheduled,
             learning_rate=float(reports[-1].learning_rate), voided=update - int(reports[-1].updates),
             gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,

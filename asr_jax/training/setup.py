@@ -144,6 +144,15 @@ class Setup:
     def updates_per_epoch(self) -> float:
         return self.groups.updates_per_epoch
 
+    def epoch(self, update: int, data_state: dict[str, Any] | None) -> int:
+        """Returns the epoch (from 1) of the last batch before an update; of shards, the epoch that is being read.
+
+        Args:
+            update: Number of updates.
+            data_state: `LoadedBatch.state` of that batch.
+        """
+        return self.groups.epoch(update) if data_state is None else data_state["epoch"] + 1
+
     @property
     def shapes(self) -> tuple[Bucket, ...]:
         """Shapes of the parts of the training batches, by the number of the bucket."""
@@ -237,9 +246,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
             "precomputed features: remove it, or train on audio"
         )
     sounds = _sounds(experiment)
-    # Shards have no epochs of batches: an epoch of updates never ends.
-    of_epoch = NO_EPOCH * training.accumulate if sets.shards else train.plan.batches_per_epoch
-    groups = Groups(of_epoch, training.accumulate, training.epoch_end)
+    groups = groups_of(train, experiment)
     num_updates = run_length(training.num_updates, training.num_epochs, groups)
     validation = plan_validation(sets, train, experiment, tokenizer)
     for_losses = None if experiment.model.recognises else validation
@@ -549,6 +556,13 @@ def check_length(num_updates: int, num_epochs: float) -> None:
             "10 (an imported model has no length). To use a published model without training: python -m "
             "asr_jax.import SOURCE --out RUN"
         )
+
+
+def groups_of(train: PlannedData, experiment: Experiment) -> Groups:
+    """Returns the batches of each update. Shards have no epochs of batches: an epoch of updates never ends."""
+    training, is_sharded = experiment.training, experiment.data.order == "sharded"
+    of_epoch = NO_EPOCH * training.accumulate if is_sharded else train.plan.batches_per_epoch
+    return Groups(of_epoch, training.accumulate, training.epoch_end)
 
 
 def run_length(num_updates: int, num_epochs: float, groups: Groups) -> int:

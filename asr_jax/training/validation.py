@@ -112,7 +112,7 @@ class Validator:
         return [self._decoder, *self._others.values()] if self._decoder else []
 
     def validate(
-        self, state: TrainState, average: Tree, update: int, *, is_stopped: Callable[[], bool]
+        self, state: TrainState, average: Tree, update: int, *, epoch: int, is_stopped: Callable[[], bool]
     ) -> dict[str, Any] | None:
         """Validates the parameters that evaluation uses and, with training.validate_live, the live ones.
 
@@ -120,6 +120,7 @@ class Validator:
             state: Training state.
             average: Averaged parameters.
             update: Number of updates.
+            epoch: Epoch of the last batch.
             is_stopped: Called between batches; the validation stops if it returns True.
 
         Returns:
@@ -132,8 +133,8 @@ class Validator:
         num, used = training.num_samples, "ema" if training.ema.decay else "live"
         try:
             if training.ema.decay and training.validate_live:
-                self._of(self._evaluated(state), "live", update, num_samples=0, is_stopped=is_stopped)
-            figures = self._of(average, used, update, num_samples=num, is_stopped=is_stopped)
+                self._of(self._evaluated(state), "live", update, epoch, num_samples=0, is_stopped=is_stopped)
+            figures = self._of(average, used, update, epoch, num_samples=num, is_stopped=is_stopped)
         except BrokenOff:
             return None
         value = deciding(figures)[self._setup.measure]
@@ -163,7 +164,14 @@ class Validator:
         self._log.write("samples", update=update, samples=shown)
 
     def _of(
-        self, weights: Tree, name: str, update: int, *, num_samples: int, is_stopped: Callable[[], bool]
+        self,
+        weights: Tree,
+        name: str,
+        update: int,
+        epoch: int,
+        *,
+        num_samples: int,
+        is_stopped: Callable[[], bool],
     ) -> dict[str, Any]:
         setup = self._setup
         utterances = len(setup.validation.index)
@@ -179,7 +187,6 @@ class Validator:
                 f"no utterance of the validation set{names} could be measured: its audio cannot be read, or its texts "
                 f"are empty; see {setup.folder / REJECTED}"
             )
-        epoch = setup.groups.epoch(update)
         self._log.write("validation", update=update, weights=name, epoch=epoch, **figures)
         return figures
 

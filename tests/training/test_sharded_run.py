@@ -1,9 +1,11 @@
 """Runs on shards that are killed and restarted equal unbroken ones bit by bit, in one process and in two."""
 
 import io
+import json
 import signal
 import socket
 import tarfile
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -77,6 +79,12 @@ def test_a_run_in_parts_equals_a_whole_one(manifests, tmp_path):
     run("whole", 4)
     run("parts", 2)
     run("parts", 4)
+    for name, expected in (("whole", {4: {2}}), ("parts", {2: {1}, 4: {2}})):
+        epochs = defaultdict(set)  # of train_step and validation events, by update
+        for line in (tmp_path / name / "events.jsonl").read_text().splitlines():
+            if "epoch" in (data := json.loads(line)["data"]) and "batches" not in data:
+                epochs[data["update"]].add(data["epoch"])
+        assert epochs == expected
     whole, parts = (contents(tmp_path / name, 4) for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all((whole[path] == parts[path]).all() for path in whole)
@@ -168,6 +176,15 @@ def test_two_processes_that_are_killed_continue_exactly(manifests, tmp_path):
     assert all(len(log) == 2 * UPDATES for log in rows)
     assert not set(rows[0][0] + rows[0][1]) & set(rows[1][0] + rows[1][1])  # the first epoch lasts longer
     assert len({row for log in rows for of_batch in log for row in of_batch}) == 20
+
+
+def test_the_plan_has_no_epoch(manifests, tmp_path, capsys):
+    plan.main([*settings(manifests, tmp_path / "run"), "--global-rows", "9999"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the sample of the shards: 24 utterances (each utterance at 2 speeds), 0.01 h in 6 batches; " in printed
+    assert "the number of items in the shards is not known the run: 6 updates mean batch:" in printed
+    assert "--training.accumulate 2500 tuning" in printed
+    assert "an epoch" not in printed
 
 
 def test_settings_that_need_an_index_are_refused(manifests, tmp_path):

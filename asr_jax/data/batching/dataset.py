@@ -244,7 +244,7 @@ def _sampled_sets(data: Data, validation_of: tuple[str, ...], options: ReadOptio
 def _sample(data: Data, options: ReadOptions) -> tuple[Utterances, tuple[str, ...]]:
     """A sample of the training shards, and all shards."""
     shards = shards_of(data.train, options)
-    utterances, rejected = sampled(shards, data.sampled_items, options)
+    utterances, rejected = sampled(shards, data.sampled_items, options, data.storage)
     return replace(Utterances.of(utterances), rejected=tuple(rejected)), shards
 
 

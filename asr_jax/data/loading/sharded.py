@@ -9,6 +9,7 @@ import functools
 import queue
 import threading
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengt
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
 from asr_jax.data.loading.source import LoadedBatch, check_room, used_part
-from asr_jax.data.manifests.items import Item, items_from
+from asr_jax.data.manifests.items import Item, items_at, items_from, read_patiently
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage, reads_of
@@ -230,15 +231,8 @@ def _length(stream: Stream, item: Item, entry: Utterance) -> tuple[int, float]:
         return entry.num_frames, entry.num_frames / scale.per_s
     duration_s = entry.duration_s
     if np.isnan(duration_s):
-        duration_s = _reading(stream, item, item.info).duration_s
+        duration_s = item.patiently(item.info, stream.storage).duration_s
     return round(duration_s * scale.per_s), duration_s
-
-
-def _reading[R](stream: Stream, item: Item, read: Callable[[], R]) -> R:
-    """Returns `read()`, with the patience of the storage if the audio of the item is not in its shard."""
-    if item.content is not None:
-        return read()
-    return reads_of(stream.storage)(Location.parse(item.entry.location).path, read)
 
 
 def _labels(stream: Stream, entry: Utterance) -> Int32[np.ndarray, " U"]:
@@ -276,18 +270,39 @@ class ShardedBatches:
 
     def __init__(self, stream: Stream, state: State) -> None:
         self._stream, self._step, self._reader = stream, state.step, Reader(stream, state)
-        self._window = [self._held(shard, place) for shard, place in state.held]
+        self._window = self._held(state)
         self._pool = ThreadPoolExecutor(stream.threads)
 
-    def _held(self, shard: int, place: int) -> _Member:
+    def _held(self, state: State) -> list[_Member]:
+        """The items in the window of a state, in its order."""
+        members, of_shard = dict[tuple[int, int], _Member](), defaultdict[int, set[int]](set)
+        for shard, place in state.held:
+            of_shard[shard].add(place)
+        for shard, places in of_shard.items():
+            for member in self._members_at(shard, sorted(places)):
+                members[shard, member.item.place] = member
+        return [members[held] for held in state.held]
+
+    def _members_at(self, shard: int, places: Sequence[int]) -> Iterator[_Member]:
+        """Items of a shard at places in ascending order.
+
+        Raises:
+            UserError: If there is no such item.
+        """
         path, rejected = self._stream.shards[shard], list[Rejected]()
-        reads = reads_of(self._stream.storage)
-        item = reads(path, lambda: next(items_from(path, place, self._stream.options), None))
-        member = item and member_of(self._stream, shard, item, rejected)
-        if not member:
-            reason = rejected[0].line if rejected else f"it ends before {place}"
-            raise UserError(f"{path} has changed since the checkpoint: {reason}")
-        return member
+
+        def items_after(last: Item | None) -> Iterator[Item]:
+            rest = [place for place in places if last is None or place > last.place]
+            return items_at(path, rest, self._stream.options)
+
+        items = read_patiently(path, items_after, self._stream.storage)
+        for place in places:
+            item = next(items, None)
+            member = item and member_of(self._stream, shard, item, rejected)
+            if not member or member.item.place != place:
+                reason = rejected[0].line if rejected else f"it has no item at {place}"
+                raise UserError(f"{path} has changed since the checkpoint: {reason}")
+            yield member
 
     def __iter__(self) -> Iterator[LoadedBatch]:
         while True:
@@ -377,10 +392,10 @@ class ShardedBatches:
         location = item.entry.location
         try:
             if stream.scale.of_features:
-                features = _reading(stream, item, item.features)
+                features = item.patiently(item.features, stream.storage)
                 check_room(features, room, location)
                 return features, ""
-            samples = _reading(stream, item, lambda: item.audio(rate_hz=int(per_s), speed=speed))
+            samples = item.patiently(lambda: item.audio(rate_hz=int(per_s), speed=speed), stream.storage)
             place = Location.parse(location)
             return used_part(samples, place, speed=speed, length=member.length, room=room, per_s=per_s)
         except AudioError as error:

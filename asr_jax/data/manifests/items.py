@@ -1,11 +1,12 @@
 """Items of shards in their order: utterances of tars and Parquet files with their audio, from any place on."""
 
-import itertools
 import math
 import os
+import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from asr_jax.data.manifests.readers import array_records, entries, tables, webda
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened
+from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -57,6 +59,10 @@ class Item(NamedTuple):
             raise AudioError(self.entry.location, "invalid features: values are NaN or infinite")
         return values
 
+    def patiently[R](self, read: Callable[[], R], storage: Storage) -> R:
+        """Returns `read()`, with the patience of the storage if the audio is not in the shard."""
+        return read() if self.content is not None else reads_of(storage)(Location.parse(self.entry.location).path, read)
+
 
 def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
     """Yields the items of a shard in order.
@@ -70,16 +76,71 @@ def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
         StorageError: If the storage fails.
         AudioError: If the shard is damaged or does not exist.
     """
-    read = _of_parquet if path.lower().endswith(".parquet") else _of_tar
+    if _is_parquet(path):
+        yield from _opened(path, lambda file: _of_parquet(path, file, range(place, sys.maxsize), options))
+    else:
+        yield from _opened(path, lambda file: _of_tar(path, file, place, options))
+
+
+def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
+    """Yields the items of a shard at some places in order. The shard is opened once, and each row group is read once.
+
+    Args:
+        path: Tar or Parquet file, local or behind a URL.
+        places: Places in ascending order.
+        options: Options of reading.
+
+    Raises:
+        StorageError: If the storage fails.
+        AudioError: If the shard is damaged or does not exist.
+    """
+    if _is_parquet(path):
+        yield from _opened(path, lambda file: _of_parquet(path, file, frozenset(places), options))
+    else:
+        yield from _opened(
+            path, lambda file: (item for place in places for item in islice(_of_tar(path, file, place, options), 1))
+        )
+
+
+def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item]], storage: Storage) -> Iterator[Item]:
+    """Yields items of a shard, each with the patience of the storage. After an error, the shard is opened again.
+
+    Args:
+        path: The shard.
+        items_after: Opens the shard, and yields the items after the last one; None: the first ones.
+        storage: Patience with storage.
+
+    Raises:
+        AudioError: If the shard cannot be read.
+    """
+    items, last = None, None
+
+    def read() -> Item | None:
+        nonlocal items
+        opened, items = items or items_after(last), None  # after an error it stays None
+        item = next(opened, None)
+        items = opened
+        return item
+
+    while last := reads_of(storage)(path, read):
+        yield last
+
+
+def _is_parquet(path: str) -> bool:
+    return path.lower().endswith(".parquet")
+
+
+def _opened(path: str, read: Callable[[Any], Iterator[Item]]) -> Iterator[Item]:
+    """Yields what `read` yields of the open shard, with the errors of `items_from`."""
     try:
         with opened(path) if is_url(path) else open(path, "rb") as file:
-            yield from read(path, file, place, options)
+            yield from read(file)
     except FileNotFoundError:
         raise AudioError(path, "no such file") from None
     except (tarfile.TarError, EOFError, pyarrow.ArrowException, ValueError) as error:
         if isinstance(error, AudioError):
             raise
-        raise AudioError(path, f"truncated or damaged shard: {error}") from None
+        raise AudioError(path, f"damaged shard: {error}") from None
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
 
@@ -105,9 +166,7 @@ def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[
             if is_url(path):  # the reader takes a path that is local
                 utterance = replace(utterance, location=str(replace(where, path=path)))
             yield Item(first, utterance, content)
-        file.seek(tar.offset)
-        if file.read(len(webdataset.END)) != webdataset.END:
-            raise tarfile.ReadError(f"it ends at byte {tar.offset} without the end of a tar")
+        webdataset.check_end(file, tar)
 
 
 class _Held(Unpacked):
@@ -120,18 +179,18 @@ class _Held(Unpacked):
         return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
 
 
-def _of_parquet(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Item]:
+def _of_parquet(path: str, file: Any, places: Container[int], options: ReadOptions) -> Iterator[Item]:
     row = 0
     with pyarrow.parquet.ParquetFile(file, pre_buffer=False) as table:
         columns = tables.known(path, table.schema_arrow.names)
         for group in range(table.num_row_groups):
             num = table.metadata.row_group(group).num_rows
-            if row + num <= place:
+            if not any(place in places for place in range(row, row + num)):
                 row += num
                 continue
             for batch in table.iter_batches(tables.ROWS_AT_ONCE, row_groups=[group], columns=columns):
                 for fields in tables.rows_of(batch):
-                    if row >= place:
+                    if row in places:
                         yield _of_row(path, row, fields, options)
                     row += 1
 
@@ -172,13 +231,16 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
     return tuple(found)
 
 
-def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list[Utterance], list[Rejected]]:
+def sampled(
+    shards: Sequence[str], num: int, options: ReadOptions, storage: Storage
+) -> tuple[list[Utterance], list[Rejected]]:
     """The first items of shards, with durations, and rejected ones. The same number is read of each of some shards.
 
     Args:
         shards: Paths of shards.
         num: Number of items.
         options: Options of reading.
+        storage: Patience with storage.
 
     Raises:
         UserError: If no shard can be read.
@@ -186,15 +248,22 @@ def sampled(shards: Sequence[str], num: int, options: ReadOptions) -> tuple[list
     utterances, rejected = list[Utterance](), list[Rejected]()
     some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
     for path in some:
+
+        def items_after(last: Item | None, path: str = path) -> Iterator[Item]:
+            return islice(items_from(path, last.place, options), 1, None) if last else items_from(path, 0, options)
+
         try:
-            for item in itertools.islice(items_from(path, 0, options), -(-num // len(some))):
+            for item in islice(read_patiently(path, items_after, storage), -(-num // len(some))):
                 entry = item.entry
                 if isinstance(entry, Rejected):
                     rejected.append(entry)
                     continue
-                if math.isnan(entry.duration_s):
-                    entry = replace(entry, duration_s=item.info().duration_s)
-                utterances.append(entry)
+                try:
+                    if math.isnan(entry.duration_s):
+                        entry = replace(entry, duration_s=item.patiently(item.info, storage).duration_s)
+                    utterances.append(entry)
+                except AudioError as error:
+                    rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
         except AudioError as error:
             rejected.append(Rejected(path, path, error.reason, "audio"))
     if not utterances:

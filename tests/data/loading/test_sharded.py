@@ -24,7 +24,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.loading import sharded
 from asr_jax.data.loading.sharded import Reader, State, Stream, open_sharded
-from asr_jax.data.manifests.items import items_from, shards_of
+from asr_jax.data.manifests.items import items_from, sampled, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.characters import CharacterTokenizer
@@ -145,6 +145,17 @@ def test_a_damaged_shard_loses_its_rest_alone(shards, tmp_path):
     assert "the rest of the shard:" in reasons[str(tmp_path / "2.tar")]
 
 
+def test_tars_that_are_joined_to_one_are_named(shards, tmp_path):
+    path = tmp_path / "joined.tar"
+    path.write_bytes((shards / "0.tar").read_bytes() + (shards / "1.tar").read_bytes())
+    (entry,) = [each for loaded in batches(stream(tmp_path, shards=(str(path),), epochs=1)) for each in loaded.rejected]
+    assert entry.id == str(path)
+    assert "the rest of the shard: damaged shard: more files follow after its end at byte" in entry.reason
+    assert "several tars are joined to one" in entry.reason
+    (of_sample,) = sampled([str(path)], 99, ReadOptions(), Storage())[1]
+    assert entry.reason == f"the rest of the shard: {of_sample.reason}"
+
+
 def test_invalid_items_are_named(shards):
     found = batches(stream(shards, epochs=1, filters=replace(Filters.none(), max_chars=3), buckets=BUCKETS[:1]))
     reasons = {entry.id: entry.reason for loaded in found for entry in loaded.rejected}
@@ -230,6 +241,53 @@ def test_a_read_that_was_left_behind_takes_nothing_of_the_next_shard(shards, mon
     assert "does not answer for this file" in reader.rejected[0].reason
 
 
+@pytest.mark.parametrize("ending", ["tar", "parquet"])
+def test_a_window_is_restored_with_one_pass_over_each_shard(shards, ending, monkeypatch):
+    """Shards are opened once and row groups are read once, except after an interruption."""
+    system, opens, groups, interruptions = fsspec.filesystem("memory"), [], [], []
+    for shard in range(SHARDS):
+        system.pipe_file(f"/held/{shard}.{ending}", (shards / f"{shard}.{ending}").read_bytes())
+    urls = tuple(f"memory://held/{shard}.{ending}" for shard in range(SHARDS))
+    of = stream(shards, ending, shards=urls, window=20, buckets=BUCKETS[1:], shares=np.ones(1))
+    before = sharded.ShardedBatches(of, State())
+    next(iter(before))
+    state, table = before.state(), pyarrow.parquet.ParquetFile
+    held = set(state.held)
+    assert len(held) == len(state.held) > 15
+
+    class Counted(io.BytesIO):
+        def read(self, *given):
+            if interruptions and opens and self.tell() > 5000:
+                raise ConnectionResetError(interruptions.pop(), "reset")
+            return super().read(*given)
+
+    def counted_open(self, path, mode):
+        opens.append(path)
+        return Counted(self.cat_file(path))
+
+    def read_group(self, *given, row_groups, **more):
+        groups.extend(row_groups)
+        return iterate(self, *given, row_groups=row_groups, **more)
+
+    iterate = table.iter_batches
+    monkeypatch.setattr(table, "iter_batches", read_group)
+    monkeypatch.setattr(type(system), "open", counted_open)
+    restored = sharded.ShardedBatches(of, state)
+    assert len(opens) == len({shard for shard, _ in held})
+    assert len(groups) == (len({(shard, place // 4) for shard, place in held}) if ending == "parquet" else 0)
+    interruptions.append(104)
+    interrupted = sharded.ShardedBatches(of, state)
+    assert not interruptions
+    for other in (restored, interrupted):
+        assert other.state() == state
+        same(next(iter(other)), next(iter(sharded.ShardedBatches(of, state))))
+
+
+def test_a_shard_without_an_item_of_the_checkpoint_is_named(shards):
+    with pytest.raises(UserError, match=r"1.parquet has changed since the checkpoint: it has no item at 9"):
+        sharded.ShardedBatches(stream(shards, "parquet"), State(held=((1, 8), (0, 2), (1, 9))))
+
+
 def test_shards_behind_urls_with_interruptions(shards, monkeypatch):
     """An interrupted shard is opened again at the last item; nothing is lost or repeated."""
     system, faults = fsspec.filesystem("memory"), random.Random(0)
@@ -249,3 +307,14 @@ def test_shards_behind_urls_with_interruptions(shards, monkeypatch):
     assert [loaded.ids for loaded in found] == [loaded.ids for loaded in expected]
     assert not [entry for loaded in found for entry in loaded.rejected]
     assert faults.random() != random.Random(0).random()
+    utterances, rejected = sampled(urls, SHARDS * EACH, ReadOptions(), stream(shards).storage)
+    assert [each.id for each in utterances] == [f"u{number}" for number in range(SHARDS * EACH)]
+    assert rejected == []
+
+
+def test_a_sample_goes_on_after_an_item_without_audio(write_rows):
+    bad = {"bytes": b"no audio", "path": "a.flac"}
+    shard = write_rows(0, {}, {"audio": bad}, {"audio": bad, "duration": 0.1}, {})
+    utterances, rejected = sampled([shard], 9, ReadOptions(), Storage())
+    assert [each.id for each in utterances] == ["r0", "r2", "r3"]
+    assert [(each.id, each.stage) for each in rejected] == [("r1", "audio")]

@@ -8,6 +8,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
@@ -50,20 +51,33 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
                     yield utterance_of(path, tar, stem, members, options)
                 except InvalidEntry as error:
                     yield Rejected(stem, f"{path}: {stem}", str(error))
-            file.seek(tar.offset)
-            if file.read(len(END)) != END:
-                raise tarfile.ReadError(f"truncated or damaged at byte {tar.offset}, after its last complete file")
-            while rest := file.read(1 << 16):
-                if rest.strip(b"\0"):
-                    raise tarfile.ReadError(
-                        f"more files follow after its end at byte {tar.offset}: several tars are joined to one, and "
-                        "readers stop at the end of the first; unpack it (tar --ignore-zeros -xf) and pack it again"
-                    )
+            check_end(file, tar)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise UserError(f"{path}: not a complete tar ({error}); copy it again, or remove it") from None
 
 
 TAR = Reader("WebDataset shard", is_tar, this_file, read_tar)
+
+
+def check_end(file: Any, tar: tarfile.TarFile) -> None:
+    """Checks that a tar is complete, and that nothing follows it.
+
+    Args:
+        file: The file of the tar.
+        tar: The tar, of which all files are read.
+
+    Raises:
+        tarfile.ReadError: If it is truncated, or if several tars are joined to one.
+    """
+    file.seek(tar.offset)
+    if file.read(len(END)) != END:
+        raise tarfile.ReadError(f"truncated or damaged at byte {tar.offset}, after its last complete file")
+    while rest := file.read(1 << 16):
+        if rest.strip(b"\0"):
+            raise tarfile.ReadError(
+                f"more files follow after its end at byte {tar.offset}: several tars are joined to one, and "
+                "readers stop at the end of the first; unpack it (tar --ignore-zeros -xf) and pack it again"
+            )
 
 
 def samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
