@@ -66,7 +66,7 @@ class Fired(NamedTuple):
     """First frame of each label, which is not before the end of the previous label. A frame in which a label is
     completed belongs to that label."""
     ends: Int[Array, "B U"]
-    """Frame after the last frame of each label."""
+    """Frame after the last frame of each label. Labels that are not completed end after all frames."""
 
 
 def integrate(weights: Float[Array, "B T"], *, size: int, num_labels: Float[Array, " B"] | None = None) -> Fired:
@@ -95,6 +95,7 @@ def integrate(weights: Float[Array, "B T"], *, size: int, num_labels: Float[Arra
     shares = jnp.where(label < fired[:, -1:, None], shares, 0.0)  # the last label may be incomplete
     place = jnp.arange(weights.shape[1])[None, None]
     ends = jnp.max(jnp.where(own & is_fire[:, None], place + 1, 0), axis=2)
+    ends = jnp.where(ends > 0, ends, weights.shape[1])
     begun = jnp.cumsum(jax.lax.stop_gradient(shares), axis=2) >= BEGIN
     starts = jnp.maximum(jnp.argmax(begun, axis=2), jnp.pad(ends[:, :-1], ((0, 0), (1, 0))))
     starts = jnp.minimum(starts, jnp.maximum(ends - 1, 0))
@@ -164,7 +165,7 @@ class Predictor(nn.Module):
         end = jnp.maximum(frames.lengths, 1)[:, None]
         starts = jnp.minimum(fired.starts, end - 1)
         is_followed = jnp.arange(1, size + 1)[None] < number[:, None]
-        following = jnp.where(is_followed, jnp.pad(starts[:, 1:], ((0, 0), (0, 1))), end)
+        following = jnp.where(is_followed, jnp.concatenate([starts[:, 1:], end], axis=1), end)
         fired = fired._replace(starts=starts, ends=jnp.minimum(fired.ends, following))
         return combined(fired, values), number, fired
 

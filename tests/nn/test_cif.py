@@ -76,14 +76,26 @@ def test_the_tail_completes_a_last_label():
         assert np.asarray(fired.ends)[1].max() <= 3
 
 
-def test_times_of_labels_do_not_overlap():
+@pytest.mark.parametrize("settings", [CIF(), CIF(tail=0.0), CIF(tail=0.0, smooth_factor=3.0)])
+def test_times_of_labels_do_not_overlap(settings):
+    """Also if the last label is not completed, or if there are more labels than frames that complete one."""
     rng = np.random.default_rng(0)
     frames = Frames(jnp.zeros((32, 20, 2)), jnp.asarray(rng.integers(10, 21, 32)))
     inside = np.arange(20) < np.asarray(frames.lengths)[:, None]
-    weights = jnp.asarray(rng.uniform(0, 0.9, (32, 20)) * inside, jnp.float32)
-    _, number, fired = jax.jit(Predictor(CIF()).found)(frames, weights)
+    weights = jnp.asarray(rng.uniform(0, 0.9, (32, 20)) * inside * settings.smooth_factor, jnp.float32)
+    _, number, fired = jax.jit(Predictor(settings).found)(frames, weights)
     for row, count in enumerate(number.tolist()):
         starts, ends = np.asarray(fired.starts)[row, :count], np.asarray(fired.ends)[row, :count]
         assert (starts[1:] >= ends[:-1]).all()
         assert (starts <= ends).all()
+        assert ends[-1] == frames.lengths[row] or fired.is_fire[row].sum() == count
         assert ends.max() <= frames.lengths[row]
+    if not settings.tail:
+        assert (fired.is_fire.sum(1) < number).any()
+
+
+def test_a_last_label_that_is_not_completed_ends_with_the_frames():
+    frames, weights = Frames(jnp.zeros((1, 4, 2)), jnp.array([4])), jnp.asarray([[0.6, 0.5, 0.4, 0.1]])
+    _, number, fired = jax.jit(Predictor(CIF(tail=0.0)).found)(frames, weights)
+    assert number.tolist() == [2]
+    assert (fired.starts[0, :2].tolist(), fired.ends[0, :2].tolist()) == ([0, 2], [2, 4])
