@@ -59,13 +59,14 @@ class Enhancement:
     boundary_smoothing: float = 0.25
     """Target of the frames beside a boundary, whose own target is 1. 0: the targets of the sources' code."""
     refinement_scale: float = 0.3
-    """Factor of the cross-entropy of refined labels."""
+    """Factor of the cross-entropy after refinement, which is that of all labels."""
     gate_centre: float = 0.55
     """Probability of a frame's label at which the gate of the frame is 0.5."""
     gate_slope: float = 12.0
     """Slope of the gate."""
     refine_below: float = 0.7
-    """Probability of a label below which it is refined."""
+    """Probability of a label below which the second decoder computes it again. The output layer of refinement reads the
+    first decoder for all others, which may change them as well."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "boundary_scale", "refinement_scale", "gate_slope", least=0)
@@ -149,9 +150,10 @@ class Decoded(NamedTuple):
 
     logits: Float[Array, "B U V"]
     refined: Float[Array, "B U V"] | None
-    """Logits after refinement, which differ for labels of low confidence; None in the plain model."""
+    """Logits after refinement; None in the plain model. They differ from `logits` for all labels: refinement has
+    its own output layer, which reads the second decoder for labels of low confidence and the first for all others."""
     is_refined: Bool[Array, "B U"] | None
-    """Labels of low confidence."""
+    """Labels of low confidence, which the second decoder computes again."""
     boundary_logits: Float[Array, "B T"] | None
     """Logits of a boundary after each frame."""
 
@@ -161,7 +163,7 @@ class ParaformerV2Head(Head):
 
     Loss terms: `loss` (cross-entropy, nats) and, for the enhanced model, `refinement` and `boundary`, with their
     factors. Metrics: `accuracy`, `infeasible` and, for the enhanced model, `refined`, the share of labels that are
-    refined, and `accuracy_refined`.
+    refined, and `accuracy_refined`, the share of correct labels among all after refinement.
 
     With the alignment greedy, labels without a query have no loss, and count in its denominator.
 

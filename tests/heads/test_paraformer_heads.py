@@ -174,7 +174,8 @@ def test_search_gives_the_most_likely_labels_with_times(name):
 
 
 @pytest.mark.slow
-def test_refinement_changes_only_uncertain_labels():
+def test_the_second_decoder_changes_only_uncertain_labels():
+    """The output layer of refinement is that of all labels."""
     model, params, batch = model_of("enhanced"), params_of("enhanced"), toy_batch(seed=6)
 
     def both(module, batch):
@@ -182,11 +183,22 @@ def test_refinement_changes_only_uncertain_labels():
         head = module.heads["paraformer"]
         return [head._found(encoded, refine=refine)[0] for refine in (True, False)], head(encoded, batch, step=None)
 
-    (refined, draft), sums = jax.jit(lambda params: model.apply({"params": params}, batch, method=both))(params)
+    of = jax.jit(lambda params: model.apply({"params": params}, batch, method=both))
+    (refined, draft), sums = of(params)
     assert 0 < sums["refined"].mean() < 1
     uncertain = np.asarray(jax.nn.softmax(draft).max(-1)) < 0.2
     assert 0 < uncertain.mean() < 1
-    assert np.abs(np.asarray(refined - draft)).max() > 1e-3
+    head = params["heads_paraformer"]
+    (other, same_draft), _ = of(
+        params | {"heads_paraformer": head | {"draft": jax.tree.map(jnp.negative, head["draft"])}}
+    )
+    np.testing.assert_array_equal(same_draft, draft)
+    changes = np.abs(np.asarray(other - refined)).max(-1)
+    assert not changes[~uncertain].any()
+    assert changes[uncertain].max() > 1e-3
+    output = jax.tree.map(jnp.negative, head["refined_output"])
+    (negative, _), _ = of(params | {"heads_paraformer": head | {"refined_output": output}})
+    np.testing.assert_allclose(negative, -refined, rtol=1e-5, atol=1e-6)
 
 
 def test_what_does_not_fit_is_refused():
