@@ -165,11 +165,11 @@ class ParaformerV2Head(Head):
     factors. Metrics: `accuracy`, `infeasible` and, for the enhanced model, `refined`, the share of labels that are
     refined, and `accuracy_refined`, the share of correct labels among all after refinement.
 
-    With the alignment greedy, labels without a query have no loss, and count in its denominator.
+    Labels without frames, which the alignments greedy and uniform may have, have no loss, and count in its denominator.
 
     Source: An et al. 2024, "Paraformer-v2: An improved non-autoregressive transformer for noise-robust speech
     recognition" (arXiv:2409.17746); FunASR's funasr/models/paraformer_v2_community at commit 3c58cb56. Differs from:
-    the Rust trainer, whose inference does not average the posteriors.
+    the Rust trainer, whose inference does not average the posteriors, and which drops queries without frames.
     """
 
     recognises: ClassVar[bool] = True
@@ -207,8 +207,8 @@ class ParaformerV2Head(Head):
         size = max(num_labels, frames.values.shape[1]) if settings.alignment == "greedy" else num_labels
         found = self._decoded(encoded, frames, runs, size, step)
         feasible = is_feasible(frames.lengths, batch.tokens, batch.token_lengths)
-        lengths = jnp.minimum(batch.token_lengths, runs.lengths)
-        counted = length_mask(lengths, num_labels) & feasible[:, None]
+        has_frames = jnp.any(members(runs, num_labels) > 0, axis=2)
+        counted = length_mask(batch.token_lengths, num_labels) & has_frames & feasible[:, None]
         rows, weight = batch.weights, self._weight(frames.lengths, batch)
 
         def summed(values: Float[Array, "B U"]) -> Float[Array, ""]:

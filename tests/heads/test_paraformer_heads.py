@@ -201,6 +201,24 @@ def test_the_second_decoder_changes_only_uncertain_labels():
     np.testing.assert_allclose(negative, -refined, rtol=1e-5, atol=1e-6)
 
 
+def test_labels_without_frames_have_no_loss():
+    """With the alignment uniform, the third of four labels has none of six frames."""
+    head = replace(V2, alignment="uniform", decoder=replace(TRANSFORMER, dropout=0.0)).build(
+        vocab_size=6, blank_id=5, dtype=jnp.float32
+    )
+    frames = Frames(jax.random.normal(jax.random.key(0), (1, 6, 8)), jnp.array([6]))
+    ctc = Frames(jax.nn.log_softmax(jax.random.normal(jax.random.key(1), (1, 6, 6))), frames.lengths)
+    batch = jax.tree.map(lambda array: array[:1], toy_batch()).replace(
+        tokens=jnp.array([[0, 1, 2, 3]]), token_lengths=jnp.array([4])
+    )
+    encoded = Encoded(frames, emitted={"ctc": ctc})
+    params = jax.jit(lambda: head.init(jax.random.key(2), encoded, batch, step=None))()
+    losses = jax.jit(lambda params, tokens: head.apply(params, encoded, batch.replace(tokens=tokens), step=None))
+    found, other, changed = (losses(params, jnp.array([each])) for each in ([0, 1, 2, 3], [0, 1, 4, 3], [0, 4, 2, 3]))
+    assert (found["accuracy"].weight, found["loss"].weight) == (3, 4)
+    assert found["loss"].total == other["loss"].total != changed["loss"].total
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"heads.paraformer: the head reads 'ctc': expected the name of a CTC head"):
         replace(toy_model(), heads={"paraformer": V2})
