@@ -114,6 +114,8 @@ class ParaformerV2(HeadSettings):
             raise ValueError(f"smoothing is {self.smoothing}: expected at least 0 and less than 1")
         if self.enhanced and self.queries != "projection":
             raise ValueError("enhanced is set and queries is 'normed': expected 'projection', as it has its own layers")
+        if any(each < 0 for each in self.dropped_ids):
+            raise ValueError(f"dropped_ids is {self.dropped_ids}: expected label ids, which are at least 0")
 
     @property
     def reads(self) -> Mapping[str, str]:
@@ -142,6 +144,10 @@ class ParaformerV2(HeadSettings):
         return LabelAxis(0) if part == "draft" else None
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "ParaformerV2Head":
+        if max(self.dropped_ids, default=0) >= vocab_size:
+            raise ValueError(
+                f"dropped_ids is {self.dropped_ids}: expected ids below the number of labels, {vocab_size}"
+            )
         return ParaformerV2Head(self, vocab_size, blank_id, dtype)
 
 

@@ -233,6 +233,10 @@ def test_what_does_not_fit_is_refused():
         ValueError, match=r"end_id is 9 and dropped_ids is \(\): expected ids below the number of labels"
     ):
         replace(V1, end_id=9).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
+    with pytest.raises(ValueError, match=r"dropped_ids is \(99,\): expected ids below the number of labels, 6"):
+        replace(V2, dropped_ids=(99,)).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
+    with pytest.raises(ValueError, match=r"dropped_ids is \(-3,\): expected label ids, which are at least 0"):
+        replace(V2, dropped_ids=(-3,))
     with pytest.raises(ValueError, match=r"sampling is 1.5"):
         replace(V1, sampling=1.5)
     with pytest.raises(ValueError, match=r"num_attention_layers is 3: expected at most num_layers, 2"):
