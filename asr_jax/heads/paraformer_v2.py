@@ -122,6 +122,10 @@ class ParaformerV2(HeadSettings):
         shallow = {self.enhanced.shallow: self.enhanced.tap} if self.enhanced else {}
         return {**shallow, self.ctc: self.tap}
 
+    @property
+    def refines_below(self) -> float:
+        return self.enhanced.refine_below if self.enhanced else 0.0
+
     def unrefined(self, decoding: Decoding) -> Decoding | None:
         if isinstance(decoding, ParallelDecoding) and decoding.refine and self.enhanced:
             return replace(decoding, refine=False)
