@@ -52,6 +52,7 @@ from asr_jax.metrics.errors import Alignment, word_errors
 from asr_jax.search.base import Decoding
 from asr_jax.text.normalise import CHOICES, NORMALISERS, unknown_normaliser
 from asr_jax.text.tokenizers import Tokenizer
+from asr_jax.transcripts.transcript import Transcript
 
 KIND = "evaluation"
 """Kind of the receipts of shards."""
@@ -219,10 +220,13 @@ def evaluate_run(
             "removed": count_removed(of_set, scoring).to_json(),
             "absent": count_absent(of_set, scoring).to_json(),
         }
-        before = trained.experiment.model.heads[head].unrefined(decoding)
+        settings = trained.experiment.model.heads[head]
+        before = settings.unrefined(decoding)
         if before and not options.part:
             drafts = recognise_all(trained, trained.decoder(before, head=head), data)
-            about[manifest]["before_refinement"] = draft_figures(data, found, drafts, trained.tokenizer, how)
+            about[manifest]["before_refinement"] = draft_figures(data, found, drafts, trained.tokenizer, how) | {
+                "refined": share_below(drafts.transcripts.values(), settings.refines_below)
+            }
         for each in data.rejections.entries + found.rejected:
             print(f"rejected {each.line}", file=sys.stderr)
         print_differing(found.differing)
@@ -265,6 +269,12 @@ def draft_figures(
     counts, _ = scored(data, drafts, tokenizer, **how)
     changed = share_changed((each.text, found.transcripts[row].text) for row, each in drafts.transcripts.items())
     return {"wer": counts["wer"], "cer": counts["cer"], "changed": changed}
+
+
+def share_below(transcripts: Iterable[Transcript], probability: float) -> float | None:
+    """Returns the share of labels whose probability is below a limit; None without labels."""
+    log_probs = [each for transcript in transcripts for each in transcript.log_probs]
+    return float(np.mean(np.exp(log_probs) < probability)) if log_probs else None
 
 
 def share_changed(pairs: Iterable[tuple[str, str]]) -> float | None:

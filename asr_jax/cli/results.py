@@ -71,11 +71,7 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
         for manifest, counts in result["sets"].items():
             say(console, about(manifest, counts))
             if before := counts.get("before_refinement"):
-                say(
-                    console,
-                    f"{manifest}: before refinement {percent(before['wer'])} WER and {percent(before['cer'])} CER; "
-                    f"refinement changed {percent(before['changed'])} of the words",
-                )
+                say(console, about_refinement(manifest, before))
             if removed := about_removed(manifest, counts["removed"], result["normaliser"]):
                 say(console, removed, style="bold yellow")
             if absent := about_absent(manifest, counts["absent"]):
@@ -86,6 +82,15 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
         for line in after_calibration(result.get("calibration")):
             say(console, line)
     return [manifest for result in results for manifest, counts in result["sets"].items() if counts["wer"] is None]
+
+
+def about_refinement(manifest: str, before: Mapping[str, Any]) -> str:
+    """Sentence about the error rates of a set before refinement, and about what refinement changed."""
+    rates = f"{manifest}: before refinement {percent(before['wer'])} WER and {percent(before['cer'])} CER"
+    if before["refined"] is None:
+        return f"{rates}; no labels were recognised, and none were refined"
+    words = "" if before["changed"] is None else f", {percent(before['changed'])} of the words changed"
+    return f"{rates}; {percent(before['refined'])} of the labels were refined{words}"
 
 
 def numbers(sets: Mapping[str, Any]) -> tuple[int, int]:

@@ -129,6 +129,11 @@ class HeadSettings:
         """Settings of the search: the subclass's field `decoding`, or None if it has none."""
         return getattr(self, "decoding", None)
 
+    @property
+    def refines_below(self) -> float:
+        """Probability of a label below which the head computes it again in refinement; 0 without refinement."""
+        return 0.0
+
     def unrefined(self, decoding: Decoding) -> Decoding | None:
         """Returns the same decoding before the head corrects its labels; None if it corrects none.
 

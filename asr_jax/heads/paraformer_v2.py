@@ -59,13 +59,14 @@ class Enhancement:
     boundary_smoothing: float = 0.25
     """Target of the frames beside a boundary, whose own target is 1. 0: the targets of the sources' code."""
     refinement_scale: float = 0.3
-    """Factor of the cross-entropy of refined labels."""
+    """Factor of the cross-entropy after refinement, which is that of all labels."""
     gate_centre: float = 0.55
     """Probability of a frame's label at which the gate of the frame is 0.5."""
     gate_slope: float = 12.0
     """Slope of the gate."""
     refine_below: float = 0.7
-    """Probability of a label below which it is refined."""
+    """Probability of a label below which the second decoder computes it again. The output layer of refinement reads the
+    first decoder for all others, which may change them as well."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "boundary_scale", "refinement_scale", "gate_slope", least=0)
@@ -113,11 +114,17 @@ class ParaformerV2(HeadSettings):
             raise ValueError(f"smoothing is {self.smoothing}: expected at least 0 and less than 1")
         if self.enhanced and self.queries != "projection":
             raise ValueError("enhanced is set and queries is 'normed': expected 'projection', as it has its own layers")
+        if any(each < 0 for each in self.dropped_ids):
+            raise ValueError(f"dropped_ids is {self.dropped_ids}: expected label ids, which are at least 0")
 
     @property
     def reads(self) -> Mapping[str, str]:
         shallow = {self.enhanced.shallow: self.enhanced.tap} if self.enhanced else {}
         return {**shallow, self.ctc: self.tap}
+
+    @property
+    def refines_below(self) -> float:
+        return self.enhanced.refine_below if self.enhanced else 0.0
 
     def unrefined(self, decoding: Decoding) -> Decoding | None:
         if isinstance(decoding, ParallelDecoding) and decoding.refine and self.enhanced:
@@ -141,6 +148,10 @@ class ParaformerV2(HeadSettings):
         return LabelAxis(0) if part == "draft" else None
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "ParaformerV2Head":
+        if max(self.dropped_ids, default=0) >= vocab_size:
+            raise ValueError(
+                f"dropped_ids is {self.dropped_ids}: expected ids below the number of labels, {vocab_size}"
+            )
         return ParaformerV2Head(self, vocab_size, blank_id, dtype)
 
 
@@ -149,9 +160,10 @@ class Decoded(NamedTuple):
 
     logits: Float[Array, "B U V"]
     refined: Float[Array, "B U V"] | None
-    """Logits after refinement, which differ for labels of low confidence; None in the plain model."""
+    """Logits after refinement; None in the plain model. They differ from `logits` for all labels: refinement has
+    its own output layer, which reads the second decoder for labels of low confidence and the first for all others."""
     is_refined: Bool[Array, "B U"] | None
-    """Labels of low confidence."""
+    """Labels of low confidence, which the second decoder computes again."""
     boundary_logits: Float[Array, "B T"] | None
     """Logits of a boundary after each frame."""
 
@@ -161,13 +173,13 @@ class ParaformerV2Head(Head):
 
     Loss terms: `loss` (cross-entropy, nats) and, for the enhanced model, `refinement` and `boundary`, with their
     factors. Metrics: `accuracy`, `infeasible` and, for the enhanced model, `refined`, the share of labels that are
-    refined, and `accuracy_refined`.
+    refined, and `accuracy_refined`, the share of correct labels among all after refinement.
 
-    With the alignment greedy, labels without a query have no loss, and count in its denominator.
+    Labels without frames, which the alignments greedy and uniform may have, have no loss, and count in its denominator.
 
     Source: An et al. 2024, "Paraformer-v2: An improved non-autoregressive transformer for noise-robust speech
     recognition" (arXiv:2409.17746); FunASR's funasr/models/paraformer_v2_community at commit 3c58cb56. Differs from:
-    the Rust trainer, whose inference does not average the posteriors.
+    the Rust trainer, whose inference does not average the posteriors, and which drops queries without frames.
     """
 
     recognises: ClassVar[bool] = True
@@ -205,8 +217,8 @@ class ParaformerV2Head(Head):
         size = max(num_labels, frames.values.shape[1]) if settings.alignment == "greedy" else num_labels
         found = self._decoded(encoded, frames, runs, size, step)
         feasible = is_feasible(frames.lengths, batch.tokens, batch.token_lengths)
-        lengths = jnp.minimum(batch.token_lengths, runs.lengths)
-        counted = length_mask(lengths, num_labels) & feasible[:, None]
+        has_frames = jnp.any(members(runs, num_labels) > 0, axis=2)
+        counted = length_mask(batch.token_lengths, num_labels) & has_frames & feasible[:, None]
         rows, weight = batch.weights, self._weight(frames.lengths, batch)
 
         def summed(values: Float[Array, "B U"]) -> Float[Array, ""]:

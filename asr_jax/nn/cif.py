@@ -63,9 +63,10 @@ class Fired(NamedTuple):
     is_fire: Bool[Array, "B T"]
     """Frames in which the integral of a label is completed."""
     starts: Int[Array, "B U"]
-    """First frame of each label."""
+    """First frame of each label, which is not before the end of the previous label. A frame in which a label is
+    completed belongs to that label."""
     ends: Int[Array, "B U"]
-    """Frame after the last frame of each label."""
+    """Frame after the last frame of each label. Labels that are not completed end after all frames."""
 
 
 def integrate(weights: Float[Array, "B T"], *, size: int, num_labels: Float[Array, " B"] | None = None) -> Fired:
@@ -94,8 +95,10 @@ def integrate(weights: Float[Array, "B T"], *, size: int, num_labels: Float[Arra
     shares = jnp.where(label < fired[:, -1:, None], shares, 0.0)  # the last label may be incomplete
     place = jnp.arange(weights.shape[1])[None, None]
     ends = jnp.max(jnp.where(own & is_fire[:, None], place + 1, 0), axis=2)
+    ends = jnp.where(ends > 0, ends, weights.shape[1])
     begun = jnp.cumsum(jax.lax.stop_gradient(shares), axis=2) >= BEGIN
-    starts = jnp.minimum(jnp.argmax(begun, axis=2), jnp.maximum(ends - 1, 0))
+    starts = jnp.maximum(jnp.argmax(begun, axis=2), jnp.pad(ends[:, :-1], ((0, 0), (1, 0))))
+    starts = jnp.minimum(starts, jnp.maximum(ends - 1, 0))
     return Fired(shares, is_fire, starts.astype(jnp.int32), ends.astype(jnp.int32))
 
 
@@ -144,7 +147,8 @@ class Predictor(nn.Module):
     ) -> tuple[Float[Array, "B U D"], Int[Array, " B"], Fired]:
         """Returns the vectors of labels, their number, and the integration, whose frames include the tail.
 
-        The tail is the frame after the last one of a row. Its vector is that of the padding, which must be zeros.
+        The tail is the frame after the last one of a row. Its vector is that of the padding, which must be zeros. A
+        label of the tail takes the last frame from the label before it.
 
         Args:
             frames: Frames of the encoder.
@@ -158,8 +162,11 @@ class Predictor(nn.Module):
         number = jnp.floor(total) if tail else jnp.round(total)
         number = jnp.where(jnp.isfinite(total), number, 1).astype(jnp.int32)  # one label, whose score is not finite
         fired = integrate(weights, size=size)
-        last = jnp.maximum(frames.lengths, 1)[:, None]
-        fired = fired._replace(starts=jnp.minimum(fired.starts, last - 1), ends=jnp.minimum(fired.ends, last))
+        end = jnp.maximum(frames.lengths, 1)[:, None]
+        starts = jnp.minimum(fired.starts, end - 1)
+        is_followed = jnp.arange(1, size + 1)[None] < number[:, None]
+        following = jnp.where(is_followed, jnp.concatenate([starts[:, 1:], end], axis=1), end)
+        fired = fired._replace(starts=starts, ends=jnp.minimum(fired.ends, following))
         return combined(fired, values), number, fired
 
 

@@ -19,7 +19,8 @@ class ParallelDecoding(Decoding):
     kind: Literal["parallel"] = "parallel"
     """parallel: the most likely label of each query, all in one pass of the decoder."""
     refine: bool = True
-    """Whether labels of low confidence are those of the second decoder of the enhanced Paraformer-v2, if it has one."""
+    """Whether labels are those after refinement in the enhanced Paraformer-v2. Refinement has its own output layer,
+    which reads a second decoder for labels of low confidence. Other models have no refinement."""
 
     def __str__(self) -> str:
         return "parallel" if self.refine else "parallel, not refined"

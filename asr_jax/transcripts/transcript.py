@@ -54,13 +54,15 @@ class Transcript:
     """N-best list, best first, which begins with this text. Empty if the decoder returns only one text."""
     tokens: tuple[int, ...] = ()
     """Label ids of the text."""
+    log_probs: tuple[float, ...] = ()
+    """Natural logarithm of each label's probability."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Transcript":
         """Returns the transcript of a dict that `dataclasses.asdict` made."""
         words = tuple(Word(**word) for word in values["words"])
         n_best = tuple(ScoredText(**each) for each in values["n_best"])
-        return cls(words, values["score"], n_best, tuple(values["tokens"]))
+        return cls(words, values["score"], n_best, tuple(values["tokens"]), tuple(values["log_probs"]))
 
     @property
     def text(self) -> str:
@@ -80,6 +82,7 @@ def joined(parts: Iterable[Transcript]) -> Transcript:
         words=tuple(word for part in parts for word in part.words),
         score=math.fsum(part.score for part in parts),
         tokens=tuple(token for part in parts for token in part.tokens),
+        log_probs=tuple(each for part in parts for each in part.log_probs),
     )
 
 

@@ -64,7 +64,7 @@ class Writer:
             )
         )
         n_best = tuple(ScoredText(self.text(each), each.score) for each in hypotheses)
-        return Transcript(words, best.score, n_best if lists_n_best else (), best.tokens)
+        return Transcript(words, best.score, n_best if lists_n_best else (), best.tokens, best.log_probs)
 
     def tokens(self, sequence: TokenSequence) -> tuple[Token, ...]:
         """Returns all tokens with their times, spelt as for language models of labels."""

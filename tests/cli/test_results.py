@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from asr_jax.cli.results import show
+from asr_jax.cli.results import about_refinement, show
 from asr_jax.data.batching.removals import count_absent, count_removed
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
@@ -30,6 +30,15 @@ def result(normaliser: str) -> dict[str, Any]:
 def printed(capsys: pytest.CaptureFixture[str], *normalisers: str) -> str:
     show([result(normaliser) for normaliser in normalisers], by="source")
     return capsys.readouterr().out
+
+
+def test_the_share_of_refined_labels_is_named():
+    before = {"wer": 0.5, "cer": 0.25, "refined": 0.125, "changed": 0.0625}
+    rates = "test: before refinement 50.00 % WER and 25.00 % CER; "
+    assert about_refinement("test", before) == f"{rates}12.50 % of the labels were refined, 6.25 % of the words changed"
+    assert about_refinement("test", before | {"changed": None}) == f"{rates}12.50 % of the labels were refined"
+    without = about_refinement("test", before | {"refined": None, "changed": None})
+    assert without == f"{rates}no labels were recognised, and none were refined"
 
 
 def test_removed_characters_are_named_below_the_table(capsys):

@@ -174,7 +174,8 @@ def test_search_gives_the_most_likely_labels_with_times(name):
 
 
 @pytest.mark.slow
-def test_refinement_changes_only_uncertain_labels():
+def test_the_second_decoder_changes_only_uncertain_labels():
+    """The output layer of refinement is that of all labels."""
     model, params, batch = model_of("enhanced"), params_of("enhanced"), toy_batch(seed=6)
 
     def both(module, batch):
@@ -182,11 +183,40 @@ def test_refinement_changes_only_uncertain_labels():
         head = module.heads["paraformer"]
         return [head._found(encoded, refine=refine)[0] for refine in (True, False)], head(encoded, batch, step=None)
 
-    (refined, draft), sums = jax.jit(lambda params: model.apply({"params": params}, batch, method=both))(params)
+    of = jax.jit(lambda params: model.apply({"params": params}, batch, method=both))
+    (refined, draft), sums = of(params)
     assert 0 < sums["refined"].mean() < 1
     uncertain = np.asarray(jax.nn.softmax(draft).max(-1)) < 0.2
     assert 0 < uncertain.mean() < 1
-    assert np.abs(np.asarray(refined - draft)).max() > 1e-3
+    head = params["heads_paraformer"]
+    (other, same_draft), _ = of(
+        params | {"heads_paraformer": head | {"draft": jax.tree.map(jnp.negative, head["draft"])}}
+    )
+    np.testing.assert_array_equal(same_draft, draft)
+    changes = np.abs(np.asarray(other - refined)).max(-1)
+    assert not changes[~uncertain].any()
+    assert changes[uncertain].max() > 1e-3
+    output = jax.tree.map(jnp.negative, head["refined_output"])
+    (negative, _), _ = of(params | {"heads_paraformer": head | {"refined_output": output}})
+    np.testing.assert_allclose(negative, -refined, rtol=1e-5, atol=1e-6)
+
+
+def test_labels_without_frames_have_no_loss():
+    """With the alignment uniform, the third of four labels has none of six frames."""
+    head = replace(V2, alignment="uniform", decoder=replace(TRANSFORMER, dropout=0.0)).build(
+        vocab_size=6, blank_id=5, dtype=jnp.float32
+    )
+    frames = Frames(jax.random.normal(jax.random.key(0), (1, 6, 8)), jnp.array([6]))
+    ctc = Frames(jax.nn.log_softmax(jax.random.normal(jax.random.key(1), (1, 6, 6))), frames.lengths)
+    batch = jax.tree.map(lambda array: array[:1], toy_batch()).replace(
+        tokens=jnp.array([[0, 1, 2, 3]]), token_lengths=jnp.array([4])
+    )
+    encoded = Encoded(frames, emitted={"ctc": ctc})
+    params = jax.jit(lambda: head.init(jax.random.key(2), encoded, batch, step=None))()
+    losses = jax.jit(lambda params, tokens: head.apply(params, encoded, batch.replace(tokens=tokens), step=None))
+    found, other, changed = (losses(params, jnp.array([each])) for each in ([0, 1, 2, 3], [0, 1, 4, 3], [0, 4, 2, 3]))
+    assert (found["accuracy"].weight, found["loss"].weight) == (3, 4)
+    assert found["loss"].total == other["loss"].total != changed["loss"].total
 
 
 def test_what_does_not_fit_is_refused():
@@ -203,6 +233,10 @@ def test_what_does_not_fit_is_refused():
         ValueError, match=r"end_id is 9 and dropped_ids is \(\): expected ids below the number of labels"
     ):
         replace(V1, end_id=9).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
+    with pytest.raises(ValueError, match=r"dropped_ids is \(99,\): expected ids below the number of labels, 6"):
+        replace(V2, dropped_ids=(99,)).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
+    with pytest.raises(ValueError, match=r"dropped_ids is \(-3,\): expected label ids, which are at least 0"):
+        replace(V2, dropped_ids=(-3,))
     with pytest.raises(ValueError, match=r"sampling is 1.5"):
         replace(V1, sampling=1.5)
     with pytest.raises(ValueError, match=r"num_attention_layers is 3: expected at most num_layers, 2"):

@@ -21,6 +21,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.training.loop import train
+from asr_jax.transcripts.transcript import Transcript
 from tests.inference.test_another_head import corpus as corpus_of_tones
 from tests.inference.test_another_head import spoken
 from tests.training.toy import Toy
@@ -99,11 +100,19 @@ def test_each_head_is_a_row_of_one_table(run, corpus_of_tones, tmp_path, capsys)
         before = of_set["before_refinement"]
         assert (before["wer"], before["cer"]) == (plain["wer"], plain["cer"])
         assert (before["changed"] is None) == (not plain["words"] or plain["deletions"] == plain["words"])
+        assert before["refined"] is None or 0 <= before["refined"] <= 1
 
 
 def test_share_of_words_that_refinement_changed():
     assert evaluate.share_changed([("a b c", "a x c"), ("d", "d e"), ("", "")]) == 0.5
     assert evaluate.share_changed([("", "a")]) is None
+
+
+def test_share_of_labels_that_were_refined():
+    transcripts = [Transcript((), 0.0, tokens=(1, 2), log_probs=(-0.1, -0.5)), Transcript((), 0.0)]
+    assert evaluate.share_below(transcripts, 0.7) == 0.5
+    assert evaluate.share_below(transcripts, 0.0) == 0
+    assert evaluate.share_below(transcripts[1:], 0.7) is None
 
 
 def test_words_have_times_and_confidences(run, tmp_path):

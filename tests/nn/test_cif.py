@@ -24,7 +24,7 @@ def one_by_one(weights, values):
         vectors.append(vector + used * value)
         spans.append((t if begin is None else begin, t + 1))
         left = weight - used
-        vector, begin = left * value, t if left >= BEGIN else None
+        vector, begin = left * value, t + 1 if left >= BEGIN else None
     return vectors, spans
 
 
@@ -60,7 +60,7 @@ def test_scaled_weights_fire_once_for_each_label(seed):
 def test_a_label_after_a_pause_begins_after_it():
     weights = jnp.asarray([[0.6, 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 0.6]])
     fired = integrate_jit(weights, size=3)
-    assert (fired.starts[0, :2].tolist(), fired.ends[0, :2].tolist()) == ([0, 1], [2, 8])
+    assert (fired.starts[0, :2].tolist(), fired.ends[0, :2].tolist()) == ([0, 2], [2, 8])  # begun in the frame before 2
     weights = weights.at[0, 1].set(0.42)  # the remainder is below the share at which a label begins
     fired = integrate_jit(weights, size=3)
     assert (fired.starts[0, :2].tolist(), fired.ends[0, :2].tolist()) == ([0, 6], [2, 8])
@@ -74,3 +74,28 @@ def test_the_tail_completes_a_last_label():
         assert number.tolist() == expected, tail
         assert np.asarray(fired.ends).max() <= 4
         assert np.asarray(fired.ends)[1].max() <= 3
+
+
+@pytest.mark.parametrize("settings", [CIF(), CIF(tail=0.0), CIF(tail=0.0, smooth_factor=3.0)])
+def test_times_of_labels_do_not_overlap(settings):
+    """Also if the last label is not completed, or if there are more labels than frames that complete one."""
+    rng = np.random.default_rng(0)
+    frames = Frames(jnp.zeros((32, 20, 2)), jnp.asarray(rng.integers(10, 21, 32)))
+    inside = np.arange(20) < np.asarray(frames.lengths)[:, None]
+    weights = jnp.asarray(rng.uniform(0, 0.9, (32, 20)) * inside * settings.smooth_factor, jnp.float32)
+    _, number, fired = jax.jit(Predictor(settings).found)(frames, weights)
+    for row, count in enumerate(number.tolist()):
+        starts, ends = np.asarray(fired.starts)[row, :count], np.asarray(fired.ends)[row, :count]
+        assert (starts[1:] >= ends[:-1]).all()
+        assert (starts <= ends).all()
+        assert ends[-1] == frames.lengths[row] or fired.is_fire[row].sum() == count
+        assert ends.max() <= frames.lengths[row]
+    if not settings.tail:
+        assert (fired.is_fire.sum(1) < number).any()
+
+
+def test_a_last_label_that_is_not_completed_ends_with_the_frames():
+    frames, weights = Frames(jnp.zeros((1, 4, 2)), jnp.array([4])), jnp.asarray([[0.6, 0.5, 0.4, 0.1]])
+    _, number, fired = jax.jit(Predictor(CIF(tail=0.0)).found)(frames, weights)
+    assert number.tolist() == [2]
+    assert (fired.starts[0, :2].tolist(), fired.ends[0, :2].tolist()) == ([0, 2], [2, 4])
