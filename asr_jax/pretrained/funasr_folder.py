@@ -25,6 +25,7 @@ from asr_jax.pretrained.funasr_files import CONFIG, HUB, STATISTICS, WEIGHTS, is
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 
 TOKENS = ("tokens.json", "tokens.txt", "units.txt")
@@ -49,6 +50,8 @@ def config_of(folder: Path) -> Config:
 def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
     """Returns a given tokenizer, or that of the folder; label 0 is the blank.
 
+    A list of tokens without a label for the space has words and pieces of words, which texts have spaces between.
+
     Args:
         folder: Folder of the model.
         given: Another tokenizer; None for that of the folder.
@@ -68,7 +71,8 @@ def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
     listed = (None, *(" " if symbol == SPACE else symbol for symbol in symbols[1:]))
     if len(set(listed)) != len(listed):
         raise UserError(f"{folder} lists a token twice: expected each once")
-    return CharacterTokenizer(listed, "none")
+    kind = CharacterTokenizer if " " in listed else MixedTokenizer
+    return kind(listed, "none")
 
 
 def _tokens(folder: Path, config: Config) -> list[str]:

@@ -13,6 +13,8 @@ import yaml
 from asr_jax.audio.presets import funasr, nemo
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.core.errors import UserError
+from asr_jax.core.frame_times import FrameTimes
+from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
@@ -23,6 +25,9 @@ from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.funasr import UNUSED, front_end_of, settings_of
 from asr_jax.pretrained.funasr_folder import config_of, kaldi_text, save_folder, tokenizer_of
+from asr_jax.text.mixed import MixedTokenizer
+from asr_jax.text.tokenizers import OutOfVocabulary, load_tokenizer
+from asr_jax.transcripts.words import Writer
 
 LARGE: dict[str, Any] = {
     "model": "Paraformer",
@@ -110,6 +115,38 @@ def test_tokens(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("[1, 2]")
     with pytest.raises(UserError, match=r"config.yaml is \[1, 2\]: expected the settings of a model"):
         config_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ("hel@@ lo world", "hello world"),
+        ("one two", "one two"),
+        ("你 好 hello world", "你好hello world"),
+        ("one hel@@ lo 你 one 好", "one hello你one好"),
+        ("<s> one <unk> two </s>", "one two"),
+    ],
+)
+def test_texts_have_the_spaces_of_funasr(labels: str, text: str, tmp_path: Path) -> None:
+    tokens = ["<blank>", "<s>", "</s>", "你", "好", "hel@@", "lo", "hello", "world", "one", "two", "<unk>"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**LARGE, "token_list": tokens}))
+    tokenizer_of(tmp_path, None).save(tmp_path / "run")
+    tokenizer = load_tokenizer(tmp_path / "run")
+    ids = [tokens.index(label) for label in labels.split()]
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    writer = Writer(tokenizer, times=FrameTimes(shift=640, first=0.0, rate_hz=16000))
+    frames = tuple(range(len(ids) + 1))
+    sequence = TokenSequence(tuple(ids), frames[:-1], frames[1:], (0.0,) * len(ids), 0.0)
+    assert writer.text(sequence) == text
+    assert [word.text for word in writer.transcript([sequence]).words] == text.split()
+
+
+def test_words_are_spelled_with_pieces() -> None:
+    tokenizer = MixedTokenizer((None, "hel@@", "he@@", "lo", "lp", "好", ","), "lower.v1")
+    assert tokenizer.encode("Hello, help好") == [1, 3, 6, 2, 4, 5]
+    with pytest.raises(OutOfVocabulary, match="'held'"):
+        tokenizer.encode("held lo")
 
 
 DECODER = SANMDecoder(num_layers=3, num_attention_layers=2, kernel_size=5, memory_shift=1)
