@@ -25,10 +25,12 @@ from asr_jax.pretrained.funasr_files import CONFIG, HUB, STATISTICS, WEIGHTS, is
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.text.mixed import MixedTokenizer
+from asr_jax.text.mixed import UNWRITTEN, MixedTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
+from asr_jax.text.spelling import Spelling
 
 TOKENS = ("tokens.json", "tokens.txt", "units.txt")
+PIECES, PIECES_CLASS = "bpe.model", "SentencepiecesTokenizer"
 SPACE, BLANK, UNKNOWN = "<space>", "<blank>", "<unk>"
 
 
@@ -62,8 +64,8 @@ def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
     if given is not None:
         return given
     config = config_of(folder)
-    if config.get("tokenizer") == "SentencepiecesTokenizer":
-        name = Path((config.get("tokenizer_conf") or {}).get("bpemodel") or "bpe.model").name
+    if config.get("tokenizer") == PIECES_CLASS:
+        name = Path((config.get("tokenizer_conf") or {}).get("bpemodel") or PIECES).name
         if not (folder / name).is_file():
             raise UserError(f"{folder / name} does not exist: expected the SentencePiece model of the tokenizer")
         return SentencePieceTokenizer.of_model((folder / name).read_bytes(), normaliser="none", blank_id=0)
@@ -71,8 +73,12 @@ def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
     listed = (None, *(" " if symbol == SPACE else symbol for symbol in symbols[1:]))
     if len(set(listed)) != len(listed):
         raise UserError(f"{folder} lists a token twice: expected each once")
-    kind = CharacterTokenizer if " " in listed else MixedTokenizer
-    return kind(listed, "none")
+    return _of_list(listed)
+
+
+def _of_list(symbols: Symbols) -> Tokenizer:
+    kind = CharacterTokenizer if " " in symbols else MixedTokenizer
+    return kind(tuple(symbols), "none")
 
 
 def _tokens(folder: Path, config: Config) -> list[str]:
@@ -94,28 +100,34 @@ def _tokens(folder: Path, config: Config) -> list[str]:
     return found
 
 
-def save_folder(weights: NamedWeights, model: Model, symbols: Symbols, out: Path) -> None:
+def save_folder(weights: NamedWeights, model: Model, tokenizer: Tokenizer, out: Path) -> None:
     """Writes a folder that FunASR's AutoModel reads.
 
     Args:
         weights: Weights under FunASR's names.
         model: Settings of the model.
-        symbols: Text of each label; None for the blank.
+        tokenizer: Tokenizer of the model.
         out: Folder to write.
 
     Raises:
         UserError: If FunASR does not have the model, its front-end or its labels.
     """
-    config = _config(model, symbols)
+    config = _config(model, tokenizer)
     statistics = _statistics(model.front_end)
     _check_is_whole(config, model, out)
+    _check_labels(tokenizer)
     out.mkdir(parents=True)
     if statistics:
         write_whole(out / STATISTICS, kaldi_text(statistics))
     write_whole(out / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    write_whole(out / TOKENS[0], json.dumps(_named(symbols), ensure_ascii=False, indent=1))
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        labels = {"bpemodel": PIECES}
+        write_whole(out / PIECES, tokenizer.model)
+    else:
+        labels = {"token_list": TOKENS[0]}
+        write_whole(out / TOKENS[0], json.dumps(_named(tokenizer.symbols), ensure_ascii=False, indent=1))
     files = {
-        "init_param": WEIGHTS, "config": CONFIG, "tokenizer_conf": {"token_list": TOKENS[0]},
+        "init_param": WEIGHTS, "config": CONFIG, "tokenizer_conf": labels,
         "frontend_conf": {"cmvn_file": STATISTICS} if statistics else {},
     }  # fmt: skip
     hub = {"framework": "pytorch", "task": "auto-speech-recognition", "model": {"type": "funasr"}}
@@ -127,7 +139,29 @@ def _named(symbols: Symbols) -> list[str]:
     return [BLANK if symbol is None else SPACE if symbol == " " else symbol for symbol in symbols]
 
 
-def _config(model: Model, symbols: Symbols) -> dict[str, Any]:
+def _check_labels(tokenizer: Tokenizer) -> None:
+    """Checks that texts of the labels, read again, have the same spaces.
+
+    Raises:
+        UserError: If a label would be written with other spaces.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return
+    ours, theirs = Spelling.of(tokenizer), Spelling.of(_of_list(tokenizer.symbols))
+    always = (True,) * tokenizer.vocab_size
+    for label, symbol in enumerate(tokenizer.symbols):
+        is_same = (ours.texts[label], ours.opens[label]) == (theirs.texts[label], theirs.opens[label])
+        if any(ours.opens):
+            is_same &= (ours.ends or always)[label] == (theirs.ends or always)[label]
+        if not is_same and symbol not in (None, *UNWRITTEN):
+            raise UserError(
+                f"FunASR has no {tokenizer.kind} such as {symbol!r}, label {label}, with these spaces: expected "
+                "characters with a label for the space, words of letters alone, Chinese characters, or a SentencePiece "
+                "model"
+            )
+
+
+def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
     """Returns the content of config.yaml.
 
     Raises:
@@ -138,14 +172,22 @@ def _config(model: Model, symbols: Symbols) -> dict[str, Any]:
         raise UserError("FunASR has no such model: expected a SANM encoder and a Paraformer head with a SANMDecoder")
     if not isinstance(model.front_end, KaldiFbank):
         raise UserError(f"FunASR has no {type(model.front_end).__name__}: expected the front-end KaldiFbank")
-    if symbols[0] is not None:
+    if tokenizer.symbols[0] is not None:
         raise UserError(
-            f"label 0 is {symbols[0]!r}: expected the blank, as in FunASR (training with a vocabulary and "
+            f"label 0 is {tokenizer.symbols[0]!r}: expected the blank, as in FunASR (training with a vocabulary and "
             "--data.tokenizer.blank-id 0)"
         )
     ctc = next((each for each in model.heads.values() if isinstance(each, CTC)), None)
     encoder, decoder = model.encoder, head.decoder
-    tokens = _named(symbols)
+    labels: dict[str, Any] = {
+        "tokenizer": "CharTokenizer",
+        "tokenizer_conf": {
+            "unk_symbol": UNKNOWN if UNKNOWN in tokenizer.symbols else BLANK,
+            "split_with_space": tokenizer.kind == "words",
+        },
+    }
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        labels = {"tokenizer": PIECES_CLASS, "tokenizer_conf": {"bpemodel": PIECES}}
     config: dict[str, Any] = {
         "model": "Paraformer" if isinstance(head, Paraformer) else "Paraformer_v2_community",
         "model_conf": _model_conf(head, ctc),
@@ -168,8 +210,7 @@ def _config(model: Model, symbols: Symbols) -> dict[str, Any]:
         },
         "frontend": "WavFrontend",
         "frontend_conf": _front_end_conf(model.front_end),
-        "tokenizer": "CharTokenizer",
-        "tokenizer_conf": {"unk_symbol": UNKNOWN if UNKNOWN in tokens else BLANK, "split_with_space": False},
+        **labels,
     }  # fmt: skip
     if isinstance(head, Paraformer):
         given = head.predictor

@@ -25,8 +25,11 @@ from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.funasr import UNUSED, front_end_of, settings_of
 from asr_jax.pretrained.funasr_folder import config_of, kaldi_text, save_folder, tokenizer_of
+from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
-from asr_jax.text.tokenizers import OutOfVocabulary, load_tokenizer
+from asr_jax.text.pieces import train_model
+from asr_jax.text.sentencepiece import SentencePieceTokenizer
+from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer, load_tokenizer
 from asr_jax.transcripts.words import Writer
 
 LARGE: dict[str, Any] = {
@@ -150,6 +153,7 @@ def test_words_are_spelled_with_pieces() -> None:
 
 
 DECODER = SANMDecoder(num_layers=3, num_attention_layers=2, kernel_size=5, memory_shift=1)
+CHARACTERS = CharacterTokenizer((None, "a", " "), "none")
 MODEL = Model(
     SANM.tiny(memory_shift=2), front_end=funasr(), augment=(), primary="paraformer",
     heads={
@@ -161,7 +165,7 @@ MODEL = Model(
 
 def test_a_model_of_ours_becomes_a_folder(tmp_path: Path) -> None:
     """The end, which is the label of the blank here, is both in FunASR, too."""
-    save_folder({"w": np.zeros(2, np.float32)}, MODEL, [None, "a", " "], tmp_path / "out")
+    save_folder({"w": np.zeros(2, np.float32)}, MODEL, CHARACTERS, tmp_path / "out")
     config = config_of(tmp_path / "out")
     assert config["model_conf"]["ctc_weight"] == 0.2
     encoder, heads = settings_of(config, "config.yaml")
@@ -196,7 +200,37 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path) -> None:
 )
 def test_what_funasr_does_not_have_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        save_folder({}, replace(MODEL, **changes), [None, "a"], tmp_path / "out")
+        save_folder({}, replace(MODEL, **changes), CHARACTERS, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match=r"label 0 is 'a': expected the blank"):
-        save_folder({}, MODEL, ["a", None], tmp_path / "out2")
+        save_folder({}, MODEL, CharacterTokenizer(("a", None), "none"), tmp_path / "out2")
+
+
+def test_pieces_and_words_of_ours_become_a_folder(tmp_path: Path) -> None:
+    of_pieces = train_model(
+        ["one two", "two three one"], vocab_size=14, with_blank=False, model_type="bpe", pad_id=0, pad_piece="<blank>",
+        unk_id=1, bos_id=-1, eos_id=-1,
+    )  # fmt: skip
+    pieces = SentencePieceTokenizer.of_model(of_pieces, normaliser="none", blank_id=0)
+    for number, tokenizer in enumerate((pieces, WordTokenizer((None, "one", "two", "three"), "none"))):
+        out = tmp_path / str(number)
+        save_folder({}, MODEL, tokenizer, out)
+        ids = tokenizer.encode("two one three")
+        assert tokenizer_of(out, None).decode(ids) == "two one three"
+        assert tokenizer_of(out, None).encode("two one three") == ids
+    assert (tmp_path / "0" / "bpe.model").read_bytes() == of_pieces
+    assert config_of(tmp_path / "0")["tokenizer"] == "SentencepiecesTokenizer"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (WordTokenizer((None, "one", "x-ray"), "none"), r"FunASR has no words such as 'x-ray', label 2, with these"),
+        (IdTokenizer((None, "1", "2"), "none"), r"FunASR has no ids such as '1', label 1, with these spaces"),
+        (CharacterTokenizer((None, "a", "b"), "none"), r"FunASR has no characters such as 'a', label 1, with these"),
+    ],
+)
+def test_labels_with_other_spaces_are_refused(tokenizer: Tokenizer, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        save_folder({}, MODEL, tokenizer, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
