@@ -20,7 +20,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.sanm import SANM
 from asr_jax.nn.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.base import Description, NamedWeights, Symbols
-from asr_jax.pretrained.funasr import HEAD, PREDICTORS, UNUSED, Config, front_end_of, settings_of
+from asr_jax.pretrained.funasr import HEAD, PREDICTORS, UNUSED, Config, check_heads, front_end_of, settings_of
 from asr_jax.pretrained.funasr_files import CONFIG, HUB, STATISTICS, WEIGHTS, is_folder
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.text.base import Tokenizer
@@ -167,6 +167,7 @@ def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
     Raises:
         UserError: If FunASR does not have the model.
     """
+    check_heads(model.heads)
     head = next((each for each in model.heads.values() if isinstance(each, Paraformer | ParaformerV2)), None)
     if not isinstance(model.encoder, SANM) or head is None or not isinstance(head.decoder, SANMDecoder):
         raise UserError("FunASR has no such model: expected a SANM encoder and a Paraformer head with a SANMDecoder")

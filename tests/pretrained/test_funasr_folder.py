@@ -15,6 +15,7 @@ from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.timed_tokens import TokenSequence
+from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
@@ -23,7 +24,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.models.sanm import SANM
 from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder
-from asr_jax.pretrained.funasr import UNUSED, front_end_of, settings_of
+from asr_jax.pretrained.funasr import UNUSED, export, front_end_of, settings_of
 from asr_jax.pretrained.funasr_folder import config_of, kaldi_text, save_folder, tokenizer_of
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
@@ -163,6 +164,9 @@ MODEL = Model(
 )  # fmt: skip
 
 
+TAPPED = SANM.tiny(memory_shift=2, taps=("layer_1",))
+
+
 def test_a_model_of_ours_becomes_a_folder(tmp_path: Path) -> None:
     """The end, which is the label of the blank here, is both in FunASR, too."""
     save_folder({"w": np.zeros(2, np.float32)}, MODEL, CHARACTERS, tmp_path / "out")
@@ -184,6 +188,18 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path) -> None:
         ({"heads": {"ctc": CTC()}, "primary": ""}, r"expected a SANM encoder and a Paraformer head"),
         ({"front_end": replace(funasr(), preemphasis=0.5)}, r"FunASR has no front-end KaldiFbank"),
         (
+            {"encoder": TAPPED, "heads": {**MODEL.heads, "shallow": CTC(tap="layer_1")}},
+            r"the model has the heads ctc, shallow: expected one CTC head, as in FunASR",
+        ),
+        (
+            {"encoder": TAPPED, "heads": {"paraformer": MODEL.heads["paraformer"], "shallow": CTC(tap="layer_1")}},
+            r"head shallow reads the tap 'layer_1': expected the encoder's output, as in FunASR",
+        ),
+        (
+            {"heads": {**MODEL.heads, "aed": AttentionDecoder()}},
+            r"FunASR has no head aed \(AttentionDecoder\): expected a Paraformer and a CTC head",
+        ),
+        (
             {"heads": {"paraformer": ParaformerV2(decoder=DECODER), "ctc": CTC()}},
             r"FunASR has no heads with queries projection",
         ),
@@ -202,6 +218,15 @@ def test_what_funasr_does_not_have_is_refused(changes: dict[str, Any], message: 
     with pytest.raises(UserError, match=message):
         save_folder({}, replace(MODEL, **changes), CHARACTERS, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_two_heads_with_one_name_are_refused() -> None:
+    heads = {**MODEL.heads, "second": CTC()}
+    with pytest.raises(UserError, match=r"the model has the heads ctc, second: expected one CTC head"):
+        export({"params": {}}, SANM.tiny(), heads=heads)
+
+
+def test_labels_with_another_blank_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"label 0 is 'a': expected the blank"):
         save_folder({}, MODEL, CharacterTokenizer(("a", None), "none"), tmp_path / "out2")
 
