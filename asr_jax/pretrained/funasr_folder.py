@@ -234,14 +234,17 @@ def _model_conf(head: Paraformer | ParaformerV2, ctc: CTC | None) -> dict[str, A
         "ctc_weight": round(weight, 6), "lsm_weight": head.smoothing, "blank_id": 0,
         "length_normalized_loss": head.weight_by == "labels",
     }  # fmt: skip
+    dropped = [each for each in head.dropped_ids if each]
+    begin, end = (*dropped, *dropped, 0, 0)[:2]
+    if isinstance(head, Paraformer) and head.ends:
+        end = max(head.end_id, 0)
+        begin = next((each for each in dropped if each != end), end)
+    shared |= {"sos": begin, "eos": end}
     if isinstance(head, ParaformerV2):
-        begin, end = (*head.dropped_ids, 0, 0)[:2]
-        return {**shared, "sos": begin, "eos": end}
-    end = 0 if head.end_id < 0 else head.end_id
-    begin = next((each for each in head.dropped_ids if each != end), end)
+        return shared
     return {
         **shared, "predictor_weight": head.quantity_scale, "predictor_bias": int(head.ends),
-        "sampling_ratio": head.sampling, "share_embedding": head.shares_embedding, "sos": begin, "eos": end,
+        "sampling_ratio": head.sampling, "share_embedding": head.shares_embedding,
     }  # fmt: skip
 
 
@@ -278,6 +281,18 @@ def _check_is_whole(config: Config, model: Model, out: Path) -> None:
     head = next(each for each in model.heads.values() if isinstance(each, Paraformer | ParaformerV2))
     if lost := [name for name in _of_inference(head) if getattr(heads[HEAD], name) != getattr(head, name)]:
         raise UserError(f"FunASR has no heads with {lost[0]} {getattr(head, lost[0])}")
+    if (dropped := _dropped(head)) != _dropped(heads[HEAD]):
+        raise UserError(
+            f"texts leave out the labels {sorted(dropped)}: expected those of the blank, one begin and one end at "
+            "most, as in FunASR"
+        )
+
+
+def _dropped(head: HeadSettings) -> set[int]:
+    """Returns the ids of the labels that are left out of texts; that of the blank is 0."""
+    if isinstance(head, Paraformer) and head.ends:
+        return {0, max(head.end_id, 0), *head.dropped_ids}
+    return {0, *(head.dropped_ids if isinstance(head, Paraformer | ParaformerV2) else ())}
 
 
 def _of_inference(head: HeadSettings) -> list[str]:

@@ -259,3 +259,25 @@ def test_labels_with_other_spaces_are_refused(tokenizer: Tokenizer, message: str
     with pytest.raises(UserError, match=message):
         save_folder({}, MODEL, tokenizer, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "begin_and_end"),
+    [
+        ({"end_id": 1}, (1, 1)),
+        ({"end_id": 1, "dropped_ids": (0, 2)}, (2, 1)),
+        ({"end_id": 1, "dropped_ids": (2, 3)}, None),
+        ({"end_id": -1, "dropped_ids": (2,)}, (2, 0)),
+        ({"end_id": 5, "dropped_ids": (3, 4), "ends": False}, (3, 4)),
+        ({"end_id": 5, "dropped_ids": (2, 3, 4), "ends": False}, None),
+    ],
+)
+def test_labels_that_texts_leave_out(changes: Any, begin_and_end: tuple[int, int] | None, tmp_path: Path) -> None:
+    model = replace(MODEL, heads={"paraformer": Paraformer(decoder=DECODER, **changes)})
+    if begin_and_end is None:
+        with pytest.raises(UserError, match=r"leave out the labels \[0, .*expected those of the blank, one begin"):
+            save_folder({}, model, CHARACTERS, tmp_path / "out")
+        return
+    save_folder({}, model, CHARACTERS, tmp_path / "out")
+    written = config_of(tmp_path / "out")["model_conf"]
+    assert (written["sos"], written["eos"]) == begin_and_end
