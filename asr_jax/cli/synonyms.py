@@ -194,6 +194,9 @@ SETTINGS = {
     "--model.augment.*.num-time-masks": "time-masks num-time-mask spec-time-masks num-t-mask",
     "--model.augment.*.max-time-frames": "time-width spec-time-mask-max-frames max-t",
     "--model.heads.*.alignment": "paraformer-alignment-mode",
+    "--model.heads.*.smoothing": "label-smoothing label-smoothing-factor lsm-weight lsm",
+    "--model.heads.*.sampling": "sampling-ratio",
+    "--model.heads.*.quantity-scale": "predictor-weight",
     "--model.front-end.num-mels": "n-mels num-mel-bins features n-filt feat-dim input-dim preprocessor.features n-mel",
     "--model.front-end.rate-hz": "sample-rate sampling-rate resample-rate fs",
     "--model.front-end.dither": "dither",
@@ -275,8 +278,7 @@ ADVICE = {
     "the format of manifests and audio is recognised: docs/data.md lists the formats": "use-lhotse is-tarred "
     "read-from-tar use-hugging-face val-from-dir text-column-name audio-column-name data-type raw-data "
     "input-strategy on-the-fly-feats dataset-config-name",
-    "there is none; no loss has label smoothing": "label-smoothing label-smoothing-factor ctc-label-smoothing "
-    "lsm-weight lsm",
+    "there is none; the CTC loss has no label smoothing": "ctc-label-smoothing",
     "there are no stages: training, evaluation and transcription are commands of their own (python -m asr_jax lists "
     "them)": "stage stop-stage skip-prep skip-stages",
 }
