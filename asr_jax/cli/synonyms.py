@@ -243,6 +243,7 @@ NOTES = {
     "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
     "--optim.schedule.warmup-updates": "a number of optimizer steps",
     "--model.encoder.remat": "none, elementwise, products or layers",
+    "--model.heads.*.alignment": "of Paraformer-v2 heads: viterbi, uniform or greedy",
 }
 """Meanings and units of settings that differ from those of other systems."""
 
@@ -364,9 +365,10 @@ def meant_by(flag: str, fields: Collection[str], *, shortens: bool = True) -> st
         fields: Flags of the settings that the config has.
         shortens: Whether the flag may begin with names of groups that the word is in, such as `model.optim.lr`.
     """
+    of_decoding = plain_word(flag).startswith("decoding.")
     for word in spellings(flag) if shortens else [plain_word(flag)]:
-        if word in MEANT:
-            return _suggestion(MEANT[word], fields)
+        if settings := [each for each in MEANT.get(word, ()) if each.startswith("--decoding.") or not of_decoding]:
+            return _suggestion(settings, fields)
         if word in NO_SETTING:
             return f": {NO_SETTING[word]}"
     return ""
@@ -377,7 +379,10 @@ def _suggestion(settings: Collection[str], fields: Collection[str]) -> str:
         if found := matching(setting, fields):
             note = f" ({NOTES[setting]})" if setting in NOTES else ""
             return f"; did you mean {' or '.join(found)}{note}?"
-    return f": it is {' or '.join(settings)} in other configs, and the classes of this config do not have it"
+    named = [
+        f"{each} ({NOTES[each]})" if each.startswith("--model.heads.") and each in NOTES else each for each in settings
+    ]
+    return f": it is {' or '.join(named)} in other configs, and the classes of this config do not have it"
 
 
 def matching(setting: str, fields: Collection[str]) -> list[str]:

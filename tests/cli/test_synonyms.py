@@ -115,6 +115,11 @@ def test_words_of_funasr_are_fields_of_the_paraformer_head(word, field):
     assert meant_by(f"--{word}", FIELDS["paraformer"]) == f"; did you mean --model.heads.paraformer.{field}?"
 
 
+def test_the_alignment_is_that_of_paraformer_heads():
+    message = error_of("--paraformer-alignment-mode", "uniform")
+    assert "it is --model.heads.*.alignment (of Paraformer-v2 heads: viterbi, uniform or greedy) in other" in message
+
+
 def test_a_value_is_not_taken_for_a_setting(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=3").mkdir()
