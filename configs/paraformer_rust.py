@@ -31,22 +31,25 @@ from asr_jax.optim.schedules import InverseEpoch
 from asr_jax.text.tokenizers import TokenizerSettings
 
 VARIANT = os.environ.get("VARIANT", "medium")
-IS_ENHANCED = os.environ.get("ENHANCED", "0") == "1"
+ENHANCED = os.environ.get("ENHANCED", "0")
 
 
 def experiment() -> Experiment:
     if VARIANT not in PARAFORMER:
-        raise ValueError(f"VARIANT is {VARIANT}: expected one of small, medium, large")
-    encoder = Conformer.paraformer(VARIANT, taps=("layer_5",) if IS_ENHANCED else ())  # type: ignore[arg-type]
+        raise ValueError(f"VARIANT is {VARIANT}: expected one of small (xs, s), medium (sm, m), large (ml, l)")
+    if ENHANCED not in ("0", "1"):
+        raise ValueError(f"ENHANCED is {ENHANCED}: expected 0 or 1")
+    is_enhanced = ENHANCED == "1"
+    encoder = Conformer.paraformer(VARIANT, taps=("layer_5",) if is_enhanced else ())  # type: ignore[arg-type]
     decoder = TransformerDecoder(num_layers=6, num_heads=encoder.num_heads, feedforward_dim=2048)
     heads: dict[str, HeadSettings] = {
-        "paraformer": ParaformerV2(decoder=decoder, enhanced=Enhancement() if IS_ENHANCED else None),
+        "paraformer": ParaformerV2(decoder=decoder, enhanced=Enhancement() if is_enhanced else None),
         "ctc": CTC(dropout=0.0),
     }
-    if IS_ENHANCED:
+    if is_enhanced:
         heads["shallow"] = CTC(dropout=0.0, tap="layer_5", scale=0.3)
     return Experiment(
-        name="paraformer_rust",
+        name="paraformer_rust_enhanced" if is_enhanced else "paraformer_rust",
         model=Model(front_end=rust_squeezeformer(), augment=(), encoder=encoder, heads=heads, primary="paraformer"),
         data=Data(
             train=("data/train.jsonl",),

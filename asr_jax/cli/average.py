@@ -98,7 +98,7 @@ def _write(weights: Tree, options: AverageOptions) -> str:
     elif options.names == "funasr":
         from asr_jax.pretrained.funasr_folder import save_folder
 
-        save_folder(exported(weights, model, "funasr"), model, tokenizer.symbols, options.out)
+        save_folder(exported(weights, model, "funasr"), model, tokenizer, options.out)
     else:
         save_huggingface(weights, model, tokenizer.symbols, options.out)
     return f", with the names of {options.names}; label {tokenizer.blank_id} of {tokenizer.vocab_size} is the blank"

@@ -20,7 +20,7 @@ from asr_jax.cli.over_runs import over_runs, show_over_runs
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
     RecognitionOptions,
-    decoding_of,
+    decoding_in,
     load,
     parse_recognition,
     print_differing,
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> None:
             trained = load(run, options, options).with_resets(options.state_resets)
             for name in options.heads:
                 head = name or trained.model.recognising
-                decoding = decoding_of(flags, trained.experiment.model.decoding_of(head))
+                decoding = decoding_in(trained.experiment.model, head, flags)
                 results.append(evaluate_run(trained, head, decoding, utterances, options))
         else:
             check_options_of_losses(run, options, flags)

@@ -26,6 +26,7 @@ from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.trained import Trained, load_trained, weights_of
+from asr_jax.models.base import Model
 from asr_jax.pretrained.published import is_published
 from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
@@ -163,6 +164,34 @@ def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
     return decoding
 
 
+def decoding_in(model: Model, head: str, flags: Sequence[str]) -> Decoding:
+    """Returns the decoding of a head with the fields of the flags replaced.
+
+    Args:
+        model: Model of the run.
+        head: Name of the recognising head.
+        flags: Flags with their values, as from `parted`.
+
+    Raises:
+        UserError: If the head does not exist or flags are invalid. The message names a head that takes them.
+    """
+    default = model.decoding_of(head)
+    try:
+        return decoding_of(flags, default)
+    except UserError as error:
+        takes = [other for other, each in model.heads.items() if other != head and _takes(each.search_settings, flags)]
+        if not takes:
+            raise
+        raise UserError(f"{error}\nThe search of the head {takes[0]} has these settings: --head {takes[0]}") from None
+
+
+def _takes(decoding: Decoding | None, flags: Sequence[str]) -> bool:
+    """Whether the flags are valid for a decoding."""
+    with contextlib.suppress(UserError):
+        return decoding is not None and bool(decoding_of(flags, decoding))
+    return False
+
+
 def print_differing(entries: Sequence[Rejected]) -> None:
     """Prints the utterances whose audio has another duration than in the manifest, with their number."""
     for each in entries:
@@ -205,7 +234,7 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
     folder, updates = run_and_checkpoint(run, options.checkpoint)
     experiment = load_experiment(folder / EXPERIMENT)
     head = "" if flags is None else head or experiment.model.recognising
-    decoding = None if flags is None else decoding_of(flags, experiment.model.decoding_of(head))
+    decoding = None if flags is None else decoding_in(experiment.model, head, flags)
     return {
         "run": str(folder.resolve()),
         "checkpoint": checkpoint_to_evaluate(folder / CHECKPOINTS, updates),

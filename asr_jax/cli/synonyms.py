@@ -194,6 +194,9 @@ SETTINGS = {
     "--model.augment.*.num-time-masks": "time-masks num-time-mask spec-time-masks num-t-mask",
     "--model.augment.*.max-time-frames": "time-width spec-time-mask-max-frames max-t",
     "--model.heads.*.alignment": "paraformer-alignment-mode",
+    "--model.heads.*.smoothing": "label-smoothing label-smoothing-factor lsm-weight lsm",
+    "--model.heads.*.sampling": "sampling-ratio",
+    "--model.heads.*.quantity-scale": "predictor-weight",
     "--model.front-end.num-mels": "n-mels num-mel-bins features n-filt feat-dim input-dim preprocessor.features n-mel",
     "--model.front-end.rate-hz": "sample-rate sampling-rate resample-rate fs",
     "--model.front-end.dither": "dither",
@@ -240,6 +243,7 @@ NOTES = {
     "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
     "--optim.schedule.warmup-updates": "a number of optimizer steps",
     "--model.encoder.remat": "none, elementwise, products or layers",
+    "--model.heads.*.alignment": "of Paraformer-v2 heads: viterbi, uniform or greedy",
 }
 """Meanings and units of settings that differ from those of other systems."""
 
@@ -275,8 +279,7 @@ ADVICE = {
     "the format of manifests and audio is recognised: docs/data.md lists the formats": "use-lhotse is-tarred "
     "read-from-tar use-hugging-face val-from-dir text-column-name audio-column-name data-type raw-data "
     "input-strategy on-the-fly-feats dataset-config-name",
-    "there is none; no loss has label smoothing": "label-smoothing label-smoothing-factor ctc-label-smoothing "
-    "lsm-weight lsm",
+    "there is none; the CTC loss has no label smoothing": "ctc-label-smoothing",
     "there are no stages: training, evaluation and transcription are commands of their own (python -m asr_jax lists "
     "them)": "stage stop-stage skip-prep skip-stages",
 }
@@ -362,9 +365,10 @@ def meant_by(flag: str, fields: Collection[str], *, shortens: bool = True) -> st
         fields: Flags of the settings that the config has.
         shortens: Whether the flag may begin with names of groups that the word is in, such as `model.optim.lr`.
     """
+    of_decoding = plain_word(flag).startswith("decoding.")
     for word in spellings(flag) if shortens else [plain_word(flag)]:
-        if word in MEANT:
-            return _suggestion(MEANT[word], fields)
+        if settings := [each for each in MEANT.get(word, ()) if each.startswith("--decoding.") or not of_decoding]:
+            return _suggestion(settings, fields)
         if word in NO_SETTING:
             return f": {NO_SETTING[word]}"
     return ""
@@ -375,7 +379,10 @@ def _suggestion(settings: Collection[str], fields: Collection[str]) -> str:
         if found := matching(setting, fields):
             note = f" ({NOTES[setting]})" if setting in NOTES else ""
             return f"; did you mean {' or '.join(found)}{note}?"
-    return f": it is {' or '.join(settings)} in other configs, and the classes of this config do not have it"
+    named = [
+        f"{each} ({NOTES[each]})" if each.startswith("--model.heads.") and each in NOTES else each for each in settings
+    ]
+    return f": it is {' or '.join(named)} in other configs, and the classes of this config do not have it"
 
 
 def matching(setting: str, fields: Collection[str]) -> list[str]:

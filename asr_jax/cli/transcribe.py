@@ -22,7 +22,7 @@ from tyro.conf import Positional, arg
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
     RecognitionOptions,
-    decoding_of,
+    decoding_in,
     load,
     maker_of,
     parse_recognition,
@@ -306,7 +306,7 @@ def _transcribe(
         return rejected
     trained = load(options.run, options, options).with_resets(options.state_resets)
     head = options.head or trained.model.recognising
-    decoder = trained.decoder(decoding_of(flags, trained.experiment.model.decoding_of(head)), head=head)
+    decoder = trained.decoder(decoding_in(trained.experiment.model, head, flags), head=head)
     if labels and options.min_confidence and not decoder.calibration:
         print(uncalibrated(options.run, options, flags, head=options.head), file=sys.stderr)
     total_s = sum(utterance.duration_s for utterance in utterances if utterance.duration_s > 0)

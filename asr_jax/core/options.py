@@ -269,7 +269,7 @@ def _not_of_type(found: re.Match[str]) -> str:
 
 
 def _of_choices(found: re.Match[str]) -> str:
-    choices = found[3].replace("'", "").split(", ")
+    choices = found[3].replace("'", "").removesuffix(",").split(", ")  # a single choice has a comma behind it
     if "None" in choices:  # tyro has no order of the others then
         choices = sorted({*choices} - {"None"})
     *others, last = choices

@@ -87,7 +87,7 @@ class Segmenter:
                 f"utterance {utterance.id}: no word of its text has labels; expected the words that are spoken in it"
             )
         emissions, columns = emissions_of(frames, np.array(labels), self._spelling)
-        opens = np.array([self._spelling.opens[label] for label in labels]) | (np.arange(len(labels)) == 0)
+        opens = self._spelling.boundaries(labels) | (np.arange(len(labels)) == 0)
         path = align_long(emissions, columns, opens, search=self._search)
         # The audio is read a second time, because the samples of long audio may not fit into memory.
         blocks = UtteranceBlocks(utterance, int(self._times.rate_hz))

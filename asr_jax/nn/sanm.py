@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
+from asr_jax.core.errors import UserError
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, uniform
 from asr_jax.nn.remat import saved
@@ -93,8 +94,16 @@ class Attention(nn.Module):
             memory: Frames that keys and values are computed from.
             allowed: Keys (last axis) that queries may attend to.
             step: Step of the schedules while training; None in evaluation, without dropout.
+
+        Raises:
+            UserError: If the width of `x` is no multiple of the number of heads.
         """
         width = x.shape[-1]
+        if width % self.num_heads:
+            raise UserError(
+                f"decoder.num_heads is {self.num_heads}: expected a divisor of the encoder's width, {width}, which the "
+                "decoder has as well"
+            )
         query = Linear(width, dtype=self.dtype, name="query")(x)
         key, value = jnp.split(Linear(2 * width, dtype=self.dtype, name="key_value")(memory), 2, axis=-1)
         weights = Dropout(self.dropout)(attention_weights(query, key, allowed, self.num_heads), step=step)

@@ -10,6 +10,7 @@ from typing import Any
 
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.stages import NormaliseByDataSet, Stack
+from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -296,9 +297,27 @@ def export(variables: Any, encoder: SANM, *, heads: Mapping[str, HeadSettings]) 
         heads: Settings of the heads.
 
     Raises:
-        UserError: If FunASR has no name for a parameter.
+        UserError: If FunASR has no name for a parameter, or does not have these heads.
     """
+    check_heads(heads)
     return export_params({"params": variables["params"]}, rows_of(encoder, heads))
+
+
+def check_heads(heads: Mapping[str, HeadSettings]) -> None:
+    """Checks that there are at most a Paraformer head and a CTC head, both on the encoder's output.
+
+    Raises:
+        UserError: If there are others.
+    """
+    for kind, has in ((CTC, "CTC head"), (Paraformer | ParaformerV2, "Paraformer head")):
+        names = [name for name, head in heads.items() if isinstance(head, kind)]
+        if len(names) > 1:
+            raise UserError(f"the model has the heads {', '.join(names)}: expected one {has}, as in FunASR")
+    for name, head in heads.items():
+        if not isinstance(head, CTC | Paraformer | ParaformerV2):
+            raise UserError(f"FunASR has no head {name} ({type(head).__name__}): expected a Paraformer and a CTC head")
+        if head.tap != OUTPUT:
+            raise UserError(f"head {name} reads the tap {head.tap!r}: expected the encoder's output, as in FunASR")
 
 
 FORMATS = (

@@ -20,14 +20,17 @@ from asr_jax.models.base import Model
 from asr_jax.models.sanm import SANM
 from asr_jax.nn.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.base import Description, NamedWeights, Symbols
-from asr_jax.pretrained.funasr import HEAD, PREDICTORS, UNUSED, Config, front_end_of, settings_of
+from asr_jax.pretrained.funasr import HEAD, PREDICTORS, UNUSED, Config, check_heads, front_end_of, settings_of
 from asr_jax.pretrained.funasr_files import CONFIG, HUB, STATISTICS, WEIGHTS, is_folder
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.mixed import UNWRITTEN, MixedTokenizer
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
+from asr_jax.text.spelling import Spelling
 
 TOKENS = ("tokens.json", "tokens.txt", "units.txt")
+PIECES, PIECES_CLASS = "bpe.model", "SentencepiecesTokenizer"
 SPACE, BLANK, UNKNOWN = "<space>", "<blank>", "<unk>"
 
 
@@ -49,6 +52,8 @@ def config_of(folder: Path) -> Config:
 def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
     """Returns a given tokenizer, or that of the folder; label 0 is the blank.
 
+    A list of tokens without a label for the space has words and pieces of words, which texts have spaces between.
+
     Args:
         folder: Folder of the model.
         given: Another tokenizer; None for that of the folder.
@@ -59,8 +64,8 @@ def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
     if given is not None:
         return given
     config = config_of(folder)
-    if config.get("tokenizer") == "SentencepiecesTokenizer":
-        name = Path((config.get("tokenizer_conf") or {}).get("bpemodel") or "bpe.model").name
+    if config.get("tokenizer") == PIECES_CLASS:
+        name = Path((config.get("tokenizer_conf") or {}).get("bpemodel") or PIECES).name
         if not (folder / name).is_file():
             raise UserError(f"{folder / name} does not exist: expected the SentencePiece model of the tokenizer")
         return SentencePieceTokenizer.of_model((folder / name).read_bytes(), normaliser="none", blank_id=0)
@@ -68,7 +73,12 @@ def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
     listed = (None, *(" " if symbol == SPACE else symbol for symbol in symbols[1:]))
     if len(set(listed)) != len(listed):
         raise UserError(f"{folder} lists a token twice: expected each once")
-    return CharacterTokenizer(listed, "none")
+    return _of_list(listed)
+
+
+def _of_list(symbols: Symbols) -> Tokenizer:
+    kind = CharacterTokenizer if " " in symbols else MixedTokenizer
+    return kind(tuple(symbols), "none")
 
 
 def _tokens(folder: Path, config: Config) -> list[str]:
@@ -90,28 +100,34 @@ def _tokens(folder: Path, config: Config) -> list[str]:
     return found
 
 
-def save_folder(weights: NamedWeights, model: Model, symbols: Symbols, out: Path) -> None:
+def save_folder(weights: NamedWeights, model: Model, tokenizer: Tokenizer, out: Path) -> None:
     """Writes a folder that FunASR's AutoModel reads.
 
     Args:
         weights: Weights under FunASR's names.
         model: Settings of the model.
-        symbols: Text of each label; None for the blank.
+        tokenizer: Tokenizer of the model.
         out: Folder to write.
 
     Raises:
         UserError: If FunASR does not have the model, its front-end or its labels.
     """
-    config = _config(model, symbols)
+    config = _config(model, tokenizer)
     statistics = _statistics(model.front_end)
     _check_is_whole(config, model, out)
+    _check_labels(tokenizer)
     out.mkdir(parents=True)
     if statistics:
         write_whole(out / STATISTICS, kaldi_text(statistics))
     write_whole(out / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    write_whole(out / TOKENS[0], json.dumps(_named(symbols), ensure_ascii=False, indent=1))
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        labels = {"bpemodel": PIECES}
+        write_whole(out / PIECES, tokenizer.model)
+    else:
+        labels = {"token_list": TOKENS[0]}
+        write_whole(out / TOKENS[0], json.dumps(_named(tokenizer.symbols), ensure_ascii=False, indent=1))
     files = {
-        "init_param": WEIGHTS, "config": CONFIG, "tokenizer_conf": {"token_list": TOKENS[0]},
+        "init_param": WEIGHTS, "config": CONFIG, "tokenizer_conf": labels,
         "frontend_conf": {"cmvn_file": STATISTICS} if statistics else {},
     }  # fmt: skip
     hub = {"framework": "pytorch", "task": "auto-speech-recognition", "model": {"type": "funasr"}}
@@ -123,25 +139,56 @@ def _named(symbols: Symbols) -> list[str]:
     return [BLANK if symbol is None else SPACE if symbol == " " else symbol for symbol in symbols]
 
 
-def _config(model: Model, symbols: Symbols) -> dict[str, Any]:
+def _check_labels(tokenizer: Tokenizer) -> None:
+    """Checks that texts of the labels, read again, have the same spaces.
+
+    Raises:
+        UserError: If a label would be written with other spaces.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return
+    ours, theirs = Spelling.of(tokenizer), Spelling.of(_of_list(tokenizer.symbols))
+    always = (True,) * tokenizer.vocab_size
+    for label, symbol in enumerate(tokenizer.symbols):
+        is_same = (ours.texts[label], ours.opens[label]) == (theirs.texts[label], theirs.opens[label])
+        if any(ours.opens):
+            is_same &= (ours.ends or always)[label] == (theirs.ends or always)[label]
+        if not is_same and symbol not in (None, *UNWRITTEN):
+            raise UserError(
+                f"FunASR has no {tokenizer.kind} such as {symbol!r}, label {label}, with these spaces: expected "
+                "characters with a label for the space, words of letters alone, Chinese characters, or a SentencePiece "
+                "model"
+            )
+
+
+def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
     """Returns the content of config.yaml.
 
     Raises:
         UserError: If FunASR does not have the model.
     """
+    check_heads(model.heads)
     head = next((each for each in model.heads.values() if isinstance(each, Paraformer | ParaformerV2)), None)
     if not isinstance(model.encoder, SANM) or head is None or not isinstance(head.decoder, SANMDecoder):
         raise UserError("FunASR has no such model: expected a SANM encoder and a Paraformer head with a SANMDecoder")
     if not isinstance(model.front_end, KaldiFbank):
         raise UserError(f"FunASR has no {type(model.front_end).__name__}: expected the front-end KaldiFbank")
-    if symbols[0] is not None:
+    if tokenizer.symbols[0] is not None:
         raise UserError(
-            f"label 0 is {symbols[0]!r}: expected the blank, as in FunASR (training with a vocabulary and "
+            f"label 0 is {tokenizer.symbols[0]!r}: expected the blank, as in FunASR (training with a vocabulary and "
             "--data.tokenizer.blank-id 0)"
         )
     ctc = next((each for each in model.heads.values() if isinstance(each, CTC)), None)
     encoder, decoder = model.encoder, head.decoder
-    tokens = _named(symbols)
+    labels: dict[str, Any] = {
+        "tokenizer": "CharTokenizer",
+        "tokenizer_conf": {
+            "unk_symbol": UNKNOWN if UNKNOWN in tokenizer.symbols else BLANK,
+            "split_with_space": tokenizer.kind == "words",
+        },
+    }
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        labels = {"tokenizer": PIECES_CLASS, "tokenizer_conf": {"bpemodel": PIECES}}
     config: dict[str, Any] = {
         "model": "Paraformer" if isinstance(head, Paraformer) else "Paraformer_v2_community",
         "model_conf": _model_conf(head, ctc),
@@ -164,8 +211,7 @@ def _config(model: Model, symbols: Symbols) -> dict[str, Any]:
         },
         "frontend": "WavFrontend",
         "frontend_conf": _front_end_conf(model.front_end),
-        "tokenizer": "CharTokenizer",
-        "tokenizer_conf": {"unk_symbol": UNKNOWN if UNKNOWN in tokens else BLANK, "split_with_space": False},
+        **labels,
     }  # fmt: skip
     if isinstance(head, Paraformer):
         given = head.predictor
@@ -188,14 +234,17 @@ def _model_conf(head: Paraformer | ParaformerV2, ctc: CTC | None) -> dict[str, A
         "ctc_weight": round(weight, 6), "lsm_weight": head.smoothing, "blank_id": 0,
         "length_normalized_loss": head.weight_by == "labels",
     }  # fmt: skip
+    dropped = [each for each in head.dropped_ids if each]
+    begin, end = (*dropped, *dropped, 0, 0)[:2]
+    if isinstance(head, Paraformer) and head.ends:
+        end = max(head.end_id, 0)
+        begin = next((each for each in dropped if each != end), end)
+    shared |= {"sos": begin, "eos": end}
     if isinstance(head, ParaformerV2):
-        begin, end = (*head.dropped_ids, 0, 0)[:2]
-        return {**shared, "sos": begin, "eos": end}
-    end = 0 if head.end_id < 0 else head.end_id
-    begin = next((each for each in head.dropped_ids if each != end), end)
+        return shared
     return {
         **shared, "predictor_weight": head.quantity_scale, "predictor_bias": int(head.ends),
-        "sampling_ratio": head.sampling, "share_embedding": head.shares_embedding, "sos": begin, "eos": end,
+        "sampling_ratio": head.sampling, "share_embedding": head.shares_embedding,
     }  # fmt: skip
 
 
@@ -232,6 +281,18 @@ def _check_is_whole(config: Config, model: Model, out: Path) -> None:
     head = next(each for each in model.heads.values() if isinstance(each, Paraformer | ParaformerV2))
     if lost := [name for name in _of_inference(head) if getattr(heads[HEAD], name) != getattr(head, name)]:
         raise UserError(f"FunASR has no heads with {lost[0]} {getattr(head, lost[0])}")
+    if (dropped := _dropped(head)) != _dropped(heads[HEAD]):
+        raise UserError(
+            f"texts leave out the labels {sorted(dropped)}: expected those of the blank, one begin and one end at "
+            "most, as in FunASR"
+        )
+
+
+def _dropped(head: HeadSettings) -> set[int]:
+    """Returns the ids of the labels that are left out of texts; that of the blank is 0."""
+    if isinstance(head, Paraformer) and head.ends:
+        return {0, max(head.end_id, 0), *head.dropped_ids}
+    return {0, *(head.dropped_ids if isinstance(head, Paraformer | ParaformerV2) else ())}
 
 
 def _of_inference(head: HeadSettings) -> list[str]:

@@ -96,10 +96,16 @@ class BeamStage(HostStage):
             num_shares: Number of processes that share the rows of a batch.
 
         Raises:
-            UserError: If a file cannot be read or does not fit the vocabulary.
+            UserError: If a file cannot be read or does not fit the vocabulary, or if word boundaries depend on two
+                labels and words are needed.
         """
         self.spelling = Spelling.of(tokenizer)
         self.scores = settings.fusion.build()
+        if self.spelling.ends and (self.scores or settings.reranking.kenlm):
+            raise UserError(
+                "the vocabulary has word boundaries that depend on two labels, which beam search does not support with "
+                "fusion or re-ranking: leave them out"
+            )
         if self.scores and settings.fusion.unit == "labels":
             check_symbols(settings.fusion.kenlm, self.scores.known, self.spelling)
         elif self.scores:

@@ -77,6 +77,11 @@ class TransducerBeamStage(BeamStage):
                 "the vocabulary has bytes of characters, which beam search does not support with fusion, re-ranking or "
                 "search.same texts: leave them out, or use greedy"
             )
+        if self.spelling.ends and settings.search.same == "texts":
+            raise UserError(
+                "the vocabulary has word boundaries that depend on two labels, which beam search does not support with "
+                "search.same texts: use labels"
+            )
         self._search = TransducerBeamSearch(
             self.spelling, search=settings.search, max_symbols=settings.max_symbols, temperature=settings.temperature,
             blank_penalty=settings.blank_penalty, scores=self.scores,

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from asr_jax.core.errors import UserError
+from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.tokenizers import Tokenizer
 
 
@@ -22,6 +23,8 @@ class Spelling:
     """Whether a word boundary precedes the text: True for a space, for ▁the, and for a label that is a whole word."""
     blank_id: int
     """Id of the blank."""
+    ends: tuple[bool, ...] = ()
+    """Whether a word boundary can follow the text: False for FunASR's hel@@ and 你. Empty: it always can."""
 
     def __post_init__(self) -> None:
         if several := [text for text in self.texts if text != "".join(text.split())]:
@@ -46,6 +49,8 @@ class Spelling:
         Raises:
             UserError: If the vocabulary has labels of several words.
         """
+        if isinstance(tokenizer, MixedTokenizer):
+            return cls(tokenizer.texts, tokenizer.opens, tokenizer.blank_id, ends=tokenizer.ends)
         ids = [i for i in range(tokenizer.vocab_size) if i != tokenizer.blank_id]
         first = next((i for i in ids if len(tokenizer.decode([i]).strip()) > 0), None)
         begun = "" if first is None else tokenizer.decode([first])
@@ -110,7 +115,7 @@ class Spelling:
         return np.flatnonzero((path != self.blank_id) & (path != before))
 
     def extend(self, words: tuple[str, ...], part: str, label: int) -> tuple[tuple[str, ...], str]:
-        """Appends a label to words.
+        """Appends a label to words, of a vocabulary without `ends`.
 
         Args:
             words: Complete words.
@@ -126,12 +131,19 @@ class Spelling:
 
     def words(self, labels: Iterable[int]) -> tuple[tuple[str, ...], str]:
         """Returns complete words and the incomplete last word, which is empty after a word-boundary label."""
-        *words, part = "".join([self._surfaces[label] for label in labels]).split(" ")
+        labels = list(labels)
+        pairs = zip(self.boundaries(labels).tolist(), labels, strict=True)
+        *words, part = "".join([" " * opens + self.texts[label] for opens, label in pairs]).split(" ")
         return tuple(word for word in words if word), part
 
-    @functools.cached_property
-    def _surfaces(self) -> tuple[str, ...]:
-        return tuple(" " * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
+    def boundaries(self, labels: Sequence[int] | Int[np.ndarray, " U"]) -> Bool[np.ndarray, " U"]:
+        """Returns whether a word boundary precedes each label."""
+        chosen = np.asarray(labels, np.int64)
+        if not self.ends:
+            return self._opens[chosen]
+        with_text = np.where(self._has_text[chosen], np.arange(len(chosen)), -1)
+        before = np.maximum.accumulate(np.concatenate([[-1], with_text]))[:-1]  # the last label with text
+        return self._opens[chosen] & ((before < 0) | np.array(self.ends, bool)[chosen[before]])
 
     def runs(
         self, path: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]
@@ -162,7 +174,7 @@ class Spelling:
         if not len(labels):
             return []
         chosen = np.asarray(labels)
-        segment, has_text = np.cumsum(self._opens[chosen]), self._has_text[chosen]
+        segment, has_text = np.cumsum(self.boundaries(chosen)), self._has_text[chosen]
         first = np.flatnonzero(np.diff(segment, prepend=-1))  # first label of each segment, which begins at a boundary
         num_texts = np.cumsum(has_text)
         before = np.repeat(num_texts[first] - has_text[first], np.diff(first, append=len(chosen)))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, NoTokenizer, WordTokenizer
+from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 from asr_jax.text.sentencepiece import Pieces, SentencePieceTokenizer
 from asr_jax.text.vocabularies import read_vocabulary
@@ -18,8 +19,11 @@ __all__ = ["OutOfVocabulary", "Tokenizer", "TokenizerSettings", "given_tokenizer
 HF_CONFIG = "config.json"
 """File of Hugging Face's model folders, which the folders of this package's tokenizers do not have."""
 KINDS = {
-    kind.kind: kind for kind in (CharacterTokenizer, WordTokenizer, SentencePieceTokenizer, IdTokenizer, NoTokenizer)
-}
+    kind.kind: kind
+    for kind in (
+        CharacterTokenizer, WordTokenizer, MixedTokenizer, SentencePieceTokenizer, IdTokenizer, NoTokenizer
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

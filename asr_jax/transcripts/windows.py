@@ -137,7 +137,7 @@ def pause(path: Int[np.ndarray, " T"], spelling: Spelling, *, least: int, most: 
         cut = (max(begin, least) + min(end, most) + 1) // 2
         if not least <= cut <= most or begin >= most:
             continue
-        is_between = end == len(path) or begin == 0 or spelling.opens[path[end]]
+        is_between = end == len(path) or begin == 0 or bool(spelling.boundaries(path[[begin - 1, end]])[1])
         if spelling.border is not None:
             is_between = is_between or bool((path[begin:end] == spelling.border).any())
         best = max(best, (is_between, min(end, most) - max(begin, least), cut))

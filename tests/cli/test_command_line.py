@@ -25,6 +25,7 @@ from asr_jax.config import (
 )
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.models.conformer import PARAFORMER
 
 CONFIG = "configs/quickstart.py"
 CONFIGS = sorted(Path(__file__).parents[2].glob("configs/*.py"))
@@ -256,14 +257,19 @@ def test_every_config_loads_and_survives_json(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in CONFIGS if "environ" in path.read_text()], ids=lambda path: path.stem
+    ("path", "variable"),
+    [
+        pytest.param(path, variable, id=f"{path.stem} {variable}")
+        for path in CONFIGS
+        for variable in re.findall(r'environ\.get\("(\w+)"', path.read_text())
+    ],
 )
-def test_configs_of_several_models_or_recipes_name_and_load_them_all(path, monkeypatch):
-    variable, *_ = re.findall(r'environ\.get\("(\w+)"', path.read_text())
+def test_configs_of_several_models_or_recipes_name_and_load_them_all(path, variable, monkeypatch):
     monkeypatch.setenv(variable, "none")
     with pytest.raises(UserError, match=f"{variable} is none: expected ") as rejected:
         load_config(str(path))
-    choices = re.split(", | or ", str(rejected.value).partition("expected ")[2].removeprefix("one of "))
+    named = re.sub(r" \(.*?\)", "", str(rejected.value).partition("expected ")[2])  # without other names in brackets
+    choices = re.split(", | or ", named.removeprefix("one of "))
     assert len(choices) > 1
     loaded = []
     for choice in choices:
@@ -271,6 +277,19 @@ def test_configs_of_several_models_or_recipes_name_and_load_them_all(path, monke
         loaded.append(load_config(str(path)))
         assert from_json(to_json(loaded[-1])) == loaded[-1]
     assert len({repr(each) for each in loaded}) == len(choices)
+
+
+def test_the_enhanced_paraformer_has_a_name_of_its_own(monkeypatch):
+    path = str(Path(__file__).parents[2] / "configs" / "paraformer_rust.py")
+    assert load_config(path).name == "paraformer_rust"
+    monkeypatch.setenv("ENHANCED", "1")
+    assert load_config(path).name == "paraformer_rust_enhanced"
+    for variant, dim in PARAFORMER.items():
+        monkeypatch.setenv("VARIANT", variant)
+        assert load_config(path).model.encoder.dim == dim
+    monkeypatch.setenv("ENHANCED", "true")
+    with pytest.raises(UserError, match="ENHANCED is true: expected 0 or 1"):
+        load_config(path)
 
 
 def test_a_recipe_of_fine_tuning_takes_the_sizes_of_the_run_that_it_begins_with(tmp_path, monkeypatch):

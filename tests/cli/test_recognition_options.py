@@ -3,8 +3,14 @@ from dataclasses import dataclass
 import pytest
 from tyro.conf import Positional
 
-from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, parse_recognition
+from asr_jax.audio.presets import funasr
+from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, decoding_of, parse_recognition
 from asr_jax.core.errors import UserError
+from asr_jax.heads.attention_decoder import AttentionDecoder
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.paraformer_v2 import ParaformerV2
+from asr_jax.models.base import Model
+from asr_jax.models.sanm import SANM
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.hypotheses import Search
 from asr_jax.search.transducer import TransducerDecoding
@@ -53,6 +59,24 @@ def test_positional_arguments_behind_a_flag_with_several_values_are_asked_for():
 
 def test_without_flags_the_default_stays():
     assert parsed("one")[1] == CTCDecoding(search=Search(beam_width=3))
+
+
+@pytest.mark.parametrize(
+    ("head", "flags", "messages"),
+    [
+        ("paraformer", ("--decoding.kind", "beam"), ("'beam' is not a choice; expected parallel\n", "--head ctc")),
+        ("ctc", ("--decoding.ctc-weight", "0.3"), ("--decoding.ctc-weight is not a field", "--head aed")),
+    ],
+)
+def test_a_head_that_has_the_settings_is_named(head, flags, messages):
+    heads = {"paraformer": ParaformerV2(), "ctc": CTC(), "aed": AttentionDecoder()}
+    model = Model(SANM.tiny(), front_end=funasr(), augment=(), heads=heads, primary="paraformer")
+    with pytest.raises(UserError) as caught:
+        decoding_in(model, head, flags)
+    assert all(message in str(caught.value) for message in messages)
+    assert "other configs" not in str(caught.value)
+    with pytest.raises(UserError, match=r"'aeb' is not a recognising head of the model: expected one of .*aed$"):
+        decoding_in(model, "aeb", flags)
 
 
 def test_wrong_flags_are_all_named():

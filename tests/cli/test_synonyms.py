@@ -25,6 +25,9 @@ from asr_jax.core.options import DEVICE_FLAGS, spellings
 CONFIGS = Path(__file__).parents[2] / "configs"
 CONFIG = str(CONFIGS / "read_speech.py")
 FIELDS = {path.stem: named_fields(load_config(str(path))) for path in CONFIGS.glob("*.py")}
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("MODEL", "paraformer")
+    FIELDS["paraformer"] = named_fields(load_config(str(CONFIGS / "digits.py")))
 
 
 def error_of(*arguments, config="read_speech"):
@@ -63,7 +66,7 @@ MESSAGES = [
     ("--lr", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
     ("--batch_size", "did you mean --data.buckets.batch-seconds (seconds of audio of a batch, over all devices)?"),
     ("--num-workers", "did you mean --data.workers (0: threads of the training process read the audio)?"),
-    ("--label-smoothing", "--label-smoothing is not a field: there is none; no loss has label smoothing"),
+    ("--ctc-label-smoothing", "--ctc-label-smoothing is not a field: there is none; the CTC loss has no label smooth"),
     ("--gpus", "--gpus is not a field: --devices 0,2 selects devices by their numbers"),
     ("--trainer.max_epochs", "did you mean --training.num-epochs?"),
     ("--lr=1e-4", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
@@ -97,6 +100,24 @@ def test_suggestions_depend_on_the_config():
     assert "did you mean --optim.schedule.warmup-epochs?" in error_of("--warmup-steps", "3", config="zipformer_rust")
     assert "did you mean --optim.schedule.warmup-share?" in error_of("--warmup-steps", "3", config="wav2vec2_finetune")
     assert "did you mean --model.augment.1.num-freq-masks?" in error_of("--freq-masks", "2", config="zipformer")
+
+
+@pytest.mark.parametrize(
+    ("word", "field"),
+    [
+        ("lsm-weight", "smoothing"),
+        ("label-smoothing", "smoothing"),
+        ("sampling-ratio", "sampling"),
+        ("predictor-weight", "quantity-scale"),
+    ],
+)
+def test_words_of_funasr_are_fields_of_the_paraformer_head(word, field):
+    assert meant_by(f"--{word}", FIELDS["paraformer"]) == f"; did you mean --model.heads.paraformer.{field}?"
+
+
+def test_the_alignment_is_that_of_paraformer_heads():
+    message = error_of("--paraformer-alignment-mode", "uniform")
+    assert "it is --model.heads.*.alignment (of Paraformer-v2 heads: viterbi, uniform or greedy) in other" in message
 
 
 def test_a_value_is_not_taken_for_a_setting(tmp_path, monkeypatch):

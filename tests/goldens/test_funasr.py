@@ -342,7 +342,7 @@ def test_folder_from_samples_to_labels(case: Any, record_property: Any, tmp_path
     difference = max_abs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num])
     assert report(record_property, "log-probabilities", difference) < 1e-4
     weights = exported({"params": params}, found.model, "funasr")
-    save_folder(weights, found.model, found.tokenizer.symbols, tmp_path / "again")
+    save_folder(weights, found.model, found.tokenizer, tmp_path / "again")
     again = read_published(tmp_path / "again")
     assert again.model.encoder == found.model.encoder
     assert again.model.heads == found.model.heads

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.batch import Encoded, Frames
+from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.random_streams import random_streams
 from asr_jax.heads.ctc import CTC
@@ -95,6 +96,14 @@ def test_devices_and_order_change_nothing_with_dropout_and_sampler_on(name, numb
         on_devices = loss_and_gradient(model)
         found = on_devices(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh))
         close(found, (value, gradient), 1e-4)
+
+
+@pytest.mark.parametrize("decoder", [SANM, TRANSFORMER])
+def test_a_number_of_heads_that_does_not_divide_the_width_is_refused(decoder):
+    settings = replace(toy_model(), heads={"paraformer": replace(V1, decoder=replace(decoder, num_heads=5))})
+    model = settings.build(vocab_size=6, blank_id=5, precision="f32")
+    with pytest.raises(UserError, match=r"decoder.num_heads is 5: expected a divisor of the encoder's width, 16"):
+        jax.eval_shape(partial(model.init, step=None), jax.random.key(0), toy_batch(seed=3))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,6 +13,9 @@ import yaml
 from asr_jax.audio.presets import funasr, nemo
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.core.errors import UserError
+from asr_jax.core.frame_times import FrameTimes
+from asr_jax.core.timed_tokens import TokenSequence
+from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
@@ -21,8 +24,14 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.models.sanm import SANM
 from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder
-from asr_jax.pretrained.funasr import UNUSED, front_end_of, settings_of
+from asr_jax.pretrained.funasr import UNUSED, export, front_end_of, settings_of
 from asr_jax.pretrained.funasr_folder import config_of, kaldi_text, save_folder, tokenizer_of
+from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, WordTokenizer
+from asr_jax.text.mixed import MixedTokenizer
+from asr_jax.text.pieces import train_model
+from asr_jax.text.sentencepiece import SentencePieceTokenizer
+from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer, load_tokenizer
+from asr_jax.transcripts.words import Writer
 
 LARGE: dict[str, Any] = {
     "model": "Paraformer",
@@ -112,7 +121,40 @@ def test_tokens(tmp_path: Path) -> None:
         config_of(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ("hel@@ lo world", "hello world"),
+        ("one two", "one two"),
+        ("你 好 hello world", "你好hello world"),
+        ("one hel@@ lo 你 one 好", "one hello你one好"),
+        ("<s> one <unk> two </s>", "one two"),
+    ],
+)
+def test_texts_have_the_spaces_of_funasr(labels: str, text: str, tmp_path: Path) -> None:
+    tokens = ["<blank>", "<s>", "</s>", "你", "好", "hel@@", "lo", "hello", "world", "one", "two", "<unk>"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**LARGE, "token_list": tokens}))
+    tokenizer_of(tmp_path, None).save(tmp_path / "run")
+    tokenizer = load_tokenizer(tmp_path / "run")
+    ids = [tokens.index(label) for label in labels.split()]
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    writer = Writer(tokenizer, times=FrameTimes(shift=640, first=0.0, rate_hz=16000))
+    frames = tuple(range(len(ids) + 1))
+    sequence = TokenSequence(tuple(ids), frames[:-1], frames[1:], (0.0,) * len(ids), 0.0)
+    assert writer.text(sequence) == text
+    assert [word.text for word in writer.transcript([sequence]).words] == text.split()
+
+
+def test_words_are_spelled_with_pieces() -> None:
+    tokenizer = MixedTokenizer((None, "hel@@", "he@@", "lo", "lp", "好", ","), "lower.v1")
+    assert tokenizer.encode("Hello, help好") == [1, 3, 6, 2, 4, 5]
+    with pytest.raises(OutOfVocabulary, match="'held'"):
+        tokenizer.encode("held lo")
+
+
 DECODER = SANMDecoder(num_layers=3, num_attention_layers=2, kernel_size=5, memory_shift=1)
+CHARACTERS = CharacterTokenizer((None, "a", " "), "none")
 MODEL = Model(
     SANM.tiny(memory_shift=2), front_end=funasr(), augment=(), primary="paraformer",
     heads={
@@ -122,9 +164,12 @@ MODEL = Model(
 )  # fmt: skip
 
 
+TAPPED = SANM.tiny(memory_shift=2, taps=("layer_1",))
+
+
 def test_a_model_of_ours_becomes_a_folder(tmp_path: Path) -> None:
     """The end, which is the label of the blank here, is both in FunASR, too."""
-    save_folder({"w": np.zeros(2, np.float32)}, MODEL, [None, "a", " "], tmp_path / "out")
+    save_folder({"w": np.zeros(2, np.float32)}, MODEL, CHARACTERS, tmp_path / "out")
     config = config_of(tmp_path / "out")
     assert config["model_conf"]["ctc_weight"] == 0.2
     encoder, heads = settings_of(config, "config.yaml")
@@ -143,6 +188,18 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path) -> None:
         ({"heads": {"ctc": CTC()}, "primary": ""}, r"expected a SANM encoder and a Paraformer head"),
         ({"front_end": replace(funasr(), preemphasis=0.5)}, r"FunASR has no front-end KaldiFbank"),
         (
+            {"encoder": TAPPED, "heads": {**MODEL.heads, "shallow": CTC(tap="layer_1")}},
+            r"the model has the heads ctc, shallow: expected one CTC head, as in FunASR",
+        ),
+        (
+            {"encoder": TAPPED, "heads": {"paraformer": MODEL.heads["paraformer"], "shallow": CTC(tap="layer_1")}},
+            r"head shallow reads the tap 'layer_1': expected the encoder's output, as in FunASR",
+        ),
+        (
+            {"heads": {**MODEL.heads, "aed": AttentionDecoder()}},
+            r"FunASR has no head aed \(AttentionDecoder\): expected a Paraformer and a CTC head",
+        ),
+        (
             {"heads": {"paraformer": ParaformerV2(decoder=DECODER), "ctc": CTC()}},
             r"FunASR has no heads with queries projection",
         ),
@@ -159,7 +216,68 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path) -> None:
 )
 def test_what_funasr_does_not_have_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        save_folder({}, replace(MODEL, **changes), [None, "a"], tmp_path / "out")
+        save_folder({}, replace(MODEL, **changes), CHARACTERS, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_two_heads_with_one_name_are_refused() -> None:
+    heads = {**MODEL.heads, "second": CTC()}
+    with pytest.raises(UserError, match=r"the model has the heads ctc, second: expected one CTC head"):
+        export({"params": {}}, SANM.tiny(), heads=heads)
+
+
+def test_labels_with_another_blank_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"label 0 is 'a': expected the blank"):
-        save_folder({}, MODEL, ["a", None], tmp_path / "out2")
+        save_folder({}, MODEL, CharacterTokenizer(("a", None), "none"), tmp_path / "out2")
+
+
+def test_pieces_and_words_of_ours_become_a_folder(tmp_path: Path) -> None:
+    of_pieces = train_model(
+        ["one two", "two three one"], vocab_size=14, with_blank=False, model_type="bpe", pad_id=0, pad_piece="<blank>",
+        unk_id=1, bos_id=-1, eos_id=-1,
+    )  # fmt: skip
+    pieces = SentencePieceTokenizer.of_model(of_pieces, normaliser="none", blank_id=0)
+    for number, tokenizer in enumerate((pieces, WordTokenizer((None, "one", "two", "three"), "none"))):
+        out = tmp_path / str(number)
+        save_folder({}, MODEL, tokenizer, out)
+        ids = tokenizer.encode("two one three")
+        assert tokenizer_of(out, None).decode(ids) == "two one three"
+        assert tokenizer_of(out, None).encode("two one three") == ids
+    assert (tmp_path / "0" / "bpe.model").read_bytes() == of_pieces
+    assert config_of(tmp_path / "0")["tokenizer"] == "SentencepiecesTokenizer"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (WordTokenizer((None, "one", "x-ray"), "none"), r"FunASR has no words such as 'x-ray', label 2, with these"),
+        (IdTokenizer((None, "1", "2"), "none"), r"FunASR has no ids such as '1', label 1, with these spaces"),
+        (CharacterTokenizer((None, "a", "b"), "none"), r"FunASR has no characters such as 'a', label 1, with these"),
+    ],
+)
+def test_labels_with_other_spaces_are_refused(tokenizer: Tokenizer, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        save_folder({}, MODEL, tokenizer, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "begin_and_end"),
+    [
+        ({"end_id": 1}, (1, 1)),
+        ({"end_id": 1, "dropped_ids": (0, 2)}, (2, 1)),
+        ({"end_id": 1, "dropped_ids": (2, 3)}, None),
+        ({"end_id": -1, "dropped_ids": (2,)}, (2, 0)),
+        ({"end_id": 5, "dropped_ids": (3, 4), "ends": False}, (3, 4)),
+        ({"end_id": 5, "dropped_ids": (2, 3, 4), "ends": False}, None),
+    ],
+)
+def test_labels_that_texts_leave_out(changes: Any, begin_and_end: tuple[int, int] | None, tmp_path: Path) -> None:
+    model = replace(MODEL, heads={"paraformer": Paraformer(decoder=DECODER, **changes)})
+    if begin_and_end is None:
+        with pytest.raises(UserError, match=r"leave out the labels \[0, .*expected those of the blank, one begin"):
+            save_folder({}, model, CHARACTERS, tmp_path / "out")
+        return
+    save_folder({}, model, CHARACTERS, tmp_path / "out")
+    written = config_of(tmp_path / "out")["model_conf"]
+    assert (written["sos"], written["eos"]) == begin_and_end

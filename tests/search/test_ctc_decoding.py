@@ -16,6 +16,7 @@ from asr_jax.search.hypotheses import Search
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 from asr_jax.transcripts.transcript import Transcript, Word, joined, to_json
 from asr_jax.transcripts.words import Writer
@@ -110,6 +111,13 @@ def test_settings_that_would_do_nothing_are_refused():
         CTCDecoding(kind="beam", fusion=Fusion(hot_words=("a",)), reranking=Reranking(kenlm="lm.arpa"))
     with pytest.raises(ValueError, match=r"fusion\.unit is 'labels'"):
         CTCDecoding(kind="beam", fusion=Fusion(kenlm="lm.arpa", unit="labels"))
+
+
+def test_boundaries_that_depend_on_two_labels_are_refused_with_fusion():
+    tokenizer = MixedTokenizer((None, "hel@@", "lo", "world"), "none")
+    assert CTCDecoding(kind="beam").host_stage(tokenizer)
+    with pytest.raises(UserError, match=r"depend on two labels, .* fusion or re-ranking: leave them out"):
+        CTCDecoding(kind="beam", fusion=Fusion(hot_words=("hello",))).host_stage(tokenizer)
 
 
 def test_bytes_of_characters_are_spelt_together(tmp_path):

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_experiment
-from asr_jax.cli.recognition_options import RecognitionOptions, decoding_of, load, parted
+from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parted
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.options import MAY_BE_EMPTY, asks_for_help, parse_known, print_help
@@ -101,9 +101,7 @@ def main(arguments: Sequence[str]) -> None:
 
     if experiment is None:
         trained = load(Path(run), options)
-        system = system_of_run(
-            trained, decoding_of(flags, trained.experiment.model.decoding_of(trained.model.recognising))
-        )
+        system = system_of_run(trained, decoding_in(trained.experiment.model, trained.model.recognising, flags))
     else:
         system = system_of_config(experiment, precision=options.precision, vocabulary=options.vocabulary)
     figures: dict[str, Any] = {"machine": machine(), **system.about, "warm_ups": options.warm_ups}
