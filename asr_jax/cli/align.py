@@ -20,7 +20,14 @@ from tyro.conf import Positional, arg
 
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import probe
-from asr_jax.cli.recognition_options import RecognitionOptions, load, maker_of, parse_recognition, print_differing
+from asr_jax.cli.recognition_options import (
+    RecognitionOptions,
+    checkpoint_digest,
+    load,
+    maker_of,
+    parse_recognition,
+    print_differing,
+)
 from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
@@ -93,7 +100,7 @@ def main(arguments: Sequence[str]) -> None:
     else:
         check_whole(options)
     utterances, shard, out = read(options), options.part, options.out
-    digest = digest_of(options, utterances.digest)
+    digest = digest_of(options, utterances.digest, checkpoint_digest(options.run, options)) if shard else ""
     if shard and out and not options.force and says_finished(out, shard, digest):
         return
     number, failed = segment(options, cut, utterances) if cut else align(options, utterances)

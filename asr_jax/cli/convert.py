@@ -48,22 +48,25 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(ConvertOptions, arguments, prog="python -m asr_jax.convert", about=__doc__)
     _check(options)
 
+    from asr_jax.data.manifests.cache import digest_of_files
     from asr_jax.data.manifests.checking import check_audio
-    from asr_jax.data.manifests.inputs import described
+    from asr_jax.data.manifests.inputs import described, resolve
     from asr_jax.data.manifests.manifest import write_manifest
     from asr_jax.data.manifests.progress import in_threads
     from asr_jax.data.manifests.readers.base import ReadOptions
     from asr_jax.data.manifests.readers.fairseq import at_16_khz, write_fairseq
     from asr_jax.data.manifests.reading import read_once
 
-    shard, out, digest = options.part, options.out, digest_of(options)
+    how = ReadOptions(allow_pipes=options.allow_pipes)
+    shard, out, digest = options.part, options.out, ""
+    if shard:
+        digest = digest_of(options, digest_of_files(resolve(options.inputs, options.role, how), how))
     if shard and not options.force and says_finished(options.out, shard, digest):
         return
     out = path_of(out, shard)
     out.parent.mkdir(parents=True, exist_ok=True)
     unpacked = _new(out)
     try:
-        how = ReadOptions(allow_pipes=options.allow_pipes)
         utterances = read_once(options.inputs, role=options.role, unpack_to=str(unpacked), options=how, shard=shard)
         if shard and unpacked.exists():
             raise UserError(

@@ -20,6 +20,7 @@ from asr_jax.cli.over_runs import over_runs, show_over_runs
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
     RecognitionOptions,
+    checkpoint_digest,
     decoding_in,
     load,
     parse_recognition,
@@ -122,7 +123,10 @@ def main(arguments: Sequence[str]) -> None:
             check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
-    shard, digest = options.part, digest_of(options, flags, [each.digest for each in utterances.values()])
+    shard, digest = options.part, ""
+    if shard:
+        checkpoints = [checkpoint_digest(run, options) for run in options.runs]
+        digest = digest_of(options, flags, [each.digest for each in utterances.values()], checkpoints)
     if shard and options.json and not options.force and says_finished(options.json, shard, digest):
         return
     for line in described(options.data, "validation", how):

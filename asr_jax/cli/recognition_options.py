@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import re
 import shlex
@@ -13,6 +14,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from tyro.conf import arg
 
+from asr_jax.checkpoints.integrity import SEAL
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.cli.command_line import parse_fields
 from asr_jax.cli.synonyms import option_meant_by
@@ -217,6 +219,22 @@ def load(run: Path, options: RecognitionOptions, batches: BatchOptions | None = 
     folder, updates = run_and_checkpoint(run, options.checkpoint)
     say_devices()
     return load_trained(folder, updates=updates, precision=options.precision, live=options.live, batches=batches)
+
+
+def checkpoint_digest(run: Path, options: RecognitionOptions) -> str:
+    """Number and digest of the checkpoint that `load` reads, for jobs that divide the work of a command.
+
+    Args:
+        run: Folder of the run, or a checkpoint.
+        options: Options for the weights.
+
+    Raises:
+        UserError: If the run has no such checkpoint, or it is damaged.
+    """
+    folder, updates = run_and_checkpoint(run, options.checkpoint)
+    number = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)
+    sealed = (folder / CHECKPOINTS / str(number) / SEAL).read_bytes()
+    return f"{number} {hashlib.sha256(sealed).hexdigest()[:16]}"
 
 
 def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None, *, head: str = "") -> Maker:

@@ -22,6 +22,7 @@ from tyro.conf import Positional, arg
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
     RecognitionOptions,
+    checkpoint_digest,
     decoding_in,
     load,
     maker_of,
@@ -121,7 +122,7 @@ def _work_on(
 ) -> None:
     """Transcribes a shard of the recordings and writes its receipt, unless it is finished."""
     whole, own = options.out or options.to_manifest, entries[shard.part(len(entries))]
-    digest = digest_of(options, flags, names_digest(entries))
+    digest = digest_of(options, flags, names_digest(entries), checkpoint_digest(options.run, options))
     if whole and not options.force and says_finished(whole, shard, digest):
         return
     rejected, _ = _work(options, flags, own, entries, folder)

@@ -107,14 +107,18 @@ def most_within(needed: Callable[[int], float], most: int, budget: float) -> int
         budget: Limit of what is needed.
     """
     low, high = 0, most + 1  # `low` is within the budget, and `high` is not, or is too large
-    known = dict[int, float]()
+    known, slow = dict[int, float](), 0
     guess = min(1, most)
     while high - low > 1:
         known[guess] = needed(guess)
+        width = high - low
         low, high = (guess, high) if known[guess] <= budget else (low, guess)
+        slow = slow + 1 if high - low > width / 2 else 0
         finite = {number: value for number, value in known.items() if math.isfinite(value)}
         if len(known) == 1:
             guess = 2
+        elif slow > 3:  # needs are not linear, for example because rows are padded to tiles
+            guess, slow = round(math.sqrt(max(low, 1) * high)), 2
         elif len(finite) > 1:
             (first, at_first), (last, at_last) = sorted(finite.items(), key=lambda each: abs(each[1] - budget))[:2]
             slope = max((at_last - at_first) / (last - first), 1e-9)

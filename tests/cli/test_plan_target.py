@@ -91,6 +91,10 @@ def test_memory_that_does_not_suffice_is_refused_with_settings_that_need_less(ma
     [
         (("--fit", "x.json"), "--fit without --target"),
         (("--target", "cpu", "--margin", "1"), "--margin 1: expected 0 or more, and less than 1"),
+        (
+            ("--data.sampling.mode", "fixed", "--data.sampling.device-rows", "4", "--data.buckets.order", "sorted"),
+            "data.buckets.order is sorted, and data.sampling.mode fixed does not use it",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(manifest, tmp_path, given, message):  # noqa: F811

@@ -1,6 +1,7 @@
 """Commands with --shard: the joined outputs of 1 and of 5 jobs, one of them killed and repeated, equal those of one."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from forked import finished
 from recordings import jsonl, write
 
-from asr_jax.cli import align, convert, evaluate, extract_features, merge, transcribe
+from asr_jax.checkpoints.integrity import SEAL
+from asr_jax.cli import align, convert, evaluate, extract_features, merge, recognition_options, transcribe
+from asr_jax.cli.recognition_options import RecognitionOptions, checkpoint_digest
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.shards import Shard
 from tests.cli.test_transcribe import run, sound
@@ -155,6 +158,29 @@ def test_manifests(data, tmp_path):
     whole, joined = both(convert.main, arguments, "out.jsonl", tmp_path)
     assert joined.read_text() == whole.read_text()
     assert len({json.loads(line)["id"] for line in joined.read_text().splitlines()}) == NUM
+
+
+def test_jobs_of_changed_inputs_or_weights_are_not_joined(run, data, tmp_path, monkeypatch):
+    out, inputs = str(tmp_path / "out.jsonl"), tmp_path / "set.jsonl"
+    lines = [json.loads(line) for line in data.read_text().splitlines()]
+    for line in lines:
+        line["audio_path"] = str(data.parent / line["audio_path"])
+    jsonl(inputs, *lines[:8])
+    convert.main([str(inputs), out, "--shard", "0/2"])
+    jsonl(inputs, *lines)
+    with pytest.raises(UserError, match="of other inputs or settings"):
+        convert.main([str(inputs), out, "--shard", "0/2"])
+
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    options = RecognitionOptions()
+    before = checkpoint_digest(folder, options)
+    assert checkpoint_digest(Path(run), options) == before
+    assert before.startswith("2 ")
+    seal = folder / "checkpoints" / "2" / SEAL
+    monkeypatch.setattr(recognition_options, "checkpoint_to_evaluate", lambda folder, updates: 2)
+    seal.write_text(seal.read_text() + " ")
+    assert checkpoint_digest(folder, options) != before
 
 
 def test_jobs_of_other_settings_are_not_joined(data, tmp_path):

@@ -1,5 +1,6 @@
 """Rows that fit a memory budget: maximal, by the memory of the compiled step, and measured once."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -44,6 +45,31 @@ def test_the_most_within_a_budget_is_found_with_few_trials():
         assert found == max((n for n in range(most + 1) if n == 0 or needed(n) <= budget), default=0)
     assert most_within(lambda number: float("inf") if number > 5 else number, 100, 50.0) == 5
     assert most_within(float, 0, 5.0) == 0
+
+
+@pytest.mark.parametrize(
+    "needed",
+    [
+        lambda number: 7 * -(-number // 8),  # tiles of 8 rows
+        lambda number: max(5.0, number / 8),
+        lambda number: number if number <= 150 else math.inf,
+        lambda number: number**2 / 300,
+        lambda number: 0.0,
+        lambda number: 1e-3 * number,
+    ],
+)
+@pytest.mark.parametrize("budget", [0.5, 6.0, 290.0])
+def test_needs_that_are_not_linear_take_few_trials(needed, budget):
+    trials, most = [], 70_000
+
+    def counted(number):
+        trials.append(number)
+        return needed(number)
+
+    found = most_within(counted, most, budget)
+    assert found == most or needed(found + 1) > budget
+    assert not found or needed(found) <= budget
+    assert len(trials) == len(set(trials)) <= 30
 
 
 def made_fit(*, budget_bytes: float) -> MemoryFit:

@@ -250,10 +250,9 @@ class BatchPlan:
         return _Epoch(_moved_to_front(order, 0) if is_first else order, entries, bucket_of)
 
     def _longest_first(self, drawn: np.ndarray, num: int) -> np.ndarray:
-        """The same entries, the `num` longest ones first."""
-        is_long = np.zeros(len(drawn), bool)
-        is_long[np.argsort(-self._entry_lengths[drawn], kind="stable")[:num]] = True
-        return np.concatenate([drawn[is_long], drawn[~is_long]])
+        """The same entries, the `num` longest ones first, in descending order."""
+        longest = np.argsort(-self._entry_lengths[drawn], kind="stable")[:num]
+        return np.concatenate([drawn[longest], np.delete(drawn, longest)])
 
     def _mean_lengths(self, entry_lengths: np.ndarray) -> Float64[np.ndarray, " K"]:
         means = _mean_lengths(entry_lengths, self._strata)

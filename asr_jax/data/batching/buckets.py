@@ -281,7 +281,12 @@ def first_at_least(edges: Int[np.ndarray, " K"], values: Int[np.ndarray, " E"]) 
 
 def largest_first(buckets: Sequence[Bucket]) -> list[int]:
     """Bucket indices in the order of compilation, largest batches first: a batch that exceeds memory fails at once."""
-    return sorted(range(len(buckets)), key=lambda k: -buckets[k].length * buckets[k].batch_size)
+
+    def size(number: int) -> tuple[int, int]:
+        bucket = buckets[number]
+        return bucket.length * bucket.batch_size, bucket.num_tokens
+
+    return sorted(range(len(buckets)), key=size, reverse=True)
 
 
 def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale, weights: np.ndarray | None) -> np.ndarray:

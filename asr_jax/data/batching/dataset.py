@@ -375,6 +375,12 @@ def plan_training(
         index = cropped(index, round(data.crop_s * scale.per_s))
     speeds, is_planned = slowest(data.speeds, data.speed_jitter), data.sampling.mode == "planned"
     if not is_planned:
+        if data.buckets.file or data.buckets.order != "shuffled":
+            name = "file" if data.buckets.file else "order"
+            raise UserError(
+                f"data.buckets.{name} is {getattr(data.buckets, name)}, and data.sampling.mode {data.sampling.mode} "
+                "does not use it: remove it, or set the mode to planned"
+            )
         entries = entries_of(index.lengths, index.num_labels(), scale, speeds)
         index = index.without(unfit(entries, data.sampling, len(index)), rejections)
         if not len(index):

@@ -85,11 +85,14 @@ def unfit(entries: Entries, settings: Sampling, num_utterances: int) -> list[Vio
     longest = entries.lengths.reshape(-1, num_utterances).max(axis=0)
     is_long, per_s = longest > bins[-1][0], entries.scale.per_s
     long, others = np.flatnonzero(~fits & is_long), np.flatnonzero(~fits & ~is_long)
-    num_labels, limit = entries.num_labels[others].astype(np.float64), float(max(labels for _, labels in bins))
-    found = (
-        Violations("longer than the last bucket", long, longest[long] / per_s, bins[-1][0] / per_s),
-        Violations("more labels than the buckets for its duration", others, num_labels, limit),
-    )
+    num_labels = entries.num_labels[others].astype(np.float64)
+    # The most labels of the bins that are long enough depend on the duration.
+    limits = np.array([max(labels for edge, labels in bins if edge >= length) for length in longest[others]])
+    found = [Violations("longer than the last bucket", long, longest[long] / per_s, bins[-1][0] / per_s)]
+    for limit in np.unique(limits):
+        at = limits == limit
+        reason = "more labels than the buckets for its duration"
+        found.append(Violations(reason, others[at], num_labels[at], float(limit)))
     return [each for each in found if len(each.places)]
 
 

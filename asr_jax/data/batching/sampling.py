@@ -141,12 +141,16 @@ class Sampling:
             )
 
     def _check_bins(self) -> None:
-        if any(low >= high for low, high in zip((0.0, *self.edges_s), self.edges_s, strict=False)):
+        if any(not low < high < math.inf for low, high in zip((0.0, *self.edges_s), self.edges_s, strict=False)):
             raise ValueError(f"edges_s is {self.edges_s}: expected ascending seconds > 0")
-        if any(not seconds > 0 or labels < 0 for seconds, labels in self.bins) or len({*self.bins}) < len(self.bins):
+        if any(not 0 < seconds < math.inf or labels < 0 for seconds, labels in self.bins) or len({*self.bins}) < len(
+            self.bins
+        ):
             raise ValueError(f"bins is {self.bins}: expected different pairs of seconds > 0 and labels ≥ 0")
         if self.mode == "2D-bucketing-singlet" and len(self.bins) > 1:
             raise ValueError(f"bins is {self.bins}: expected one bin for mode {self.mode}")
+        if self.bin_rows and not self.bins:
+            raise ValueError(f"bin_rows is {self.bin_rows}, and bins is not set: expected bins, whose rows they are")
         if self.bin_rows and (len(self.bin_rows) != len(self.bins) or min(self.bin_rows) < 1):
             raise ValueError(f"bin_rows is {self.bin_rows}: expected a number ≥ 1 for each of {len(self.bins)} bins")
 

@@ -82,7 +82,20 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
         options: Options of reading.
     """
     how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes
-    digest = hashlib.sha256(f"{digest_of_code(SOURCES)} {trim_db}{how}".encode())
+    code = f"{digest_of_code(SOURCES)} {trim_db}{how}"
+    digest = hashlib.sha256(f"{code} {digest_of_files(inputs, options)}".encode())
+    folder = cache or os.environ.get(CACHE) or os.path.join(CACHES, "index")
+    return Path(os.path.abspath(Path(folder).expanduser())) / digest.hexdigest()[:24]
+
+
+def digest_of_files(inputs: Sequence[tuple[int, str, Reader]], options: ReadOptions) -> str:
+    """Digest of the paths, sizes and times of all files of some inputs.
+
+    Args:
+        inputs: Index, path and reader of each input.
+        options: Options of reading.
+    """
+    digest = hashlib.sha256()
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
         for name in reader.files(path, options):
@@ -91,8 +104,7 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
             except OSError:  # a dangling link
                 continue
             digest.update(os.fsencode(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
-    folder = cache or os.environ.get(CACHE) or os.path.join(CACHES, "index")
-    return Path(os.path.abspath(Path(folder).expanduser())) / digest.hexdigest()[:24]
+    return digest.hexdigest()
 
 
 @functools.cache

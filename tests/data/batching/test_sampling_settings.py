@@ -215,6 +215,11 @@ def test_utterances_that_fit_no_bin_are_reported(speeds: tuple[float, ...]) -> N
     fits = ((slow <= 2000) & (LABELS <= 30)) | ((slow <= 3000) & (LABELS <= 12))
     assert many.reason == "more labels than the buckets for its duration"
     assert many.places.tolist() == np.flatnonzero(~fits & (slow <= 3000)).tolist()
+    short, long = ((1.0, 30), (3.0, 12)), (LENGTHS > 1000) & (LENGTHS <= 3000) & (LABELS > 12)
+    if speeds == (1.0,):
+        found = unfit(entries, Sampling("2D-bucketing", bins=short, bin_rows=(1, 1)), NUM)
+        [of_long] = [each for each in found if each.limit == 12]  # those of the bins that are long enough
+        assert of_long.places.tolist() == np.flatnonzero(long).tolist()
     for name in ("fixed", "fixed, buckets", "duration", "1D-bucketing-dyn", "2D-bucketing, estimated"):
         assert unfit(entries, MODES[name], NUM) == []
 
@@ -245,6 +250,7 @@ def test_the_pessimistic_first_batch_has_the_longest_utterances_of_the_largest_s
         candidates = epoch_of(plan, 0)
     lengths = sorted(LENGTHS[row] for row, _ in rows_of(candidates))
     assert LENGTHS[rows].min() >= lengths[-len(first.rows) :][0]
+    assert LENGTHS[rows].max() == lengths[-1]
     assert rows_of(epoch_of(plan, 0)) == Counter({(row, 1.0): 1 for row in range(NUM)})
     assert plan[plan.batches_per_epoch].rows.tolist() == make_plan(MODES[name])[plan.batches_per_epoch].rows.tolist()
 
