@@ -385,6 +385,13 @@ def plan_training(
         index = index.without(unfit(entries, data.sampling, len(index)), rejections)
         if not len(index):
             raise _nothing_left(rejections, data)
+    lost = len(utterances) - len(np.unique(index.utterances.rows))
+    if lost > max(10, len(utterances) / 10):
+        logger.warning(
+            "%s of %s training utterances are rejected, more than a tenth: %s; raise the limits in data.filters or add "
+            "bins in data.sampling to train on them",
+            f"{lost:,}", f"{len(utterances):,}", "; ".join(rejections.lines()),
+        )  # fmt: skip
     num_labels, stretches = index.num_labels(), index.stretches
     sources, shares = _mixed(index, data)
     if is_planned:
