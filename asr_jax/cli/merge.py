@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,7 +89,8 @@ def receipts_of(out: Path) -> dict[Path, dict[str, Any]]:
     first = next(iter(receipts.values()))
     if others := [path.name for path, receipt in receipts.items() if receipt["digest"] != first["digest"]]:
         raise UserError(
-            f"{', '.join(others)}: of other inputs or settings than {paths[0].name}; repeat them with --force"
+            f"{', '.join(others)}: of other inputs, weights or settings than {paths[0].name}; delete them and repeat "
+            "these jobs"
         )
     return receipts
 
@@ -114,7 +115,7 @@ def join(out: Path, receipts: dict[Path, dict[str, Any]], *, force: bool, keep: 
         for name in names
     }
     if gone := [str(file) for parts in files.values() for file in parts if not file.exists()]:
-        raise UserError(f"{', '.join(gone)}: a file of a shard is missing; repeat the shard with --force")
+        raise UserError(f"{', '.join(gone)}: a file of a shard is missing; repeat the command for this shard")
     if there := [str(whole) for whole in files if whole.exists() and not force]:
         raise UserError(f"{', '.join(there)} already exists: delete it, or overwrite it with --force")
     failed = None
@@ -162,13 +163,15 @@ def join_files(whole: Path, parts: Sequence[Path], kind: str) -> None:
         partial.replace(whole)
 
 
-def _with_unique_ids(parts: Sequence[Path]) -> list[bytes]:
-    """Lines of manifests with ids that are unique, as if they had been read together."""
+def _with_unique_ids(parts: Sequence[Path]) -> Iterator[bytes]:
+    """Yields the lines of manifests with ids that are unique, as if they had been read together."""
     from asr_jax.data.manifests.gathering import unique_ids
 
-    lines = [line for part in parts for line in part.read_bytes().splitlines(keepends=True)]
-    ids = [json.loads(line)["id"] for line in lines]
-    for row, (old, new) in enumerate(zip(ids, unique_ids(ids), strict=True)):
-        if old != new:
-            lines[row] = json.dumps(json.loads(lines[row]) | {"id": new}, ensure_ascii=False).encode() + b"\n"
-    return lines
+    def lines() -> Iterator[bytes]:  # read twice, because only ids fit into memory
+        for part in parts:
+            with part.open("rb") as file:
+                yield from file
+
+    ids = [json.loads(line)["id"] for line in lines()]
+    for line, old, new in zip(lines(), ids, unique_ids(ids), strict=True):
+        yield line if old == new else json.dumps(json.loads(line) | {"id": new}, ensure_ascii=False).encode() + b"\n"

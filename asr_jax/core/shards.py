@@ -63,7 +63,7 @@ def path_of(out: Path, shard: Shard | None) -> Path:
 
 
 def is_finished(out: Path, shard: Shard, digest: str) -> bool:
-    """Whether a shard is finished.
+    """Whether a shard is finished and its files exist.
 
     Args:
         out: Output of all shards.
@@ -76,11 +76,13 @@ def is_finished(out: Path, shard: Shard, digest: str) -> bool:
     path = shard.receipt(out)
     if not path.exists():
         return False
-    if read_receipt(path)["digest"] != digest:
+    receipt = read_receipt(path)
+    if receipt["digest"] != digest:
         raise UserError(
-            f"{path} is of other inputs or settings: choose another output, delete it, or overwrite with --force"
+            f"{path} is of other inputs, weights or settings: choose another output, delete it, or overwrite with "
+            "--force"
         )
-    return True
+    return all((out.parent / own).exists() for own in receipt["files"].values())
 
 
 def read_receipt(path: Path) -> dict[str, Any]:

@@ -168,15 +168,21 @@ def test_jobs_of_changed_inputs_or_weights_are_not_joined(run, data, tmp_path, m
     jsonl(inputs, *lines[:8])
     convert.main([str(inputs), out, "--shard", "0/2"])
     jsonl(inputs, *lines)
-    with pytest.raises(UserError, match="of other inputs or settings"):
+    with pytest.raises(UserError, match="of other inputs, weights or settings"):
         convert.main([str(inputs), out, "--shard", "0/2"])
+    other = tmp_path / "other.jsonl"
+    for _ in range(2):  # a job whose file is gone is not finished
+        convert.main([str(inputs), str(other), "--shard", "0/2"])
+        Shard(0, 2).path(other).unlink()
+    with pytest.raises(UserError, match="not finished; repeat the command with --shard 1/2"):
+        merge.main([str(other)])
 
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     options = RecognitionOptions()
     before = checkpoint_digest(folder, options)
     assert checkpoint_digest(Path(run), options) == before
-    assert before.startswith("2 ")
+    assert before.startswith("2 ")  # updates
     seal = folder / "checkpoints" / "2" / SEAL
     monkeypatch.setattr(recognition_options, "checkpoint_to_evaluate", lambda folder, updates: 2)
     seal.write_text(seal.read_text() + " ")
@@ -186,10 +192,10 @@ def test_jobs_of_changed_inputs_or_weights_are_not_joined(run, data, tmp_path, m
 def test_jobs_of_other_settings_are_not_joined(data, tmp_path):
     out = str(tmp_path / "out.jsonl")
     convert.main([str(data), out, "--shard", "0/2"])
-    with pytest.raises(UserError, match="of other inputs or settings"):
+    with pytest.raises(UserError, match="of other inputs, weights or settings"):
         convert.main([str(data), str(data), out, "--shard", "0/2"])
     convert.main([str(data), str(data), out, "--shard", "1/2"])
-    with pytest.raises(UserError, match="of other inputs or settings than"):
+    with pytest.raises(UserError, match="of other inputs, weights or settings than"):
         merge.main([out])
     convert.main([str(data), out, "--shard", "0/3"])
     with pytest.raises(UserError, match="shards of 2 and of 3 jobs"):

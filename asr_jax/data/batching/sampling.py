@@ -48,10 +48,10 @@ class Sampling:
 
     planned: `data.buckets` decides. T and U are those of the bucket, rows follow from its `batch_seconds`, and no
         utterance is rejected. Memory is bounded by `batch_seconds` of padded audio, over all devices.
-    fixed: `device_rows` utterances on each device, except in the last batch. They are drawn from all lengths, and the
-        batch has the first of `num_shapes` shapes that fits them; or, with `num_buckets`, from one of as many buckets
-        with equal numbers of utterances, and the batch has that bucket's T and U. No utterance is rejected. Memory is
-        bounded by `device_rows` times the longest utterance.
+    fixed: `device_rows` utterances on each device, except in the last batch (of each bucket). They are drawn from all
+        lengths, and the batch has the first of `num_shapes` shapes that fits them; or, with `num_buckets`, from one of
+        as many buckets with equal numbers of utterances, and the batch has that bucket's T and U. No utterance is
+        rejected. Memory is bounded by `device_rows` times the longest utterance.
     duration: utterances of any length, less than `device_seconds` of audio without padding on each device. The batch
         has the first of `num_shapes` shapes that fits them. No utterance is rejected. The sum of durations does
         not bound memory; rows times T do.
