@@ -16,6 +16,7 @@ from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.presets import ARCHITECTURES, PRESETS, funasr, of_architecture, quartznet, rnnt
 from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
 from asr_jax.core.batch import Frames
+from asr_jax.core.devices import tracing_for
 from asr_jax.core.errors import UserError
 
 STATISTICS = NormaliseByDataSet(mean=(-6.0,) * 80, deviation=(3.0,) * 80, begin_share=0.0, ramp_updates=10)
@@ -97,9 +98,9 @@ def test_a_few_rows_at_a_time_are_the_same_frames(name, dither, monkeypatch):
     lengths = np.array([8000, 7999, 4001, 1123, 6000, 8000])
     given = {"step": jnp.int32(3), "key": jax.random.key(1)}
     at_once = jax.jit(lambda *of_rows: front_end(*of_rows, **given))(speech_like(6, 8000), lengths)
-    monkeypatch.setattr(features, "devices", lambda: jax.devices()[:1])  # as on a CPU that is not split for tests
     monkeypatch.setattr(features, "SAMPLES_AT_A_TIME", (8000, 20000))
-    looped = jax.jit(lambda *of_rows: front_end(*of_rows, **given)).trace(speech_like(6, 8000), lengths)
+    with tracing_for(jax.devices()[:1]):  # as on a CPU that is not split for tests
+        looped = jax.jit(lambda *of_rows: front_end(*of_rows, **given)).trace(speech_like(6, 8000), lengths)
     assert ("scan" in str(looped.jaxpr)) == (not isinstance(front_end, Waveform))
     few = looped.lower().compile()(speech_like(6, 8000), lengths)
     np.testing.assert_array_equal(at_once.lengths, few.lengths)
@@ -114,16 +115,16 @@ def rows_at_a_time(rows, num_samples):
     return rows // int(loop[1]) if loop else rows
 
 
-def test_as_many_rows_at_a_time_as_stay_in_the_caches(monkeypatch):
+def test_as_many_rows_at_a_time_as_stay_in_the_caches():
     second = 16000
     assert rows_at_a_time(16, 12 * second) == 16  # several devices
-    monkeypatch.setattr(features, "devices", lambda: jax.devices()[:1])
-    assert rows_at_a_time(16, 12 * second) == 4
-    assert rows_at_a_time(13, 12 * second) == 1
-    assert rows_at_a_time(46, second) == 46
-    assert rows_at_a_time(97, 2 * second) == 97  # a row alone is too short
-    assert rows_at_a_time(2, 60 * second) == 2
-    assert rows_at_a_time(0, second) == 0
+    with tracing_for(jax.devices()[:1]):
+        assert rows_at_a_time(16, 12 * second) == 4
+        assert rows_at_a_time(13, 12 * second) == 1
+        assert rows_at_a_time(46, second) == 46
+        assert rows_at_a_time(97, 2 * second) == 97  # a row alone is too short
+        assert rows_at_a_time(2, 60 * second) == 2
+        assert rows_at_a_time(0, second) == 0
 
 
 def test_bins_are_normalised_over_the_valid_frames_and_rounding_up_adds_no_length():

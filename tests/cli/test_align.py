@@ -35,6 +35,7 @@ def recordings(tmp_path_factory):
     return folder / "m.jsonl", {utterance.id: (utterance.text.split(), spans) for utterance, spans in made}
 
 
+@pytest.mark.slow
 def test_validation_computes_long_utterances_in_windows(run, tmp_path):
     """They are counted and announced, and no program is compiled after the first update."""
     events = list(read_events(Path(run) / "events.jsonl"))

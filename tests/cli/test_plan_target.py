@@ -32,6 +32,7 @@ def small_machine(monkeypatch):
     monkeypatch.setattr(targets, "_memory_of_this_machine", lambda: 40_000_000)
 
 
+@pytest.mark.slow
 def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noqa: F811
     file = tmp_path / "fit.json"
     given = arguments(manifest, tmp_path, *ROWS, "--data.validation", manifest)

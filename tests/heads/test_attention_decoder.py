@@ -202,7 +202,8 @@ def loss_and_gradient(model):
     return run
 
 
-@pytest.mark.parametrize("numbers", [(4,), pytest.param((1, 2, 4), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [(4,), (1, 2, 4)])
 def test_devices_and_order_change_nothing(numbers):
     batch, params, model = toy_batch(seed=3), params_of(), model_of(dropout=0.2)
     run = loss_and_gradient(model)

@@ -70,7 +70,8 @@ def updates(recipe, mesh):
     return jax.device_get(state), reports
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) if name == "regularisers" else name for name in MODELS]
+FAST = "batch norm and babble"
+SLOW = [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 
 
 @pytest.mark.parametrize("name", SLOW)

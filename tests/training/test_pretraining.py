@@ -109,6 +109,7 @@ def pretrained(folder, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_the_validation_loss_is_what_the_best_checkpoint_goes_by(pretrained):
     validations = events(pretrained, "validation")
     assert [(each["update"], each["weights"]) for each in validations] == [
@@ -129,6 +130,7 @@ def test_the_validation_loss_is_what_the_best_checkpoint_goes_by(pretrained):
     assert (pretrained / "curves.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_events_have_the_temperature_and_the_masked_frames(pretrained):
     quantizer = MODEL.heads["pretrain"].quantizer
     for number, event in enumerate(events(pretrained, "train_step")):
@@ -174,6 +176,7 @@ def read_utterances_without_texts(path):
     return read_utterances([path], role="validation", options=ReadOptions(texts_may_lack=True))
 
 
+@pytest.mark.slow
 def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pretrained, tmp_path, capsys):
     out, manifest, parts = tmp_path / "losses.json", str(folder / "validation.jsonl"), validation_sets(folder)
     evaluate.main([str(pretrained), "--data", manifest, *parts, "--checkpoint", "2", "--json", str(out)])

@@ -95,6 +95,7 @@ def assert_alike(folder, alone):
             np.testing.assert_allclose(leaf, expected[path], atol=1e-5 * max(scale, 1.0), rtol=0, err_msg=path)
 
 
+@pytest.mark.slow
 def test_devices_agree_with_one(manifests, alone, tmp_path):
     folder = tmp_path / "many"
     finish(start(manifests, folder, devices=4))
