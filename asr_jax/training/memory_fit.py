@@ -113,12 +113,12 @@ def most_within(needed: Callable[[int], float], most: int, budget: float) -> int
         known[guess] = needed(guess)
         width = high - low
         low, high = (guess, high) if known[guess] <= budget else (low, guess)
-        slow = slow + 1 if high - low > width / 2 else 0
+        slow = slow + 1 if slow > 5 or high - low > width / 2 else 0
         finite = {number: value for number, value in known.items() if math.isfinite(value)}
         if len(known) == 1:
             guess = 2
-        elif slow > 3:  # needs are not linear, for example because rows are padded to tiles
-            guess, slow = round(math.sqrt(max(low, 1) * high)), 2
+        elif slow > 5:  # needs are not linear, for example because rows are padded to tiles
+            guess = round(math.sqrt(max(low, 1) * high)) if high > 4 * low else (low + high) // 2
         elif len(finite) > 1:
             (first, at_first), (last, at_last) = sorted(finite.items(), key=lambda each: abs(each[1] - budget))[:2]
             slope = max((at_last - at_first) / (last - first), 1e-9)

@@ -142,11 +142,11 @@ class Sampling:
 
     def _check_bins(self) -> None:
         if any(not low < high < math.inf for low, high in zip((0.0, *self.edges_s), self.edges_s, strict=False)):
-            raise ValueError(f"edges_s is {self.edges_s}: expected ascending seconds > 0")
+            raise ValueError(f"edges_s is {self.edges_s}: expected ascending, finite seconds > 0")
         if any(not 0 < seconds < math.inf or labels < 0 for seconds, labels in self.bins) or len({*self.bins}) < len(
             self.bins
         ):
-            raise ValueError(f"bins is {self.bins}: expected different pairs of seconds > 0 and labels ≥ 0")
+            raise ValueError(f"bins is {self.bins}: expected different pairs of finite seconds > 0 and labels ≥ 0")
         if self.mode == "2D-bucketing-singlet" and len(self.bins) > 1:
             raise ValueError(f"bins is {self.bins}: expected one bin for mode {self.mode}")
         if self.bin_rows and not self.bins:

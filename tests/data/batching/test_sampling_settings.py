@@ -287,7 +287,7 @@ def test_mixing_keeps_its_shares_in_batches_of_any_length() -> None:
         ({"mode": "2D-bucketing", "bins": BINS, "memory_gb": 1.0, "bin_rows": (1,)}, "not both"),
         ({"mode": "2D-bucketing", "bins": BINS, "bin_rows": (1,)}, r"bin_rows is \(1,\): expected a number"),
         ({"mode": "2D-bucketing-singlet", "bins": BINS, "device_rows": 1}, "expected one bin"),
-        ({"mode": "1D-bucketing", "edges_s": (2.0, 1.0), "device_seconds": 9.0}, "expected ascending seconds"),
+        ({"mode": "1D-bucketing", "edges_s": (2.0, 1.0), "device_seconds": 9.0}, "expected ascending, finite seconds"),
         ({"mode": "fixed", "device_rows": 2, "random_epochs": 1}, "expected buckets"),
         ({"mode": "fixed", "device_rows": -2}, "device_rows is -2: expected 0 or more"),
         ({"mode": "fixed", "device_rows": 2, "num_shapes": 1, "num_buckets": 2}, "expected one of them"),
