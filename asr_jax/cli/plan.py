@@ -182,7 +182,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
 
     Args:
         experiment: Settings of the run.
-        mesh: Devices of the run. None: those of this machine.
+        mesh: Devices of the run. None: the devices of this machine.
     """
     from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model

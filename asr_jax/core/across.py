@@ -2,7 +2,7 @@
 
 Gradients and losses are computed `on_each_device`, with some rows and all parameters, so that the compiler inserts no
 collectives. Whatever needs the rows of other devices, such as the statistics of batch norm, calls a function of this
-module. Elsewhere, the rows are those of the whole batch, and these functions return their arguments.
+module. Elsewhere, all rows of the batch are local, and these functions return their arguments.
 """
 
 from collections.abc import Callable

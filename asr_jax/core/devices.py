@@ -44,7 +44,7 @@ def tracing_for(chosen: Sequence[jax.Device]) -> AbstractContextManager[None]:
 
 
 def traced_for() -> TracedFor:
-    """Returns the devices of the surrounding `tracing_for`, or else those of this machine."""
+    """Returns the devices of the surrounding `tracing_for`; outside of it, the devices of this machine."""
     found: TracedFor | None = _traced_for.value
     return found or TracedFor(jax.default_backend(), len(devices()))
 

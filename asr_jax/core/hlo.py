@@ -123,7 +123,7 @@ class Module:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """All operations of the program, those of loops included."""
+        """All operations of the program, including the bodies of loops."""
         return tuple(self._run(self.entry, 1))
 
     def _run(self, name: str, times: int) -> Iterator[Operation]:

@@ -60,8 +60,8 @@ class Buckets:
     sort_buffer: int = 4096
     """Window of the sorted order, in utterances."""
     file: str = ""
-    """File of `python -m asr_jax.plan --target DEVICES --fit OUT.json` with the shapes of the batches, which replace
-    those of the other settings."""
+    """File of `python -m asr_jax.plan --target DEVICES --fit OUT.json` with the shapes of the batches. The other
+    settings of shapes are then not used."""
 
     def __post_init__(self) -> None:
         for name in ("num", "num_by_labels", "max_batch", "batch_multiple", "sort_buffer"):
