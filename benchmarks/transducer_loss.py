@@ -51,7 +51,11 @@ class Shape(NamedTuple):
     encoder_dim: int
 
 
-SHAPES = {"small": Shape(16, 375, 75, 1024, 512, 1024), "base": Shape(16, 375, 75, 8704, 768, 1024)}
+SHAPES = {
+    "small": Shape(16, 375, 75, 1024, 512, 1024),
+    "base": Shape(16, 375, 75, 8704, 768, 1024),
+    "base, 2 rows": Shape(2, 375, 75, 8704, 768, 1024),
+}
 LOSS_ALONE = ((4, 100, 25), (8, 200, 50), (16, 375, 75), (16, 750, 150))
 
 
@@ -111,6 +115,8 @@ def compare(name: str, shape: Shape, options: argparse.Namespace) -> list[dict[s
     """Measures all variants of one shape."""
     programs, rows = {}, []
     for variant, settings in VARIANTS.items():
+        if settings.split > shape.rows:
+            continue
         program, arguments = compiled_of(settings, shape)
         temporary = program.memory_analysis().temp_size_in_bytes
         rows.append({"shape": name, "variant": variant, "temporary_mb": temporary / 1e6, "times_s": []})

@@ -428,15 +428,19 @@ def _problems(arguments: Sequence[str], default: Any) -> list[str]:
     def complaint(overrides: Sequence[Sequence[str]]) -> str:
         return _complaint([argument for override in overrides for argument in override], default)
 
+    left_out = list[str]()
     while message := complaint(known):
         # An override is the cause if the message disappears, or changes, when the override is left out. If several
         # overrides change the message, they are invalid only in combination, and the message is reported alone.
         without = [complaint([other for other in known if other is not override]) for override in known]
         accused = [override for override, rest in zip(known, without, strict=True) if not rest]
         accused = accused[:1] or [override for override, rest in zip(known, without, strict=True) if rest != message]
-        problems.append(f"{' '.join(accused[0])}: {message}" if len(accused) == 1 else message)
+        # A combination without a field of another type is not reported: the field may only seem to be missing.
+        if not any(re.search(rf"\b{name}\b", message) for name in left_out):
+            problems.append(f"{' '.join(accused[0])}: {message}" if len(accused) == 1 else message)
         if not accused:
             break
+        left_out += [_flag(override).rpartition(".")[2].replace("-", "_") for override in accused]
         known = [override for override in known if override not in accused]
     return problems
 

@@ -82,6 +82,8 @@ class ExtractOptions(ShardOptions, BatchOptions):
     """Maximum number of utterances of each input, counted from its beginning; 0: all."""
     jobs: int = 0
     """Number of processes that read audio; 0: threads."""
+    force: bool = False
+    """Overwrite an existing output, and repeat a finished shard. Parts that an interrupted command left are kept."""
     allow_pipes: bool = False
     """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
@@ -178,6 +180,7 @@ def _extractor(options: ExtractOptions) -> Callable[..., Extracted]:
     return functools.partial(
         extract, extractor=_frames(options), tokenizer=tokenizer, reject_above_s=options.reject_above or LONGEST_S,
         max_samples=options.max_samples, workers=options.jobs, allow_pipes=options.allow_pipes,
+        force=options.force,
     )  # fmt: skip
 
 

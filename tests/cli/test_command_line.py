@@ -128,6 +128,15 @@ def test_all_mistakes_are_named_at_once_with_the_nearest_field():
     assert caught.value.exit_code == 2
 
 
+def test_pairs_are_asked_for_once():
+    with pytest.raises(UserError) as caught:
+        parse("--data.sampling.mode", "2D-bucketing", "--data.sampling.bins", "8", "40", "9")
+    assert str(caught.value).startswith("1 setting ")
+    assert "--data.sampling.bins 8 40 9: '8', '40', '9': expected pairs of a number and a whole number" in str(
+        caught.value
+    )
+
+
 def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_in_them():
     with pytest.raises(UserError) as caught:
         parse("--data.filters.min-duration-s", "5", "--data.filters.max-duration-s", "2", "--data.buckets.num", "x")

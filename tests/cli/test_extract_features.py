@@ -185,8 +185,12 @@ def test_features_of_something_else_are_not_taken_for_these(folder, tmp_path, ch
     else:
         with (audio / "audio.jsonl").open("a") as file:
             file.write("{}\n")
-    with pytest.raises(UserError, match="other inputs or settings"):
+    with pytest.raises(UserError, match=r"other inputs or settings: .* --force"):
         extract(audio, tmp_path / "f.parquet", *more)
+    if change == "tokenizer":
+        before = pyarrow.parquet.read_table(tmp_path / "f.parquet")["tokens"]
+        extract(audio, tmp_path / "f.parquet", *more, "--force")
+        assert pyarrow.parquet.read_table(tmp_path / "f.parquet")["tokens"] != before
 
 
 def test_a_front_end_by_config_or_by_run(folder, tmp_path):

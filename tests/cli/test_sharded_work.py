@@ -141,6 +141,14 @@ def test_features(data, tmp_path):
     whole, joined = both(extract_features.main, arguments, "features.parquet", tmp_path)
     assert pq.read_table(joined).equals(pq.read_table(whole), check_metadata=True)
     extract_features.main(arguments(joined))  # the joined file is complete for one job too
+    other = tmp_path / "other.parquet"
+    extract_features.main([*arguments(other), "--shard", "0/2"])
+    own = Shard(0, 2).path(other)
+    written = own.stat().st_ino
+    extract_features.main([*arguments(other), "--shard", "0/2"])
+    assert own.stat().st_ino == written
+    extract_features.main([*arguments(other), "--shard", "0/2", "--force"])
+    assert own.stat().st_ino != written
 
 
 def test_manifests(data, tmp_path):

@@ -375,23 +375,12 @@ def plan_training(
         index = cropped(index, round(data.crop_s * scale.per_s))
     speeds, is_planned = slowest(data.speeds, data.speed_jitter), data.sampling.mode == "planned"
     if not is_planned:
-        if data.buckets.file or data.buckets.order != "shuffled":
-            name = "file" if data.buckets.file else "order"
-            raise UserError(
-                f"data.buckets.{name} is {getattr(data.buckets, name)}, and data.sampling.mode {data.sampling.mode} "
-                "does not use it: remove it, or set the mode to planned"
-            )
+        _check_unused(data)
         entries = entries_of(index.lengths, index.num_labels(), scale, speeds)
         index = index.without(unfit(entries, data.sampling, len(index)), rejections)
         if not len(index):
             raise _nothing_left(rejections, data)
-    lost = len(utterances) - len(np.unique(index.utterances.rows))
-    if lost > max(10, len(utterances) / 10):
-        logger.warning(
-            "%s of %s training utterances are rejected, more than a tenth: %s; raise the limits in data.filters or add "
-            "bins in data.sampling to train on them",
-            f"{lost:,}", f"{len(utterances):,}", "; ".join(rejections.lines()),
-        )  # fmt: skip
+    _warn_of_rejected(len(utterances) - len(np.unique(index.utterances.rows)), len(utterances), rejections)
     num_labels, stretches = index.num_labels(), index.stretches
     sources, shares = _mixed(index, data)
     if is_planned:
@@ -417,6 +406,26 @@ def plan_training(
         tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
     )
     return PlannedData(replace(index, sampled=pieces), plan, rejections)
+
+
+def _check_unused(data: Data) -> None:
+    """Raises a UserError if a setting of buckets is set that the sampling mode does not use."""
+    if data.buckets.file or data.buckets.order != "shuffled":
+        name = "file" if data.buckets.file else "order"
+        raise UserError(
+            f"data.buckets.{name} is {getattr(data.buckets, name)}, and data.sampling.mode {data.sampling.mode} does "
+            "not use it: remove it, or set the mode to planned"
+        )
+
+
+def _warn_of_rejected(num_rejected: int, num: int, rejections: Rejections) -> None:
+    """Warns if more than a tenth of the training utterances are rejected."""
+    if num_rejected > max(10, num / 10):
+        logger.warning(
+            "%s of %s training utterances are rejected, more than a tenth: %s; raise the limits in data.filters or add "
+            "bins in data.sampling to train on them",
+            f"{num_rejected:,}", f"{num:,}", "; ".join(rejections.lines()),
+        )  # fmt: skip
 
 
 def _nothing_left(rejections: Rejections, data: Data) -> UserError:

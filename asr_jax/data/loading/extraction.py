@@ -99,10 +99,12 @@ def extract(
     workers: int = 0,
     allow_pipes: bool = False,
     shard: Shard | None = None,
+    force: bool = False,
 ) -> Extracted:
     """Writes the frames of all utterances of some inputs, or of a shard of them, to one file.
 
-    Rejected utterances are written to `OUT.rejected.jsonl`. If the file already exists, nothing is done.
+    Rejected utterances are written to `OUT.rejected.jsonl`. If the file already exists, nothing is done
+    without `force`.
 
     Args:
         out: Parquet file to write.
@@ -115,9 +117,10 @@ def extract(
         allow_pipes: Whether commands in the place of files are run.
         shard: Shard of the utterances; `out` is the file of this shard. The first one has the utterances that are
             rejected without opening their audio. None: all.
+        force: Whether an existing file is overwritten.
 
     Raises:
-        UserError: If no utterance is left, if the file has other features, or if another process is writing it.
+        UserError: If no utterance is left, if the existing file has other features, or if another process writes it.
     """
     options = ReadOptions(texts_may_lack=tokenizer is None, allow_pipes=allow_pipes)
     index, rejections = _index(paths, extractor.front_end, tokenizer, reject_above_s, max_samples, options)
@@ -127,7 +130,7 @@ def extract(
     own = range(len(index))[shard.part(len(index)) if shard else slice(None)]
     of_index = rejections.entries if shard is None or shard.number == 0 else []
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
-    if _is_done(out, digest):
+    if not force and _is_done(out, digest):
         print(f"{out} already exists")
     else:
         parts.mkdir(parents=True, exist_ok=True)
@@ -347,5 +350,7 @@ def _is_done(out: Path, digest: str) -> bool:
     except pa.ArrowException:
         there = ""
     if there != digest:
-        raise UserError(f"{out} has features of other inputs or settings: choose another --output, or delete it")
+        raise UserError(
+            f"{out} has features of other inputs or settings: choose another --output, or overwrite it with --force"
+        )
     return True

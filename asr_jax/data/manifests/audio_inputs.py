@@ -21,7 +21,7 @@ from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
 from asr_jax.data.manifests.readers.json_lines import is_json
 from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.reading import read_once
-from asr_jax.data.manifests.remote import fetched, is_url
+from asr_jax.data.manifests.remote import fetched, is_url, without_query
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 STDIN = "-"
@@ -101,7 +101,7 @@ def _of(
     given: str, read_stdin: Callable[[int], bytes], unpack_to: str, options: ReadOptions
 ) -> Iterator[Utterance | Rejected]:
     given = local_input(given)
-    if is_url(given) and any(reader.matches(given) for reader in READERS if reader is not FOLDER):
+    if is_url(given) and any(reader.matches(without_query(given)) for reader in READERS if reader is not FOLDER):
         given = fetched(given)
     if given == STDIN:
         yield from _of_stdin(read_stdin, f"{unpack_to}.audio", options)

@@ -21,7 +21,7 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import array_records, entries, tables, webdataset
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened
+from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened, without_query
 from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
@@ -127,7 +127,7 @@ def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item
 
 
 def _is_parquet(path: str) -> bool:
-    return path.lower().endswith(".parquet")
+    return without_query(path).lower().endswith(".parquet")
 
 
 def _opened(path: str, read: Callable[[Any], Iterator[Item]]) -> Iterator[Item]:
@@ -223,7 +223,7 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
         else:
             found += [file for _, file, _ in resolve([path], "train", options)]
     array_records.refuse(found)
-    if others := [path for path in found if not path.lower().endswith(ENDINGS)]:
+    if others := [path for path in found if not without_query(path).lower().endswith(ENDINGS)]:
         raise UserError(
             f"{others[0]}: data.order sharded reads shards ({', '.join(ENDINGS)}); expected --data.order planned for "
             "other data"

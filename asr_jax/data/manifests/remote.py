@@ -14,6 +14,8 @@ from asr_jax.core.files import write_whole
 
 URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 MAGIC = re.compile(r"[*?\[]")
+QUERY = re.compile(r"\?[\w.~%-]+=.*", re.DOTALL)
+"""Query of an http or https URL, such as the signature of a signed one."""
 ORIGIN = "origin.url"
 """Name of the file beside a fetched one that contains the URL of its folder."""
 BLOCK = 1 << 20
@@ -27,6 +29,11 @@ def is_url(path: str) -> bool:
     """Whether a path is a URL of another scheme than `file`."""
     found = URL.match(path)
     return found is not None and found[1].lower() != "file"
+
+
+def without_query(url: str) -> str:
+    """The URL without its query, such as that of a signed URL. Other paths are returned as they are."""
+    return QUERY.sub("", url) if url.lower().startswith(("http://", "https://")) else url
 
 
 def source_of(path: str) -> str:
@@ -117,7 +124,7 @@ def matching(url: str) -> list[str]:
     Raises:
         UserError: If the storage fails, or if nothing matches.
     """
-    if not MAGIC.search(url.partition("://")[2]):
+    if not MAGIC.search(without_query(url).partition("://")[2]):
         return [url]
     try:
         system, pattern = _opened(url)
@@ -150,10 +157,10 @@ def fetched(url: str) -> str:
         about = system.info(path)
         state = [about.get("size"), *(str(about.get(name)) for name in ("ETag", "etag", "mtime", "created", "updated"))]
         digest = hashlib.sha256(repr((url, state)).encode()).hexdigest()[:24]
-        copy = Path(CACHES) / "remote" / digest / path.rstrip("/").rpartition("/")[2]
+        copy = Path(CACHES) / "remote" / digest / without_query(path).rstrip("/").rpartition("/")[2]
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(copy.with_name(ORIGIN), url.rpartition("/")[0])
+            write_whole(copy.with_name(ORIGIN), without_query(url).rpartition("/")[0])
             partial = copy.with_name(f"{copy.name}.{os.getpid()}.partial")
             with system.open(path, "rb") as source, partial.open("wb") as file:
                 while block := source.read(BLOCK):

@@ -181,6 +181,8 @@ def test_buckets_of_two_axes_are_served() -> None:
 def test_the_largest_shape_is_compiled_first() -> None:
     buckets = (Bucket(10, 8, 40, 10), Bucket(30, 8, 10, 30), Bucket(50, 8, 9, 50))
     assert largest_first(buckets) == [2, 0, 1]
+    equal = (Bucket(10, 8, 40, 10), Bucket(10, 40, 40, 10), Bucket(10, 20, 40, 10))
+    assert largest_first(equal) == [1, 2, 0]  # by labels
 
 
 def test_what_cannot_be_planned_is_named() -> None:

@@ -17,6 +17,7 @@ from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data, PlannedData, plan_training, read_sets
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.mixing import Mixing
+from asr_jax.data.batching.sampling import Sampling
 from asr_jax.data.manifests import reading
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -202,6 +203,22 @@ def test_nothing_left_says_why() -> None:
     utterances = Utterances.of([Utterance("a", "/a.flac", "abc", 99.0)])
     with pytest.raises(UserError, match=r"1 too long \(0\.03 h\)"):
         plan(utterances, Data(train=("x",)))
+
+
+def test_more_than_a_tenth_rejected_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for num_long, is_warned in ((11, False), (12, True)):
+        caplog.clear()
+        lengths = [9.0] * num_long + [2.0] * (110 - num_long)
+        utterances = Utterances.of([Utterance(f"u{i}", f"{i}.flac", "a", s) for i, s in enumerate(lengths)])
+        plan(utterances, Data(train=("x",), filters=Filters(max_duration_s=5.0)))
+        assert (f"{num_long} of 110 training utterances are rejected, more than a tenth" in caplog.text) == is_warned
+
+
+@pytest.mark.parametrize("setting", [{"file": "rows.json"}, {"order": "sorted"}])
+def test_settings_of_buckets_that_the_mode_does_not_use_are_refused(setting: dict[str, Any]) -> None:
+    data = Data(train=("x",), buckets=replace(Buckets(), **setting), sampling=Sampling("fixed", device_rows=2))
+    with pytest.raises(UserError, match=f"data.buckets.{next(iter(setting))} is .* data.sampling.mode fixed does not use it"):
+        plan(Utterances.of([Utterance("u", "u.flac", "a", 2.0)]), data)
 
 
 def test_training_labels_are_sampled_in_each_epoch(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Sampling modes: the same utterances on any number of processes, few shapes, and bounds that hold in every batch."""
 
+import math
 import pickle
 from collections import Counter
 from dataclasses import replace
@@ -288,6 +289,9 @@ def test_mixing_keeps_its_shares_in_batches_of_any_length() -> None:
         ({"mode": "2D-bucketing", "bins": BINS, "bin_rows": (1,)}, r"bin_rows is \(1,\): expected a number"),
         ({"mode": "2D-bucketing-singlet", "bins": BINS, "device_rows": 1}, "expected one bin"),
         ({"mode": "1D-bucketing", "edges_s": (2.0, 1.0), "device_seconds": 9.0}, "expected ascending, finite seconds"),
+        ({"mode": "1D-bucketing", "edges_s": (1.0, math.inf), "device_seconds": 9.0}, "expected ascending, finite"),
+        ({"mode": "2D-bucketing", "bins": ((math.inf, 5),), "bin_rows": (1,)}, "expected different pairs of finite"),
+        ({"mode": "2D-bucketing", "num_buckets": 2, "bin_rows": (1,)}, "bins is not set: expected bins"),
         ({"mode": "fixed", "device_rows": 2, "random_epochs": 1}, "expected buckets"),
         ({"mode": "fixed", "device_rows": -2}, "device_rows is -2: expected 0 or more"),
         ({"mode": "fixed", "device_rows": 2, "num_shapes": 1, "num_buckets": 2}, "expected one of them"),

@@ -44,8 +44,8 @@ def test_manifests_and_inputs(home):
         assert [utterance.location for utterance in utterances] == [f"{home}/a b.flac"] * 3
         assert [entry.location for entry in utterances.rejected] == ["s3://bucket/0.wav", "s3://bucket/1.wav"]
         assert utterances.rejected[0].reason.startswith("s3:// addresses are not read: download the files")
-    with pytest.raises(UserError, match=r"https://host/train.jsonl: https:// addresses are not read"):
-        resolve(["https://host/train.jsonl"])
+    with pytest.raises(UserError, match=r"s3://host/train.jsonl: s3:// addresses are not read"):
+        resolve(["s3://host/train.jsonl"])
 
 
 def test_inputs_of_transcription(home):

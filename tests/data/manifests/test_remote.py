@@ -1,7 +1,10 @@
 """Manifests and audio behind URLs, with the memory and the local file system of fsspec."""
 
 import json
+import threading
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
@@ -13,7 +16,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests import remote
 from asr_jax.data.manifests.audio_inputs import listed
 from asr_jax.data.manifests.checking import check_audio
+from asr_jax.data.manifests.items import shards_of
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_utterances
 
 
@@ -79,6 +84,38 @@ def test_errors_name_the_url(bucket, tmp_path):
             read_utterances([url], cache=str(tmp_path))
     assert remote.why_not_read("memory://a") == ""
     assert "asr-jax[remote]" in remote.why_not_read("none://a")
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        """Writes nothing."""
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Address of an HTTP server on this machine for the files of `tmp_path/served`."""
+    (tmp_path / "served").mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path / "served"))) as http:
+        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+        thread.join()
+
+
+def test_signed_urls(server, tmp_path, monkeypatch):
+    pytest.importorskip("aiohttp", reason="needs the extra remote")
+    monkeypatch.setattr(remote, "CACHES", str(tmp_path / "caches"))
+    write(tmp_path / "served/a.flac", noise(0))
+    query = "?X-Signature=a/b*c&expires=9"
+    lines = [{"audio_path": name, "text": "a", "duration": 0.1875} for name in ("a.flac", f"{server}/a.flac{query}")]
+    (tmp_path / "served/train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    utterances = read_utterances([f"{server}/train.jsonl{query}"], cache=str(tmp_path / "index"))
+    assert [each.location for each in utterances] == [f"{server}/a.flac", f"{server}/a.flac{query}"]
+    for each in utterances:
+        np.testing.assert_array_equal(signal(each), noise(0))
+    assert remote.matching(f"{server}/0.tar{query}") == list(shards_of([f"{server}/0.tar{query}"], ReadOptions()))
+    assert remote.without_query("s3://bucket/a?b=*.flac") == "s3://bucket/a?b=*.flac"
 
 
 def test_sources():
