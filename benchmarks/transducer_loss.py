@@ -2,9 +2,10 @@
 
 The measured function is the joint network with its loss: loss and gradients with respect to its parameters, the
 embeddings of the labels and the encoder's output. Memory is the temporary memory of XLA's program, without inputs and
-outputs. Times are the fastest and the median call; the variants and torchaudio's loss take turns. torchaudio runs in
-the environment of scripts/setup_reference.sh, which must have torchaudio's native library, as in its builds for the
-CPU; its memory is the growth of the process. Programs that need more than --limit GB are compiled but not run.
+outputs. The variants and the losses of torchaudio and fast_rnnt take turns. These run in the environment of
+scripts/setup_reference.sh, to which torchaudio's native library, as in its builds for the CPU, and fast_rnnt, compiled
+from its source, must be added; a loss that cannot be imported is left out with a message. Programs that need more than
+--limit GB are compiled but not run.
 """
 
 import argparse
@@ -38,6 +39,10 @@ VARIANTS = {
     "pruned": replace(BASE, pruning=Pruning()),
     "pruned, tiled": replace(BASE, pruning=Pruning(), tile_frames=0),
 }
+
+
+PEERS = ("torchaudio", "fast_rnnt", "fast_rnnt, pruned")
+"""Losses of transducer_side.py."""
 
 
 class Shape(NamedTuple):
@@ -104,11 +109,15 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def peer(python: str, shape: Shape, repeats: int) -> dict[str, Any]:
-    """Runs torchaudio's loss; returns {"times_s", "growth_mb", "loss"}."""
-    given = json.dumps({**shape._asdict(), "repeats": repeats, "threads": os.cpu_count()})
+def peer(python: str, loss: str, shape: Shape, repeats: int) -> list[float]:
+    """Times of another project's loss in seconds; empty, with a message, if it cannot be run."""
+    given = json.dumps({"loss": loss, **shape._asdict(), "repeats": repeats, "threads": os.cpu_count()})
     side = [python, str(ROOT / "benchmarks/transducer_side.py"), given]
-    return json.loads(subprocess.run(side, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(side, check=False, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{loss} is left out: {done.stderr.strip().splitlines()[-1]}", flush=True)
+        return []
+    return json.loads(done.stdout)["times_s"]
 
 
 def compare(name: str, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -123,18 +132,18 @@ def compare(name: str, shape: Shape, options: argparse.Namespace) -> list[dict[s
         if temporary < options.limit * 1e9:
             programs[variant] = (program, arguments, rows[-1]["times_s"])
         print(json.dumps(rows[-1]), flush=True)
-    theirs: dict[str, Any] = {"shape": name, "variant": "torchaudio", "times_s": []}
     fits = 4 * 4 * shape.rows * shape.frames * (shape.labels + 1) * shape.vocabulary < options.limit * 1e9
+    theirs: dict[str, list[float]] = {loss: [] for loss in PEERS if options.peer and (fits or "pruned" in loss)}
     for _ in range(options.repeats):
         for program, arguments, times in programs.values():
             if not times:
                 jax.block_until_ready(program(*arguments))
             times.append(seconds(lambda program=program, arguments=arguments: program(*arguments)))
-        if options.peer and fits:
-            found = peer(options.peer, shape, 1)
-            theirs |= {"growth_mb": found["growth_mb"], "times_s": theirs["times_s"] + found["times_s"]}
-        print(name, {variant: round(min(times), 2) for variant, (_, _, times) in programs.items()}, theirs, flush=True)
-    return [*rows, theirs] if options.peer else rows
+        for loss, times in theirs.items():
+            times += peer(options.peer, loss, shape, 1)
+        ours = {variant: times for variant, (_, _, times) in programs.items()}
+        print(name, {each: round(min(times), 2) for each, times in (ours | theirs).items() if times}, flush=True)
+    return [*rows, *({"shape": name, "variant": loss, "times_s": times} for loss, times in theirs.items() if times)]
 
 
 def loss_alone(repeats: int) -> list[dict[str, Any]]:
@@ -174,7 +183,9 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES), help="shapes to measure")
     parser.add_argument("--limit", type=float, default=8.0, help="largest memory of a program that runs, in GB")
     parser.add_argument(
-        "--peer", default=str(ROOT / ".venv-reference/bin/python"), help="Python with torchaudio; empty: none"
+        "--peer",
+        default=str(ROOT / ".venv-reference/bin/python"),
+        help="Python with torchaudio and fast_rnnt; empty: none",
     )
     options = parser.parse_args()
     load = os.getloadavg()[0]

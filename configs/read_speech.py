@@ -56,7 +56,7 @@ class Recipe(NamedTuple):
 
 
 DECODER = {"num_layers": 2, "num_heads": 4, "feedforward_dim": 192, "dropout": 0.0, "attention_dropout": 0.0}
-PARAFORMER_V2 = ParaformerV2(decoder=TransformerDecoder(**DECODER))  # type: ignore[arg-type]
+PARAFORMER_V2 = ParaformerV2(query_gradient=False, decoder=TransformerDecoder(**DECODER))  # type: ignore[arg-type]
 RECIPES = {
     "zipformer": Recipe(Zipformer.tiny(batches_per_update=8.0, dropout_start=0.0, dropout_end=0.0), 1.2e-3, 6600),
     "conformer": Recipe(Conformer.tiny(dropout=0.0), 2e-3, 5000),

@@ -7,14 +7,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # KenLM has no wheel; its tests run only if it can be built.
 compiler=$(command -v c++ || command -v g++ || true)
 include=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
+building=
 if [ -n "$compiler" ] && echo '#include <Python.h>' | "$compiler" -fsyntax-only -x c++ -I"$include" - 2>/dev/null; then
-    ASR_JAX_EXTRAS="lm${ASR_JAX_EXTRAS:+,$ASR_JAX_EXTRAS}" ./scripts/setup.sh
+    ASR_JAX_EXTRAS="lm${ASR_JAX_EXTRAS:+,$ASR_JAX_EXTRAS}" ./scripts/setup.sh &
+    building=$!
 else
     echo "test.sh: no C++ compiler (c++ or g++) with the headers of Python: the tests that need KenLM are skipped"
 fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
+wait $building
 # Test programs run only briefly, and LLVM's optimisations would take a fifth of the total time. The differences from
 # the goldens are the same without them (BUILD_NOTES.md).
 export XLA_FLAGS="${XLA_FLAGS:-} --xla_backend_optimization_level=0"

@@ -49,6 +49,14 @@ def golden_cases(family: str, pattern: str) -> list[Any]:
     return cases
 
 
+def slow_after_first(cases: list[Any]) -> list[Any]:
+    """The cases of `golden_cases`, of which all but the first are slow tests."""
+    return [
+        *cases[:1],
+        *(pytest.param(*each.values, id=each.id, marks=(*each.marks, pytest.mark.slow)) for each in cases[1:]),
+    ]
+
+
 def having(cases: list[Any], prefix: str) -> list[Any]:
     """Cases of `golden_cases` with arrays whose names begin with `prefix`, and the skipped parameter."""
     return [case for case in cases if case.values[0] is None or case.values[0].has(prefix)]

@@ -93,6 +93,9 @@ class ParaformerV2(HeadSettings):
     queries: Literal["projection", "normed"] = "projection"
     """Layers between averaged posteriors and decoder. projection: a linear layer without bias. normed: a linear layer,
     a norm, ReLU and positions, as in FunASR."""
+    query_gradient: bool = True
+    """Whether the loss of the decoder has gradients with respect to the posteriors, as in FunASR. False: the CTC head
+    learns from its own loss alone; the decoder's loss reaches the encoder through the attention only."""
     decoder: DecoderSettings = TransformerDecoder()
     """Settings of the decoder: TransformerDecoder or SANMDecoder."""
     smoothing: float = 0.0
@@ -272,13 +275,13 @@ class ParaformerV2Head(Head):
     def _decoded(self, encoded: Encoded, frames: Frames, runs: Runs, size: int, step: Step) -> Decoded:
         """Returns the decoder's output for `size` queries."""
         enhanced = self.settings.enhanced
-        posteriors = _posteriors(encoded, self.settings.ctc)
+        posteriors = self._posteriors(encoded, self.settings.ctc)
         if not enhanced:
             means = mean_over(members(runs, size), posteriors)
             queries = self.query(means, frames.values.shape[-1], step=step)
             hidden = self.decoder(Frames(queries, runs.lengths), frames, step=step)
             return Decoded(self._logits(hidden), None, None, None)
-        shallow, inner = _posteriors(encoded, enhanced.shallow), without_padding(encoded.at(enhanced.tap))
+        shallow, inner = self._posteriors(encoded, enhanced.shallow), without_padding(encoded.at(enhanced.tap))
         boundary_logits = self.boundary(jnp.concatenate([inner.values, frames.values], axis=-1))
         features, confidences = gated_queries(
             shallow, posteriors, runs, nn.sigmoid(boundary_logits), size=size, gate_centre=enhanced.gate_centre,
@@ -294,6 +297,11 @@ class ParaformerV2Head(Head):
         again = self.refine(Frames(draft, runs.lengths), frames, step=step)
         refined = self.refined_output(jnp.where(is_refined[..., None], again, hidden).astype(jnp.float32))
         return Decoded(logits, refined, is_refined, boundary_logits)
+
+    def _posteriors(self, encoded: Encoded, ctc: str) -> Float[Array, "B T V"]:
+        emitted = encoded.emitted[ctc]
+        values = zero_padding(jnp.exp(emitted.values), emitted.lengths)
+        return values if self.settings.query_gradient else jax.lax.stop_gradient(values)
 
     def _logits(self, hidden: Float[Array, "B U D"]) -> Float[Array, "B U V"]:
         return self.output(hidden.astype(jnp.float32))
@@ -325,11 +333,6 @@ class ParaformerV2Head(Head):
         runs = greedy_runs(encoded.emitted[self.settings.ctc], blank_id=self.blank_id)
         found = self._decoded(encoded, frames, runs, frames.values.shape[1], None)
         return found.refined if refine and found.refined is not None else found.logits, runs
-
-
-def _posteriors(encoded: Encoded, ctc: str) -> Float[Array, "B T V"]:
-    emitted = encoded.emitted[ctc]
-    return zero_padding(jnp.exp(emitted.values), emitted.lengths)
 
 
 class Query(nn.Module):

@@ -217,7 +217,9 @@ def test_more_than_a_tenth_rejected_is_a_warning(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize("setting", [{"file": "rows.json"}, {"order": "sorted"}])
 def test_settings_of_buckets_that_the_mode_does_not_use_are_refused(setting: dict[str, Any]) -> None:
     data = Data(train=("x",), buckets=replace(Buckets(), **setting), sampling=Sampling("fixed", device_rows=2))
-    with pytest.raises(UserError, match=f"data.buckets.{next(iter(setting))} is .* data.sampling.mode fixed does not use it"):
+    with pytest.raises(
+        UserError, match=f"data.buckets.{next(iter(setting))} is .* data.sampling.mode fixed does not use it"
+    ):
         plan(Utterances.of([Utterance("u", "u.flac", "a", 2.0)]), data)
 
 
