@@ -210,6 +210,20 @@ def test_the_second_decoder_changes_only_uncertain_labels():
     np.testing.assert_allclose(negative, -refined, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("query_gradient", [True, False])
+def test_the_decoder_may_have_no_gradient_with_respect_to_the_posteriors(query_gradient):
+    heads = {"paraformer": replace(V2, query_gradient=query_gradient), "ctc": CTC_HEAD}
+    model = replace(toy_model(), heads=heads, primary="paraformer").build(vocab_size=6, blank_id=5, precision="f32")
+
+    def loss(params):
+        return model.apply({"params": params}, toy_batch(seed=3), step=None)["paraformer/loss"].total
+
+    gradient = jax.jit(jax.grad(loss))(params_of("v2"))
+    of_ctc, of_encoder = (jax.tree.leaves(gradient[name]) for name in ("heads_ctc", "encoder"))
+    assert any(np.any(leaf) for leaf in of_encoder)
+    assert any(np.any(leaf) for leaf in of_ctc) == query_gradient
+
+
 def test_labels_without_frames_have_no_loss():
     """With the alignment uniform, the third of four labels has none of six frames."""
     head = replace(V2, alignment="uniform", decoder=replace(TRANSFORMER, dropout=0.0)).build(
