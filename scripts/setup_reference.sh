@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv-reference, the environment of the other systems in benchmarks: lhotse, front-ends, pyctcdecode, and torch.
 # It is separate from .venv, which does not contain torch. A second call does nothing if nothing has changed.
-# With --peers, also downloads the sources of the originals in PyTorch, at the measured commits, to .peers (8 MB), for
+# With --peers, also downloads the sources of the originals in PyTorch, at the measured commits, to .peers (20 MB), for
 # `python -m asr_jax.benchmark model --peer`.
 #   ASR_JAX_REFERENCE_PYTHON   Python >= 3.10 to use (default: the first one found)
 #   PIP_EXTRA_INDEX_URL        option of pip: PyTorch's index of CPU builds avoids gigabytes of CUDA libraries
@@ -28,6 +28,7 @@ if [ "${1:-}" = --peers ]; then
         /PyTorch/SpeechRecognition/QuartzNet /PyTorch/SpeechRecognition/wav2vec2/common /PyTorch/SpeechRecognition/wav2vec2/wav2vec2
     peer fairseq facebookresearch/fairseq 3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99 /fairseq/data/data_utils.py
     peer NeMo NVIDIA/NeMo 8cfedd7203462cb251a914e700e5605444277561 /nemo/collections/asr /nemo/collections/common/parts
+    peer FunASR modelscope/FunASR 3c58cb56a56598232c3efffa15d313d7e82a4307 /funasr
     peer caiman-asr MyrtleSoftware/caiman-asr 08d60d8059fa8c9fda89f9d030f9c2fce8811751 /training/caiman_asr_train
     peer fairseq facebookresearch/fairseq 3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99 \
         /fairseq /examples/__init__.py /examples/speech_recognition

@@ -102,6 +102,8 @@ class Operation(NamedTuple):
     """Bytes of main memory that one execution reads and writes."""
     flops: float
     """Floating-point operations of products and convolutions of one execution."""
+    flops_16bit: float
+    """The part of `flops` whose operands have at most 16 bits."""
     operand_bytes: int
     """Bytes of the operands, in any memory."""
 
@@ -134,9 +136,11 @@ class Module:
                     yield from self._run(called, times * self._runs(each))
             elif each.opcode not in FREE and not each.opcode.endswith("-done"):
                 shape = ", ".join(_shown(array) for array in each.outputs)
+                products = list(self._products(each, computation))
                 yield Operation(
                     each.name, self._collective(each) or each.kind, each.op_name, shape, times,
-                    self._bytes(each, computation), self._flops(each, computation),
+                    self._bytes(each, computation), sum(flops for _, flops in products),
+                    sum(flops for bits, flops in products if bits <= 16),
                     sum(computation[operand].output_bytes for operand in each.operands if operand in computation),
                 )  # fmt: skip
 
@@ -161,16 +165,18 @@ class Module:
                 written = min(written, _part_written(one, inside))
         return read + written
 
-    def _flops(self, each: Instruction, computation: Mapping[str, Instruction]) -> float:
-        if each.opcode in ("dot", "convolution"):
-            return _product_flops(each, computation)
-        if each.opcode == "custom-call":
-            return _custom_flops(each, computation)
-        total = 0.0
+    def _products(self, each: Instruction, computation: Mapping[str, Instruction]) -> Iterator[tuple[int, float]]:
+        """Yields the bits of the widest operand and the floating-point operations of each product."""
+        is_product = each.opcode in ("dot", "convolution")
+        if is_product or each.opcode == "custom-call":
+            flops = (_product_flops if is_product else _custom_flops)(each, computation)
+            if flops:
+                operands = [array for name in each.operands[:2] for array in computation[name].outputs]
+                yield max(BITS[array.dtype] for array in operands), flops
         for called in each.called if each.kind in ("fusion", "async") else ():
             inside = self.computations.get(called, {})
-            total += sum(self._flops(one, inside) for one in inside.values())
-        return total
+            for one in inside.values():
+                yield from self._products(one, inside)
 
     def collectives(self) -> dict[str, tuple[int, int]]:
         """Number of executions of each kind of collective in a call, and bytes of its operands on one device."""

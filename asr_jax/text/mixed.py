@@ -1,15 +1,19 @@
 """The tokenizer of FunASR's vocabularies: words, pieces of words that end in @@, and Chinese characters.
 
-Source: the texts of `sentence_postprocess` in FunASR's funasr/utils/postprocess_utils.py.
+Source: the texts of `sentence_postprocess` in FunASR's funasr/utils/postprocess_utils.py at commit 3c58cb56. Differs
+from: FunASR, which writes consecutive words of one letter as an abbreviation in capitals (`a b` as `AB`), and which
+drops pieces that no label continues, or writes them before a later word.
 """
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from asr_jax.core.errors import UserError
 from asr_jax.text.characters import ListedTokenizer
+from asr_jax.text.normalise import normalise
 
 CONTINUES = "@@"
 """End of pieces that the next label continues."""
@@ -25,6 +29,19 @@ class MixedTokenizer(ListedTokenizer):
     """
 
     kind: ClassVar[str] = "mixed"
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, normaliser: str) -> "MixedTokenizer":
+        """Creates a tokenizer with the words and characters of the normalised texts in order; the blank is the last id.
+
+        Raises:
+            UserError: If there are none.
+        """
+        without = cls(symbols=(None,), normaliser=normaliser)
+        found = sorted({part for text in texts for part in without._parts(normalise(text, normaliser))})
+        if not found:
+            raise UserError("all training texts are empty: expected at least one word for the vocabulary")
+        return cls(symbols=(*found, None), normaliser=normaliser)
 
     @functools.cached_property
     def texts(self) -> tuple[str, ...]:

@@ -30,9 +30,10 @@ KINDS = {
 class TokenizerSettings:
     """Settings of the tokenizer, which is trained on the training texts and stored with the run."""
 
-    kind: Literal["characters", "words", "sentencepiece", "ids", "none"] = "characters"
+    kind: Literal["characters", "words", "mixed", "sentencepiece", "ids", "none"] = "characters"
     """Kind of labels. characters: one label per character; words: one label per word of the training texts, other words
-    cannot be recognised; sentencepiece: pieces trained on the training texts; ids: the token ids in manifests; none: no
+    cannot be recognised; mixed: one label per word of letters and per other character, as in FunASR's vocabularies of
+    Chinese and English; sentencepiece: pieces trained on the training texts; ids: the token ids in manifests; none: no
     labels, for pre-training on audio, whose manifests need no texts."""
     path: str = ""
     """Path of an existing tokenizer, which is used instead of training one: the folder of a tokenizer, a SentencePiece
@@ -125,6 +126,8 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], *, larges
         return IdTokenizer.up_to(largest_id, blank_id=settings.blank)
     if settings.kind == "characters":
         return CharacterTokenizer.train(texts, alphabet=settings.alphabet, normaliser=settings.normaliser)
+    if settings.kind == "mixed":
+        return MixedTokenizer.train(texts, normaliser=settings.normaliser)
     if settings.kind == "words":
         return WordTokenizer.train(texts, normaliser=settings.normaliser)
     return SentencePieceTokenizer.train(

@@ -151,10 +151,8 @@ class Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def run_theirs(folder: Path, checkout: Path, *, draw: int | None, out: Path | None) -> None:
-    """Computes log-probabilities with FunASR's code, compares them or writes them with drawn weights."""
-    import torch
-
+def their_model(config: dict[str, Any], checkout: Path, *, input_size: int, vocab_size: int) -> Any:
+    """Returns FunASR's model of a config.yaml with random weights."""
     package = types.ModuleType("funasr")  # its __init__ imports everything
     package.__path__ = [str(checkout / "funasr")]
     sys.modules["funasr"] = package
@@ -165,13 +163,19 @@ def run_theirs(folder: Path, checkout: Path, *, draw: int | None, out: Path | No
                 importlib.import_module(f"funasr.models.{name}.{part}")
     from funasr.register import tables  # type: ignore[import-not-found]
 
-    config = yaml.safe_load((folder / "config.yaml").read_text())
     parts = ("encoder", "encoder_conf", "decoder", "decoder_conf", "predictor", "predictor_conf", "ctc_conf")
-    given_parts = {name: config[name] for name in parts if config.get(name) is not None}
+    given = {name: config[name] for name in parts if config.get(name) is not None}
+    model_class = tables.model_classes[config["model"]]
+    return model_class(input_size=input_size, vocab_size=vocab_size, **given, **config["model_conf"]).eval()
+
+
+def run_theirs(folder: Path, checkout: Path, *, draw: int | None, out: Path | None) -> None:
+    """Computes log-probabilities with FunASR's code, compares them or writes them with drawn weights."""
+    import torch
+
     torch.manual_seed(draw or 0)
-    model = tables.model_classes[config["model"]](
-        input_size=560, vocab_size=SYMBOLS, **given_parts, **config["model_conf"]
-    ).eval()
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    model = their_model(config, checkout, input_size=560, vocab_size=SYMBOLS)
     if draw is None:
         found = model.load_state_dict(torch.load(folder / "model.pt", weights_only=True), strict=False)
         print("missing", found.missing_keys, "unexpected", found.unexpected_keys)
@@ -180,8 +184,9 @@ def run_theirs(folder: Path, checkout: Path, *, draw: int | None, out: Path | No
             for parameter in model.parameters():
                 parameter.mul_(1.5)
     given = np.load(folder / GIVEN)
+    speech = [torch.from_numpy(row[:length])[None] for row, length in zip(given["features"], LENGTHS, strict=True)]
     with torch.no_grad():
-        log_probs = [_their_log_probs(model, given, row) for row in range(len(given["lengths"]))]
+        log_probs = [their_log_probs(model, each).numpy() for each in speech]
     if draw is None:
         return report(log_probs, given)
     assert out is not None, "--draw needs --out"
@@ -192,22 +197,20 @@ def run_theirs(folder: Path, checkout: Path, *, draw: int | None, out: Path | No
     return None
 
 
-def _their_log_probs(model: Any, given: Any, row: int) -> np.ndarray:
-    """Returns the log-probabilities of one row alone, by the steps of the model's `inference`."""
+def their_log_probs(model: Any, speech: Any) -> Any:
+    """Returns the log-probabilities [U V] of a recording from its features [1 T F], by the steps of `inference`."""
     import torch
 
-    length = int(given["lengths"][row])
-    speech = torch.from_numpy(given["features"][row : row + 1, :length])
-    encoded, lengths = model.encode(speech, torch.tensor([length]))
+    encoded, lengths = model.encode(speech, torch.tensor([speech.shape[1]]))
     if hasattr(model, "average_repeats_inference"):
         probs = model.ctc.softmax(encoded)[0]
         mean = model.average_repeats_inference(probs, probs.argmax(dim=-1))[None]
         logits, _ = model.decoder(encoded, lengths, mean, torch.tensor([mean.shape[1]]))
-        return torch.log_softmax(logits, dim=-1)[0].numpy()
+        return torch.log_softmax(logits, dim=-1)[0]
     vectors, number, *_ = model.calc_predictor(encoded, lengths)
     number = number.round().long()
     found, _ = model.cal_decoder_with_predictor(encoded, lengths, vectors, number)
-    return found[0, : int(number[0])].numpy()
+    return found[0, : int(number[0])]
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ Runs in .venv-reference, with the sources that `scripts/setup_reference.sh --pee
 
     .venv-reference/bin/python scripts/goldens/peer_texts.py SYSTEM MODEL OUT.safetensors AUDIO …
 
-SYSTEM is transformers, fairseq, nvidia (wav2vec 2.0), quartznet (NVIDIA's), nemo, icefall or icefall_transducer, and
-MODEL a file or folder that the system's own code loads. OUT has the log-probabilities [T V] of each recording, named 0,
-1, …; the texts are printed as a JSON list. Of transducers, T are the decisions of the greedy search in their order,
-and OUT also has the log-probabilities of durations, named 0.durations, …. Each recording is computed alone. Stubs
-replace packages that are not installed and compute nothing here; the systems' own modules, loaders and decoders run
-unchanged.
+SYSTEM is transformers, fairseq, nvidia (wav2vec 2.0), quartznet (NVIDIA's), nemo, icefall, icefall_transducer or
+funasr, and MODEL a file or folder that the system's own code loads. OUT has the log-probabilities [T V] of each
+recording, named 0, 1, …; the texts are printed as a JSON list. Of transducers, T are the decisions of the greedy search
+in their order, and OUT also has the log-probabilities of durations, named 0.durations, …. Of FunASR's models, T are the
+labels. Each recording is computed alone. Stubs replace packages that are not installed and compute nothing here; the
+systems' own modules, loaders and decoders run unchanged.
 """
 
 import argparse
@@ -508,6 +508,32 @@ def import_icefall() -> Any:
     return Model
 
 
+def funasr(folder: Path) -> Peer:
+    """Returns FunASR's Paraformer with its front-end, and its own inference for the texts."""
+    import yaml
+    from funasr_side import their_log_probs, their_model
+
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    symbols = json.loads((folder / "tokens.json").read_text())
+    options = config["frontend_conf"] | {"dither": 0.0}
+    input_size = options["n_mels"] * options["lfr_m"]
+    model = their_model(config, PEERS / "FunASR", input_size=input_size, vocab_size=len(symbols))
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    front_end = importlib.import_module("funasr.frontends.wav_frontend").WavFrontend(
+        cmvn_file=str(folder / "am.mvn"), **options
+    )
+    tokenizer = importlib.import_module("funasr.tokenizer.char_tokenizer").CharTokenizer(token_list=symbols)
+
+    def peer(samples: Tensor) -> tuple[Tensor, str]:
+        speech, _ = front_end(samples[None], torch.tensor([len(samples)]))
+        results, _ = model.inference(
+            speech, torch.tensor([[speech.shape[1]]]), key=["0"], tokenizer=tokenizer, data_type="fbank", device="cpu"
+        )
+        return their_log_probs(model, speech), results[0]["text"]
+
+    return peer
+
+
 def stand_in(name: str, **attributes: Any) -> None:
     """Adds a stub module with some attributes, and its parents if they are missing."""
     parts = name.split(".")
@@ -523,7 +549,8 @@ def stand_in(name: str, **attributes: Any) -> None:
 
 
 SYSTEMS: dict[str, Callable[[Path], Peer]] = {
-    each.__name__: each for each in (transformers, fairseq, nvidia, quartznet, nemo, icefall, icefall_transducer)
+    each.__name__: each
+    for each in (transformers, fairseq, nvidia, quartznet, nemo, icefall, icefall_transducer, funasr)
 }
 
 

@@ -8,7 +8,8 @@ For tests/goldens/test_published_models.py. Runs in .venv-reference, with the so
 For each case, writes a folder with the model's files and expected.safetensors, and a .json file with the system, the
 model's file, the flags of `asr_jax.import`, the recordings and the texts. The seed of a case is the first one whose
 best and second-best log-probability differ by at least MARGIN in each frame, so that rounding decides no label, and
-whose texts have at least VARIETY different characters and at most LONGEST in all.
+whose texts have at least VARIETY different characters, at most LONGEST in all, and for FunASR
+`has_both_scripts`.
 """
 
 import argparse
@@ -22,12 +23,22 @@ import tarfile
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from peer_texts import import_fairseq, import_icefall, import_nemo, import_nvidia, import_quartznet, texts_of
+from funasr_side import their_model
+from peer_texts import PEERS as SOURCES
+from peer_texts import (
+    import_fairseq,
+    import_icefall,
+    import_nemo,
+    import_nvidia,
+    import_quartznet,
+    texts_of,
+)
+from safetensors.torch import load_file
 from torch import nn
 
 MARGIN = 1e-3
@@ -625,12 +636,81 @@ def icefall_training(folder: Path) -> tuple[str, list[str]]:
     return icefall(folder, is_exported=False)
 
 
+def funasr(folder: Path) -> tuple[str, list[str]]:
+    """A folder of Paraformer with words, pieces of words and Chinese characters."""
+    import numpy as np
+    import yaml
+
+    symbols = [
+        "<blank>", "<s>", "</s>", *"你好世界今天", "hello", "world", "tree", "don't", "ab@@", "cd@@", "ef", "gh",
+        "<unk>",
+    ]  # fmt: skip
+    config = {
+        "model": "Paraformer",
+        "model_conf": {
+            "ctc_weight": 0.0, "lsm_weight": 0.1, "length_normalized_loss": True, "predictor_weight": 1.0,
+            "predictor_bias": 1, "sampling_ratio": 0.75,
+        },
+        "encoder": "SANMEncoder",
+        "encoder_conf": {
+            "output_size": 24, "attention_heads": 2, "linear_units": 48, "num_blocks": 3, "dropout_rate": 0.1,
+            "positional_dropout_rate": 0.1, "attention_dropout_rate": 0.1, "input_layer": "pe",
+            "normalize_before": True, "kernel_size": 5, "sanm_shfit": 0, "selfattention_layer_type": "sanm",
+        },
+        "decoder": "ParaformerSANMDecoder",
+        "decoder_conf": {
+            "attention_heads": 2, "linear_units": 48, "num_blocks": 2, "dropout_rate": 0.1,
+            "self_attention_dropout_rate": 0.1, "src_attention_dropout_rate": 0.1, "att_layer_num": 2,
+            "kernel_size": 5, "sanm_shfit": 0,
+        },
+        "predictor": "CifPredictorV2",
+        "predictor_conf": {"idim": 24, "threshold": 1.0, "l_order": 1, "r_order": 1, "tail_threshold": 0.45},
+        "frontend": "WavFrontend",
+        "frontend_conf": {
+            "fs": 16000, "window": "hamming", "n_mels": 40, "frame_length": 25, "frame_shift": 10, "lfr_m": 7,
+            "lfr_n": 6,
+        },
+        "tokenizer": "CharTokenizer",
+    }  # fmt: skip
+    size = 40 * 7
+    model = their_model(config, SOURCES / "FunASR", input_size=size, vocab_size=len(symbols))
+    move(model, head="none")
+    move(model.decoder, head="output_layer", gain=4.0)
+    without_unknown(model.decoder.output_layer.bias, ["<unk>" if each[0] == "<" else each for each in symbols])
+    torch.save(model.state_dict(), folder / "model.pt")
+    shift, scale = (
+        " ".join(f"{value:.4f}" for value in values)
+        for values in (np.random.default_rng(0).normal(-8, 1, size), np.full(size, 0.25))
+    )
+    (folder / "am.mvn").write_text(
+        f"<Nnet>\n<Splice> {size} {size}\n[ 0 ]\n<AddShift> {size} {size}\n"
+        f"<LearnRateCoef> 0 [ {shift} ]\n<Rescale> {size} {size}\n<LearnRateCoef> 0 [ {scale} ]\n</Nnet>\n"
+    )
+    (folder / "tokens.json").write_text(json.dumps(symbols, ensure_ascii=False) + "\n")
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return "funasr", []
+
+
+def has_both_scripts(folder: Path) -> bool:
+    """Whether FunASR's outputs have letters and Chinese characters, and a label of letters after each piece of a word.
+
+    True for other systems.
+    """
+    if not (folder / "tokens.json").is_file():
+        return True
+    symbols = json.loads((folder / "tokens.json").read_text())
+    rows = [[symbols[i] for i in each.argmax(-1)] for each in load_file(folder / "expected.safetensors").values()]
+    pieces = [after for row in rows for here, after in pairwise([*row, "世"]) if here.endswith("@@")]
+    kinds = {symbol.isascii() for row in rows for symbol in row}
+    return len(kinds) == 2 and bool(pieces) and all(after.isascii() for after in pieces)
+
+
 CASES: dict[str, Callable[[Path], tuple[str, list[str]]]] = {
     each.__name__: each
     for each in (
         hf_wav2vec2, hf_wav2vec2_special, hf_w2v_bert, hf_parakeet, fairseq, fairseq_former, nvidia, nvidia_hourglass,
         quartznet, nemo_fastconformer, nemo_hybrid, nemo_squeezeformer, nemo_quartznet, icefall, icefall_training,
-        nemo_tdt, nemo_rnnt, hf_parakeet_tdt, icefall_transducer,
+        nemo_tdt, nemo_rnnt, hf_parakeet_tdt, icefall_transducer, funasr,
     )
 }  # fmt: skip
 PEERS = {
@@ -638,6 +718,7 @@ PEERS = {
     "nvidia": "NVIDIA/DeepLearningExamples@729963dd PyTorch/SpeechRecognition/wav2vec2",
     "quartznet": "NVIDIA/DeepLearningExamples@729963dd PyTorch/SpeechRecognition/QuartzNet",
     "icefall_transducer": "k2-fsa/icefall@36e0420c egs/librispeech/ASR/zipformer",
+    "funasr": "modelscope/FunASR@3c58cb56",
     "nemo": "NVIDIA/NeMo@8cfedd72", "icefall": "k2-fsa/icefall@36e0420c egs/librispeech/ASR/zipformer",
 }  # fmt: skip
 
@@ -665,7 +746,12 @@ def main() -> None:
         system, arguments = CASES[name](folder)
         model = folder / arguments[0] if arguments else folder
         texts, margin = texts_of(system, model, folder / "expected.safetensors", audio)
-        if margin >= MARGIN and len(set("".join(texts))) >= VARIETY and max(map(len, texts)) <= LONGEST:
+        if (
+            has_both_scripts(folder)
+            and margin >= MARGIN
+            and len(set("".join(texts))) >= VARIETY
+            and max(map(len, texts)) <= LONGEST
+        ):
             break
     info = {
         "peer": PEERS[system], "versions": {"torch": torch.__version__}, "system": system,

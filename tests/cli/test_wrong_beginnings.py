@@ -169,8 +169,8 @@ CASES = {
         lambda place: new(place, **{"data.train": "s3://bucket/train.jsonl"}), 2, ["s3:// addresses are not read: download the files"],
     ),
     "audio at URLs": (
-        lambda place: new(place, **with_lines(place, lambda row: row | {"audio_path": "https://host/a.wav"})), 2,
-        ["changed.jsonl:1: https://host/a.wav: https:// addresses are not read"],
+        lambda place: new(place, **with_lines(place, lambda row: row | {"audio_path": "s3://host/a.wav"})), 2,
+        ["changed.jsonl:1: s3://host/a.wav: s3:// addresses are not read"],
     ),
     "commands in the place of files": (
         lambda place: new(place, **with_lines(place, lambda row: row | {"audio_path": "ffmpeg -i a.m4a -f wav - |"})), 2,

@@ -35,22 +35,36 @@ ROOT = Path(__file__).parents[2]
 REFERENCE, SIDE = ROOT / ".venv-reference/bin/python", ROOT / "scripts/goldens/peer_texts.py"
 FOLDERS = (Path(__file__).parent / "published", GOLDENS / "published")
 ALIKE = (
-    "fairseq_former", "hf_parakeet_tdt", "hf_wav2vec2", "icefall_training", "nemo_hybrid", "nemo_rnnt",
+    "fairseq_former", "hf_parakeet_tdt", "hf_wav2vec2", "icefall", "icefall_training", "nemo_hybrid", "nemo_rnnt",
     "nemo_squeezeformer", "nvidia",
 )  # fmt: skip
 """Cases of systems and models that others have as well. tests/pretrained/test_published_files.py reads their files."""
 TRANSDUCERS = ("hf_parakeet_tdt", "icefall_transducer", "nemo_rnnt", "nemo_tdt")
+PARALLEL = ("funasr",)
+"""Cases whose decoder finds all labels at once, and has no log-probabilities of frames."""
+
+
+def kind_of(name: str) -> str:
+    """Returns what a case has log-probabilities of: frames, the decisions of a transducer, or labels."""
+    return "transducer" if name in TRANSDUCERS else "labels" if name in PARALLEL else "frames"
+
+
 PATHS = [path for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
 CASES = {
-    is_transducer: [
+    kind: [
         pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in ALIKE else [])
         for path in PATHS
-        if (path.stem in TRANSDUCERS) == is_transducer
+        if kind_of(path.stem) == kind
     ]
-    for is_transducer in (False, True)
+    for kind in ("frames", "transducer", "labels")
 }
 NAMES = {"transformers": ("huggingface",), "fairseq": ("fairseq", "deeplearningexamples"), "nemo": ("nemo",)}
-NAMES |= {"nvidia": ("deeplearningexamples", "fairseq"), "icefall": ("icefall",), "icefall_transducer": ("icefall",)}
+NAMES |= {
+    "funasr": ("funasr",),
+    "nvidia": ("deeplearningexamples", "fairseq"),
+    "icefall": ("icefall",),
+    "icefall_transducer": ("icefall",),
+}
 PEERS = {"huggingface": "transformers", "deeplearningexamples": "nvidia"}
 
 
@@ -87,18 +101,11 @@ def case_of(path: Path) -> Case:
     return Case(path.with_suffix(""), json.loads(path.read_text()))
 
 
-@pytest.mark.parametrize("path", CASES[False])
+@pytest.mark.parametrize("path", CASES["frames"])
 def test_texts_and_log_probabilities_are_the_peers(path: Path, tmp_path: Path, record_property: Any) -> None:
     case = case_of(path)
     audio = case.audio
-    import_model.main([str(case.source), "--out", str(tmp_path / "run"), *case.arguments])
-    manifest, found = tmp_path / "five.jsonl", tmp_path / "found.jsonl"
-    lines = [{"audio_path": str(name), "text": text} for name, text in zip(audio, case.info["texts"], strict=True)]
-    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    outputs = ["--predictions", str(found), "--log-probs", str(tmp_path / "log_probs.safetensors")]
-    evaluate.main([str(tmp_path / "run"), "--data", str(manifest), *outputs])
-    texts = [json.loads(line)["hypothesis"] for line in found.read_text().splitlines()]
-    assert texts == [" ".join(text.split()) for text in case.info["texts"]]
+    check_texts(case, tmp_path, "--log-probs", str(tmp_path / "log_probs.safetensors"))
     expected, actual = load_file(case.folder / "expected.safetensors"), load_file(tmp_path / "log_probs.safetensors")
     differences = []
     for number, name in enumerate(audio):
@@ -108,7 +115,42 @@ def test_texts_and_log_probabilities_are_the_peers(path: Path, tmp_path: Path, r
     assert report(record_property, "log-probabilities", max(differences)) < 1e-4
 
 
-@pytest.mark.parametrize("path", CASES[True])
+def check_texts(case: Case, folder: Path, *more: str) -> None:
+    """Imports a model to `folder/run` and compares what `evaluate` recognises with the peer's texts."""
+    import_model.main([str(case.source), "--out", str(folder / "run"), *case.arguments])
+    manifest, found = folder / "five.jsonl", folder / "found.jsonl"
+    lines = [{"audio_path": str(name), "text": text} for name, text in zip(case.audio, case.info["texts"], strict=True)]
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluate.main([str(folder / "run"), "--data", str(manifest), "--predictions", str(found), *more])
+    texts = [json.loads(line)["hypothesis"] for line in found.read_text().splitlines()]
+    assert texts == [" ".join(text.split()) for text in case.info["texts"]]
+
+
+@pytest.mark.parametrize("path", CASES["labels"])
+def test_texts_and_labels_of_parallel_decoders_are_the_peers(path: Path, tmp_path: Path, record_property: Any) -> None:
+    case = case_of(path)
+    check_texts(case, tmp_path)
+    trained, expected = load_trained(tmp_path / "run"), load_file(case.folder / "expected.safetensors")
+    batch = batch_of([read_audio(name) for name in case.audio], [[0]] * len(case.audio))
+    emitted = jax.jit(partial(trained.model.apply, head=trained.model.recognising, method="emit"))
+    frames = jax.device_get(emitted(trained.variables, batch))[trained.model.recognising]
+    found = [values[:length] for values, length in zip(frames.values, frames.lengths, strict=True)]
+    differences = [max_abs(row, expected[str(number)]) for number, row in enumerate(found)]
+    assert report(record_property, "log-probabilities", max(differences)) < 1e-4
+
+
+def batch_of(samples: list[np.ndarray], labels: list[list[int]]) -> Batch:
+    """Returns a batch of recordings with labels."""
+    tokens = np.zeros((len(labels), max(map(len, labels))), np.int32)
+    audio = np.zeros((len(samples), max(map(len, samples))), np.int16)
+    for number, row in enumerate(labels):
+        tokens[number, : len(row)], audio[number, : len(samples[number])] = row, samples[number]
+    lengths, num_labels = (np.array([len(row) for row in rows], np.int32) for rows in (samples, labels))
+    rows = np.arange(len(labels), dtype=np.int32)
+    return Batch(audio, None, lengths, tokens, num_labels, np.ones(len(labels), np.float32), rows)
+
+
+@pytest.mark.parametrize("path", CASES["transducer"])
 def test_decisions_of_transducers_are_the_peers(path: Path, tmp_path: Path, record_property: Any) -> None:
     """The joint network along the peer's path, and the greedy search."""
     case, run = case_of(path), tmp_path / "run"
@@ -121,21 +163,7 @@ def test_decisions_of_transducers_are_the_peers(path: Path, tmp_path: Path, reco
     paths = [path_of(expected, str(number), trained.tokenizer.blank_id, settings) for number in range(len(samples))]
     labels = [labels for _, labels in paths]
     assert [trained.tokenizer.decode(row) for row in labels] == [" ".join(text.split()) for text in case.info["texts"]]
-    tokens = np.zeros((len(labels), max(map(len, labels))), np.int32)
-    audio = np.zeros((len(samples), max(map(len, samples))), np.int16)
-    for number, row in enumerate(labels):
-        tokens[number, : len(row)], audio[number, : len(samples[number])] = row, samples[number]
-    lengths = np.array([len(row) for row in samples], np.int32)
-    num_labels = np.array([len(row) for row in labels], np.int32)
-    batch = Batch(
-        audio,
-        None,
-        lengths,
-        tokens,
-        num_labels,
-        np.ones(len(labels), np.float32),
-        np.arange(len(labels), dtype=np.int32),
-    )
+    batch = batch_of(samples, labels)
 
     def compute(module: Recogniser, batch: Batch) -> Any:
         encoded, head = module.encode(batch, step=None), module.heads[module.recognising]
@@ -231,7 +259,10 @@ def test_the_systems_own_code_loads_what_average_writes(
     """The peer's texts and log-probabilities, from the written model alone, are those of the original model."""
     if not REFERENCE.exists():
         pytest.skip("no environment of scripts/setup_reference.sh")
-    case, out = case_of(path), tmp_path / {"huggingface": "out", "nemo": "out.nemo"}.get(names, "out.pt")
+    case, out = (
+        case_of(path),
+        tmp_path / {"huggingface": "out", "funasr": "out", "nemo": "out.nemo"}.get(names, "out.pt"),
+    )
     audio, peer, written = case.audio, PEERS.get(names, names), out
     if path.stem in TRANSDUCERS:
         peer = case.info["system"]

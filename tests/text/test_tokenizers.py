@@ -20,7 +20,7 @@ TEXTS = {
     "chinese": ["我能吞下玻璃而不伤身体", "你好 世界", "我不能", "世界身体"],
     "arabic": ["أنا قادر على أكل الزجاج", "مَرْحَبًا بالعالم", "أنا على", "الزجاج بالعالم"],
 }
-KINDS = ["characters", "sentencepiece"]
+KINDS = ["characters", "mixed", "sentencepiece"]
 WAYS = [("characters", {}), ("words", {}), ("sentencepiece", {}), ("sentencepiece", {"pieces": "bpe"})]
 
 
@@ -45,6 +45,15 @@ def test_round_trip_save_and_load(kind, changes, script, tmp_path):
         assert None not in ids
         boundary = kind != "characters"  # the first word has one too
         assert tokenizer.num_letters[ids].sum() == len(normalise(text, "lower.v1")) + boundary
+
+
+def test_words_beside_characters_without_spaces(tmp_path):
+    texts = ["hello 你好 it's", "世界 hello world", "你 好"]
+    tokenizer = train_tokenizer(settings("mixed"), texts)
+    assert tokenizer.symbols == ("hello", "it's", "world", "世", "你", "好", "界", None)
+    tokenizer.save(tmp_path)
+    assert load_tokenizer(tmp_path) == tokenizer
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == ["hello你好it's", "世界hello world", "你好"]
 
 
 def test_no_labels_at_all(tmp_path):
@@ -264,7 +273,7 @@ FOLDER_DAMAGE = [
 
 @pytest.mark.parametrize(
     ("kind", "how"),
-    [(kind, how) for kind in KINDS for how in FOLDER_DAMAGE]
+    [(kind, how) for kind in ("characters", "sentencepiece") for how in FOLDER_DAMAGE]
     + [("sentencepiece", how) for how in ("no model", "half a model", "an empty model")],
 )
 def test_a_damaged_folder_is_an_error_that_names_it(kind, how, tmp_path):

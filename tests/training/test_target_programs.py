@@ -1,0 +1,132 @@
+"""Training programs of each family, compiled for GPUs and TPUs that need not be present.
+
+The compilers are in the extras cuda12 and tpu; without them, these tests are skipped. Only one process at a time may
+use libtpu.
+"""
+
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.hlo import Module
+from asr_jax.core.pytrees import num_bytes
+from asr_jax.core.targets import target_of
+from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.paraformer_v2 import ParaformerV2
+from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.parallel_decoder import TransformerDecoder
+from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import RunLength
+from asr_jax.training.beginning import abstract_beginning, lower_beginning
+from asr_jax.training.lowering import StepPrograms
+from asr_jax.training.step import Recipe
+
+pytestmark = pytest.mark.slow
+
+TARGETS = ("h100:4", "v5e:2x2")
+BUCKET = Bucket(32000, 8, 8, 32000)
+HEADS = {"ctc": CTC()}
+MODELS = {
+    "zipformer": Model(encoder=Zipformer.tiny(), heads=HEADS),
+    "conformer": Model(encoder=Conformer.tiny(), heads=HEADS),
+    "fastconformer": Model(encoder=Conformer.tiny(subsampling_factor=8, kernel_size=9), heads=HEADS),
+    "squeezeformer": Model(encoder=Squeezeformer.tiny(), heads=HEADS),
+    "quartznet": Model(encoder=QuartzNet.tiny(num_mels=80), heads=HEADS),
+    "transducer": Model(
+        encoder=Conformer.tiny(),
+        heads={"transducer": Transducer(prediction=StatelessPrediction(64, 2), joint_dim=64, pruning=Pruning())},
+    ),
+    "paraformer": Model(
+        encoder=Conformer.tiny(),
+        heads={"paraformer": ParaformerV2(decoder=TransformerDecoder(num_layers=1, num_heads=2)), **HEADS},
+        primary="paraformer",
+    ),
+}
+
+
+class Compiled(NamedTuple):
+    """Programs of a step for four devices."""
+
+    gradient: Module
+    update: Module
+    params_bytes: int
+    state_bytes: int
+    alias_bytes: int
+    """Memory that arguments and outputs of the update share."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """Lock, because libtpu starts in one process only."""
+    with Path(tempfile.gettempdir(), "asr_jax_libtpu.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@cache
+def compiled(name: str, target: str) -> Compiled:
+    try:
+        mesh = target_of(target).mesh
+    except UserError as error:
+        pytest.skip(str(error))
+    model = MODELS[name].build(vocab_size=32, blank_id=31, precision="bf16")
+    recipe = Recipe(model, dict.fromkeys(MODELS[name].heads, 1.0), AdamW().build(RunLength(100, 10)), most_rows=8)
+    shapes = abstract_beginning(lower_beginning(recipe, seed=0), mesh)
+    step = StepPrograms(recipe, shapes, mesh, Scale(16000, 160, 80), num_batches=2)
+    gradient = step.gradient(BUCKET)
+    update = step.update(step.accumulated(gradient)).compile()
+    memory: Any = update.memory_analysis()
+    return Compiled(
+        Module(gradient.compile().as_text()), Module(update.as_text()), num_bytes(shapes.state.params),
+        num_bytes(shapes.state), memory.alias_size_in_bytes,
+    )  # fmt: skip
+
+
+each_program = pytest.mark.parametrize(("name", "target"), [(name, target) for target in TARGETS for name in MODELS])
+
+
+@each_program
+def test_gradients_are_summed_once_per_update(name: str, target: str) -> None:
+    found = compiled(name, target)
+    of_gradient = found.gradient.collectives()
+    assert set(of_gradient) <= {"all-reduce"}
+    assert sum(moved for _, moved in of_gradient.values()) < 0.02 * found.params_bytes  # sums of losses and metrics
+    of_update = found.update.collectives()
+    assert set(of_update) == {"all-reduce"}
+    assert of_update["all-reduce"][0] <= 2
+    assert of_update["all-reduce"][1] == pytest.approx(found.params_bytes, rel=0.02)
+
+
+@each_program
+def test_nothing_is_computed_in_float64_or_by_the_host(name: str, target: str) -> None:
+    found = compiled(name, target)
+    for module in (found.gradient, found.update):
+        assert not {"f64", "c128"} & module.dtypes()
+        kinds = {each.kind for each in module.operations}
+        assert not {kind for kind in kinds if "callback" in kind or kind in ("infeed", "outfeed", "send", "recv")}
+
+
+@each_program
+def test_products_have_operands_of_16_bits(name: str, target: str) -> None:
+    operations = compiled(name, target).gradient.operations
+    total, low = (sum(each.times * getattr(each, field) for each in operations) for field in ("flops", "flops_16bit"))
+    assert low > 0.9 * total
+
+
+@each_program
+def test_the_state_is_updated_in_place(name: str, target: str) -> None:
+    found = compiled(name, target)
+    assert found.alias_bytes >= 0.95 * found.state_bytes
