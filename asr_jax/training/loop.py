@@ -81,6 +81,10 @@ from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
 from asr_jax.training.validation import NO_GAIN, Validator
 
 # Number of updates that are dispatched ahead. The device does not become idle, and its memory holds only a few batches.
+SPLIT_CHANGED = (
+    "training.split is {}: batch norm uses the statistics of each part of a batch, so losses differ from those with "
+    "another split"
+)
 IN_FLIGHT = 2
 
 
@@ -304,15 +308,8 @@ def _train(
         log.write("warning", message=saver.forgets)
     names = {name for name, _, _ in changed or ()}
     if "training.split" in names and jax.tree.leaves(shapes.state.batch_stats):
-        log.write(
-            "warning", detector="batch norm", message=f"training.split is {training.split}: batch norm uses the "
-            "statistics of each part of a batch, so losses differ from those with another split",
-        )  # fmt: skip
-    given = None
-    if checkpoints.latest is None and experiment.init.path:
-        of_model = setup.recipe.of_model(shapes.state)
-        given = together(lambda: read_initial_weights(experiment, setup.tokenizer, of_model))
-        agree({"initial weights": given.digest()})
+        log.write("warning", detector="batch norm", message=SPLIT_CHANGED.format(training.split))
+    given = _initial_weights(setup, shapes) if checkpoints.latest is None else None
     first = checkpoints.latest or 0
     timetable = Timetable(
         training, groups, first=first, num_updates=setup.num_updates, began_s=began_s,
@@ -388,6 +385,16 @@ def _train(
             if update == first + 1:
                 stack.enter_context(CompileWatch(functools.partial(_recompiled, log)))
     return _ended(setup, log, state, ends=ends, update=update, summary=summary)
+
+
+def _initial_weights(setup: Setup, shapes: Beginning) -> Given | None:
+    """Reads the weights of `init.path` on all processes, which must agree. None without a path."""
+    if not setup.experiment.init.path:
+        return None
+    of_model = setup.recipe.of_model(shapes.state)
+    given = together(lambda: read_initial_weights(setup.experiment, setup.tokenizer, of_model))
+    agree({"initial weights": given.digest()})
+    return given
 
 
 def _open_data(setup: Setup, start: int, state: dict[str, Any] | None) -> AbstractContextManager[Iterator[LoadedBatch]]:
