@@ -11,6 +11,7 @@ from its source, must be added; a loss that cannot be imported is left out with 
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import time
@@ -109,14 +110,17 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def peer(python: str, loss: str, shape: Shape, repeats: int) -> list[float]:
-    """Times of another project's loss in seconds; empty, with a message, if it cannot be run."""
+def peer(python: str, loss: str, shape: Shape, repeats: int) -> list[float] | None:
+    """Times of another project's loss in seconds; None, with a message, if it cannot be imported."""
     given = json.dumps({"loss": loss, **shape._asdict(), "repeats": repeats, "threads": os.cpu_count()})
     side = [python, str(ROOT / "benchmarks/transducer_side.py"), given]
     done = subprocess.run(side, check=False, capture_output=True, text=True)
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    if done.returncode and re.match(r"\w*ImportError|ModuleNotFoundError|AttributeError: '_OpNamespace'", last):
+        print(f"{loss} is left out: {last}", flush=True)
+        return None
     if done.returncode:
-        print(f"{loss} is left out: {done.stderr.strip().splitlines()[-1]}", flush=True)
-        return []
+        raise RuntimeError(f"{loss} ended with {done.returncode}: {done.stderr}")
     return json.loads(done.stdout)["times_s"]
 
 
@@ -139,8 +143,11 @@ def compare(name: str, shape: Shape, options: argparse.Namespace) -> list[dict[s
             if not times:
                 jax.block_until_ready(program(*arguments))
             times.append(seconds(lambda program=program, arguments=arguments: program(*arguments)))
-        for loss, times in theirs.items():
-            times += peer(options.peer, loss, shape, 1)
+        for loss in [*theirs]:
+            if (found := peer(options.peer, loss, shape, 1)) is None:
+                del theirs[loss]
+            else:
+                theirs[loss] += found
         ours = {variant: times for variant, (_, _, times) in programs.items()}
         print(name, {each: round(min(times), 2) for each, times in (ours | theirs).items() if times}, flush=True)
     return [*rows, *({"shape": name, "variant": loss, "times_s": times} for loss, times in theirs.items() if times)]

@@ -11,6 +11,7 @@ building=
 if [ -n "$compiler" ] && echo '#include <Python.h>' | "$compiler" -fsyntax-only -x c++ -I"$include" - 2>/dev/null; then
     ASR_JAX_EXTRAS="lm${ASR_JAX_EXTRAS:+,$ASR_JAX_EXTRAS}" ./scripts/setup.sh &
     building=$!
+    trap 'wait "$building"' EXIT  # not to leave pip behind if lint fails
 else
     echo "test.sh: no C++ compiler (c++ or g++) with the headers of Python: the tests that need KenLM are skipped"
 fi

@@ -49,12 +49,14 @@ def golden_cases(family: str, pattern: str) -> list[Any]:
     return cases
 
 
+def slow(cases: list[Any]) -> list[Any]:
+    """The cases of `golden_cases` as slow tests."""
+    return [pytest.param(*each.values, id=each.id, marks=(*each.marks, pytest.mark.slow)) for each in cases]
+
+
 def slow_after_first(cases: list[Any]) -> list[Any]:
     """The cases of `golden_cases`, of which all but the first are slow tests."""
-    return [
-        *cases[:1],
-        *(pytest.param(*each.values, id=each.id, marks=(*each.marks, pytest.mark.slow)) for each in cases[1:]),
-    ]
+    return [*cases[:1], *slow(cases[1:])]
 
 
 def having(cases: list[Any], prefix: str) -> list[Any]:

@@ -57,6 +57,8 @@ FORMER_FLAGS = {f"--{former.replace('_', '-')}": f"--{now.replace('_', '-')}" fo
 """Current flags of fields that were renamed, keyed by their former flags."""
 
 INIT_FROM = ALIASES["--init-from"]
+MISTYPED = re.compile(r"' is not (?:a|of)\b|': expected pairs of ")
+"""Part of the messages about values of another type than that of their field."""
 EXAMPLE = "configs/read_speech.py"
 """Config whose fields --help shows if none is given."""
 
@@ -428,21 +430,31 @@ def _problems(arguments: Sequence[str], default: Any) -> list[str]:
     def complaint(overrides: Sequence[Sequence[str]]) -> str:
         return _complaint([argument for override in overrides for argument in override], default)
 
-    left_out = list[str]()
+    mistyped = list[str]()
     while message := complaint(known):
         # An override is the cause if the message disappears, or changes, when the override is left out. If several
         # overrides change the message, they are invalid only in combination, and the message is reported alone.
         without = [complaint([other for other in known if other is not override]) for override in known]
         accused = [override for override, rest in zip(known, without, strict=True) if not rest]
         accused = accused[:1] or [override for override, rest in zip(known, without, strict=True) if rest != message]
-        # A combination without a field of another type is not reported: the field may only seem to be missing.
-        if not any(re.search(rf"\b{name}\b", message) for name in left_out):
+        # Settings may only seem to lack a field whose value is of another type.
+        hides = any(_lacks(message, flag, accused) for flag in mistyped)
+        if not hides:
             problems.append(f"{' '.join(accused[0])}: {message}" if len(accused) == 1 else message)
         if not accused:
             break
-        left_out += [_flag(override).rpartition(".")[2].replace("-", "_") for override in accused]
+        if len(accused) == 1 and MISTYPED.search(message):
+            mistyped.append(_flag(accused[0]))
         known = [override for override in known if override not in accused]
     return problems
+
+
+def _lacks(message: str, flag: str, accused: Sequence[Sequence[str]]) -> bool:
+    """Whether a message is about fields of the same settings as a flag, and names the flag's field."""
+    settings, _, name = flag.rpartition(".")
+    return bool(re.search(rf"\b{name.replace('-', '_')}\b", message)) and all(
+        _flag(override).rpartition(".")[0] == settings for override in accused
+    )
 
 
 def _flag(override: Sequence[str]) -> str:

@@ -172,7 +172,7 @@ class Module:
             flops = (_product_flops if is_product else _custom_flops)(each, computation)
             if flops:
                 operands = [array for name in each.operands[:2] for array in computation[name].outputs]
-                yield max(BITS[array.dtype] for array in operands), flops
+                yield max((BITS[array.dtype] for array in operands), default=64), flops
         for called in each.called if each.kind in ("fusion", "async") else ():
             inside = self.computations.get(called, {})
             for one in inside.values():

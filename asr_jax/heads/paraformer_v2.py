@@ -94,8 +94,9 @@ class ParaformerV2(HeadSettings):
     """Layers between averaged posteriors and decoder. projection: a linear layer without bias. normed: a linear layer,
     a norm, ReLU and positions, as in FunASR."""
     query_gradient: bool = True
-    """Whether the loss of the decoder has gradients with respect to the posteriors, as in FunASR. False: the CTC head
-    learns from its own loss alone; the decoder's loss reaches the encoder through the attention only."""
+    """Whether the loss of the decoder has gradients with respect to the posteriors, as in FunASR. False: each CTC head
+    learns from its own loss alone, and the decoder's loss reaches the encoder through the attention, and with
+    `enhanced` also through the boundaries."""
     decoder: DecoderSettings = TransformerDecoder()
     """Settings of the decoder: TransformerDecoder or SANMDecoder."""
     smoothing: float = 0.0

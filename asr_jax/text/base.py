@@ -90,6 +90,10 @@ class Tokenizer:
         except OutOfVocabulary as error:
             return [-1] * len(error.missing)
 
+    def parts(self, text: str) -> Sequence[str]:
+        """Returns the parts of a normalised text that may lack a label: its characters or words."""
+        return text
+
     def without_label(self, text: str) -> set[str]:
         """Returns the characters or words of the normalised text that have no label, or only the unknown label."""
         try:

@@ -37,12 +37,12 @@ class ListedTokenizer(Tokenizer):
         return {symbol: i for i, symbol in enumerate(self.symbols) if symbol is not None}
 
     def scored_ids(self, text: str) -> list[int]:
-        return [self._ids.get(part, -1) for part in self._parts(normalise(text, self.normaliser))]
+        return [self._ids.get(part, -1) for part in self.parts(normalise(text, self.normaliser))]
 
     def _encode(self, text: str) -> list[int]:
-        return self._looked_up(self._parts(text))
+        return self._looked_up(self.parts(text))
 
-    def _parts(self, text: str) -> Sequence[str]:
+    def parts(self, text: str) -> Sequence[str]:
         """Returns the parts of a text that have an id each."""
         return text.split()
 
@@ -80,7 +80,7 @@ class CharacterTokenizer(ListedTokenizer):
             raise UserError("all training texts are empty: expected at least one character for the alphabet")
         return cls(symbols=(*found, None), normaliser=normaliser)
 
-    def _parts(self, text: str) -> Sequence[str]:
+    def parts(self, text: str) -> Sequence[str]:
         return text
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -153,7 +153,7 @@ class NoTokenizer(ListedTokenizer):
     normaliser: str = "none"
     kind: ClassVar[str] = "none"
 
-    def _parts(self, text: str) -> Sequence[str]:
+    def parts(self, text: str) -> Sequence[str]:
         return ()
 
     def _decode(self, ids: Sequence[int]) -> str:

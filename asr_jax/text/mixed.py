@@ -25,6 +25,9 @@ UNWRITTEN = ("<s>", "</s>", "<unk>", "<OOV>")
 class MixedTokenizer(ListedTokenizer):
     """A tokenizer of text with and without spaces: `hello world` has a space, `你好hello` has none.
 
+    Decoding restores an encoded text except for spaces: it removes those beside Chinese characters and digits, and adds
+    some beside punctuation (`well-known` becomes `well -known`), which normalisers without punctuation avoid.
+
     A word of letters that is no label has the longest pieces that spell it. Each other character has a label.
     """
 
@@ -32,13 +35,19 @@ class MixedTokenizer(ListedTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], *, normaliser: str) -> "MixedTokenizer":
-        """Creates a tokenizer with the words and characters of the normalised texts in order; the blank is the last id.
+        """Creates a tokenizer with the words of letters and the other characters of texts.
+
+        They are in the order of their code points, and the blank is the last id.
+
+        Args:
+            texts: Training texts.
+            normaliser: Name in NORMALISERS.
 
         Raises:
-            UserError: If there are none.
+            UserError: If the normalised texts are empty.
         """
         without = cls(symbols=(None,), normaliser=normaliser)
-        found = sorted({part for text in texts for part in without._parts(normalise(text, normaliser))})
+        found = sorted({part for text in texts for part in without.parts(normalise(text, normaliser))})
         if not found:
             raise UserError("all training texts are empty: expected at least one word for the vocabulary")
         return cls(symbols=(*found, None), normaliser=normaliser)
@@ -61,7 +70,7 @@ class MixedTokenizer(ListedTokenizer):
     def _num_letters(self, symbol: str) -> int:
         return len(_text(symbol)) + _is_word(symbol)
 
-    def _parts(self, text: str) -> Sequence[str]:
+    def parts(self, text: str) -> Sequence[str]:
         parts: list[str] = []
         for is_word, characters in itertools.groupby(text, _is_word):
             run = "".join(characters)

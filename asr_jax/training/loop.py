@@ -80,11 +80,11 @@ from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
 from asr_jax.training.validation import NO_GAIN, Validator
 
-# Number of updates that are dispatched ahead. The device does not become idle, and its memory holds only a few batches.
 SPLIT_CHANGED = (
     "training.split is {}: batch norm uses the statistics of each part of a batch, so losses differ from those with "
     "another split"
 )
+# Number of updates that are dispatched ahead. The device does not become idle, and its memory holds only a few batches.
 IN_FLIGHT = 2
 
 

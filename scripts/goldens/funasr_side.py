@@ -184,7 +184,9 @@ def run_theirs(folder: Path, checkout: Path, *, draw: int | None, out: Path | No
             for parameter in model.parameters():
                 parameter.mul_(1.5)
     given = np.load(folder / GIVEN)
-    speech = [torch.from_numpy(row[:length])[None] for row, length in zip(given["features"], LENGTHS, strict=True)]
+    speech = [
+        torch.from_numpy(row[:length])[None] for row, length in zip(given["features"], given["lengths"], strict=True)
+    ]
     with torch.no_grad():
         log_probs = [their_log_probs(model, each).numpy() for each in speech]
     if draw is None:

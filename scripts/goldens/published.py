@@ -674,8 +674,8 @@ def funasr(folder: Path) -> tuple[str, list[str]]:
     }  # fmt: skip
     size = 40 * 7
     model = their_model(config, SOURCES / "FunASR", input_size=size, vocab_size=len(symbols))
-    move(model, head="none")
-    move(model.decoder, head="output_layer", gain=4.0)
+    for part, gain in ((model.encoder, 2.0), (model.predictor, 0.5), (model.decoder, 4.0)):
+        move(part, head="output_layer", gain=gain)
     without_unknown(model.decoder.output_layer.bias, ["<unk>" if each[0] == "<" else each for each in symbols])
     torch.save(model.state_dict(), folder / "model.pt")
     shift, scale = (
@@ -692,7 +692,7 @@ def funasr(folder: Path) -> tuple[str, list[str]]:
 
 
 def has_both_scripts(folder: Path) -> bool:
-    """Whether FunASR's outputs have letters and Chinese characters, and a label of letters after each piece of a word.
+    """Whether FunASR's outputs have five labels, letters and Chinese characters, and letters after pieces of words.
 
     True for other systems.
     """
@@ -702,7 +702,8 @@ def has_both_scripts(folder: Path) -> bool:
     rows = [[symbols[i] for i in each.argmax(-1)] for each in load_file(folder / "expected.safetensors").values()]
     pieces = [after for row in rows for here, after in pairwise([*row, "世"]) if here.endswith("@@")]
     kinds = {symbol.isascii() for row in rows for symbol in row}
-    return len(kinds) == 2 and bool(pieces) and all(after.isascii() for after in pieces)
+    labels = {symbol for row in rows for symbol in row}
+    return len(kinds) == 2 and len(labels) >= 5 and bool(pieces) and all(after.isascii() for after in pieces)
 
 
 CASES: dict[str, Callable[[Path], tuple[str, list[str]]]] = {

@@ -137,6 +137,12 @@ def test_pairs_are_asked_for_once():
     )
 
 
+def test_a_value_of_another_type_hides_no_mistake_in_other_settings():
+    with pytest.raises(UserError) as caught:
+        parse("--data.buckets.batch-multiple", "x", "--model.encoder.dropout", "7", "--data.sampling.num-buckets", "-1")
+    assert str(caught.value).startswith("3 settings ")
+
+
 def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_in_them():
     with pytest.raises(UserError) as caught:
         parse("--data.filters.min-duration-s", "5", "--data.filters.max-duration-s", "2", "--data.buckets.num", "x")

@@ -123,6 +123,7 @@ def test_error_rates(run, data, tmp_path, capsys):
         evaluate.main([*arguments(joined), "--shard", "0/2", "--calibrate"])
 
 
+@pytest.mark.slow
 def test_alignments(run, data, tmp_path):
     def arguments(out):
         out.parent.mkdir(exist_ok=True)

@@ -76,6 +76,19 @@ def test_a_convolution_counts_its_taps_and_channels():
     assert sum(each.flops for each in module.operations) == 2 * 2 * 50 * 16 * 5 * 8
 
 
+def test_products_of_16_bits_are_counted_beside_all():
+    product = "dot({}, {}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+    text = f"""ENTRY %main (a: bf16[4,8], b: bf16[8,2], c: f32[8,2]) -> f32[4,2] {{
+  %a = bf16[4,8] parameter(0)
+  %b = bf16[8,2] parameter(1)
+  %c = f32[8,2] parameter(2)
+  %low = f32[4,2] {product.format("%a", "%b")}
+  ROOT %mixed = f32[4,2] {product.format("%a", "%c")}
+}}"""
+    found = {each.name: (each.flops, each.flops_16bit) for each in Module(text).operations}
+    assert found == {"low": (128.0, 128.0), "mixed": (128.0, 0.0)}
+
+
 def test_types_and_text_that_is_no_program():
     array = jax.ShapeDtypeStruct((4, 4), jnp.bfloat16)
     assert "bf16" in Module(compiled(lambda x: x + 1, array)).dtypes()

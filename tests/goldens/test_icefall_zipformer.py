@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, golden_cases, max_abs, relative, report, slow_after_first
+from support import GoldenCase, golden_cases, max_abs, relative, report, slow
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import unflatten
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.golden
 
 # Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-ENCODERS = slow_after_first(golden_cases("icefall_zipformer", "encoder_*"))
-CAUSAL = golden_cases("icefall_zipformer", "encoder_causal*")
+ENCODERS = slow(golden_cases("icefall_zipformer", "encoder_*"))
+CAUSAL = slow(golden_cases("icefall_zipformer", "encoder_causal*"))
 MODELS = golden_cases("icefall_zipformer", "asr_model*")
 
 

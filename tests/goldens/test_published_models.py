@@ -36,9 +36,10 @@ REFERENCE, SIDE = ROOT / ".venv-reference/bin/python", ROOT / "scripts/goldens/p
 FOLDERS = (Path(__file__).parent / "published", GOLDENS / "published")
 ALIKE = (
     "fairseq_former", "hf_parakeet_tdt", "hf_wav2vec2", "icefall", "icefall_training", "nemo_hybrid", "nemo_rnnt",
-    "nemo_squeezeformer", "nvidia",
+    "nemo_squeezeformer", "nvidia", "nvidia_hourglass",
 )  # fmt: skip
-"""Cases of systems and models that others have as well. tests/pretrained/test_published_files.py reads their files."""
+"""Slow cases: systems and models that others have as well (icefall's has its transducer).
+tests/pretrained/test_published_files.py reads their files."""
 TRANSDUCERS = ("hf_parakeet_tdt", "icefall_transducer", "nemo_rnnt", "nemo_tdt")
 PARALLEL = ("funasr",)
 """Cases whose decoder finds all labels at once, and has no log-probabilities of frames."""

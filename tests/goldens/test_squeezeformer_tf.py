@@ -42,7 +42,7 @@ pytestmark = pytest.mark.golden
 
 # Compilation takes most of the time of these tests, and each program runs only once.
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-CASES = slow_after_first(golden_cases("squeezeformer_tf", "*") + cases_in(Path(__file__).parent / "squeezeformer_tf"))
+CASES = slow_after_first(golden_cases("squeezeformer_tf", "*")) + cases_in(Path(__file__).parent / "squeezeformer_tf")
 PAPER = DETAILS["paper"]
 DEFAULTS = {
     "kernel_size": 31, "fc_factor": 0.5, "fixed_arch": None, "conv_use_glu": False, "time_reduce_idx": None,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, cases_in, max_abs, report
+from support import GoldenCase, cases_in, max_abs, report, slow_after_first
 from wav2vec2_programs import counting_padding, draws_of, fast_jit
 
 from asr_jax.audio.presets import wav2vec2
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.golden
 NAME = "pretrain"
 TERMS = {"loss": "loss_0", "diversity": "loss_1", "penalty": "loss_2"}
 PERPLEXITIES = ("prob_perplexity", "code_perplexity")
-CASES = cases_in(Path(__file__).parent / "pretraining_steps")
+CASES = slow_after_first(cases_in(Path(__file__).parent / "pretraining_steps")[::-1])
 
 
 class GivenEncoder(Wav2Vec2Encoder):

@@ -106,7 +106,8 @@ def test_a_number_of_heads_that_does_not_divide_the_width_is_refused(decoder):
         jax.eval_shape(partial(model.init, step=None), jax.random.key(0), toy_batch(seed=3))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
 def test_padding_and_short_rows_have_no_influence(name):
     model, params, batch = model_of(name), params_of(name), toy_batch(seed=4)
     batch = batch.replace(lengths=jnp.minimum(batch.lengths, 4000), token_lengths=jnp.array([3, 2, 0, 1]))
@@ -210,18 +211,21 @@ def test_the_second_decoder_changes_only_uncertain_labels():
     np.testing.assert_allclose(negative, -refined, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("query_gradient", [True, False])
-def test_the_decoder_may_have_no_gradient_with_respect_to_the_posteriors(query_gradient):
-    heads = {"paraformer": replace(V2, query_gradient=query_gradient), "ctc": CTC_HEAD}
+@pytest.mark.parametrize(
+    ("name", "query_gradient"),
+    [("v2", True), ("v2", False), *(pytest.param("enhanced", each, marks=pytest.mark.slow) for each in (True, False))],
+)
+def test_the_decoder_may_have_no_gradient_with_respect_to_the_posteriors(name, query_gradient):
+    heads = HEADS[name] | {"paraformer": replace(HEADS[name]["paraformer"], query_gradient=query_gradient)}
     model = replace(toy_model(), heads=heads, primary="paraformer").build(vocab_size=6, blank_id=5, precision="f32")
 
     def loss(params):
         return model.apply({"params": params}, toy_batch(seed=3), step=None)["paraformer/loss"].total
 
-    gradient = jax.jit(jax.grad(loss))(params_of("v2"))
-    of_ctc, of_encoder = (jax.tree.leaves(gradient[name]) for name in ("heads_ctc", "encoder"))
-    assert any(np.any(leaf) for leaf in of_encoder)
-    assert any(np.any(leaf) for leaf in of_ctc) == query_gradient
+    gradient = jax.jit(jax.grad(loss))(params_of(name))
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(gradient["encoder"]))
+    for ctc in heads.keys() - {"paraformer"}:
+        assert any(np.any(leaf) for leaf in jax.tree.leaves(gradient[f"heads_{ctc}"])) == query_gradient
 
 
 def test_labels_without_frames_have_no_loss():

@@ -212,6 +212,7 @@ def test_omega_is_the_share_of_rnnt():
     assert abs(alone - without) > 0.1
 
 
+@pytest.mark.slow
 def test_two_views_beside_a_ctc_head_have_half_of_the_weight_each():
     """A hybrid model with CR-CTC: without augmentation and dropout, both views are the utterance itself."""
     plain = replace(HEADS["durations"], dropout=0.0, prediction=LSTMPrediction(8, 1, dropout=0.0))

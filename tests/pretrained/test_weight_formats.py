@@ -104,21 +104,18 @@ def test_unknown_systems_and_heads_without_names() -> None:
         exported(variables, model, "nemo")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "lost"),
     [
         (("models/zipformer.py", "pretrained/icefall.py"), "Zipformer"),
-        pytest.param(("models/quartznet.py", "pretrained/quartznet.py"), "QuartzNet", marks=pytest.mark.slow),
-        pytest.param(("models/wav2vec2.py", "pretrained/wav2vec2*.py"), "wav2vec 2.0", marks=pytest.mark.slow),
-        pytest.param(("models/w2v_bert.py", "pretrained/w2v_bert*.py"), "W2V-BERT", marks=pytest.mark.slow),
-        pytest.param(
-            ("models/squeezeformer.py", "pretrained/squeezeformer_*.py"), "Squeezeformer", marks=pytest.mark.slow
-        ),
-        pytest.param(("models/conformer.py", "pretrained/conformer.py"), "Conformer", marks=pytest.mark.slow),
-        pytest.param(
-            ("models/sanm.py", "pretrained/funasr.py", "pretrained/funasr_folder.py"), "FunASR", marks=pytest.mark.slow
-        ),
-        pytest.param(("models/lstm.py", "pretrained/caiman.py"), "CAIMAN", marks=pytest.mark.slow),
+        (("models/quartznet.py", "pretrained/quartznet.py"), "QuartzNet"),
+        (("models/wav2vec2.py", "pretrained/wav2vec2*.py"), "wav2vec 2.0"),
+        (("models/w2v_bert.py", "pretrained/w2v_bert*.py"), "W2V-BERT"),
+        (("models/squeezeformer.py", "pretrained/squeezeformer_*.py"), "Squeezeformer"),
+        (("models/conformer.py", "pretrained/conformer.py"), "Conformer"),
+        (("models/sanm.py", "pretrained/funasr.py", "pretrained/funasr_folder.py"), "FunASR"),
+        (("models/lstm.py", "pretrained/caiman.py"), "CAIMAN"),
     ],
 )
 def test_a_models_files_take_the_model_with_them(tmp_path, files, lost):

@@ -216,6 +216,7 @@ def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, t
     assert changed == {"training.num_updates": (1, 50)}
 
 
+@pytest.mark.slow
 def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_path, capsys):
     settings = training(num_updates=9, validate_every=1, patience=1, keep_best=1, keep_last=1)
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
@@ -322,6 +323,7 @@ def test_weights_of_a_run_keep_the_rows_of_shared_pieces_and_what_does_not_fit_i
         train(experiment(data, tmp_path / "x", init=Init(str(tmp_path)), **UNCHANGED))
 
 
+@pytest.mark.slow
 def test_adapters_alone_are_trained_and_evaluation_sees_their_sum(data, plain, tmp_path):
     lora = LoRA(rank=2, kernels=("encoder/hidden/kernel",))
     settings = {"init": Init(str(plain / "checkpoints" / "2")), "training": training(ema=EMA(0.0)), "lora": lora}
@@ -385,6 +387,7 @@ def test_augmentations_of_samples_and_the_recordings_that_they_add(data, tmp_pat
     assert "already" in train(run)
 
 
+@pytest.mark.slow
 def test_between_validations_it_shows_samples_saves_by_the_clock_and_traces(data, tmp_path):
     settings = training(validate_every=3, sample_every=1, num_samples=1, save_minutes=0.0001, profile="0:1")
     train(experiment(data, tmp_path / "run", training=settings))

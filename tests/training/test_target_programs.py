@@ -1,4 +1,6 @@
-"""Training programs of each family, compiled for GPUs and TPUs that need not be present.
+"""Training programs of models on mel features, compiled for GPUs and TPUs that need not be present.
+
+tests/training/test_lowering.py compares sums over devices on CPUs; these programs come from other compilers.
 
 The compilers are in the extras cuda12 and tpu; without them, these tests are skipped. Only one process at a time may
 use libtpu.

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -244,8 +244,7 @@ def _what_happened(part: RemovedPart) -> str:
 
 def _without_labels(text: str, tokenizer: Tokenizer) -> Counter[str]:
     """Number of occurrences of each character, or word, of a normalised text that has no label."""
-    text = normalise(text, tokenizer.normaliser)
-    parts: Sequence[str] | str = text.split() if tokenizer.kind == "words" else text
+    parts = tokenizer.parts(normalise(text, tokenizer.normaliser))
     return Counter({part: parts.count(part) for part in sorted(tokenizer.without_label(text))})
 
 

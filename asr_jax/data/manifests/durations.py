@@ -9,6 +9,7 @@ from jaxtyping import Int16
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.pyav import SUFFIXES
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.remote import without_query
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 TOLERATED_S, TOLERATED_SHARE = 0.05, 0.01
@@ -49,7 +50,7 @@ def difference(there_s: float, duration_s: float, place: Location) -> str:
             str(place),
             f"{shorter}; the file may be truncated: copy it again, or correct the duration in the manifest",
         )
-    tolerated = max(tolerated, PADDING_S if place.path.lower().endswith(PADDED) else 0.0)
+    tolerated = max(tolerated, PADDING_S if without_query(place.path).lower().endswith(PADDED) else 0.0)
     return shorter if -more_s > tolerated * (OVERSHOOT if place.may_overshoot else 1) else ""
 
 

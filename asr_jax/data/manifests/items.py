@@ -196,13 +196,14 @@ def _of_parquet(path: str, file: Any, places: Container[int], options: ReadOptio
 
 
 def _of_row(path: str, row: int, fields: dict[str, Any], options: ReadOptions) -> Item:
-    held, name = _Held(path), f"{os.path.splitext(os.path.basename(path))[0]}-{row + 1}"
+    folder, file = os.path.split(without_query(path))
+    held, name = _Held(path), f"{os.path.splitext(file)[0]}-{row + 1}"
     try:
         utterance = entries.utterance(fields, held, options, name=name)
     except InvalidEntry as error:
         return Item(row, Rejected(name, f"{path}: row {row + 1}", str(error)), None)
     if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):
-        utterance = replace(utterance, location=os.path.join(os.path.dirname(path), utterance.location))
+        utterance = replace(utterance, location=os.path.join(folder, utterance.location))
     return Item(row, utterance, held.content)
 
 

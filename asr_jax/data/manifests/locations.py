@@ -28,7 +28,7 @@ from jaxtyping import Float32, Int16
 from asr_jax.audio.io import AudioError, AudioInfo, Named, PathLike, probe, read_audio
 from asr_jax.audio.streaming import stream_audio
 from asr_jax.data.manifests import pipes
-from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read
+from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read, without_query
 
 IN_PIPES = " |@:,=+'"
 """Characters of commands that are written in locations as they are."""
@@ -197,11 +197,11 @@ class Location:
         Args:
             content: Bytes at the location, if they are known. None: they are read.
         """
-        if content is not None:
-            return Named(content, self.name or str(self))
-        if self.num_bytes is None and not self.command and not is_url(self.path):
+        if content is None and self.num_bytes is None and not self.command and not is_url(self.path):
             return self.path
-        return Named(self.content(), self.name or str(self))
+        is_whole_url = is_url(self.path) and self.num_bytes is None
+        name = self.name or (without_query(self.path) if is_whole_url else str(self))  # its ending selects the decoder
+        return Named(self.content() if content is None else content, name)
 
     def info(self, content: bytes | None = None) -> AudioInfo:
         """Duration, rate and channels of the audio. For a part, the duration of the part.

@@ -291,6 +291,7 @@ def test_an_end_with_workers_is_silent(tmp_path: Path, stop: int | None) -> None
     assert run.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     with start_script(tmp_path, 60) as run:
