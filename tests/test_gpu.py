@@ -1,5 +1,7 @@
 """Compares results of a GPU with those of the CPU of the same machine. Run by scripts/gpu_check.sh."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,11 @@ from support import relative
 from asr_jax.audio.presets import PRESETS
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import flatten
+from asr_jax.kernels.ctc_sweep.api import ctc_sweep
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.transformer import fused_attention
+from tests.kernels.test_ctc_sweep import SIZES, assert_equal, drawn
 
 pytestmark = pytest.mark.gpu
 
@@ -43,6 +47,16 @@ def test_features_agree(name):
     lengths = np.array([32000, 30001, 16000, 400], np.int32)
     found, expected = on_both(lambda a, n: front_end(a, n).values, audio, lengths)
     np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_the_kernel_of_ctc_agrees_with_the_scan():
+    pytest.importorskip("jax_triton", reason="needs the extra kernels")
+    if jax.default_backend() != "gpu":
+        pytest.skip("no GPU")
+    for sizes in [*SIZES, (400, 32, 60, 2)]:
+        given = drawn(*sizes)
+        found = jax.jit(partial(ctc_sweep, implementation="triton"))(*given)
+        assert_equal(found, jax.jit(ctc_sweep)(*given))
 
 
 def test_ctc_agrees_in_value_and_gradient():

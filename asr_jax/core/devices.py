@@ -30,6 +30,8 @@ class TracedFor(NamedTuple):
     platform: str
     """JAX's name of their kind: cpu, gpu or tpu."""
     number: int
+    capability: int = 0
+    """Compute capability of absent NVIDIA GPUs without its point, such as 90; otherwise 0."""
 
 
 # A change of the value makes JAX trace functions again that were traced for other devices.
@@ -39,7 +41,8 @@ _traced_for: Any = jax.make_user_context(default_value=None)
 def tracing_for(chosen: Sequence[jax.Device]) -> AbstractContextManager[None]:
     """Returns a context in which functions are traced for devices that may be absent from this machine."""
     platform = "gpu" if chosen[0].platform in ("cuda", "rocm") else chosen[0].platform
-    context: AbstractContextManager[None] = _traced_for(TracedFor(platform, len(chosen)))
+    capability = int(str(getattr(chosen[0], "compute_capability", 0)).replace(".", ""))
+    context: AbstractContextManager[None] = _traced_for(TracedFor(platform, len(chosen), capability))
     return context
 
 

@@ -9,10 +9,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import AnyArray, length_mask
-
-# Logarithm of probability 0: finite, because a difference of infinities is NaN, and of a magnitude at which adding
-# log-probabilities has no effect.
-NEVER = -1e30
+from asr_jax.kernels.ctc_sweep.api import ctc_sweep
+from asr_jax.kernels.ctc_sweep.reference import NEVER
 
 # Up to this vocabulary size a product with one-hot vectors sums occupancies faster than a scatter (on a CPU, per
 # occupancy: 0.7 against 1.8 ns with 32 labels, 2.9 against 2.1 ns with 128).
@@ -79,7 +77,7 @@ def is_feasible(
 def _losses(logits: Array, logit_lengths: Array, labels: Array, label_lengths: Array, blank_id: int) -> Array:
     """Computes losses without a gradient, for which the forward direction is sufficient."""
     _, emissions = _emissions(logits, logit_lengths, labels, label_lengths, blank_id)
-    log_probability, _ = _sweep(emissions, labels[None], label_lengths)
+    log_probability, _ = ctc_sweep(emissions, labels[None], label_lengths)
     return _to_losses(log_probability, is_feasible(logit_lengths, labels, label_lengths))
 
 
@@ -88,7 +86,7 @@ def _losses_forward(
 ) -> tuple[Array, Residuals]:
     """Computes losses and the residuals of their gradient: occupancies from both directions, computed in one scan."""
     norms, emissions = _emissions(logits, logit_lengths, labels, label_lengths, blank_id)
-    log_probability, states = _sweep(emissions, jnp.stack([labels, labels[:, ::-1]]), label_lengths)
+    log_probability, states = ctc_sweep(emissions, jnp.stack([labels, labels[:, ::-1]]), label_lengths)
     occupancies = jnp.swapaxes(_occupancies(*states, emissions[..., :-1]), 0, 1)
     feasible = is_feasible(logit_lengths, labels, label_lengths)
     counted = length_mask(logit_lengths, logits.shape[1]) & feasible[:, None]
@@ -146,52 +144,6 @@ def _normalised(logits: Array, largest: Array, log_sum: Array) -> Array:
     the precision of the logits.
     """
     return (logits.astype(log_sum.dtype) - largest) - log_sum
-
-
-def _sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Computes the forward variables (equations 6-7) of K directions.
-
-    Direction 0 reads frames and labels from the start, direction 1 from the end: its forward variables are the backward
-    variables (9-10). Directions have an axis of their own, which keeps the rows of a sharded batch on their devices.
-    Blanks and labels are separate: blank u follows u labels; labels are numbered from 1, and label 0 does not exist.
-
-    Args:
-        emissions: Log-probabilities `[T B U+2]` of `_emissions`.
-        labels: Labels `[K B U]` of each direction.
-        label_lengths: Number of valid labels of each row.
-
-    Returns:
-        The log-probability `[B]` of the labels (8), and the states `[T K B U+1]` of blanks and of labels before the
-        frame's own emission, up to a constant per frame.
-    """
-    num_directions, _, num_labels = labels.shape
-    num_frames = len(emissions)
-    start = jnp.stack([jnp.zeros_like(label_lengths), num_labels - label_lengths])[:num_directions]
-    blank = jnp.where(jnp.arange(num_labels + 1)[None, None] == start[..., None], 0, NEVER).astype(emissions.dtype)
-    new = jnp.pad(labels[..., 1:] != labels[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True)
-    new = new[..., :num_labels]
-
-    def step(states: tuple[Array, Array], t: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-        emission = jnp.stack([emissions[t][:, :-1], emissions[num_frames - 1 - t][:, :0:-1]][:num_directions])
-        blank, label = states
-        either = _add(blank, label)
-        before = jnp.where(new, either[..., :-1], blank[..., :-1])  # a blank is required between equal labels
-        entered = _add(label, jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=NEVER))
-        blank, label = either + emission[..., :1], entered + emission
-        largest = jnp.maximum(blank, label).max(-1, keepdims=True)
-        return (blank - largest, label - largest), (either, entered, largest[0, :, 0])
-
-    states, (blanks, entered, largest) = lax.scan(step, (blank, jnp.full_like(blank, NEVER)), jnp.arange(num_frames))
-    last = jnp.take_along_axis(_add(states[0][0], states[1][0]), label_lengths[:, None], axis=1)[:, 0]
-    return largest.sum(0) + last, (blanks, entered)
-
-
-def _add(a: Array, b: Array) -> Array:
-    """Computes log(exp a + exp b). The error of rounding 1 + exp is smaller than that of rounding the larger one."""
-    ratio = 1 + jnp.exp(-jnp.abs(a - b))
-    # XLA's CPU compiler does not vectorise a loop with both functions; two loops take a third of the time.
-    ratio = lax.platform_dependent(ratio, cpu=lax.optimization_barrier, default=lambda ratio: ratio)
-    return jnp.maximum(a, b) + jnp.log(ratio)
 
 
 def _to_losses(log_probability: Array, feasible: Array) -> Array:

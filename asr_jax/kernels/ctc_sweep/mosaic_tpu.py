@@ -1,0 +1,94 @@
+"""The recursion of CTC for TPUs: states stay in VMEM, and blocks of frames are read one after the other (Pallas)."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from asr_jax.kernels.ctc_sweep.layout import log_probability, prepared
+from asr_jax.kernels.ctc_sweep.reference import NEVER, States
+
+ROWS, LANES = 8, 128
+"""Sizes of a tile of float32."""
+BLOCK = 1 << 16
+"""Values of a block of frames of `ROWS` rows: three arrays, each twice, take 1.5 MB of VMEM."""
+
+
+def sweep(
+    emissions: Float[Array, "T B N"],
+    labels: Int[Array, "K B U"],
+    label_lengths: Int[Array, " B"],
+    *,
+    interpret: bool = False,
+) -> tuple[Float[Array, " B"], States]:
+    """Computes `api.ctc_sweep`.
+
+    Args:
+        emissions: Log-probabilities.
+        labels: Labels of each direction.
+        label_lengths: Number of valid labels of each row.
+        interpret: Whether the kernel is interpreted on this machine's CPU.
+    """
+    num_frames, num_rows, num_columns = emissions.shape
+    width = -(-(num_columns - 1) // LANES) * LANES
+    frames = min(max(BLOCK // (ROWS * width), 1), num_frames)
+    given = prepared(emissions, labels, label_lengths, frames=frames, rows=ROWS, width=LANES)
+    directions, padded_frames, padded_rows, _ = given.emissions.shape
+    dtype = emissions.dtype
+    in_time = pl.BlockSpec((1, frames, ROWS, width), lambda k, b, t: (k, t, b, 0))
+    once = pl.BlockSpec((1, ROWS, width), lambda k, b, t: (k, b, 0))
+    total = pl.BlockSpec((1, ROWS, LANES), lambda k, b, t: (k, b, 0))
+    of_frames = jax.ShapeDtypeStruct((directions, padded_frames, padded_rows, width), dtype)
+    of_rows = jax.ShapeDtypeStruct((directions, padded_rows, width), dtype)
+    blanks, entered, blank, label, largest = pl.pallas_call(
+        functools.partial(_kernel, frames=frames),
+        grid=(directions, padded_rows // ROWS, padded_frames // frames),
+        in_specs=[in_time, once, once],
+        out_specs=[in_time, in_time, once, once, total],
+        out_shape=[of_frames, of_frames, of_rows, of_rows, jax.ShapeDtypeStruct((*of_rows.shape[:2], LANES), dtype)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        interpret=interpret,
+        name="ctc_sweep",
+    )(*given)
+    found = log_probability(
+        largest[0, :num_rows, 0], blank[0, :num_rows], label[0, :num_rows], label_lengths
+    )  # fmt: skip
+    states = (jnp.moveaxis(each[:, :num_frames, :num_rows, : num_columns - 1], 0, 1) for each in (blanks, entered))
+    return found, (next(states), next(states))
+
+
+def _kernel(
+    emissions: Any, new: Any, first: Any, blanks: Any, entered: Any, blank: Any, label: Any, largest: Any,
+    *, frames: int,
+) -> None:  # fmt: skip
+    """Computes a block of frames of some rows. `blank`, `label` and `largest` keep the states between blocks."""
+
+    @pl.when(pl.program_id(2) == 0)
+    def _() -> None:
+        blank[0] = first[0]
+        label[0] = jnp.full_like(first[0], NEVER)
+        largest[0] = jnp.zeros_like(largest[0])
+
+    is_first_column = jax.lax.broadcasted_iota(jnp.int32, first.shape[1:], 1) == 0
+    is_new = new[0] > 0
+
+    def step(t: Array, states: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        blank, label, total = states
+        emission = emissions[0, t]
+        either = _add(blank, label)
+        before = pltpu.roll(jnp.where(is_new, either, blank), 1, 1)
+        now = _add(label, jnp.where(is_first_column, NEVER, before))
+        blanks[0, t], entered[0, t] = either, now
+        blank, label = either + emission[:, :1], now + emission
+        most = jnp.max(jnp.maximum(blank, label), axis=1, keepdims=True)
+        return blank - most, label - most, total + most
+
+    blank[0], label[0], largest[0] = jax.lax.fori_loop(0, frames, step, (blank[0], label[0], largest[0]))
+
+
+def _add(a: Array, b: Array) -> Array:
+    return jnp.maximum(a, b) + jnp.log(1 + jnp.exp(-jnp.abs(a - b)))

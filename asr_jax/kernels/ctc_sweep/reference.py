@@ -1,0 +1,66 @@
+"""The reference implementation of the recursion of CTC: a scan over frames."""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+# Logarithm of probability 0: finite, because a difference of infinities is NaN, and of a magnitude at which adding
+# log-probabilities has no effect.
+NEVER = -1e30
+
+States = tuple[Float[Array, "T K B U+1"], Float[Array, "T K B U+1"]]
+
+
+def sweep(
+    emissions: Float[Array, "T B N"], labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"]
+) -> tuple[Float[Array, " B"], States]:
+    """Computes `api.ctc_sweep`.
+
+    Args:
+        emissions: Log-probabilities.
+        labels: Labels of each direction.
+        label_lengths: Number of valid labels of each row.
+    """
+    num_directions, num_frames = len(labels), len(emissions)
+    blank = first_states(labels, label_lengths).astype(emissions.dtype)
+    new = differs_from_before(labels)
+
+    def step(states: tuple[Array, Array], t: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+        emission = jnp.stack([emissions[t][:, :-1], emissions[num_frames - 1 - t][:, :0:-1]][:num_directions])
+        blank, label = states
+        either = add(blank, label)
+        before = jnp.where(new, either[..., :-1], blank[..., :-1])  # a blank is required between equal labels
+        entered = add(label, jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=NEVER))
+        blank, label = either + emission[..., :1], entered + emission
+        largest = jnp.maximum(blank, label).max(-1, keepdims=True)
+        return (blank - largest, label - largest), (either, entered, largest[0, :, 0])
+
+    states, (blanks, entered, largest) = lax.scan(step, (blank, jnp.full_like(blank, NEVER)), jnp.arange(num_frames))
+    last = jnp.take_along_axis(add(states[0][0], states[1][0]), label_lengths[:, None], axis=1)[:, 0]
+    return largest.sum(0) + last, (blanks, entered)
+
+
+def first_states(labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"]) -> Float[Array, "K B U+1"]:
+    """Returns the states of blanks before the first frame; those of labels are all `NEVER`.
+
+    Args:
+        labels: Labels of each direction.
+        label_lengths: Number of valid labels of each row.
+    """
+    num_directions, _, num_labels = labels.shape
+    start = jnp.stack([jnp.zeros_like(label_lengths), num_labels - label_lengths])[:num_directions]
+    return jnp.where(jnp.arange(num_labels + 1)[None, None] == start[..., None], 0.0, NEVER)
+
+
+def differs_from_before(labels: Int[Array, "K B U"]) -> Bool[Array, "K B U"]:
+    """Returns whether each label differs from the one before it. The first one does."""
+    new = jnp.pad(labels[..., 1:] != labels[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True)
+    return new[..., : labels.shape[-1]]
+
+
+def add(a: Array, b: Array) -> Array:
+    """Computes log(exp a + exp b). The error of rounding 1 + exp is smaller than that of rounding the larger one."""
+    ratio = 1 + jnp.exp(-jnp.abs(a - b))
+    # XLA's CPU compiler does not vectorise a loop with both functions; two loops take a third of the time.
+    ratio = lax.platform_dependent(ratio, cpu=lax.optimization_barrier, default=lambda ratio: ratio)
+    return jnp.maximum(a, b) + jnp.log(ratio)

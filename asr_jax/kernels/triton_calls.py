@@ -1,0 +1,39 @@
+"""Calls of Triton kernels in the versions of jax-triton that this package supports."""
+
+import inspect
+import os
+from typing import Any
+
+import jax_triton
+from jax_triton import triton_lib
+
+from asr_jax.core.devices import traced_for
+
+PTX_VERSION = 86
+"""Version of the code that Triton writes, that of CUDA 12.7. XLA assembles it with its own ptxas, which is older than
+Triton's."""
+_PARAMETERS = inspect.signature(jax_triton.triton_call).parameters
+_OUT = "out_type" if "out_type" in _PARAMETERS else "out_shape"
+
+# The rule of jax-triton 0.4.1 for calls whose outputs are not used has the arguments of an earlier JAX, and fails in
+# JAX 0.12. Without it, JAX's own rule removes such calls.
+triton_lib.pe.dce_rules.pop(triton_lib.triton_kernel_call_p, None)
+# Triton warns if this is not set. 1 is the default of all its versions until 3.9.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+def triton_call(*arguments: Any, kernel: Any, out: Any, grid: tuple[int, ...], **options: Any) -> Any:
+    """Calls a Triton kernel on arrays, and returns its outputs.
+
+    Args:
+        arguments: Arrays and numbers, in the order of the kernel's first arguments.
+        kernel: Function decorated with `triton.jit`. Its next arguments are the outputs.
+        out: Shapes of the outputs, as `jax.ShapeDtypeStruct`.
+        grid: Number of programs in up to three dimensions.
+        options: Constants of the kernel, and options of `jax_triton.triton_call`.
+    """
+    if capability := traced_for().capability:  # jax-triton asks a GPU of this machine otherwise
+        options = {"compute_capability": capability} | options
+    if "backend_options" in _PARAMETERS:
+        options = {"backend_options": {"ptx_version": PTX_VERSION}} | options
+    return jax_triton.triton_call(*arguments, kernel=kernel, grid=grid, **{_OUT: out}, **options)
