@@ -9,16 +9,14 @@ at once.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
-NEVER = -1e30
-"""Logarithm of probability 0: finite, because a difference of infinities is NaN, and of a magnitude at which adding
-log-probabilities has no effect."""
+from asr_jax.kernels.lattice_sweep.api import lattice_sweep
+from asr_jax.kernels.lattice_sweep.reference import NEVER, Start
 
 Durations = tuple[int, ...]
 
@@ -174,46 +172,26 @@ def _sweep(weights: _Weights, num_frames: Array, num_labels: Array, arcs: Arcs, 
     at_label = jnp.stack([jnp.zeros_like(last), width - 1 - num_labels])[: 1 + both]
     first = jnp.arange(width)[None, None] == at_label[..., None]
 
-    def incoming(values: Array, span: int, *, moves: int) -> Array:
-        """Returns the weights of arcs by their targets, for both directions: [N K B U+1]."""
-        ahead = jnp.pad(values, ((span, 0), (0, 0), (moves, 0)), constant_values=NEVER)[:size, :, :width]
-        if not both:
-            return ahead[:, None]
-        return jnp.stack([ahead, values[::-1, :, ::-1]], axis=1)  # the source of an arc is its target in reversed order
-
-    inputs = (
-        [incoming(values, d, moves=0) for d, values in zip(arcs.blank, weights.blank, strict=True)],
-        [incoming(values, d + 1, moves=1) for d, values in zip(arcs.label, weights.label, strict=True)],
-    )
-    dtype = weights.blank.dtype
-    nothing = jnp.full((1 + both, weights.blank.shape[2], width), NEVER, dtype)
-
-    def step(history: tuple[Array, ...], given: tuple[Array, list[Array], list[Array]]) -> tuple[Any, Any]:
-        number, of_blanks, of_labels = given
-        parts = [history[d - 1] + values for d, values in zip(arcs.blank, of_blanks, strict=True)]
-        for d, values in zip(arcs.label, of_labels, strict=True):
-            moved = jnp.pad(history[d][..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=NEVER)
-            parts.append(moved + values)
-        state = functools.reduce(_add, parts)
-        state = jnp.where((number == of_start)[..., None] & first, 0, jnp.maximum(state, NEVER))
-        largest = state.max(axis=-1)
-        largest = jnp.where(largest < NEVER / 2, 0, largest)
-        scaled = tuple(each - largest[..., None] for each in (state, *history[:-1]))
-        return scaled, (scaled[0], largest)
-
-    _, (states, scales) = lax.scan(step, (nothing,) * arcs.span, (jnp.arange(size), *inputs))
+    spans = (*arcs.blank, *(duration + 1 for duration in arcs.label))
+    moves = (0,) * len(arcs.blank) + (1,) * len(arcs.label)
+    incoming = [
+        _incoming(values, span, move, both=both)
+        for values, span, move in zip((*weights.blank, *weights.label), spans, moves, strict=True)
+    ]
+    states, scales = lattice_sweep(incoming, Start(of_start, first), spans=spans, moves=moves)
     row = jnp.arange(len(last))
     final = states[last, 0, row, num_labels]
     before = jnp.arange(size)[:, None] <= last[None]
     return _Swept(states, scales, final + jnp.sum(jnp.where(before, scales[:, 0], 0), axis=0))
 
 
-def _add(a: Array, b: Array) -> Array:
-    """Computes log(exp a + exp b)."""
-    ratio = 1 + jnp.exp(-jnp.abs(a - b))
-    # XLA's CPU compiler does not vectorise a loop with both functions; two loops take a third of the time.
-    ratio = lax.platform_dependent(ratio, cpu=lax.optimization_barrier, default=lambda ratio: ratio)
-    return jnp.maximum(a, b) + jnp.log(ratio)
+def _incoming(values: Array, span: int, moves: int, *, both: bool) -> Array:
+    """Returns the weights of arcs by their targets, for one direction or both: [N K B U+1]."""
+    size, _, width = values.shape
+    ahead = jnp.pad(values, ((span, 0), (0, 0), (moves, 0)), constant_values=NEVER)[:size, :, :width]
+    if not both:
+        return ahead[:, None]
+    return jnp.stack([ahead, values[::-1, :, ::-1]], axis=1)  # the source of an arc is its target in reversed order
 
 
 def _occupancies(swept: _Swept, weights: _Weights, arcs: Arcs) -> tuple[Array, Array]:

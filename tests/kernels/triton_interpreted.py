@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.kernels.ctc_sweep import triton as ctc_sweep_triton
-from asr_jax.kernels.ctc_sweep.reference import sweep
-from tests.kernels.test_ctc_sweep import SIZES, assert_equal, drawn
+from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
+from asr_jax.kernels.lattice_sweep import triton as lattice_sweep_triton
+from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
+from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
 
 
 class Tensor:
@@ -61,11 +63,16 @@ def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, num_warps: in
 
 
 def main() -> None:
-    ctc_sweep_triton.triton_call = interpreted
-    for sizes in SIZES:
-        given = drawn(*sizes)
-        assert_equal(ctc_sweep_triton.sweep(*given), sweep(*given))
+    for module in (ctc_sweep_triton, lattice_sweep_triton):
+        module.triton_call = interpreted
+    for sizes in CTC_SIZES:
+        given = for_ctc(*sizes)
+        assert_equal(ctc_sweep_triton.sweep(*given), ctc_sweep(*given))
         print(f"ctc_sweep {sizes}: equal")
+    for sizes in LATTICE_SIZES:
+        given = for_lattices(*sizes, 2)
+        assert_equal(lattice_sweep_triton.sweep(*given, *RNNT), lattice_sweep(*given, *RNNT))
+        print(f"lattice_sweep {sizes}: equal")
 
 
 if __name__ == "__main__":

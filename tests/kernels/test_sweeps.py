@@ -1,0 +1,96 @@
+"""The kernels of the recursions of CTC and of lattices against the scans, in the interpreters of Pallas and Triton."""
+
+import functools
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.programs import Programs
+from asr_jax.core.targets import target_of
+from asr_jax.kernels.ctc_sweep import mosaic_tpu as ctc_tpu
+from asr_jax.kernels.ctc_sweep.api import ctc_sweep
+from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
+from asr_jax.kernels.lattice_sweep.api import lattice_sweep
+from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, TDT, assert_equal, for_ctc, for_lattices
+
+ARCS = pytest.mark.parametrize(("spans", "moves"), [RNNT, TDT], ids=["rnnt", "tdt"])
+
+
+@pytest.mark.parametrize("sizes", CTC_SIZES)
+def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, monkeypatch):
+    given = for_ctc(*sizes)
+    monkeypatch.setattr(ctc_tpu, "BLOCK", 16 * ctc_tpu.ROWS * ctc_tpu.LANES)
+    found = jax.jit(functools.partial(ctc_tpu.sweep, interpret=True))(*given)
+    assert_equal(found, jax.jit(ctc_sweep)(*given))
+
+
+@ARCS
+@pytest.mark.parametrize("sizes", LATTICE_SIZES)
+def test_the_kernel_of_lattices_for_tpus_equals_the_scan(sizes, spans, moves, monkeypatch):
+    given = for_lattices(*sizes, len(spans))
+    monkeypatch.setattr(lattice_tpu, "BLOCK", 64 * lattice_tpu.ROWS * lattice_tpu.LANES)
+    kernel = functools.partial(lattice_tpu.sweep, spans=spans, moves=moves, interpret=True)
+    assert_equal(jax.jit(kernel)(*given), jax.jit(functools.partial(lattice_sweep, spans=spans, moves=moves))(*given))
+
+
+@pytest.mark.slow
+def test_the_kernels_for_gpus_equal_the_scans():
+    if importlib.util.find_spec("jax_triton") is None:
+        pytest.skip("jax-triton is not installed: pip install 'asr-jax[kernels]'")
+    command = [sys.executable, "-m", "tests.kernels.triton_interpreted"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("equal") == len(CTC_SIZES) + len(LATTICE_SIZES)
+
+
+def test_an_implementation_that_cannot_run_says_why():
+    given, (weights, start) = for_ctc(5, 3, 2, 2), for_lattices(5, 3, 2, 2, 2)
+    arcs = {"spans": RNNT[0], "moves": RNNT[1]}
+    with pytest.raises(ValueError, match="bfloat16: expected float32 for mosaic_tpu"):
+        ctc_sweep(given[0].astype(jnp.bfloat16), *given[1:], implementation="mosaic_tpu")
+    low = [each.astype(jnp.bfloat16) for each in weights]
+    with pytest.raises(ValueError, match="bfloat16: expected float32 for mosaic_tpu"):
+        lattice_sweep(low, start, **arcs, implementation="mosaic_tpu")
+    if importlib.util.find_spec("jax_triton") is None:
+        for call in (ctc_sweep, functools.partial(lattice_sweep, **arcs)):
+            with pytest.raises(ValueError, match=r"pip install 'asr-jax\[kernels\]'"):
+                call(*(given if call is ctc_sweep else (weights, start)), implementation="triton")
+
+
+PROGRAMS = {
+    "ctc": (ctc_sweep, for_ctc, (400, 32, 60, 2)),
+    "long ctc": (ctc_sweep, for_ctc, (2000, 3, 300, 1)),
+    "rnnt": (
+        functools.partial(lattice_sweep, spans=RNNT[0], moves=RNNT[1]), functools.partial(for_lattices, num_arcs=2),
+        (375, 16, 75, 2),
+    ),
+    "tdt": (
+        functools.partial(lattice_sweep, spans=TDT[0], moves=TDT[1]), functools.partial(for_lattices, num_arcs=5),
+        (375, 16, 75, 2),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton")])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_compile_for_their_devices(name, device, implementation):
+    try:
+        mesh = target_of(device).one
+    except UserError as error:
+        pytest.skip(str(error))
+    function, drawn, sizes = PROGRAMS[name]
+    if (name, implementation) == ("tdt", "triton"):
+        pytest.skip("triton has arcs of RNN-T alone")
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shapes = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), drawn(*sizes))
+    compiled = Programs().lower("sweep", functools.partial(function, implementation=implementation), *shapes).compile()
+    text = compiled.as_text()
+    assert "custom-call" in text
+    assert "while" not in text
