@@ -9,6 +9,8 @@ Recipe    fastconformer has 12.5 frames per second and therefore 96 pieces; the 
           augmentation and no dropout, because there are few epochs (loss of the conformer after 500 updates: 2.25; with
           SpecAugment, three speeds and dropout 2.58). For longer training: --training.num-updates 30000
           --data.speeds 0.9 1.0 1.1
+          The decoder's loss of paraformer_v2 has no gradient with respect to the posteriors (query_gradient): with it,
+          the CTC head does not learn in so few updates.
 Expected  docs/results.md has the error rates after 20 minutes on 5.9 h of LibriSpeech train-clean-5 and CMU ARCTIC
 """
 

@@ -231,6 +231,21 @@ def transducer_loss() -> str:
     return table("loss | vocabulary 1,024, 16 rows, s | vocabulary 8,704, 2 rows, s", rows)
 
 
+def paraformer() -> str:
+    """Error rates on read speech by head, with the step's time relative to that of CTC alone."""
+    found = read("paraformer_read_speech")
+    ratios = {each["model"]: each["ratio"] for each in read("head_steps_cpu")["models"]}
+    rows = [
+        [
+            f"`{each['model']}`", each["head"], f"{each['parameters'] / 1e6:.2f} M", f"{each['wer']:.1%}",
+            f"{each['insertions'] / each['words']:.1%}", f"{each['deletions'] / each['words']:.1%}",
+            f"{each['cer']:.1%}", f"{each['rtf']:.4f}", f"{ratios[each['model']]:.2f} ×",
+        ]
+        for each in found
+    ]  # fmt: skip
+    return table("model | head | parameters | test WER | insertions | deletions | CER | RTF | step", rows)
+
+
 def lstm() -> str:
     """Speed of the LSTM relative to `torch.nn.LSTM`, by shape."""
     rows = [
@@ -272,7 +287,7 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
-        transducer_memory, transducer_loss, transducer_step, lstm, scoring, fine_tuning, sampling_modes,
+        transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring, fine_tuning, sampling_modes,
     )
 }  # fmt: skip
 
