@@ -45,6 +45,10 @@ echo "gpu_check: front-ends"
 size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --repeats 1)
 "$python" -m asr_jax.benchmark frontend "${size[@]}" --json "$out/frontend_gpu.json" || code=$?
 
+echo "gpu_check: kernels"
+size=(); [ -n "$smoke" ] && size=(--batch 2 --seq-len 16 --channels 8 --labels 4 --iterations 2 --warm-ups 1)
+"$python" -m asr_jax.benchmark kernels ${size[@]+"${size[@]}"} --json "$out/kernels_gpu.json" || code=$?
+
 data=()
 manifests="$shared/data/read_speech_6h/manifests"
 [ -f "$manifests/train.jsonl" ] && data=(--data "$manifests/train.jsonl" --validation "$manifests/val.jsonl")

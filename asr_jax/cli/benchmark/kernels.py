@@ -1,0 +1,156 @@
+"""Benchmark of kernels: `python -m asr_jax.benchmark kernels [--batch 8 --seq-len 512 --channels 512 --json OUT]`.
+
+Measures each implementation of each operation that runs on this device, on random float32 arrays: the median time of a
+call, the bytes and floating-point operations of its compiled program, and the least time that the device's bandwidth
+and peak rate allow, as a share of the measured one. Operations with gradients are also measured with them. A CPU has
+XLA's implementations alone, and no limit is known for it.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable
+from asr_jax.core.options import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelOptions:
+    """Options of `asr_jax.benchmark kernels`."""
+
+    batch: int = 8
+    """Number of rows."""
+    seq_len: int = 512
+    """Number of frames."""
+    channels: int = 512
+    """Number of channels of each frame."""
+    labels: int = 64
+    """Number of labels of each row, for the recursions of losses."""
+    taps: int = 31
+    """Number of taps of convolutions."""
+    iterations: int = 100
+    """Number of measured calls."""
+    warm_ups: int = 10
+    """Number of calls before."""
+    json: Path | None = None
+    """File to write the figures to, in JSON."""
+
+
+class Case(NamedTuple):
+    """An operation with its implementations."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    forms: Mapping[str, Callable[..., Any]]
+    has_gradient: bool = True
+    """Whether the first argument has a gradient."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(KernelOptions, arguments, prog="python -m asr_jax.benchmark kernels", about=__doc__)
+    sizes = {name: value for name, value in vars(options).items() if name not in ("json", "warm_ups")}
+    if wrong := [name for name, value in sizes.items() if value < 1]:
+        raise UserError(f"--{wrong[0].replace('_', '-')} {sizes[wrong[0]]}: expected at least 1")
+    if options.json:
+        check_writable(options.json)
+
+    from asr_jax.core.devices import devices
+    from asr_jax.observe.tables import print_table
+
+    device, rows = devices()[0], list[dict[str, Any]]()
+    for case in _cases(
+        options, "triton" if device.platform == "gpu" else "mosaic_tpu" if device.platform == "tpu" else ""
+    ):
+        for form in case.forms:
+            for with_gradient in (False, True)[: 1 + case.has_gradient]:
+                rows.append(_measured(case, form, options, device, with_gradient=with_gradient))
+    title = f"{options.batch} × {options.seq_len} frames, {options.channels} channels on {device.device_kind}"
+    print_table([{name: value for name, value in row.items() if name != "times_s"} for row in rows], title=title)
+    if options.json:
+        figures = {"device": device.device_kind, **sizes, "warm_ups": options.warm_ups, "rows": rows}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def _cases(options: KernelOptions, kernel: str) -> list[Case]:
+    """Operations and their implementations, with that of `kernel` if it is not empty and runs here."""
+    import importlib.util
+    from functools import partial
+
+    import jax.numpy as jnp
+    import numpy as np
+
+    from asr_jax.kernels.ctc_sweep.api import ctc_sweep
+    from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+    from asr_jax.kernels.lattice_sweep.api import lattice_sweep
+    from asr_jax.kernels.lattice_sweep.reference import Start
+    from asr_jax.nn.activations import swoosh_l, swoosh_r
+
+    random, rows, frames, labels = np.random.default_rng(0), options.batch, options.seq_len, options.labels
+    if kernel == "triton" and importlib.util.find_spec("jax_triton") is None:
+        kernel = ""
+    recursions = ["scan", *filter(None, [kernel])]
+
+    def drawn(*shape: int) -> Any:
+        return jnp.asarray(random.normal(size=shape), jnp.float32)
+
+    x = drawn(rows, frames, options.channels)
+    padding = ((options.taps - 1) // 2, options.taps // 2)
+    numbers = jnp.asarray(random.integers(1, 64, (2, rows, labels)), jnp.int32)
+    emissions = -jnp.abs(drawn(frames, rows, labels + 2))
+    weights = tuple(-jnp.abs(drawn(frames + labels, 2, rows, labels + 1)) for _ in range(2))
+    start = Start(jnp.zeros((2, rows), jnp.int32), jnp.broadcast_to(jnp.arange(labels + 1) == 0, (2, rows, labels + 1)))
+    return [
+        Case("swoosh_l", (x,), {"xla": swoosh_l}),
+        Case("swoosh_r", (x,), {"xla": swoosh_r}),
+        Case(
+            "depthwise_conv", (x, drawn(options.taps, options.channels)),
+            {name: partial(depthwise_conv, padding=padding, implementation=name) for name in ("lax", "shifted")},
+        ),
+        Case(
+            "ctc_sweep", (emissions, numbers, jnp.full(rows, labels, jnp.int32)),
+            {name: partial(ctc_sweep, implementation=name) for name in recursions}, has_gradient=False,
+        ),
+        Case(
+            "lattice_sweep", (weights, start),
+            {
+                name: partial(lattice_sweep, spans=(1, 1), moves=(0, 1), implementation=name) for name in recursions
+            },
+            has_gradient=False,
+        ),
+    ]  # fmt: skip
+
+
+def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, with_gradient: bool) -> dict[str, Any]:
+    """Times an implementation, and reads its compiled program."""
+    import jax
+    import jax.numpy as jnp
+
+    from asr_jax.core.hlo import Module
+    from asr_jax.core.targets import ACCELERATORS
+
+    function = case.forms[form]
+    if with_gradient:
+        function = jax.value_and_grad(lambda first, *rest: jnp.sum(case.forms[form](first, *rest)))
+    program = jax.jit(function).lower(*case.arguments).compile()
+    times = list[float]()
+    for number in range(options.warm_ups + options.iterations):
+        begun = time.perf_counter()
+        jax.block_until_ready(program(*case.arguments))
+        if number >= options.warm_ups:
+            times.append(time.perf_counter() - begun)
+    module, median = Module(program.as_text()), statistics.median(times)
+    flops = sum(each.times * each.flops for each in module.operations)
+    row = {
+        "operation": case.name + " with gradient" * with_gradient, "implementation": form, "ms": 1000 * median,
+        "MB": module.bytes / 1e6, "GFLOP of products": flops / 1e9,
+    }  # fmt: skip
+    known = next((each for each in ACCELERATORS.values() if each.described == device.device_kind), None)
+    if known:
+        least = max(module.bytes / (1e9 * known.memory_gb_per_s), flops / (1e12 * known.peak_tflops))
+        row["of the limit"] = f"{least / median:.0%}"
+    return row | {"times_s": times}
