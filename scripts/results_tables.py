@@ -232,18 +232,16 @@ def transducer_loss() -> str:
 
 
 def paraformer() -> str:
-    """Error rates on read speech by head, with the step's time relative to that of CTC alone."""
-    found = read("paraformer_read_speech")
-    ratios = {each["model"]: each["ratio"] for each in read("head_steps_cpu")["models"]}
+    """Error rates on read speech by model and head."""
     rows = [
         [
             f"`{each['model']}`", each["head"], f"{each['parameters'] / 1e6:.2f} M", f"{each['wer']:.1%}",
-            f"{each['insertions'] / each['words']:.1%}", f"{each['deletions'] / each['words']:.1%}",
-            f"{each['cer']:.1%}", f"{each['rtf']:.4f}", f"{ratios[each['model']]:.2f} ×",
+            *(f"{each[name] / each['words']:.1%}" for name in ("substitutions", "deletions", "insertions")),
+            f"{each['cer']:.1%}",
         ]
-        for each in found
+        for each in read("paraformer_read_speech")
     ]  # fmt: skip
-    return table("model | head | parameters | test WER | insertions | deletions | CER | RTF | step", rows)
+    return table("model | head | parameters | test WER | substitutions | deletions | insertions | CER", rows)
 
 
 def lstm() -> str:
