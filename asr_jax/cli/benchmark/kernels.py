@@ -93,7 +93,7 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     random, rows, frames, labels = np.random.default_rng(0), options.batch, options.seq_len, options.labels
     if kernel == "triton" and importlib.util.find_spec("jax_triton") is None:
         kernel = ""
-    recursions = ["scan", *filter(None, [kernel])]
+    recursions: list[Any] = ["scan", *filter(None, [kernel])]
 
     def drawn(*shape: int) -> Any:
         return jnp.asarray(random.normal(size=shape), jnp.float32)
@@ -143,7 +143,7 @@ def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, wit
         jax.block_until_ready(program(*case.arguments))
         if number >= options.warm_ups:
             times.append(time.perf_counter() - begun)
-    module, median = Module(program.as_text()), statistics.median(times)
+    module, median = Module(program.as_text() or ""), statistics.median(times)
     flops = sum(each.times * each.flops for each in module.operations)
     row = {
         "operation": case.name + " with gradient" * with_gradient, "implementation": form, "ms": 1000 * median,
