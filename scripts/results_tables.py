@@ -232,16 +232,17 @@ def transducer_loss() -> str:
 
 
 def paraformer() -> str:
-    """Error rates on read speech by model and head."""
+    """Error rates on read speech by model and head, and the time of the model's step relative to that of CTC alone."""
+    ratios = {each["model"]: each["ratio"] for each in read("head_steps_cpu")["models"]}
     rows = [
         [
             f"`{each['model']}`", each["head"], f"{each['parameters'] / 1e6:.2f} M", f"{each['wer']:.1%}",
             *(f"{each[name] / each['words']:.1%}" for name in ("substitutions", "deletions", "insertions")),
-            f"{each['cer']:.1%}",
+            f"{each['cer']:.1%}", f"{ratios[each['model']]:.2f} ×",
         ]
         for each in read("paraformer_read_speech")
     ]  # fmt: skip
-    return table("model | head | parameters | test WER | substitutions | deletions | insertions | CER", rows)
+    return table("model | head | parameters | test WER | substitutions | deletions | insertions | CER | step", rows)
 
 
 def lstm() -> str:
