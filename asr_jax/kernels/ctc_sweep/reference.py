@@ -41,7 +41,7 @@ def sweep(
 
 
 def first_states(labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"]) -> Float[Array, "K B U+1"]:
-    """Returns the states of blanks before the first frame; those of labels are all `NEVER`.
+    """Returns the states of blanks before the first frame. The states of labels are all `NEVER` then.
 
     Args:
         labels: Labels of each direction.
