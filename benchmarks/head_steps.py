@@ -1,7 +1,8 @@
 """Compares the steps of models with one encoder and other heads: `python benchmarks/head_steps.py [--json OUT]`.
 
 A step is the loss with the gradients of all parameters, for a batch of random audio and labels, without the optimiser.
-configs/read_speech.py defines the models. Their steps take turns; a ratio is a median divided by that of the first model.
+configs/read_speech.py defines the models. Their steps take turns. A ratio is a median divided by that of the first
+model.
 """
 
 import argparse
