@@ -11,7 +11,7 @@ from typing import Literal
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import local_path
-from asr_jax.data.manifests.readers import array_records
+from asr_jax.data.manifests.readers.array_records import ARRAY_RECORD, ENDING_OF_SHARD
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside
 from asr_jax.data.manifests.readers.corpora import AN4, LIBRISPEECH, an4_set, subsets
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
@@ -26,13 +26,13 @@ from asr_jax.data.manifests.remote import fetched, is_url, matching
 from asr_jax.metrics.measure import ALL, MEAN
 
 Role = Literal["train", "validation"]
-READERS = (KALDI, JSON, FAIRSEQ, TEXT_TABLE, PARQUET, ARROW, TAR, AN4, LIBRISPEECH, FOLDER)
+READERS = (KALDI, JSON, FAIRSEQ, TEXT_TABLE, PARQUET, ARROW, ARRAY_RECORD, TAR, AN4, LIBRISPEECH, FOLDER)
 """Readers in order of precedence: the first one that matches a path reads it."""
 
 STEMS = {"train": ("train",), "validation": ("val", "validation", "valid", "dev")}
 MANIFESTS = (".jsonl", ".json", ".jsonl.gz", ".tsv", ".csv", ".parquet")
 # Files of the first kind that a folder contains are its data. A folder without any of them is a folder of audio.
-KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".tar",))
+KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".array_record",), (".tar",))
 TABLES = (".csv", ".tsv")
 # Tables of Hugging Face's audiofolder and of LJSpeech, beside the audio.
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl")
@@ -52,7 +52,9 @@ OF_A_SET = re.compile(rf"(?:.*[-_])?({_SET})(?:[-_.]?\d+(?:-of-\d+)?)?(?:\.[a-z.
 # Examples: `train-clean-100.jsonl`, `dev_other-000001.tar`. The name of the set is followed by the number of the file.
 OF_A_NAMED_SET = re.compile(rf"((?:{_SET})[-_].+?)(?:[-_.](?:0\d*|\d{{4,}}|\d+-of-\d+))?(?:\.[a-z.]+)?")
 # Ending of a manifest's or an archive's name, which is no part of the name of its set.
-ENDING = re.compile(r"(\.jsonl\.gz|\.(jsonl|json|list|tsv|csv|parquet|arrow|tar))$", re.IGNORECASE)
+ENDING = re.compile(
+    rf"(\.jsonl\.gz|\.(jsonl|json|list|tsv|csv|parquet|arrow|tar))$|{ENDING_OF_SHARD.pattern}", re.IGNORECASE
+)
 OF_LHOTSE = re.compile(rf"^(?:.*[-_])?(?:{RECORDINGS}|{SUPERVISIONS}|{CUTS})[-_]")
 LISTED = 20
 logger = logging.getLogger(__name__)
@@ -195,9 +197,9 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
         return files or [path]
     if others:
         raise UserError(f"{path} has tables, but none is named just train: {_listed(path, others)}")
-    array_records.refuse(options.walk(path))
     raise UserError(
-        f"{path} has nothing to read: expected manifests ({', '.join(MANIFESTS)}), Parquet, Arrow or tar files, "
+        f"{path} has nothing to read: expected manifests ({', '.join(MANIFESTS)}), Parquet, Arrow, ArrayRecord or tar "
+        f"files, "
         f"Kaldi's wav.scp, or audio ({', '.join(AUDIO_ENDINGS)})"
     )
 
@@ -293,7 +295,7 @@ def _set_of(folder: str, role: Role, files: list[str], options: ReadOptions) -> 
 def _set_name(path: str) -> str:
     """Name of the set in the name of a file, or otherwise of one of its folders. Empty if there is none."""
     for part in reversed(path.split(os.sep)):
-        part = OF_LHOTSE.sub("", part)
+        part = ENDING_OF_SHARD.sub("", OF_LHOTSE.sub("", part))
         if found := OF_A_SET.fullmatch(part) or OF_A_NAMED_SET.fullmatch(part):
             return found[1]
     return ""
@@ -337,7 +339,10 @@ def _is_data_folder(path: str, options: ReadOptions) -> bool:
 def _data_files(folder: str, options: ReadOptions) -> tuple[list[str], list[str]]:
     """Files of the first kind that the folder contains, and files of other kinds."""
     files = [name for name in options.walk(folder) if not NOT_DATA.fullmatch(os.path.basename(name))]
-    kinds = [[name for name in files if name.lower().endswith(endings)] for endings in (*KINDS, TABLES)]
+    plain = {name: ENDING_OF_SHARD.sub(".array_record", name.lower()) for name in files}
+    if any(map(ARRAY_RECORD.matches, files)):  # TensorFlow Datasets describes the fields in a file beside them
+        files = [name for name in files if os.path.basename(name) != "features.json"]
+    kinds = [[name for name in files if plain[name].endswith(endings)] for endings in (*KINDS, TABLES)]
     chosen = next(filter(None, kinds[:-1]), [])
     if chosen is kinds[0]:
         return _of_lhotse(chosen), [name for kind in kinds[1:] for name in kind]
@@ -348,8 +353,7 @@ def _reader(path: str, role: Role) -> Reader:
     for reader in READERS:
         if reader.matches(path):
             return JSON_ONCE if reader is JSON and role == "validation" else reader
-    array_records.refuse([path])
     raise UserError(
-        f"{path} has no supported format: expected .jsonl .json .tsv .csv .parquet .arrow .tar, a Kaldi data folder, "
-        f"or audio ({', '.join(AUDIO_ENDINGS)})"
+        f"{path} has no supported format: expected .jsonl .json .tsv .csv .parquet .arrow .array_record .tar, a Kaldi "
+        f"data folder, or audio ({', '.join(AUDIO_ENDINGS)})"
     )

@@ -1,11 +1,15 @@
-"""Items of shards in their order: utterances of tars and Parquet files with their audio, from any place on."""
+"""Items of shards in their order: utterances of tars and files of records with their audio, from any place on."""
 
 import math
 import os
+import shutil
 import sys
 import tarfile
-from collections.abc import Callable, Container, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -26,8 +30,8 @@ from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
-ENDINGS = (".tar", ".parquet")
-"""Endings of shards."""
+ENDINGS = (".tar", ".parquet", ".array_record")
+"""Endings of shards. That of ArrayRecord files may be followed by `-NUMBER-of-NUMBERS`."""
 SAMPLED_SHARDS = 8
 """Largest number of shards that a sample is read of."""
 
@@ -36,7 +40,7 @@ class Item(NamedTuple):
     """One item of a shard."""
 
     place: int
-    """Where the item begins: a byte of a tar, or a row of a Parquet file."""
+    """Where the item begins: a byte of a tar, or the number of a row or record."""
     entry: Utterance | Rejected
     content: bytes | None
     """Audio as in its file, or float32 features. None: the audio is not in the shard, or the item is rejected."""
@@ -68,7 +72,7 @@ def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
     """Yields the items of a shard in order.
 
     Args:
-        path: Tar or Parquet file, local or behind a URL.
+        path: Tar, Parquet or ArrayRecord file, local or behind a URL.
         place: Place of the first item; 0 for the first one of the shard.
         options: Options of reading.
 
@@ -76,17 +80,14 @@ def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
         StorageError: If the storage fails.
         AudioError: If the shard is damaged or does not exist.
     """
-    if _is_parquet(path):
-        yield from _opened(path, lambda file: _of_parquet(path, file, range(place, sys.maxsize), options))
-    else:
-        yield from _opened(path, lambda file: _of_tar(path, file, place, options))
+    yield from _opened(path, lambda file: _kind(path)(path, file, range(place, sys.maxsize), options))
 
 
 def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
     """Yields the items of a shard at some places in order. The shard is opened once, and each row group is read once.
 
     Args:
-        path: Tar or Parquet file, local or behind a URL.
+        path: Tar, Parquet or ArrayRecord file, local or behind a URL.
         places: Places in ascending order.
         options: Options of reading.
 
@@ -94,12 +95,7 @@ def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator
         StorageError: If the storage fails.
         AudioError: If the shard is damaged or does not exist.
     """
-    if _is_parquet(path):
-        yield from _opened(path, lambda file: _of_parquet(path, file, frozenset(places), options))
-    else:
-        yield from _opened(
-            path, lambda file: (item for place in places for item in islice(_of_tar(path, file, place, options), 1))
-        )
+    yield from _opened(path, lambda file: _kind(path)(path, file, places, options))
 
 
 def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item]], storage: Storage) -> Iterator[Item]:
@@ -126,8 +122,12 @@ def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item
         yield last
 
 
-def _is_parquet(path: str) -> bool:
-    return without_query(path).lower().endswith(".parquet")
+def _kind(path: str) -> Callable[[str, Any, Sequence[int], ReadOptions], Iterator[Item]]:
+    """Reader of the items of a shard at some places."""
+    name = without_query(path)
+    if array_records.is_array_record(name):
+        return _of_array_record
+    return _of_parquet if name.lower().endswith(".parquet") else _of_tar
 
 
 def _opened(path: str, read: Callable[[Any], Iterator[Item]]) -> Iterator[Item]:
@@ -137,7 +137,7 @@ def _opened(path: str, read: Callable[[Any], Iterator[Item]]) -> Iterator[Item]:
             yield from read(file)
     except FileNotFoundError:
         raise AudioError(path, "no such file") from None
-    except (tarfile.TarError, EOFError, pyarrow.ArrowException, ValueError) as error:
+    except (tarfile.TarError, EOFError, pyarrow.ArrowException, array_records.Damaged, ValueError) as error:
         if isinstance(error, AudioError):
             raise
         raise AudioError(path, f"damaged shard: {error}") from None
@@ -145,7 +145,15 @@ def _opened(path: str, read: Callable[[Any], Iterator[Item]]) -> Iterator[Item]:
         raise StorageError(path, error.strerror or str(error)) from None
 
 
-def _of_tar(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Item]:
+def _of_tar(path: str, file: Any, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
+    if isinstance(places, range):
+        yield from _of_tar_from(path, file, places.start, options)
+        return
+    for place in places:
+        yield from islice(_of_tar_from(path, file, place, options), 1)
+
+
+def _of_tar_from(path: str, file: Any, place: int, options: ReadOptions) -> Iterator[Item]:
     file.seek(place)
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for stem, members in webdataset.samples(tar):
@@ -179,27 +187,44 @@ class _Held(Unpacked):
         return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
 
 
-def _of_parquet(path: str, file: Any, places: Container[int], options: ReadOptions) -> Iterator[Item]:
-    row = 0
+def _of_parquet(path: str, file: Any, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
+    row, chosen = 0, places if isinstance(places, range) else frozenset(places)
     with pyarrow.parquet.ParquetFile(file, pre_buffer=False) as table:
         columns = tables.known(path, table.schema_arrow.names)
         for group in range(table.num_row_groups):
             num = table.metadata.row_group(group).num_rows
-            if not any(place in places for place in range(row, row + num)):
+            if not any(place in chosen for place in range(row, row + num)):
                 row += num
                 continue
             for batch in table.iter_batches(tables.ROWS_AT_ONCE, row_groups=[group], columns=columns):
                 for fields in tables.rows_of(batch):
-                    if row in places:
-                        yield _of_row(path, row, fields, options)
+                    if row in chosen:
+                        yield _of_row(path, row, partial(dict, fields), options)
                     row += 1
 
 
-def _of_row(path: str, row: int, fields: dict[str, Any], options: ReadOptions) -> Item:
+def _of_array_record(path: str, file: Any, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
+    with tempfile.NamedTemporaryFile(suffix=".array_record") if is_url(path) else nullcontext() as copy:
+        if copy:  # the library reads local files
+            shutil.copyfileobj(file, copy, 1 << 20)
+            copy.flush()
+        with array_records.Records(copy.name if copy else path) as records:
+            found: Iterable[tuple[int, bytes]]
+            if isinstance(places, range):
+                found = enumerate(records.after(places.start), places.start)
+            else:
+                found = ((place, record) for place in places for record in islice(records.after(place), 1))
+            for row, record in found:
+                yield _of_row(path, row, partial(array_records.fields_of, record, path), options)
+
+
+def _of_row(path: str, row: int, fields: Callable[[], dict[str, Any]], options: ReadOptions) -> Item:
+    """Item of a row or record, of which `fields` returns the values by name."""
     folder, file = os.path.split(without_query(path))
-    held, name = _Held(path), f"{os.path.splitext(file)[0]}-{row + 1}"
+    stem = array_records.stem(file) if array_records.is_array_record(file) else os.path.splitext(file)[0]
+    held, name = _Held(path), f"{stem}-{row + 1}"
     try:
-        utterance = entries.utterance(fields, held, options, name=name)
+        utterance = entries.utterance(fields(), held, options, name=name)
     except InvalidEntry as error:
         return Item(row, Rejected(name, f"{path}: row {row + 1}", str(error)), None)
     if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):
@@ -215,7 +240,7 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
         options: Options of reading.
 
     Raises:
-        UserError: If an input does not exist, or is not a tar or a Parquet file.
+        UserError: If an input does not exist, or is not a tar, a Parquet or an ArrayRecord file.
     """
     found = list[str]()
     for path in paths:
@@ -223,13 +248,16 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
             found += matching(path)
         else:
             found += [file for _, file, _ in resolve([path], "train", options)]
-    array_records.refuse(found)
-    if others := [path for path in found if not without_query(path).lower().endswith(ENDINGS)]:
+    if others := [path for path in found if not _is_shard(without_query(path))]:
         raise UserError(
             f"{others[0]}: data.order sharded reads shards ({', '.join(ENDINGS)}); expected --data.order planned for "
             "other data"
         )
     return tuple(found)
+
+
+def _is_shard(path: str) -> bool:
+    return path.lower().endswith(ENDINGS) or array_records.is_array_record(path)
 
 
 def sampled(

@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import fsspec
+import msgpack
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from array_record_files import example, write_records
 from recordings import noise, write
 
 from asr_jax.core.errors import UserError
@@ -40,7 +42,7 @@ def samples(number):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Folder with the same items in tars and in Parquet files."""
+    """Folder with the same items in tars, in Parquet files, and in ArrayRecord files of both kinds of records."""
     folder = tmp_path_factory.mktemp("shards")
     for shard in range(SHARDS):
         rows = []
@@ -56,6 +58,8 @@ def shards(tmp_path_factory):
                 rows.append({"id": f"u{number}", "audio": {"bytes": content, "path": "a.flac"}, **about})
         table = pyarrow.Table.from_pylist([{"duration": None} | row for row in rows])
         pyarrow.parquet.write_table(table, folder / f"{shard}.parquet", row_group_size=4)
+        flat = [row | {"audio": row["audio"]["bytes"]} for row in rows]
+        write_records(folder / f"{shard}.array_record", map(example if shard % 2 else msgpack.packb, flat))
     return folder
 
 
@@ -80,7 +84,7 @@ def same(one, other):
     assert (one.position, one.bucket, one.ids, one.state) == (other.position, other.bucket, other.ids, other.state)
 
 
-@pytest.mark.parametrize("ending", ["tar", "parquet"])
+@pytest.mark.parametrize("ending", ["tar", "parquet", "array_record"])
 def test_every_item_once_per_epoch(shards, ending):
     found = batches(stream(shards, ending))
     names = [name for loaded in found for name in loaded.ids]
@@ -97,7 +101,7 @@ def test_every_item_once_per_epoch(shards, ending):
             assert loaded.batch.tokens[row, : loaded.batch.token_lengths[row]].tolist() == LETTERS.encode(text)
 
 
-@pytest.mark.parametrize("ending", ["tar", "parquet"])
+@pytest.mark.parametrize("ending", ["tar", "parquet", "array_record"])
 def test_resumption_from_every_state_is_exact(shards, ending):
     of = stream(shards, ending, speeds=(0.9, 1.0, 1.1), buckets=tuple(replace(each, num_tokens=9) for each in BUCKETS))
     whole = batches(of)
@@ -122,7 +126,7 @@ def test_processes_read_disjoint_shards_in_batches_of_equal_shapes(shards, num):
 
 
 def test_items_are_read_from_any_place(shards):
-    for ending in ("tar", "parquet"):
+    for ending in ("tar", "parquet", "array_record"):
         path = str(shards / f"1.{ending}")
         whole = list(items_from(path, 0, ReadOptions()))
         assert [item.entry.id for item in whole] == [f"u{n}" for n in range(EACH, 2 * EACH)]
@@ -202,13 +206,20 @@ def test_other_durations_than_in_the_metadata_are_named(write_rows):
     assert of_row == {"r0": 320, "r1": len(samples(1)), "r2": 0}
 
 
-@pytest.mark.parametrize("at", ["memory://x", "folder", "file"])
-def test_array_records_are_refused_with_the_reason(tmp_path, at):
-    (tmp_path / "train.array_record-00000-of-00001").write_bytes(b"")
-    name = "train.array_record-00000-of-00001"
-    path = {"memory://x": f"memory://x/{name}", "folder": str(tmp_path), "file": str(tmp_path / name)}[at]
-    with pytest.raises(UserError, match=f"{name} is an ArrayRecord file, which is not read: its records are bytes"):
-        shards_of([path], ReadOptions())
+def test_array_records_behind_urls(shards):
+    system = fsspec.filesystem("memory")
+    for shard in range(SHARDS):
+        content = (shards / f"{shard}.array_record").read_bytes()
+        system.pipe_file(f"/records/{shard}.array_record", content)
+        system.pipe_file("/records/damaged.array_record", content[: len(content) // 2])
+    expected = batches(stream(shards, "array_record"))
+    found = batches(stream(shards, shards=tuple(shards_of(["memory://records/?.array_record"], ReadOptions()))))
+    for one, other in zip(found, expected, strict=True):
+        assert one.ids == other.ids
+        np.testing.assert_array_equal(one.batch.audio, other.batch.audio)
+    of = stream(shards, shards=("memory://records/damaged.array_record", str(shards / "0.tar")), epochs=1)
+    (entry,) = [entry for loaded in batches(of) for entry in loaded.rejected]
+    assert entry.reason == "the rest of the shard: damaged shard: not a complete ArrayRecord file"
 
 
 def test_shards_without_any_usable_item_are_an_error(shards):

@@ -1,23 +1,267 @@
-"""ArrayRecord files, which are named and refused: no standard says what they contain."""
+"""Reader of ArrayRecord files, which Grain and TensorFlow Datasets write.
 
+A record is bytes of any form. Three forms are read, which their first bytes distinguish: a JSON object, a msgpack map,
+and a `tf.train.Example`. Each has fields with the names that tables have: audio as the bytes of a file, and text.
+"""
+
+import io
+import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import soundfile
 
 from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.readers import entries
+from asr_jax.data.manifests.readers import fields as f
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
+from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.utterances import Rejected
 
-NAME = re.compile(r"\.array_?record(-\d+-of-\d+)?$", re.IGNORECASE)
+ENDING_OF_SHARD = re.compile(r"\.array_?record(-\d+-of-\d+)?$", re.IGNORECASE)
+"""Ending of the name of a file, which may have the number of the shard at its end."""
+RATE = ("sample_rate", "sampling_rate", "sampleRate")
+"""Names of the sample rate in Hz, in a record or in the `features.json` of TensorFlow Datasets."""
+PICKLE = b"\x80"
+"""First byte of a pickle, which is not read because it runs code."""
 
 
-def refuse(paths: Iterable[str]) -> None:
-    """Raises a UserError if one of the paths is an ArrayRecord file.
+class Damaged(Exception):
+    """Error: a file is no complete ArrayRecord file."""
 
-    The content is bytes. TensorFlow Datasets writes `tf.train.Example` messages whose fields a `features.json`
-    of the data set defines, and audio as samples without a rate; other tools pickle or msgpack their own objects.
+
+def is_array_record(path: str) -> bool:
+    return ENDING_OF_SHARD.search(path) is not None and not os.path.isdir(path)
+
+
+def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+    """Reads an ArrayRecord file.
+
+    Args:
+        path: File to read.
+        unpacked: File for audio and features that the records contain.
+        options: Options of reading.
+
+    Raises:
+        UserError: If the file cannot be read.
     """
-    for path in paths:
-        if NAME.search(path):
-            raise UserError(
-                f"{path} is an ArrayRecord file, which is not read: its records are bytes without a standard form of "
-                "audio and text. Write them to Parquet (columns audio, with the bytes of a file, and text) or to tars "
-                "(WebDataset) with the library that wrote them"
-            )
+    try:
+        with Records(path) as records:
+            for row, record in enumerate(records.after(0)):
+                name = f"{stem(path)}-{row + 1}"
+                try:
+                    yield entries.utterance(fields_of(record, path), unpacked, options, name=name)
+                except InvalidEntry as error:
+                    yield Rejected(name, f"{path}: record {row + 1}", str(error))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
+    except Damaged as error:
+        raise UserError(f"{path}: {error}; copy it again, or remove it") from None
+
+
+ARRAY_RECORD = Reader("ArrayRecord", is_array_record, this_file, read_array_record)
+
+
+def stem(path: str) -> str:
+    """Name of a file without `.array_record`, but with the number of its shard."""
+    return re.sub(r"\.array_?record", "", os.path.basename(path), flags=re.IGNORECASE)
+
+
+class Records:
+    """Records of a local ArrayRecord file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        Damaged: If the file is not complete.
+        UserError: If the package `array_record` is not installed.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            from array_record.python.array_record_module import ArrayRecordReader
+        except ImportError as error:
+            raise UserError(f"{path}: ArrayRecord files need the package array_record ({error})") from None
+        if not os.path.exists(path):
+            raise FileNotFoundError(path)
+        # Without threads that read ahead: shards are read beside many others.
+        self._reader = ArrayRecordReader(path, "readahead_buffer_size:1M,max_parallelism:0")
+        self._check()
+
+    def __enter__(self) -> "Records":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.close()
+
+    def __len__(self) -> int:
+        return self._reader.num_records()
+
+    def after(self, row: int) -> Iterator[bytes]:
+        """Yields the records from a row on, in order.
+
+        Args:
+            row: Number of the first record, from 0.
+
+        Raises:
+            Damaged: If a record cannot be read.
+        """
+        for number in range(row, len(self)):
+            if number == row:
+                self._reader.seek(number)
+            try:
+                record = self._reader.read()
+            except Exception as error:  # the errors of the library have no common class
+                raise Damaged(f"damaged at record {number + 1} of {len(self)}: {error}") from None
+            self._check()
+            yield record
+
+    def _check(self) -> None:
+        if not self._reader.ok():  # the library returns no records of a damaged file, without an error
+            raise Damaged("not a complete ArrayRecord file")
+
+
+def fields_of(record: bytes, path: str) -> dict[str, Any]:
+    """Fields of a record.
+
+    Args:
+        record: JSON object, msgpack map or `tf.train.Example`.
+        path: File of the record. A `features.json` beside it may give the sample rate of audio that is samples.
+
+    Raises:
+        InvalidEntry: If it has another form.
+    """
+    if record.lstrip()[:1] == b"{":
+        fields = _of_json(record)
+    elif record[:1] == b"\n":
+        fields = _of_example(record)
+    else:
+        fields = _of_msgpack(record)
+    for name in f.AUDIO:
+        if isinstance(fields.get(name), list):
+            rate_hz = f.count(fields, RATE) or _rate_beside(os.path.dirname(os.path.abspath(path)))
+            fields[name] = _wav(name, fields[name], rate_hz)
+    return fields
+
+
+def _of_json(record: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(record)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEntry(f"not JSON ({error})") from None
+
+
+def _of_msgpack(record: bytes) -> dict[str, Any]:
+    import msgpack
+
+    try:
+        fields = msgpack.unpackb(record)
+    except Exception:  # the library raises errors of many classes
+        fields = None
+    if not isinstance(fields, dict) or not fields:
+        kind = ", which may be a pickle and is not read because a pickle can run code" * (record[:1] == PICKLE)
+        raise InvalidEntry(
+            f"record of {len(record)} bytes that begins with {record[:8]!r}{kind}; expected a JSON object, a msgpack "
+            "map or a tf.train.Example with audio (the bytes of a file) and text"
+        )
+    return fields
+
+
+@cache
+def _example() -> Any:
+    """Class of `tf.train.Example`, a map from names to lists of bytes, floats or integers."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="asr_jax/example.proto", package="asr_jax", syntax="proto3")
+
+    def message(name: str, *fields: tuple[str, int, int, str], repeated: bool = False) -> None:
+        label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+        added = file.message_type.add(name=name)
+        for field, number, kind, of in fields:
+            added.field.add(name=field, number=number, type=kind, label=label, type_name=of or None)
+
+    text, nested = kinds.TYPE_STRING, kinds.TYPE_MESSAGE
+    message("Bytes", ("value", 1, kinds.TYPE_BYTES, ""), repeated=True)
+    message("Floats", ("value", 1, kinds.TYPE_FLOAT, ""), repeated=True)
+    message("Integers", ("value", 1, kinds.TYPE_INT64, ""), repeated=True)
+    lists = (("Bytes", 1), ("Floats", 2), ("Integers", 3))
+    message("Feature", *((name.lower(), number, nested, f".asr_jax.{name}") for name, number in lists))
+    message("Entry", ("key", 1, text, ""), ("value", 2, nested, ".asr_jax.Feature"))
+    message("Features", ("feature", 1, nested, ".asr_jax.Entry"), repeated=True)
+    message("Example", ("features", 1, nested, ".asr_jax.Features"))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("asr_jax.Example"))
+
+
+def _of_example(record: bytes) -> dict[str, Any]:
+    from google.protobuf.message import DecodeError
+
+    try:
+        example = _example().FromString(record)
+    except DecodeError as error:
+        raise InvalidEntry(f"not a tf.train.Example ({error})") from None
+    fields = {}
+    for entry in example.features.feature:
+        values = next((list(getattr(entry.value, kind.name).value) for kind, _ in entry.value.ListFields()), [])
+        if entry.key not in f.AUDIO:
+            values = [_text(entry.key, value) if isinstance(value, bytes) else value for value in values]
+        if values:
+            is_list = len(values) > 1 or entry.key in (*f.LABELS, *f.FEATURES)
+            fields[entry.key] = values if is_list else values[0]
+    return fields
+
+
+def _text(name: str, value: bytes) -> str | bytes:
+    if name not in f.KNOWN:
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidEntry(f"{name}: {f.not_utf8(value, error)}") from None
+
+
+@cache
+def _rate_beside(folder: str) -> int | None:
+    """Sample rate that the `features.json` of a folder gives; None if there is none, or several."""
+    try:
+        with open(os.path.join(folder, "features.json"), encoding="utf-8") as file:
+            about = json.load(file)
+    except (OSError, ValueError):
+        return None
+    found, rest = set(), [about]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            found |= {int(value[name]) for name in RATE if str(value.get(name)).isdecimal()}
+        rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return found.pop() if len(found) == 1 else None
+
+
+def _wav(name: str, values: list[Any], rate_hz: int | None) -> bytes:
+    """WAV file of samples, which are 16-bit integers or floats from -1 to 1."""
+    if rate_hz is None:
+        raise InvalidEntry(
+            f'"{name}" is {len(values)} samples without a rate; expected a field sample_rate, a features.json of '
+            "TensorFlow Datasets with it beside the file, or the bytes of an audio file"
+        )
+    try:
+        samples = np.asarray(values)
+        if samples.dtype.kind in "iu" and (samples == samples.astype(np.int16)).all() and samples.ndim == 1:
+            samples, subtype = samples.astype(np.int16), "PCM_16"
+        elif samples.dtype.kind == "f" and (np.abs(samples) <= 1).all() and samples.ndim == 1:
+            samples, subtype = samples.astype(np.float32), "FLOAT"
+        else:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise InvalidEntry(
+            f'"{name}" is {f.shown(values)[:60]}; expected samples of 16 bits, or floats from -1 to 1'
+        ) from None
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, format="WAV", subtype=subtype)
+    return file.getvalue()

@@ -18,7 +18,7 @@ AUDIO_PATH = (
     "audio_path", "audio_filepath", "path", "file", "file_path", "file_name", "filename", "wav_filename", "wav_path",
     "audio_file",
 )  # fmt: skip
-AUDIO = ("audio", "audio_bytes", "bytes", "wav", "audio_data", "audio.bytes")
+AUDIO = ("audio", "audio_bytes", "bytes", "wav", "audio_data", "audio.bytes", "speech")
 FEATURES = ("features", "input_features", "feature", "fbank", "filterbank")
 FEATURES_PATH = ("features_path",)
 ROWS = ("rows", "num_frames", "frames", "feature_rows")
