@@ -17,7 +17,7 @@ UNUSED = (
 )  # fmt: skip
 FORMER_NAMES = (
     "Record", "Records", "read_records", "make_records", "Refused", "Dropped", "Unusable", "Unread", "Broken", "Heard",
-    "broken_rules", "batch_weights", "added_weights", "report_skipped", "append_skipped", "a record", "the records",
+    "broken_rules", "batch_weights", "added_weights", "report_skipped", "append_skipped",
     "unread", "broken", "TODO", "TBD",
 )  # fmt: skip
 """Names and nouns of earlier versions: see utterance, rejected and denominator in the glossary."""

@@ -208,7 +208,7 @@ def _of_array_record(path: str, file: Any, places: Sequence[int], options: ReadO
         if copy:  # the library reads local files
             shutil.copyfileobj(file, copy, 1 << 20)
             copy.flush()
-        with array_records.Records(copy.name if copy else path) as records:
+        with array_records.RecordFile(copy.name if copy else path) as records:
             found: Iterable[tuple[int, bytes]]
             if isinstance(places, range):
                 found = enumerate(records.after(places.start), places.start)
@@ -219,7 +219,7 @@ def _of_array_record(path: str, file: Any, places: Sequence[int], options: ReadO
 
 
 def _of_row(path: str, row: int, fields: Callable[[], dict[str, Any]], options: ReadOptions) -> Item:
-    """Item of a row or record, of which `fields` returns the values by name."""
+    """Item of a row or record, whose values `fields` returns."""
     folder, file = os.path.split(without_query(path))
     stem = array_records.stem(file) if array_records.is_array_record(file) else os.path.splitext(file)[0]
     held, name = _Held(path), f"{stem}-{row + 1}"

@@ -51,7 +51,7 @@ def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> En
         UserError: If the file cannot be read.
     """
     try:
-        with Records(path) as records:
+        with RecordFile(path) as records:
             for row, record in enumerate(records.after(0)):
                 name = f"{stem(path)}-{row + 1}"
                 try:
@@ -72,8 +72,8 @@ def stem(path: str) -> str:
     return re.sub(r"\.array_?record", "", os.path.basename(path), flags=re.IGNORECASE)
 
 
-class Records:
-    """Records of a local ArrayRecord file.
+class RecordFile:
+    """The records of a local ArrayRecord file.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -92,7 +92,7 @@ class Records:
         self._reader = ArrayRecordReader(path, "readahead_buffer_size:1M,max_parallelism:0")
         self._check()
 
-    def __enter__(self) -> "Records":
+    def __enter__(self) -> "RecordFile":
         return self
 
     def __exit__(self, *error: object) -> None:
