@@ -16,6 +16,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,28 +47,33 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, help="only the bucket of utterances of this length; default: the largest"
     )
+    parser.add_argument("--quick", action="store_true", help="compile with the least effort, as plan --quick")
+    parser.add_argument("--operations", action="store_true", help="also the ten largest operations of each program")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds of a config and target")
     parser.add_argument("--json", type=Path, default=Path("compiled_programs.json"))
     parser.add_argument("--one", nargs=2, metavar=("CONFIG", "TARGET"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        for row in compiled(*given.one, seconds=given.seconds):
+        for row in compiled(*given.one, seconds=given.seconds, quick=given.quick, operations=given.operations):
             print(json.dumps(row), flush=True)
         return
+    options = ["--quick"] * given.quick + ["--operations"] * given.operations
+    if given.seconds:
+        options += ["--seconds", str(given.seconds)]
     rows: list[dict[str, Any]] = json.loads(given.json.read_text()) if given.json.exists() else []
     for target in given.targets:
         for config in given.configs:
-            new = in_process(config, target, seconds=given.seconds, limit_s=given.limit)
+            new = in_process(config, target, options, limit_s=given.limit)
             rows = [row for row in rows if (row["config"], row["target"]) != (config, target)] + new
             given.json.write_text(json.dumps(rows, indent=1) + "\n")
-            print_table([{"config": config, "target": target} | row for row in new])
+            print_table([{name: value for name, value in row.items() if name != "largest"} for row in new])
 
 
-def in_process(config: str, target: str, *, seconds: float | None, limit_s: float) -> list[dict[str, Any]]:
+def in_process(config: str, target: str, options: Sequence[str], *, limit_s: float) -> list[dict[str, Any]]:
     """Returns the rows of a config and target, or one row with the reason why there are none."""
-    command = [sys.executable, __file__, "--one", config, target, *(["--seconds", str(seconds)] if seconds else [])]
+    command = [sys.executable, __file__, "--one", config, target, *options]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    name = {"config": config, "target": target}
+    name = {"config": config, "target": target, "quick": "--quick" in options}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment, check=False)
         output, failure = done.stdout, done.stderr.strip().splitlines()[-1:] if done.returncode else []
@@ -78,7 +84,7 @@ def in_process(config: str, target: str, *, seconds: float | None, limit_s: floa
     return found + [name | {"failure": line[:300]} for line in failure]
 
 
-def compiled(config: str, target: str, *, seconds: float | None) -> list[dict[str, Any]]:
+def compiled(config: str, target: str, *, seconds: float | None, quick: bool, operations: bool) -> list[dict[str, Any]]:
     """Compiles the gradient of a batch and the update for all devices of a target."""
     experiment, devices = load_config(ROOT / "configs" / f"{config}.py"), target_of(target)
     scale = scale_of(experiment.model.front_end, of_features=False)
@@ -88,7 +94,7 @@ def compiled(config: str, target: str, *, seconds: float | None) -> list[dict[st
     else:
         chosen = min(buckets, key=lambda bucket: abs(bucket.length / scale.per_s - seconds))
     tokenizer = tokenizer_without_data(experiment.data.tokenizer, None)
-    steps = TargetSteps(experiment, tokenizer, LENGTH, devices, (chosen,), scale)
+    steps = TargetSteps(experiment, tokenizer, LENGTH, devices, (chosen,), scale, quick, 10 if operations else 0)
     rows = steps.rows_on(devices.mesh, lambda message: None)
     audio_s = chosen.batch_size * chosen.length / scale.per_s / devices.mesh.size
     for row in rows:

@@ -68,6 +68,11 @@ class PlanOptions:
     --data.buckets.file OUT.json."""
     margin: float = 0.1
     """Share of the target's memory that --fit leaves free."""
+    operations: Annotated[int, arg(metavar="N")] = 0
+    """Number of the largest operations of each program to print, by bytes and by floating-point operations."""
+    quick: bool = False
+    """Compile for the target in a third of the time. The programs then differ from those of training: on GPUs their
+    memory is about equal, on TPUs it is larger."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -162,7 +167,9 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
 
     planned = made.train
     buckets, scale = planned.plan.buckets, planned.index.scale
-    steps = TargetSteps(experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale)
+    steps = TargetSteps(
+        experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale, options.quick
+    )
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
@@ -172,7 +179,12 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
         write_buckets(options.fit, buckets, scale, target=target.name, margin=options.margin)
         say(console, f"{options.fit}: the rows that fit; train with --data.buckets.file {options.fit}")
         steps = replace(steps, buckets=buckets)
-    print_table(steps.rows(tell), title=f"training programs compiled for {target.name}, not run", console=console)
+    rows = steps.rows(tell)
+    of_each = [(f"{row['program']}, {row['devices']} devices", row.pop("largest", [])) for row in rows]
+    print_table(rows, title=f"training programs compiled for {target.name}, not run", console=console)
+    for name, operations in of_each:
+        if operations:
+            print_table(operations, title=f"largest operations: {name}", console=console)
 
 
 def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:

@@ -10,10 +10,11 @@ from jax.sharding import Mesh
 
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
+from asr_jax.core.hlo import largest
 from asr_jax.core.layout import Layout
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
-from asr_jax.core.programs import Program
-from asr_jax.core.targets import Accelerator, Target
+from asr_jax.core.programs import TRACED, Program, Programs
+from asr_jax.core.targets import QUICK, Accelerator, Target
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
 from asr_jax.inference.model import make_model
 from asr_jax.optim.schedules import RunLength
@@ -39,6 +40,10 @@ class TargetSteps:
     """Shapes of the batches on all devices of the target."""
     scale: Scale
     """Unit of the buckets' lengths."""
+    quick: bool = False
+    """Whether the compilers take the least time, at the price of the programs."""
+    num_operations: int = 0
+    """Number of the largest operations of each gradient in its row of the table."""
 
     def step(self, mesh: Mesh) -> StepPrograms:
         """Returns the training programs for devices.
@@ -52,7 +57,9 @@ class TargetSteps:
             most_rows=max(bucket.batch_size for bucket in self.buckets),
         )  # fmt: skip
         shapes = abstract_beginning(lower_beginning(recipe, seed=self.experiment.seed), mesh)
-        return StepPrograms(recipe, shapes, mesh, self.scale, training.accumulate * training.split)
+        programs = Programs(options=QUICK[self.target.accelerator.platform]) if self.quick else TRACED
+        num_batches = training.accumulate * training.split
+        return StepPrograms(recipe, shapes, mesh, self.scale, num_batches, programs=programs)
 
     def layout(self, mesh: Mesh) -> Layout:
         """Returns the parts and padding rows of the batches on devices.
@@ -114,11 +121,15 @@ class TargetSteps:
                 raise
             return {"memory GB": "does not fit"}
         needed = cost.memory_bytes + kept_bytes
-        return costs(cost, self.target.accelerator) | {
-            "memory GB": needed / 1e9,
-            "of memory": f"{needed / self.target.memory_bytes:.0%}"
-            + (" ✗" if needed > self.target.memory_bytes else ""),
-        }
+        return (
+            costs(cost, self.target.accelerator)
+            | {
+                "memory GB": needed / 1e9,
+                "of memory": f"{needed / self.target.memory_bytes:.0%}"
+                + (" ✗" if needed > self.target.memory_bytes else ""),
+            }
+            | ({"largest": largest_rows(cost, self.num_operations)} if self.num_operations else {})
+        )
 
     def fit(self, margin: float, say: Callable[[str], None]) -> tuple[Bucket, ...]:
         """Finds the most rows of each bucket that fit the memory of a device.
@@ -219,6 +230,22 @@ def costs(cost: ProgramCost, accelerator: Accelerator) -> dict[str, Any]:
         if math.isfinite(accelerator.peak_tflops)
         else {}
     )
+
+
+def largest_rows(cost: ProgramCost, number: int) -> list[dict[str, Any]]:
+    """Rows of the table of the largest operations of a program, by bytes and by floating-point operations.
+
+    Args:
+        cost: Cost of the program.
+        number: Number of operations of each kind.
+    """
+    return [
+        {
+            "by": by, "GB": each.times * each.bytes / 1e9, "GFLOP": each.times * each.flops / 1e9,
+            "executions": each.times, "output": each.shape[:60], "operation": each.kind, "source": each.op_name[-100:],
+        }
+        for by in ("bytes", "flops") for each in largest(cost.operations, by, number)
+    ]  # fmt: skip
 
 
 def _devices(mesh: Mesh) -> str:

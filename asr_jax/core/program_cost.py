@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.stages import Compiled
 
-from asr_jax.core.hlo import Module
+from asr_jax.core.hlo import Module, Operation
 from asr_jax.core.programs import Program
 
 
@@ -27,6 +27,8 @@ class ProgramCost:
     """Bytes of main memory that the operations read and write."""
     collectives: dict[str, tuple[int, int]]
     """Number and bytes of each kind of collective."""
+    operations: tuple[Operation, ...] = ()
+    """Operations of the compiled program."""
 
     @property
     def memory_bytes(self) -> int:
@@ -63,4 +65,5 @@ def compile_and_measure(program: Program, *, num_devices: int) -> tuple[Compiled
         flops=program.flops / num_devices,
         moved_bytes=module.bytes,
         collectives=module.collectives(),
+        operations=tuple(module.operations),
     )

@@ -15,7 +15,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,9 +43,11 @@ class Program(NamedTuple):
     """Floating-point operations on all devices together, as `products` counts them."""
     are_present: bool = True
     """Whether the devices are those of this machine. JAX's cache cannot read executables of absent ones."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """Names and values of options of the compiler."""
 
     def compile(self) -> Compiled:
-        return self.lowered.compile()
+        return self.lowered.compile(dict(self.options) or None)
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,14 @@ class Programs:
     inputs: tuple[tuple[str, str], ...] | None = None
     """Names and values that functions close over, such as settings and sizes. None: functions are traced at every
     start, for example because a user's own classes are used, which are not part of the package's sources."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """Names and values of options of the compiler."""
 
     def given(self, **more: object) -> "Programs":
         """Returns `Programs` with more named inputs. If `inputs` is None, it remains None."""
         if self.inputs is None:
             return self
-        return Programs((*self.inputs, *((name, repr(value)) for name, value in sorted(more.items()))))
+        return replace(self, inputs=(*self.inputs, *((name, repr(value)) for name, value in sorted(more.items()))))
 
     def lower(
         self,
@@ -85,6 +89,12 @@ class Programs:
             donate_argnums: Arguments whose buffers are donated to the outputs, as for `jax.jit`.
             out_shardings: One sharding for all outputs, or None for JAX's choice.
         """
+        return self._lowered(name, function, arguments, donate_argnums, out_shardings)._replace(options=self.options)
+
+    def _lowered(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], donate_argnums: tuple[int, ...],
+        out_shardings: Any,
+    ) -> Program:  # fmt: skip
         jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
         shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
         leaves, in_tree = jax.tree.flatten(arguments)
@@ -139,7 +149,8 @@ class Programs:
 
     def _key(self, name: str, leaves: list[Any], in_tree: Any, shardings: dict[str, Any]) -> str:
         return _digest(
-            SOURCES, str(sorted(_surroundings().items())), name, repr(self.inputs), str(in_tree), str(shardings),
+            SOURCES, str(sorted(_surroundings().items())), name, repr(self.inputs), repr(self.options), str(in_tree),
+            str(shardings),
             *(f"{leaf} {leaf.sharding}" for leaf in leaves),
             *sorted({f"{each.platform} {each.device_kind}" for each in _devices_of(leaves)}),
         )  # fmt: skip

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -69,6 +70,14 @@ LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
 }  # fmt: skip
 """Environment variables with which libtpu starts on a machine without TPUs."""
+
+
+QUICK: dict[str, tuple[tuple[str, Any], ...]] = {
+    "cpu": (),
+    "gpu": (("xla_gpu_autotune_level", 0), ("xla_gpu_enable_triton_gemm", False)),
+    "tpu": (("optimization_level", "O1"),),
+}
+"""Options with which the compiler of a platform takes the least time, by name."""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ import pytest
 
 from asr_jax.cli import plan as command
 from asr_jax.cli.command_line import parse_experiment
-from asr_jax.cli.plan_target import TargetSteps, costs
+from asr_jax.cli.plan_target import TargetSteps, costs, largest_rows
 from asr_jax.core import targets
 from asr_jax.core.errors import UserError
+from asr_jax.core.hlo import Operation
 from asr_jax.core.program_cost import ProgramCost
 from asr_jax.core.targets import ACCELERATORS
 from asr_jax.training import setup
@@ -111,6 +112,15 @@ def test_the_least_time_is_that_of_the_tightest_limit():
     assert shown["limit"] == "products"
     assert shown["collectives"] == "3 all-reduce 9000.0 MB"
     assert costs(cost, ACCELERATORS["l40s"])["limit"] == "links"
+
+
+def test_the_largest_operations_are_those_of_all_executions():
+    often, once = (
+        Operation(name, "fusion", name, "f32[8]", times, 10**9, 10**9, 0, 0) for name, times in (("a", 3), ("b", 1))
+    )
+    cost = ProgramCost(1.0, 0, 0, 0, 0, 0.0, 0, {}, (once, often))
+    found = [(each["by"], each["source"], each["GB"]) for each in largest_rows(cost, 1)]
+    assert found == [("bytes", "a", 3.0), ("flops", "a", 3.0)]
 
 
 @pytest.mark.slow

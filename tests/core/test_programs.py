@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +118,15 @@ def test_a_cache_that_is_not_on_this_machine_is_left_alone(monkeypatch, tmp_path
     jax.config.update("jax_compilation_cache_dir", "gs://bucket/folder")
     of("2.0").lower("scaled", Scaled(2.0), X, X)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("made_of", [None, "x"])
+def test_options_reach_the_compiler(made_of):
+    programs = replace(of(made_of), options=(("xla_none", 1),))
+    program = programs.lower("sine", jnp.sin, jax.ShapeDtypeStruct((3,), jnp.float32))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'xla_none'"):
+        program.compile()
+    assert programs.given(y=1).options == programs.options
 
 
 def test_profiles_show_its_name():

@@ -13,14 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import pytest
 
 from asr_jax.audio.presets import w2v_bert, wav2vec2
 from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import Module
+from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import num_bytes
-from asr_jax.core.targets import target_of
+from asr_jax.core.targets import QUICK, target_of
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.contrastive import Contrastive
@@ -91,28 +91,23 @@ class Compiled(NamedTuple):
 
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> Iterator[None]:
-    """Takes a lock, because libtpu starts in one process only, and lowers the effort of the compilers.
-
-    Operations, dtypes and collectives are the same at O1, which compiles for a TPU in a tenth of the time.
-    """
-    before = jax.config.jax_optimization_level
+    """Lock, because libtpu starts in one process only."""
     with Path(tempfile.gettempdir(), "asr_jax_libtpu.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        jax.config.update("jax_optimization_level", "O1")
         yield
-        jax.config.update("jax_optimization_level", before)
 
 
 @cache
 def compiled(name: str, target: str) -> Compiled:
     try:
-        mesh = target_of(target).mesh
+        described = target_of(target)
     except UserError as error:
         pytest.skip(str(error))
     model = MODELS[name].build(vocab_size=32, blank_id=31, precision="bf16")
+    mesh, options = described.mesh, QUICK[described.accelerator.platform]
     recipe = Recipe(model, dict.fromkeys(MODELS[name].heads, 1.0), AdamW().build(RunLength(100, 10)), most_rows=8)
     shapes = abstract_beginning(lower_beginning(recipe, seed=0), mesh)
-    step = StepPrograms(recipe, shapes, mesh, Scale(16000, 160, 80), num_batches=2)
+    step = StepPrograms(recipe, shapes, mesh, Scale(16000, 160, 80), 2, programs=Programs(options=options))
     gradient = step.gradient(BUCKET)
     update = step.update(step.accumulated(gradient)).compile()
     memory: Any = update.memory_analysis()
