@@ -2,10 +2,9 @@
 
 For each config and target: the gradient of its largest batch and the update, with processor time of the compiler,
 memory of a device, products, bytes, collectives and the time that these allow at least. The batches are those of
-LibriSpeech's published durations (`made_up.lengths`), with a quarter as many pieces as characters, and are spread over
-the devices of the target. Each config and target is a process of its own, which is stopped after --limit seconds.
-Nothing is run. The environment needs the extras cuda12 and tpu. Rows of other configs and targets that the JSON already
-has are kept.
+LibriSpeech's published durations (`made_up.lengths`), with a quarter as many pieces as characters. Each config and
+target is a process of its own, which is stopped after --limit seconds. Nothing is run. The environment needs the extras
+cuda12 and tpu. Rows of other configs and targets that the JSON already has are kept.
 """
 
 import asr_jax.core.environment  # noqa: F401, I001  must be first
@@ -28,7 +27,7 @@ from asr_jax.cli.benchmark.systems import tokenizer_without_data
 from asr_jax.cli.command_line import load_config
 from asr_jax.cli.plan_target import TargetSteps
 from asr_jax.config import Experiment
-from asr_jax.core.targets import target_of
+from asr_jax.core.targets import ACCELERATORS, target_of
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first, make_buckets
 from asr_jax.data.batching.index import scale_of
 from asr_jax.observe.tables import print_table
@@ -85,33 +84,43 @@ def in_process(config: str, target: str, options: Sequence[str], *, limit_s: flo
 
 
 def compiled(config: str, target: str, *, seconds: float | None, quick: bool, operations: bool) -> list[dict[str, Any]]:
-    """Compiles the gradient of a batch and the update for all devices of a target."""
+    """Compiles the gradient of a batch and the update for all devices of a target.
+
+    A device has the rows of the config's batch for one device, and as many fewer as it has less memory than an H100; half
+    of them if the compiler of TPUs refuses these.
+    """
     experiment, devices = load_config(ROOT / "configs" / f"{config}.py"), target_of(target)
     scale = scale_of(experiment.model.front_end, of_features=False)
-    buckets = librispeech_buckets(experiment, scale, devices.mesh.size)
+    buckets = librispeech_buckets(experiment, scale)
     if seconds is None:
         chosen = buckets[largest_first(buckets)[0]]
     else:
         chosen = min(buckets, key=lambda bucket: abs(bucket.length / scale.per_s - seconds))
     tokenizer = tokenizer_without_data(experiment.data.tokenizer, None)
-    steps = TargetSteps(experiment, tokenizer, LENGTH, devices, (chosen,), scale, quick, 10 if operations else 0)
-    rows = steps.rows_on(devices.mesh, lambda message: None)
-    audio_s = chosen.batch_size * chosen.length / scale.per_s / devices.mesh.size
+    parts, size = experiment.model.row_parts, devices.mesh.size
+    share = min(devices.accelerator.memory_gb / ACCELERATORS["h100"].memory_gb, 1.0)
+    units = max(int(share * chosen.batch_size / parts), 1)
+    while True:
+        bucket = replace(chosen, batch_size=units * parts * size)
+        steps = TargetSteps(experiment, tokenizer, LENGTH, devices, (bucket,), scale, quick, 10 if operations else 0)
+        rows = steps.rows_on(devices.mesh, lambda message: None)
+        if isinstance(rows[0]["memory GB"], float) or units == 1:
+            break
+        units //= 2
     for row in rows:
-        row["audio_s"] = audio_s
+        row["audio_s"] = bucket.batch_size * bucket.length / scale.per_s / size
     return rows
 
 
-def librispeech_buckets(experiment: Experiment, scale: Scale, devices: int) -> tuple[Bucket, ...]:
-    """Buckets that training makes of LibriSpeech, with rows for a number of devices."""
+def librispeech_buckets(experiment: Experiment, scale: Scale) -> tuple[Bucket, ...]:
+    """Buckets that training on one device makes of LibriSpeech."""
     data, settings = experiment.data, experiment.data.buckets
     lengths = made_up.lengths(UTTERANCES)
     characters = made_up.num_labels(lengths)
     kept = lengths / made_up.RATE_HZ <= data.filters.max_duration_s
     factor = {"sentencepiece": PIECES_PER_CHARACTER, "none": 0.0}.get(data.tokenizer.kind, 1.0)
     labels = (characters * factor).astype("int32")
-    parts = math.lcm(devices, experiment.model.row_parts)
-    multiple = math.lcm(settings.batch_multiple, parts)
+    multiple = math.lcm(settings.batch_multiple, experiment.model.row_parts)
     settings = replace(settings, batch_multiple=multiple, max_batch=max(settings.max_batch, multiple))
     return make_buckets(lengths[kept], labels[kept], settings, scale=scale, row_parts=experiment.model.row_parts)
 
