@@ -86,8 +86,8 @@ def in_process(config: str, target: str, options: Sequence[str], *, limit_s: flo
 def compiled(config: str, target: str, *, seconds: float | None, quick: bool, operations: bool) -> list[dict[str, Any]]:
     """Compiles the gradient of a batch and the update for all devices of a target.
 
-    A device has the rows of the config's batch for one device, and as many fewer as it has less memory than an H100; half
-    of them if the compiler of TPUs refuses these.
+    A device has the rows of the config's batch for one device, or fewer in the proportion of its memory to that of an
+    H100. They are halved until the compiler of TPUs accepts them.
     """
     experiment, devices = load_config(ROOT / "configs" / f"{config}.py"), target_of(target)
     scale = scale_of(experiment.model.front_end, of_features=False)

@@ -6,10 +6,12 @@ fails if the page differs from what this script writes.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
+
+from asr_jax.core.targets import ACCELERATORS, Accelerator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "benchmarks/results"
@@ -236,13 +238,85 @@ def paraformer() -> str:
     ratios = {each["model"]: each["ratio"] for each in read("head_steps_cpu")["models"]}
     rows = [
         [
-            f"`{each['model']}`", each["head"], f"{each['parameters'] / 1e6:.2f} M", f"{each['wer']:.1%}",
+            f"`{each['model']}`", f"{each['head']}, {each['decoding']}", f"{each['parameters'] / 1e6:.2f} M",
+            f"{each['wer']:.1%}",
             *(f"{each[name] / each['words']:.1%}" for name in ("substitutions", "deletions", "insertions")),
-            f"{each['cer']:.1%}", f"{ratios[each['model']]:.2f} ×",
+            f"{each['cer']:.1%}", f"{ratios[each['model']]:.2f} ×", f"{each['rtfx']:,.0f}" if "rtfx" in each else "",
         ]
         for each in read("paraformer_read_speech")
     ]  # fmt: skip
-    return table("model | head | parameters | test WER | substitutions | deletions | insertions | CER | step", rows)
+    header = "model | head | parameters | test WER | substitutions | deletions | insertions | CER | step | × real time"
+    return table(header, rows)
+
+
+def compiled_programs() -> str:
+    """Memory, bytes, products and compilation of each config's largest batch and its update on a target."""
+    rows = []
+    for config, target, gradient, update in _compiled():
+        name, quick = f"`{config}`", ", quick" * gradient["quick"]
+        if update is None:
+            rows.append([name, f"{target}{quick}", gradient.get("failure", ""), *[""] * 6])
+            continue
+        audio_s, compile_s = gradient["audio_s"], gradient["compile s"] + update["compile s"]
+        rows.append([
+            name, f"{target}{quick}", f"{gradient['rows']} × {gradient['seconds']:.1f} s", f"{compile_s:.0f}",
+            f"{gradient['memory GB']:.1f} ({gradient['of memory']})", f"{1e3 * gradient['GB moved'] / audio_s:,.0f}",
+            f"{1e3 * gradient['TFLOP'] / audio_s:,.1f}", gradient["limit"],
+            f"{1e3 * audio_s / (gradient['least ms'] + update['least ms']):,.0f}",
+        ])  # fmt: skip
+    header = (
+        "config | target | batch of a device | compilation, s of CPU | memory, GB | MB per audio second | GFLOP per "
+        "audio second | limit | audio-hours per hour at most"
+    )
+    return table(header, rows)
+
+
+def roofline() -> str:
+    """Audio-hours per hour that products and memory of devices allow, beside published figures of other systems."""
+    rows = []
+    for config, target, gradient, update in _compiled():
+        kinds = {"h100": ("h100", "h200", "a100"), "v5e": ("v5e", "v6e")}.get(target)
+        if update is None or kinds is None:
+            continue
+        limits = {kind: _hours_per_hour(gradient, update, ACCELERATORS[kind]) for kind in kinds}
+        published = [each for each in PUBLISHED.get(config, ()) if each[1] in kinds]
+        rows.append([
+            f"`{config}`", *(f"{limits[kind]:,.0f}" if kind in limits else "" for kind in DEVICES),
+            "; ".join(f"{name}: {value:,} ({value / limits[kind]:.0%})" for name, kind, value in published),
+        ])  # fmt: skip
+    return table("config | H100 | H200 | A100 | v5e | v6e | published, per device (share of the limit)", rows)
+
+
+DEVICES = ("h100", "h200", "a100", "v5e", "v6e")
+PUBLISHED = {
+    "quartznet_librispeech": [("NVIDIA QuartzNet 15x5, A100", "a100", 1498)],
+    "rnnt_base": [("CAIMAN-ASR base, A100", "a100", 2900)],
+    "rnnt_large": [("CAIMAN-ASR large, A100", "a100", 1460)],
+    "wav2vec2_pretrain": [("NVIDIA wav2vec 2.0 Base with Hourglass, A100", "a100", 1535)],
+    "wav2vec2_finetune": [("NVIDIA wav2vec 2.0 Base, A100", "a100", 2886)],
+}
+"""Audio-hours per hour of one device that others publish, by config: system, device and figure."""
+
+
+def _compiled() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any] | None]]:
+    """Yields config, target, and the figures of the gradient and of the update, or the reason why there are none."""
+    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for each in read("compiled_programs"):
+        found.setdefault((each["config"], each["target"]), {})[each.get("program", "failure")] = each
+    for (config, target), programs in sorted(found.items()):
+        complete = "update" in programs and isinstance(programs["gradient"]["memory GB"], float)
+        gradient = (
+            programs["gradient"] if complete else programs.get("failure", {"quick": False, "failure": "too large"})
+        )
+        yield config, target, gradient, programs["update"] if complete else None
+
+
+def _hours_per_hour(gradient: dict[str, Any], update: dict[str, Any], device: Accelerator) -> float:
+    seconds = sum(
+        max(each["TFLOP"] / device.peak_tflops, each["GB moved"] / device.memory_gb_per_s)
+        for each in (gradient, update)
+    )
+    return gradient["audio_s"] / seconds
 
 
 def lstm() -> str:
@@ -287,6 +361,7 @@ TABLES: dict[str, Callable[[], str]] = {
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
         transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring, fine_tuning, sampling_modes,
+        compiled_programs, roofline,
     )
 }  # fmt: skip
 

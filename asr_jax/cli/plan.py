@@ -163,13 +163,15 @@ class Plan(NamedTuple):
 def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOptions, console: Console) -> None:
     """Compiles for the target, prints the table, and writes the file of `--fit`."""
     from asr_jax.cli.plan_target import TargetSteps
+    from asr_jax.inference.recognition import used_buckets
     from asr_jax.observe.tables import print_table, say
 
     planned = made.train
     buckets, scale = planned.plan.buckets, planned.index.scale
     steps = TargetSteps(
-        experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale, options.quick
-    )
+        experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale, quick=options.quick,
+        num_operations=options.operations, validation=tuple(used_buckets(made.validation)) if made.validation else (),
+    )  # fmt: skip
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
@@ -181,7 +183,7 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
         steps = replace(steps, buckets=buckets)
     rows = steps.rows(tell)
     of_each = [(f"{row['program']}, {row['devices']} devices", row.pop("largest", [])) for row in rows]
-    print_table(rows, title=f"training programs compiled for {target.name}, not run", console=console)
+    print_table(rows, title=f"programs compiled for {target.name}, not run", console=console)
     for name, operations in of_each:
         if operations:
             print_table(operations, title=f"largest operations: {name}", console=console)

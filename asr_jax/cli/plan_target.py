@@ -14,8 +14,11 @@ from asr_jax.core.hlo import largest
 from asr_jax.core.layout import Layout
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
 from asr_jax.core.programs import TRACED, Program, Programs
+from asr_jax.core.pytrees import num_bytes
 from asr_jax.core.targets import QUICK, Accelerator, Target
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
+from asr_jax.inference.decoder import Decoder
+from asr_jax.inference.losses import Losses
 from asr_jax.inference.model import make_model
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizers import Tokenizer
@@ -43,7 +46,9 @@ class TargetSteps:
     quick: bool = False
     """Whether the compilers take the least time, at the price of the programs."""
     num_operations: int = 0
-    """Number of the largest operations of each gradient in its row of the table."""
+    """Number of the largest operations of each program in its row of the table."""
+    validation: tuple[Bucket, ...] = ()
+    """Shapes of the batches of validation on all devices of the target."""
 
     def step(self, mesh: Mesh) -> StepPrograms:
         """Returns the training programs for devices.
@@ -81,7 +86,7 @@ class TargetSteps:
         return self.layout(mesh).shape(replace(bucket, batch_size=rows))
 
     def rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
-        """Compiles the gradient of each bucket and the update, for one device and for all.
+        """Compiles the gradient of each bucket and the update, for one device and for all, and validation for all.
 
         Args:
             say: Called with a message before each program is compiled.
@@ -90,7 +95,35 @@ class TargetSteps:
             A row of the table for each program.
         """
         meshes = {mesh.size: mesh for mesh in (self.target.one, self.target.mesh)}
-        return [row for mesh in meshes.values() for row in self.rows_on(mesh, say)]
+        of_training = [row for mesh in meshes.values() for row in self.rows_on(mesh, say)]
+        return of_training + self.validation_rows(say)
+
+    def validation_rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
+        """Compiles recognition of each bucket of validation for all devices, or its losses if no head recognises.
+
+        Args:
+            say: Called with a message before each program is compiled.
+
+        Returns:
+            A row of the table for each program. Its memory includes the state of training.
+        """
+        mesh, found = self.target.mesh, list[dict[str, Any]]()
+        step = self.step(mesh)
+        model, decoding = step.recipe.model, self.experiment.primary_decoding
+        of_model: dict[str, Any] = {"mesh": mesh, "variables": step.shapes.average, "programs": step.programs}
+        validated: Decoder | Losses = Losses(model, step.recipe.scales, **of_model)
+        if decoding:
+            validated = Decoder(model, self.tokenizer, decoding=decoding, **of_model)
+        for bucket in (self.validation[number] for number in largest_first(self.validation)):
+            seconds = bucket.length / self.scale.per_s
+            say(f"compiling validation of {bucket.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
+            row = {"program": "recognition" if decoding else "validation loss", "devices": mesh.size}
+            row |= {"rows": -(-bucket.batch_size // mesh.size), "labels": bucket.num_tokens}
+            kept_bytes = num_bytes(step.shapes.state)
+            found.append(
+                row | {"seconds": seconds} | self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)
+            )
+        return found
 
     def rows_on(self, mesh: Mesh, say: Callable[[str], None]) -> list[dict[str, Any]]:
         """Compiles the gradient of each bucket and the update for some of the devices, with as many rows on each.
@@ -244,7 +277,7 @@ def largest_rows(cost: ProgramCost, number: int) -> list[dict[str, Any]]:
             "by": by, "GB": each.times * each.bytes / 1e9, "GFLOP": each.times * each.flops / 1e9,
             "executions": each.times, "output": each.shape[:60], "operation": each.kind, "source": each.op_name[-100:],
         }
-        for by in ("bytes", "flops") for each in largest(cost.operations, by, number)
+        for by in ("bytes", "flops") for each in largest(cost.operations, by, number) if getattr(each, by)
     ]  # fmt: skip
 
 

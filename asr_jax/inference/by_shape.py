@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jax.stages import Compiled, Lowered
+from jax.stages import Compiled
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import abstract, by_rows, replicated
-from asr_jax.core.programs import Programs
+from asr_jax.core.programs import Program, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.batching.buckets import Bucket, Scale
 
@@ -51,14 +51,16 @@ class ByShape:
         """Starts to compile for the shapes of (abstract) batches, in a thread."""
         for batch in batches:
             if _shapes(batch) not in self.compiled:
-                program = self._programs.lower(
-                    self._name, self._function, self._variables, batch, *self._more,
-                    out_shardings=replicated(self._mesh),
-                )  # fmt: skip
-                self.compiled[_shapes(batch)] = self._pool.submit(self._compile, program.lowered)
+                self.compiled[_shapes(batch)] = self._pool.submit(self._compile, self.lower(batch))
 
-    def _compile(self, program: Lowered) -> Compiled:
-        self._then(program.out_info)
+    def lower(self, batch: Batch) -> Program:
+        """Lowers the function for the shapes of a batch."""
+        return self._programs.lower(
+            self._name, self._function, self._variables, batch, *self._more, out_shardings=replicated(self._mesh)
+        )
+
+    def _compile(self, program: Program) -> Compiled:
+        self._then(program.lowered.out_info)
         return program.compile()
 
     def wait(self) -> None:

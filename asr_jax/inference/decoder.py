@@ -16,7 +16,7 @@ from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import own_mesh
 from asr_jax.core.processes import gathered
-from asr_jax.core.programs import TRACED, Programs
+from asr_jax.core.programs import TRACED, Program, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.timed_tokens import TimedTokens, TokenSequence
 from asr_jax.data.batching.buckets import Bucket, Scale
@@ -192,6 +192,10 @@ class Decoder:
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Starts to compile for the shapes of buckets."""
         self.programs.prepare(without_labels(abstract_batch(bucket, self.mesh, scale)) for bucket in buckets)
+
+    def lower(self, bucket: Bucket, scale: Scale) -> Program:
+        """Lowers the model with the search for the shape of a bucket."""
+        return self.programs.lower(without_labels(abstract_batch(bucket, self.mesh, scale)))
 
     def wait(self) -> None:
         """Waits until all prepared shapes are compiled."""

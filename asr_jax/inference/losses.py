@@ -13,7 +13,7 @@ from asr_jax.core.across import SAME, on_each_device, total
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import gathered
-from asr_jax.core.programs import TRACED, Programs
+from asr_jax.core.programs import TRACED, Program, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import GENERATOR, random_streams
 from asr_jax.core.sums import Sum, Sums, merge
@@ -56,6 +56,10 @@ class Losses:
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Starts to compile for the shapes of buckets."""
         self._programs.prepare(abstract_batch(bucket, self.mesh, scale) for bucket in buckets)
+
+    def lower(self, bucket: Bucket, scale: Scale) -> Program:
+        """Lowers the losses for the shape of a bucket."""
+        return self._programs.lower(abstract_batch(bucket, self.mesh, scale))
 
     def wait(self) -> None:
         """Waits until all prepared shapes are compiled."""

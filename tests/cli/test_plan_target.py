@@ -37,8 +37,10 @@ def small_machine(monkeypatch):
 def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noqa: F811
     file = tmp_path / "fit.json"
     given = arguments(manifest, tmp_path, *ROWS, "--data.validation", manifest)
-    command.main([*given, "--target", "cpu", "--fit", str(file), "--margin", "0.25"])
+    command.main([*given, "--target", "cpu", "--fit", str(file), "--margin", "0.25", "--operations", "1"])
     printed = capsys.readouterr().out
+    assert re.search(r"^recognition +\d", printed, re.MULTILINE)
+    assert "largest operations: recognition" in printed
     content = json.loads(file.read_text())
     assert (content["target"], content["margin"], content["per_s"]) == ("cpu", 0.25, 16000)
     rows = [bucket["batch_size"] for bucket in content["buckets"]]
