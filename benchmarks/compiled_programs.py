@@ -4,7 +4,7 @@ For each config and target: the gradient of its largest batch and the update, wi
 memory of a device, products, bytes, collectives and the time that these allow at least. The batches are those of
 LibriSpeech's published durations (`made_up.lengths`), with a quarter as many pieces as characters. Each config and
 target is a process of its own, which is stopped after --limit seconds. Nothing is run. The environment needs the extras
-cuda12 and tpu. Rows of other configs and targets that the JSON already has are kept.
+cuda12 and tpu. The JSON keeps its rows of other configs and targets, and those of the other effort (--quick).
 """
 
 import asr_jax.core.environment  # noqa: F401, I001  must be first
@@ -63,7 +63,8 @@ def main() -> None:
     for target in given.targets:
         for config in given.configs:
             new = in_process(config, target, options, limit_s=given.limit)
-            rows = [row for row in rows if (row["config"], row["target"]) != (config, target)] + new
+            named = (config, target, given.quick)
+            rows = [row for row in rows if (row["config"], row["target"], row["quick"]) != named] + new
             given.json.write_text(json.dumps(rows, indent=1) + "\n")
             print_table([{name: value for name, value in row.items() if name != "largest"} for row in new])
 
@@ -87,7 +88,7 @@ def compiled(config: str, target: str, *, seconds: float | None, quick: bool, op
     """Compiles the gradient of a batch and the update for all devices of a target.
 
     A device has the rows of the config's batch for one device, or fewer in the proportion of its memory to that of an
-    H100. They are halved until the compiler of TPUs accepts them.
+    H100. They are halved until they fit.
     """
     experiment, devices = load_config(ROOT / "configs" / f"{config}.py"), target_of(target)
     scale = scale_of(experiment.model.front_end, of_features=False)
@@ -103,10 +104,11 @@ def compiled(config: str, target: str, *, seconds: float | None, quick: bool, op
     while True:
         bucket = replace(chosen, batch_size=units * parts * size)
         steps = TargetSteps(experiment, tokenizer, LENGTH, devices, (bucket,), scale, quick, 10 if operations else 0)
-        rows = steps.rows_on(devices.mesh, lambda message: None)
-        if isinstance(rows[0]["memory GB"], float) or units == 1:
+        memory = steps.memory(steps.step(devices.mesh), steps.part(bucket, devices.mesh)) if units > 1 else 0.0
+        if memory <= devices.memory_bytes:
             break
         units //= 2
+    rows = steps.rows_on(devices.mesh, lambda message: None)
     for row in rows:
         row["audio_s"] = bucket.batch_size * bucket.length / scale.per_s / size
     return rows

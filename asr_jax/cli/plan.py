@@ -71,8 +71,8 @@ class PlanOptions:
     operations: Annotated[int, arg(metavar="N")] = 0
     """Number of the largest operations of each program to print, by bytes and by floating-point operations."""
     quick: bool = False
-    """Compile for the target in a third of the time. The programs then differ from those of training: on GPUs their
-    memory is about equal, on TPUs it is larger."""
+    """Compile for the target in a half to a third of the time. The programs then differ from those of training: on
+    GPUs their memory is about equal, on TPUs it is larger."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -86,6 +86,10 @@ def main(arguments: Sequence[str]) -> None:
         check_writable(options.fit)
     if options.fit and not options.target:
         raise UserError("--fit without --target: expected the devices to fit, such as --target h100")
+    if not options.target and (options.quick or options.operations):
+        raise UserError("--quick and --operations without --target: expected the devices, such as --target h100")
+    if options.operations < 0:
+        raise UserError(f"--operations {options.operations}: expected 0 or more")
     if not 0 <= options.margin < 1:
         raise UserError(f"--margin {options.margin:g}: expected 0 or more, and less than 1")
     target = target_of(options.target) if options.target else None
@@ -178,15 +182,21 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
 
     if options.fit:
         buckets = steps.fit(options.margin, tell)
-        write_buckets(options.fit, buckets, scale, target=target.name, margin=options.margin)
+        write_buckets(options.fit, buckets, scale, target=target.name, margin=options.margin, quick=options.quick)
         say(console, f"{options.fit}: the rows that fit; train with --data.buckets.file {options.fit}")
         steps = replace(steps, buckets=buckets)
     rows = steps.rows(tell)
-    of_each = [(f"{row['program']}, {row['devices']} devices", row.pop("largest", [])) for row in rows]
+    of_each = [(_program(row), row.pop("largest", [])) for row in rows]
     print_table(rows, title=f"programs compiled for {target.name}, not run", console=console)
     for name, operations in of_each:
         if operations:
             print_table(operations, title=f"largest operations: {name}", console=console)
+
+
+def _program(row: dict[str, Any]) -> str:
+    """Name of a program in the table of programs: its shape and devices."""
+    shape = f" of {row['rows']} × {row['seconds']:.2f} s" if "rows" in row else ""
+    return f"{row['program']}{shape}, {counted(row['devices'], 'device')}"
 
 
 def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:

@@ -77,7 +77,7 @@ QUICK: dict[str, tuple[tuple[str, Any], ...]] = {
     "gpu": (("xla_gpu_autotune_level", 0), ("xla_gpu_enable_triton_gemm", False)),
     "tpu": (("optimization_level", "O1"),),
 }
-"""Options with which the compiler of a platform takes the least time, by name."""
+"""Names and values of the options with which the compiler of a platform takes the least time."""
 
 
 @dataclass(frozen=True)

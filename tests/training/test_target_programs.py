@@ -1,5 +1,8 @@
 """Training programs of each family of models, compiled for GPUs and TPUs that need not be present.
 
+They are compiled as by `plan --quick`: collectives, dtypes and aliases are decided before what that omits (trials of
+kernels for products on GPUs, and the optimisation of generated code on TPUs).
+
 tests/training/test_lowering.py compares sums over devices on CPUs; these programs come from other compilers.
 
 The compilers are in the extras cuda12 and tpu; without them, these tests are skipped. Only one process at a time may

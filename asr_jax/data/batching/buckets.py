@@ -183,7 +183,9 @@ def make_buckets(
     return tuple(buckets)
 
 
-def write_buckets(path: Path, buckets: Sequence[Bucket], scale: Scale, *, target: str, margin: float) -> None:
+def write_buckets(
+    path: Path, buckets: Sequence[Bucket], scale: Scale, *, target: str, margin: float, quick: bool
+) -> None:
     """Writes the shapes of batches for `Buckets.file`.
 
     Args:
@@ -192,8 +194,15 @@ def write_buckets(path: Path, buckets: Sequence[Bucket], scale: Scale, *, target
         scale: Unit of lengths.
         target: Name of the devices that the rows fit.
         margin: Share of their memory that is left free.
+        quick: Whether they were compiled with `--quick`.
     """
-    content = {"target": target, "margin": margin, "per_s": scale.per_s, "buckets": [asdict(each) for each in buckets]}
+    content = {
+        "target": target,
+        "margin": margin,
+        "quick": quick,
+        "per_s": scale.per_s,
+        "buckets": [asdict(each) for each in buckets],
+    }
     write_whole(path, json.dumps(content, indent=1) + "\n")
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import local_path
-from asr_jax.data.manifests.readers.array_records import ARRAY_RECORD, ENDING_OF_SHARD
+from asr_jax.data.manifests.readers.array_records import ARRAY_RECORD, ENDING_OF_SHARD, OF_TENSORFLOW_DATASETS
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside
 from asr_jax.data.manifests.readers.corpora import AN4, LIBRISPEECH, an4_set, subsets
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
@@ -199,8 +199,7 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
         raise UserError(f"{path} has tables, but none is named just train: {_listed(path, others)}")
     raise UserError(
         f"{path} has nothing to read: expected manifests ({', '.join(MANIFESTS)}), Parquet, Arrow, ArrayRecord or tar "
-        f"files, "
-        f"Kaldi's wav.scp, or audio ({', '.join(AUDIO_ENDINGS)})"
+        f"files, Kaldi's wav.scp, or audio ({', '.join(AUDIO_ENDINGS)})"
     )
 
 
@@ -340,8 +339,8 @@ def _data_files(folder: str, options: ReadOptions) -> tuple[list[str], list[str]
     """Files of the first kind that the folder contains, and files of other kinds."""
     files = [name for name in options.walk(folder) if not NOT_DATA.fullmatch(os.path.basename(name))]
     plain = {name: ENDING_OF_SHARD.sub(".array_record", name.lower()) for name in files}
-    if any(map(ARRAY_RECORD.matches, files)):  # TensorFlow Datasets describes the fields in a file beside them
-        files = [name for name in files if os.path.basename(name) != "features.json"]
+    if any(map(ARRAY_RECORD.matches, files)):
+        files = [name for name in files if os.path.basename(name) not in OF_TENSORFLOW_DATASETS]
     kinds = [[name for name in files if plain[name].endswith(endings)] for endings in (*KINDS, TABLES)]
     chosen = next(filter(None, kinds[:-1]), [])
     if chosen is kinds[0]:

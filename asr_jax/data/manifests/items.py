@@ -226,7 +226,7 @@ def _of_row(path: str, row: int, fields: Callable[[], dict[str, Any]], options: 
     try:
         utterance = entries.utterance(fields(), held, options, name=name)
     except InvalidEntry as error:
-        return Item(row, Rejected(name, f"{path}: row {row + 1}", str(error)), None)
+        return Item(row, Rejected(name, f"{path}: item {row + 1}", str(error)), None)
     if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):
         utterance = replace(utterance, location=os.path.join(folder, utterance.location))
     return Item(row, utterance, held.content)

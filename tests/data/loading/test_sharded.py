@@ -217,6 +217,14 @@ def test_array_records_behind_urls(shards):
     for one, other in zip(found, expected, strict=True):
         assert one.ids == other.ids
         np.testing.assert_array_equal(one.batch.audio, other.batch.audio)
+    flipped = bytearray(content)
+    flipped[content.rindex(b"fLaC") + 500] ^= 1  # in the audio of the last item
+    system.pipe_file("/flipped/0.array_record", bytes(flipped))
+    of = stream(shards, shards=("memory://flipped/0.array_record", str(shards / "0.tar")), epochs=1)
+    found = batches(of)
+    (entry,) = [entry for loaded in found for entry in loaded.rejected]
+    assert entry.reason.startswith("the rest of the shard: damaged shard: damaged at record ")
+    assert len({name for loaded in found for name in loaded.ids}) == 2 * EACH - 1
     of = stream(shards, shards=("memory://records/damaged.array_record", str(shards / "0.tar")), epochs=1)
     (entry,) = [entry for loaded in batches(of) for entry in loaded.rejected]
     assert entry.reason == "the rest of the shard: damaged shard: not a complete ArrayRecord file"

@@ -9,17 +9,20 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
 
+from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.remote import content_of, is_url, origin_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
@@ -27,6 +30,10 @@ ENDING_OF_SHARD = re.compile(r"\.array_?record(-\d+-of-\d+)?$", re.IGNORECASE)
 """Ending of the name of a file, which may have the number of the shard at its end."""
 RATE = ("sample_rate", "sampling_rate", "sampleRate")
 """Names of the sample rate in Hz, in a record or in the `features.json` of TensorFlow Datasets."""
+FEATURES = "features.json"
+"""Description of the fields that TensorFlow Datasets writes beside the files."""
+OF_TENSORFLOW_DATASETS = (FEATURES, "dataset_info.json", "metadata.json")
+"""Files of TensorFlow Datasets beside those of the records."""
 PICKLE = b"\x80"
 """First byte of a pickle, which is not read because it runs code."""
 
@@ -60,11 +67,29 @@ def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> En
                     yield Rejected(name, f"{path}: record {row + 1}", str(error))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except Damaged as error:
         raise UserError(f"{path}: {error}; copy it again, or remove it") from None
 
 
-ARRAY_RECORD = Reader("ArrayRecord", is_array_record, this_file, read_array_record)
+def files(path: str, options: ReadOptions) -> list[str]:
+    """The file and the `features.json` beside it, which may give the sample rate."""
+    about = os.path.join(os.path.dirname(os.path.abspath(path)), FEATURES)
+    return [path, about] if os.path.exists(about) else [path]
+
+
+def details(path: str) -> str:
+    """Fields of the first record that are used. Empty if there is none."""
+    try:
+        with RecordFile(path) as records:
+            used = f.used(fields_of(next(records.after(0)), path))
+    except (OSError, StopIteration, Damaged, InvalidEntry, UserError):
+        return ""
+    return f"ArrayRecord ({used})" if used else ""
+
+
+ARRAY_RECORD = Reader("ArrayRecord", is_array_record, files, read_array_record, details=details)
 
 
 def stem(path: str) -> str:
@@ -76,7 +101,7 @@ class RecordFile:
     """The records of a local ArrayRecord file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        OSError: If the file cannot be opened.
         Damaged: If the file is not complete.
         UserError: If the package `array_record` is not installed.
     """
@@ -86,20 +111,18 @@ class RecordFile:
             from array_record.python.array_record_module import ArrayRecordReader
         except ImportError as error:
             raise UserError(f"{path}: ArrayRecord files need the package array_record ({error})") from None
-        if not os.path.exists(path):
-            raise FileNotFoundError(path)
+        open(path, "rb").close()  # the library does not distinguish errors of the storage from damage
         # Without threads that read ahead: shards are read beside many others.
         self._reader = ArrayRecordReader(path, "readahead_buffer_size:1M,max_parallelism:0")
         self._check()
+        self._num = self._reader.num_records()  # after damage it is 0
 
     def __enter__(self) -> "RecordFile":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._reader.close()
-
-    def __len__(self) -> int:
-        return self._reader.num_records()
+        if self._reader.ok():  # otherwise closing raises the error of the read again
+            self._reader.close()
 
     def after(self, row: int) -> Iterator[bytes]:
         """Yields the records from a row on, in order.
@@ -110,13 +133,13 @@ class RecordFile:
         Raises:
             Damaged: If a record cannot be read.
         """
-        for number in range(row, len(self)):
+        for number in range(row, self._num):
             if number == row:
                 self._reader.seek(number)
             try:
                 record = self._reader.read()
             except Exception as error:  # the errors of the library have no common class
-                raise Damaged(f"damaged at record {number + 1} of {len(self)}: {error}") from None
+                raise Damaged(f"damaged at record {number + 1} of {self._num}: {error}") from None
             self._check()
             yield record
 
@@ -135,16 +158,15 @@ def fields_of(record: bytes, path: str) -> dict[str, Any]:
     Raises:
         InvalidEntry: If it has another form.
     """
-    if record.lstrip()[:1] == b"{":
-        fields = _of_json(record)
-    elif record[:1] == b"\n":
+    if record[:1] == b"\n":
         fields = _of_example(record)
+    elif record[:1] == b"{":
+        fields = _of_json(record)
     else:
         fields = _of_msgpack(record)
     for name in f.AUDIO:
         if isinstance(fields.get(name), list):
-            rate_hz = f.count(fields, RATE) or _rate_beside(os.path.dirname(os.path.abspath(path)))
-            fields[name] = _wav(name, fields[name], rate_hz)
+            fields[name] = _wav(name, fields, path)
     return fields
 
 
@@ -226,32 +248,23 @@ def _text(name: str, value: bytes) -> str | bytes:
         raise InvalidEntry(f"{name}: {f.not_utf8(value, error)}") from None
 
 
-@cache
-def _rate_beside(folder: str) -> int | None:
-    """Sample rate that the `features.json` of a folder gives; None if there is none, or several."""
-    try:
-        with open(os.path.join(folder, "features.json"), encoding="utf-8") as file:
-            about = json.load(file)
-    except (OSError, ValueError):
-        return None
-    found, rest = set(), [about]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, dict):
-            found |= {int(value[name]) for name in RATE if str(value.get(name)).isdecimal()}
-        rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
-    return found.pop() if len(found) == 1 else None
-
-
-def _wav(name: str, values: list[Any], rate_hz: int | None) -> bytes:
-    """WAV file of samples, which are 16-bit integers or floats from -1 to 1."""
+def _wav(name: str, fields: dict[str, Any], path: str) -> bytes:
+    """WAV file of the samples in a field, which are 16-bit integers or floats from -1 to 1."""
+    rate_hz, channels = f.count(fields, RATE), 1
+    if rate_hz is None:
+        rate_hz, channels = _described(path)
     if rate_hz is None:
         raise InvalidEntry(
-            f'"{name}" is {len(values)} samples without a rate; expected a field sample_rate, a features.json of '
+            f'"{name}" is {len(fields[name])} samples without a rate; expected a field sample_rate, a {FEATURES} of '
             "TensorFlow Datasets with it beside the file, or the bytes of an audio file"
         )
+    if rate_hz <= 0 or channels != 1:
+        raise InvalidEntry(
+            f'"{name}" is samples at {rate_hz} Hz of {channels} channels; expected a rate above 0 and one channel, or '
+            "the bytes of an audio file"
+        )
     try:
-        samples = np.asarray(values)
+        samples = np.asarray(fields[name])
         if samples.dtype.kind in "iu" and (samples == samples.astype(np.int16)).all() and samples.ndim == 1:
             samples, subtype = samples.astype(np.int16), "PCM_16"
         elif samples.dtype.kind == "f" and (np.abs(samples) <= 1).all() and samples.ndim == 1:
@@ -260,8 +273,34 @@ def _wav(name: str, values: list[Any], rate_hz: int | None) -> bytes:
             raise ValueError
     except (ValueError, OverflowError):
         raise InvalidEntry(
-            f'"{name}" is {f.shown(values)[:60]}; expected samples of 16 bits, or floats from -1 to 1'
+            f'"{name}" is {f.shown(fields[name])[:60]}; expected samples of 16 bits, or floats from -1 to 1'
         ) from None
     file = io.BytesIO()
     soundfile.write(file, samples, rate_hz, format="WAV", subtype=subtype)
     return file.getvalue()
+
+
+def _described(path: str) -> tuple[int | None, int]:
+    """Sample rate in Hz and number of channels that the description beside a file gives; None: no rate, or several."""
+    folder = origin_of(path) or os.path.dirname(path)
+    about = f"{folder}/{FEATURES}" if is_url(folder) else os.path.join(os.path.abspath(folder), FEATURES)
+    changed = 0.0 if is_url(about) or not os.path.exists(about) else os.path.getmtime(about)
+    return _rate_and_channels(about, changed)
+
+
+@lru_cache
+def _rate_and_channels(about: str, changed: float) -> tuple[int | None, int]:
+    try:
+        described = json.loads(content_of(about) if is_url(about) else Path(about).read_bytes())
+    except (OSError, ValueError, AudioError):
+        return None, 1
+    found, rest = set(), [described]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            shape = value.get("shape")
+            dims = shape.get("dimensions", []) if isinstance(shape, dict) else []
+            channels = int(dims[1]) if len(dims) > 1 else 1
+            found |= {(int(value[name]), channels) for name in RATE if str(value.get(name)).isdecimal()}
+        rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return found.pop() if len(found) == 1 else (None, 1)

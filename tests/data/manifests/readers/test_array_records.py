@@ -1,8 +1,10 @@
 """ArrayRecord files: the three forms of records, samples with their rate, invalid records, damaged files."""
 
 import json
+import os
 import pickle
 
+import fsspec
 import msgpack
 import numpy as np
 import pytest
@@ -10,8 +12,11 @@ from array_record_files import example, write_records
 from recordings import check_conversion, check_signals, noise, read, write
 
 from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.inputs import described as described_inputs
 from asr_jax.data.manifests.inputs import set_names
+from asr_jax.data.manifests.items import items_from
 from asr_jax.data.manifests.readers.array_records import fields_of
+from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 
 # The first message of TensorFlow's tutorial "TFRecord and tf.train.Example".
@@ -52,17 +57,49 @@ def test_forms_of_records(tmp_path):
     check_conversion(tmp_path, tmp_path / "corpus-train.array_record-00000-of-00001")
 
 
-def test_rate_of_samples(tmp_path):
-    write_records(tmp_path / "a.array_record", [example({"audio": [1, 2, 3, 4] * 100, "text": "a"})])
-    with pytest.raises(UserError, match='"audio" is 400 samples without a rate; expected a field sample_rate'):
+def described(folder, rate_hz, dims=("-1",)):
+    """Writes the description of TensorFlow Datasets."""
+    audio = {"shape": {"dimensions": list(dims)}, "dtype": "int64", "sampleRate": str(rate_hz)}
+    about = {"featuresDict": {"features": {"speech": {"audio": audio}, "text": {"text": {}}}}}
+    (folder / "features.json").write_text(json.dumps(about))
+    os.utime(folder / "features.json", (rate_hz, rate_hz))  # another time for another content
+
+
+def test_rate_of_samples_beside_the_file(tmp_path):
+    write_records(tmp_path / "a.array_record", [example({"speech": [1, 2, 3, 4] * 100, "text": "a"})])
+    (tmp_path / "metadata.json").write_text("{}")
+    with pytest.raises(UserError, match='"speech" is 400 samples without a rate; expected a field sample_rate'):
         read(tmp_path, tmp_path)
-    about = {"featuresDict": {"features": {"speech": {"audio": {"sampleRate": "16000"}}, "text": {}}}}
-    other = tmp_path / "other"
-    other.mkdir()
-    write_records(other / "a.array_record", [example({"audio": [1, 2, 3, 4] * 100, "text": "a"})])
-    (other / "features.json").write_text(json.dumps(about))
-    (utterance,) = read(tmp_path, other)
-    assert utterance.duration_s == 400 / 16000
+    for rate_hz in (8000, 16000):
+        described(tmp_path, rate_hz)
+        (utterance,) = read(tmp_path, tmp_path)
+        assert utterance.duration_s == 400 / rate_hz
+    described(tmp_path, 4000, dims=("-1", "2"))
+    with pytest.raises(
+        UserError, match='"speech" is samples at 4000 Hz of 2 channels; expected a rate above 0 and one'
+    ):
+        read(tmp_path, tmp_path)
+
+
+def test_rate_of_samples_beside_a_url(tmp_path):
+    described(tmp_path, 8000)
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/described/features.json", (tmp_path / "features.json").read_bytes())
+    write_records(tmp_path / "a.array_record", [example({"speech": [1, 2, 3, 4] * 100, "text": "a"})])
+    system.pipe_file("/described/a.array_record", (tmp_path / "a.array_record").read_bytes())
+    (item,) = items_from("memory://described/a.array_record", 0, ReadOptions())
+    assert item.info().duration_s == 400 / 8000
+
+
+@pytest.mark.parametrize("num", range(60, 90))
+def test_an_example_of_any_size_is_no_json(num):
+    """An Example of 123 bytes begins with a line break and a brace."""
+    assert fields_of(example({"audio_path": "/data/a.flac", "text": "x" * num}), "a")["text"] == "x" * num
+
+
+def test_fields_of_the_first_record_are_shown(tmp_path):
+    path = write_records(tmp_path / "a.array_record", [example({"audio": b"RIFF", "text": "a", "other": 1})])
+    assert described_inputs([str(path)]) == [f"{path}: read as ArrayRecord (audio, text)"]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +118,16 @@ def test_rate_of_samples(tmp_path):
 def test_invalid_records(record, reason):
     with pytest.raises(InvalidEntry, match=reason):
         fields_of(record, "a.array_record")
+
+
+def test_damage_within_a_file(tmp_path):
+    rows = [example({"text": "a", "audio": os.urandom(9000)}) for _ in range(9)]
+    path = write_records(tmp_path / "a.array_record", rows)
+    content = bytearray(path.read_bytes())
+    content[content.index(rows[4][500:600])] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"a.array_record: damaged at record \d of 9: .*; copy it again, or remove it"):
+        read(tmp_path, path)
 
 
 def test_damaged_files(tmp_path):
