@@ -273,21 +273,23 @@ def compiled_programs() -> str:
 
 def roofline() -> str:
     """Audio-hours per hour that products and memory of devices allow, beside published figures of other systems."""
-    rows = []
+    limits: dict[str, dict[str, float]] = {}
     for config, target, gradient, update in _compiled():
-        kinds = {"h100": ("h100", "h200", "a100"), "v5e": ("v5e", "v6e")}.get(target)
-        if update is None or kinds is None:
-            continue
-        limits = {kind: _hours_per_hour(gradient, update, ACCELERATORS[kind]) for kind in kinds}
-        published = [each for each in PUBLISHED.get(config, ()) if each[1] in kinds]
+        for kind in OF_TARGET.get(target, ()) if update else ():
+            limits.setdefault(config, {})[kind] = _hours_per_hour(gradient, update, ACCELERATORS[kind])
+    rows = []
+    for config, of in limits.items():
+        published = [each for each in PUBLISHED.get(config, ()) if each[1] in of]
         rows.append([
-            f"`{config}`", *(f"{limits[kind]:,.0f}" if kind in limits else "" for kind in DEVICES),
-            "; ".join(f"{name}: {value:,} ({value / limits[kind]:.0%})" for name, kind, value in published),
+            f"`{config}`", *(f"{of[kind]:,.0f}" if kind in of else "" for kind in DEVICES),
+            "; ".join(f"{name}: {value:,} ({value / of[kind]:.0%})" for name, kind, value in published),
         ])  # fmt: skip
     return table("config | H100 | H200 | A100 | v5e | v6e | published, per device (share of the limit)", rows)
 
 
 DEVICES = ("h100", "h200", "a100", "v5e", "v6e")
+OF_TARGET = {"h100": ("h100", "h200", "a100"), "v5e": ("v5e", "v6e")}
+"""Devices whose limits are computed from the programs for a target."""
 PUBLISHED = {
     "quartznet_librispeech": [("NVIDIA QuartzNet 15x5, A100", "a100", 1498)],
     "rnnt_base": [("CAIMAN-ASR base, A100", "a100", 2900)],
