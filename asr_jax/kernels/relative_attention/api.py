@@ -1,0 +1,59 @@
+"""Self-attention with relative positions, with an implementation chosen for the device."""
+
+from typing import Literal
+
+from jaxtyping import Array, Float, Int
+
+from asr_jax.kernels.relative_attention import reference, xla
+
+Implementation = Literal["auto", "reference", "xla", "mosaic_tpu"]
+
+
+def relative_attention(
+    query: Float[Array, "B T H C"],
+    position_query: Float[Array, "B T H P"],
+    key: Float[Array, "B T H C"],
+    value: Float[Array, "B T H V"],
+    offsets: Float[Array, "R H P"],
+    lengths: Int[Array, " B"],
+    *,
+    scale: float,
+    implementation: Implementation = "auto",
+) -> Float[Array, "B T H V"]:
+    """Computes self-attention whose scores have a term for the offset of the key from the query.
+
+    The scores of query t and key s are scale · (query[t] · key[s] + position_query[t] · offsets[T - 1 + s - t]).
+
+    Source: Dai et al. 2019, "Transformer-XL" (arXiv:1901.02860), section 3.3.
+
+    Args:
+        query: Queries of T frames and H heads.
+        position_query: Queries of the positions. In Transformer-XL, both are the projected frames with biases u and v.
+        key: Keys.
+        value: Values.
+        offsets: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order.
+        lengths: Number of valid keys of each row. Padding after them is not attended to.
+        scale: Factor of the scores.
+        implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" those of a block
+            of queries, and computes them again for the gradient; "mosaic_tpu" is a kernel for TPUs of at most 2,048
+            frames. "auto" is "reference", because no kernel was measured on a device yet.
+
+    Returns:
+        Means of the values, in their dtype. 0 in rows without valid keys.
+
+    Raises:
+        ValueError: If the numbers of offsets or frames do not fit the implementation.
+    """
+    num_frames = query.shape[1]
+    if len(offsets) != 2 * num_frames - 1:
+        raise ValueError(f"{len(offsets)} offsets for {num_frames} frames: expected {2 * num_frames - 1}")
+    given = (query, position_query, key, value, offsets, lengths)
+    if implementation in ("auto", "reference"):
+        return reference.attend(*given, scale=scale)
+    if implementation == "xla":
+        return xla.blocked(*given, scale=scale)
+    from asr_jax.kernels.relative_attention import mosaic_tpu  # imported late, because Pallas takes a second
+
+    if num_frames > mosaic_tpu.MOST_FRAMES:
+        raise ValueError(f"{num_frames} frames: expected at most {mosaic_tpu.MOST_FRAMES} for mosaic_tpu, or xla")
+    return mosaic_tpu.attention(*given, scale)

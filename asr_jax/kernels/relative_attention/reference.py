@@ -1,0 +1,57 @@
+"""Attention with relative positions as plain products and a softmax: the specification of the other implementations."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from asr_jax.core.batch import length_mask
+
+MASKED = -1e30
+"""Score of a masked key."""
+
+
+def attend(
+    query: Float[Array, "B T H C"],
+    position_query: Float[Array, "B T H P"],
+    key: Float[Array, "B S H C"],
+    value: Float[Array, "B S H V"],
+    offsets: Float[Array, "R H P"],
+    lengths: Int[Array, " B"],
+    *,
+    scale: float,
+) -> Float[Array, "B T H V"]:
+    """Computes `api.relative_attention` for some consecutive queries.
+
+    Args:
+        query: T queries.
+        position_query: Queries of the positions.
+        key: S keys.
+        value: Values.
+        offsets: R = T + S - 1 offsets; that of key s from query t is number T - 1 + s - t.
+        lengths: Number of valid keys of each row.
+        scale: Factor of the scores.
+    """
+    scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32)
+    by_offset = jnp.einsum("bthp,rhp->bhtr", position_query, offsets, preferred_element_type=jnp.float32)
+    scores = scale * (scores + shifted(by_offset, key.shape[1]))
+    valid = length_mask(lengths, key.shape[1])[:, None, None]
+    weights = jax.nn.softmax(jnp.where(valid, scores, MASKED), axis=-1)
+    weights = jnp.where(valid, weights, 0.0).astype(value.dtype)  # rows without keys have weights otherwise
+    mixed = jnp.einsum("bhts,bshv->bthv", weights, value, preferred_element_type=jnp.float32)
+    return mixed.astype(value.dtype)
+
+
+def shifted(by_offset: Float[Array, "... T R"], num_keys: int) -> Float[Array, "... T S"]:
+    """Converts scores by query t and offset to scores by query t and key s: y[t, s] = x[t, T - 1 + s - t].
+
+    Args:
+        by_offset: Scores of T queries and R = T + S - 1 offsets.
+        num_keys: Number S of keys.
+    """
+    *rest, num_queries, num_offsets = by_offset.shape
+    # In row-major order, the values of a query begin R - 1 elements after those of the query before.
+    flat = by_offset.reshape(*rest, num_queries * num_offsets)
+    flat = jnp.pad(flat, [(0, 0)] * len(rest) + [(0, num_queries)])
+    begin = num_queries - 1
+    rows = flat[..., begin : begin + num_queries * (num_offsets - 1)]
+    return rows.reshape(*rest, num_queries, num_offsets - 1)[..., :num_keys] if num_offsets > 1 else by_offset

@@ -1,0 +1,121 @@
+"""Attention with relative positions: every implementation against a loop over queries, values and gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.programs import Programs
+from asr_jax.core.targets import target_of
+from asr_jax.kernels.relative_attention import mosaic_tpu, xla
+from asr_jax.kernels.relative_attention.api import relative_attention
+
+SIZES = [(3, 7, 2, 4, 3, 5), (2, 130, 1, 8, 4, 8), (2, 1, 1, 4, 4, 4)]
+"""Rows, frames, heads, widths of queries, of position queries and of values: odd sizes, two blocks, one frame."""
+SCALE = 0.3
+IMPLEMENTATIONS = {
+    "reference": functools.partial(relative_attention, scale=SCALE, implementation="reference"),
+    "xla": functools.partial(xla.blocked, scale=SCALE, block=50),
+    "mosaic_tpu": lambda *given: mosaic_tpu.attention(*given, SCALE, True),
+}
+each_one = pytest.mark.parametrize("name", IMPLEMENTATIONS)
+
+
+def made(sizes, dtype=jnp.float32):
+    rows, frames, heads, width, positions, values = sizes
+    random = np.random.default_rng(frames)
+    shapes = [(rows, frames, heads, each) for each in (width, positions, width, values)]
+    arrays = [jnp.asarray(random.normal(size=shape), dtype) for shape in (*shapes, (2 * frames - 1, heads, positions))]
+    lengths = random.integers(1, frames + 1, rows)
+    lengths[-1] = 0
+    return *arrays, jnp.asarray(lengths, jnp.int32)
+
+
+def expected(query, position_query, key, value, offsets, lengths):
+    """Queries one after the other, in float64."""
+    *arrays, lengths = (np.asarray(each, np.float64) for each in (query, position_query, key, value, offsets, lengths))
+    query, position_query, key, value, offsets = arrays
+    found = np.zeros(value.shape)
+    rows, frames, heads, _ = query.shape
+    for row in range(rows):
+        keys = range(int(lengths[row]))
+        for t in range(frames if keys else 0):
+            for head in range(heads):
+                scores = np.array([
+                    query[row, t, head] @ key[row, s, head]
+                    + position_query[row, t, head] @ offsets[frames - 1 + s - t, head]
+                    for s in keys
+                ])  # fmt: skip
+                weights = np.exp(SCALE * (scores - scores.max()))
+                found[row, t, head] = weights / weights.sum() @ value[row, : len(weights), head]
+    return found
+
+
+@each_one
+@pytest.mark.parametrize("sizes", SIZES)
+def test_values(name, sizes):
+    given = made(sizes)
+    np.testing.assert_allclose(jax.jit(IMPLEMENTATIONS[name])(*given), expected(*given), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["xla", "mosaic_tpu"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_gradients(name, dtype, tolerance):
+    *arrays, lengths = made(SIZES[1])
+    weights = np.random.default_rng(0).normal(size=arrays[3].shape)
+
+    def gradients(function, dtype):
+        given = [each.astype(dtype) for each in arrays]
+        return jax.jit(jax.grad(lambda *each: jnp.sum(function(*each, lengths) * weights), range(5)))(*given)
+
+    found, reference = (gradients(IMPLEMENTATIONS[each], of) for each, of in ((name, dtype), ("reference", "float32")))
+    for one, other in zip(found, reference, strict=True):
+        assert one.dtype == dtype
+        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
+
+
+def test_blocks_of_queries_need_less_memory():
+    given = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in made((2, 1200, 4, 8, 8, 8))]
+
+    def memory(implementation):
+        call = functools.partial(relative_attention, scale=SCALE, implementation=implementation)
+        gradient = jax.grad(lambda *each: jnp.sum(call(*each)), range(5))
+        return jax.jit(gradient).lower(*given).compile().memory_analysis().temp_size_in_bytes
+
+    assert memory("xla") < 0.3 * memory("reference")
+
+
+def test_wrong_sizes_are_named():
+    *arrays, lengths = made((1, 9, 1, 4, 4, 4))
+    with pytest.raises(ValueError, match="17 offsets for 8 frames: expected 15"):
+        relative_attention(*(each[:, :8] for each in arrays[:4]), arrays[4], lengths, scale=1.0)
+    *long, lengths = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in made((1, 2049, 1, 1, 1, 1)))
+    call = functools.partial(relative_attention, scale=1.0, implementation="mosaic_tpu")
+    with pytest.raises(ValueError, match="2049 frames: expected at most 2048 for mosaic_tpu, or xla"):
+        jax.eval_shape(call, *long, lengths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frames", [400, 2048])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_it_compiles_for_a_tpu(frames, dtype):
+    try:
+        mesh = target_of("v5e").mesh
+    except UserError as error:
+        pytest.skip(str(error))
+    same = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    given = made((2, 3, 1, 64, 64, 64), jnp.dtype(dtype))
+    shapes = [(2, frames, 4, 64)] * 4 + [(2 * frames - 1, 4, 64), (2,)]
+    arrays = [jax.ShapeDtypeStruct(shape, of.dtype, sharding=same) for shape, of in zip(shapes, given, strict=True)]
+    call = functools.partial(relative_attention, scale=SCALE, implementation="mosaic_tpu")
+
+    def gradient(*given):
+        return jax.grad(lambda *each: jnp.sum(call(*each, given[5]).astype(jnp.float32)), range(5))(*given[:5])
+
+    compiled = Programs().lower("gradient", gradient, *arrays).compile()
+    assert compiled.as_text().count("tpu_custom_call") == 2
+    scores_bytes = 2 * 4 * frames * frames * 4
+    assert compiled.memory_analysis().temp_size_in_bytes < scores_bytes
