@@ -17,6 +17,8 @@ from asr_jax.kernels.ctc_sweep import triton as ctc_sweep_triton
 from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
 from asr_jax.kernels.lattice_sweep import triton as lattice_sweep_triton
 from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
+from asr_jax.kernels.relative_attention import triton as attention_triton
+from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
 
 
@@ -63,7 +65,7 @@ def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, num_warps: in
 
 
 def main() -> None:
-    for module in (ctc_sweep_triton, lattice_sweep_triton):
+    for module in (ctc_sweep_triton, lattice_sweep_triton, attention_triton):
         module.triton_call = interpreted
     for sizes in CTC_SIZES:
         given = for_ctc(*sizes)
@@ -73,6 +75,15 @@ def main() -> None:
         given = for_lattices(*sizes, 2)
         assert_equal(lattice_sweep_triton.sweep(*given, *RNNT), lattice_sweep(*given, *RNNT))
         print(f"lattice_sweep {sizes}: equal")
+    for sizes in SIZES:
+        given = made(sizes)
+        expected, cotangent, gradients = reference_gradients(given)
+        mixed, kept = attention_triton._forward(*given, SCALE, 16)
+        np.testing.assert_allclose(mixed, expected, atol=1e-5)
+        found = attention_triton._backward(SCALE, 16, kept, cotangent)
+        for one, other in zip(found[:5], gradients, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max()))
+        print(f"relative_attention {sizes}: equal")
 
 
 if __name__ == "__main__":

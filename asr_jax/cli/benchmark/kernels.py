@@ -29,6 +29,8 @@ class KernelOptions:
     """Number of frames."""
     channels: int = 512
     """Number of channels of each frame."""
+    heads: int = 8
+    """Number of heads of attention, which must divide the channels."""
     labels: int = 64
     """Number of labels of each row, for the recursions of losses."""
     taps: int = 31
@@ -47,8 +49,8 @@ class Case(NamedTuple):
     name: str
     arguments: tuple[Any, ...]
     forms: Mapping[str, Callable[..., Any]]
-    has_gradient: bool = True
-    """Whether the first argument has a gradient."""
+    num_gradients: int = 1
+    """Number of the first arguments that have gradients."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -56,6 +58,8 @@ def main(arguments: Sequence[str]) -> None:
     sizes = {name: value for name, value in vars(options).items() if name not in ("json", "warm_ups")}
     if wrong := [name for name, value in sizes.items() if value < 1]:
         raise UserError(f"--{wrong[0].replace('_', '-')} {sizes[wrong[0]]}: expected at least 1")
+    if options.channels % options.heads:
+        raise UserError(f"--heads {options.heads}: expected a divisor of --channels {options.channels}")
     if options.json:
         check_writable(options.json)
 
@@ -67,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
         options, "triton" if device.platform == "gpu" else "mosaic_tpu" if device.platform == "tpu" else ""
     ):
         for form in case.forms:
-            for with_gradient in (False, True)[: 1 + case.has_gradient]:
+            for with_gradient in (False, True)[: 1 + (case.num_gradients > 0)]:
                 rows.append(_measured(case, form, options, device, with_gradient=with_gradient))
     title = f"{options.batch} × {options.seq_len} frames, {options.channels} channels on {device.device_kind}"
     print_table([{name: value for name, value in row.items() if name != "times_s"} for row in rows], title=title)
@@ -88,17 +92,20 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     from asr_jax.kernels.depthwise_conv.api import depthwise_conv
     from asr_jax.kernels.lattice_sweep.api import lattice_sweep
     from asr_jax.kernels.lattice_sweep.reference import Start
+    from asr_jax.kernels.relative_attention.api import relative_attention
     from asr_jax.nn.activations import swoosh_l, swoosh_r
 
     random, rows, frames, labels = np.random.default_rng(0), options.batch, options.seq_len, options.labels
     if kernel == "triton" and importlib.util.find_spec("jax_triton") is None:
         kernel = ""
+    attentions: list[Any] = ["reference", "xla", *filter(None, [kernel])]
     recursions: list[Any] = ["scan", *filter(None, [kernel])]
 
     def drawn(*shape: int) -> Any:
         return jnp.asarray(random.normal(size=shape), jnp.float32)
 
     x = drawn(rows, frames, options.channels)
+    of_head = (options.heads, options.channels // options.heads)
     padding = ((options.taps - 1) // 2, options.taps // 2)
     numbers = jnp.asarray(random.integers(1, 64, (2, rows, labels)), jnp.int32)
     emissions = -jnp.abs(drawn(frames, rows, labels + 2))
@@ -110,17 +117,27 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
         Case(
             "depthwise_conv", (x, drawn(options.taps, options.channels)),
             {name: partial(depthwise_conv, padding=padding, implementation=name) for name in ("lax", "shifted")},
+            num_gradients=2,
+        ),
+        Case(
+            "relative_attention",
+            (
+                *(drawn(rows, frames, *of_head) for _ in range(4)), drawn(2 * frames - 1, *of_head),
+                jnp.full(rows, frames),
+            ),
+            {name: partial(relative_attention, scale=of_head[1] ** -0.5, implementation=name) for name in attentions},
+            num_gradients=5,
         ),
         Case(
             "ctc_sweep", (emissions, numbers, jnp.full(rows, labels, jnp.int32)),
-            {name: partial(ctc_sweep, implementation=name) for name in recursions}, has_gradient=False,
+            {name: partial(ctc_sweep, implementation=name) for name in recursions}, num_gradients=0,
         ),
         Case(
             "lattice_sweep", (weights, start),
             {
                 name: partial(lattice_sweep, spans=(1, 1), moves=(0, 1), implementation=name) for name in recursions
             },
-            has_gradient=False,
+            num_gradients=0,
         ),
     ]  # fmt: skip
 
@@ -135,7 +152,7 @@ def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, wit
 
     function = case.forms[form]
     if with_gradient:
-        function = jax.value_and_grad(lambda first, *rest: jnp.sum(case.forms[form](first, *rest)))
+        function = jax.value_and_grad(lambda *each: jnp.sum(case.forms[form](*each)), range(case.num_gradients))
     program = jax.jit(function).lower(*case.arguments).compile()
     times = list[float]()
     for number in range(options.warm_ups + options.iterations):

@@ -1,12 +1,13 @@
 """Self-attention with relative positions, with an implementation chosen for the device."""
 
+import importlib.util
 from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.relative_attention import reference, xla
 
-Implementation = Literal["auto", "reference", "xla", "mosaic_tpu"]
+Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
 
 
 def relative_attention(
@@ -35,14 +36,15 @@ def relative_attention(
         lengths: Number of valid keys of each row. Padding after them is not attended to.
         scale: Factor of the scores.
         implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" those of a block
-            of queries, and computes them again for the gradient; "mosaic_tpu" is a kernel for TPUs of at most 2,048
-            frames. "auto" is "reference", because no kernel was measured on a device yet.
+            of queries, and computes them again for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the
+            extra kernels; "mosaic_tpu" is a kernel for TPUs and at most 2,048 frames. "auto" is "reference", because no
+            kernel was measured on a device yet.
 
     Returns:
         Means of the values, in their dtype. 0 in rows without valid keys.
 
     Raises:
-        ValueError: If the numbers of offsets or frames do not fit the implementation.
+        ValueError: If the number of offsets is wrong, or the implementation cannot run here.
     """
     num_frames = query.shape[1]
     if len(offsets) != 2 * num_frames - 1:
@@ -52,6 +54,14 @@ def relative_attention(
         return reference.attend(*given, scale=scale)
     if implementation == "xla":
         return xla.blocked(*given, scale=scale)
+    if implementation == "triton":
+        if importlib.util.find_spec("jax_triton") is None:
+            raise ValueError(
+                "implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'"
+            )
+        from asr_jax.kernels.relative_attention import triton
+
+        return triton.attention(*given, scale)
     from asr_jax.kernels.relative_attention import mosaic_tpu  # imported late, because Pallas takes a second
 
     if num_frames > mosaic_tpu.MOST_FRAMES:

@@ -1,0 +1,281 @@
+"""Attention with relative positions for NVIDIA GPUs: scores of a block of queries and keys stay in registers (Triton).
+
+Sums over programs would have another order in each call. The gradients of queries, of keys and values, and of offsets
+therefore have a kernel each, whose programs own their outputs.
+"""
+
+import functools
+from typing import Any, no_type_check
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+from jaxtyping import Array, Float, Int
+
+from asr_jax.kernels.relative_attention.reference import MASKED
+from asr_jax.kernels.triton_calls import triton_call
+
+BLOCK = 64
+"""Number of queries, keys or offsets of a program; a power of 2 of at least 16."""
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
+def attention(
+    query: Float[Array, "B T H C"],
+    position_query: Float[Array, "B T H P"],
+    key: Float[Array, "B T H C"],
+    value: Float[Array, "B T H V"],
+    offsets: Float[Array, "R H P"],
+    lengths: Int[Array, " B"],
+    scale: float,
+    block: int = BLOCK,
+) -> Float[Array, "B T H V"]:
+    """Computes `api.relative_attention`.
+
+    Args:
+        query: Queries.
+        position_query: Queries of the positions.
+        key: Keys.
+        value: Values.
+        offsets: R = 2T - 1 offsets.
+        lengths: Number of valid keys of each row.
+        scale: Factor of the scores.
+        block: Number of queries, keys or offsets of a program.
+    """
+    return _forward(query, position_query, key, value, offsets, lengths, scale, block)[0]
+
+
+def _forward(
+    query: Array, position_query: Array, key: Array, value: Array, offsets: Array, lengths: Array, scale: float,
+    block: int,
+) -> tuple[Array, tuple[Array, ...]]:  # fmt: skip
+    """Computes `attention`, and what its gradient needs."""
+    given = (query, position_query, key, value, offsets, lengths)
+    rows, frames, heads, _ = query.shape
+    mixed, logs = triton_call(
+        *given, frames, heads, scale,
+        kernel=_forward_kernel,
+        out=(jax.ShapeDtypeStruct(value.shape, value.dtype), jax.ShapeDtypeStruct((rows, frames, heads), jnp.float32)),
+        grid=(triton.cdiv(frames, block), heads, rows),
+        MASKED=MASKED, BLOCK=block, **_widths(query, position_query, value),
+    )  # fmt: skip
+    return mixed, (*given, mixed, logs)
+
+
+def _backward(scale: float, block: int, kept: tuple[Array, ...], cotangent: Array) -> tuple[Array | None, ...]:
+    """Computes the gradients of `attention`."""
+    *given, mixed, logs = kept
+    query, position_query, key, value, offsets, _ = given
+    rows, frames, heads, _ = query.shape
+    sums = jnp.sum(cotangent.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1)
+    inputs = (*given, cotangent, logs, sums, frames, heads, scale)
+    blocks = triton.cdiv(frames, block)
+
+    def call(kernel: Any, grid: tuple[int, ...], *outputs: Array, **constants: Any) -> Any:
+        out = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs)
+        widths = _widths(query, position_query, value)
+        return triton_call(
+            *inputs, *constants.values(), kernel=kernel, out=out, grid=grid, MASKED=MASKED, BLOCK=block, **widths
+        )
+
+    of_query, of_position_query = call(_query_kernel, (blocks, heads, rows), query, position_query)
+    of_key, of_value = call(_key_kernel, (blocks, heads, rows), key, value)
+    (of_offsets,) = call(_offset_kernel, (triton.cdiv(len(offsets), block), heads), offsets, rows=rows)
+    return of_query, of_position_query, of_key, of_value, of_offsets, None
+
+
+attention.defvjp(_forward, _backward)
+
+
+def _widths(query: Array, position_query: Array, value: Array) -> dict[str, int]:
+    """Widths of arrays, and those of their blocks: powers of 2 of at least 16."""
+    widths = {"C": query.shape[3], "P": position_query.shape[3], "V": value.shape[3]}
+    return widths | {f"{name}_BLOCK": max(triton.next_power_of_2(width), 16) for name, width in widths.items()}
+
+
+@triton.jit
+@no_type_check  # Triton's arguments have no types
+def _rows(array, row, frame, head, frames, heads, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Vectors of a head at frames of a row, and zeros outside of the row: [frames, BLOCK]."""
+    column = tl.arange(0, BLOCK)
+    place = ((row * frames + frame[:, None]) * heads + head) * WIDTH + column[None, :]
+    valid = (frame[:, None] >= 0) & (frame[:, None] < frames) & (column[None, :] < WIDTH)
+    return tl.load(array + place, mask=valid, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _store(array, content, row, frame, head, frames, heads, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Stores vectors of a head at frames of a row."""
+    column = tl.arange(0, BLOCK)
+    place = ((row * frames + frame[:, None]) * heads + head) * WIDTH + column[None, :]
+    valid = (frame[:, None] >= 0) & (frame[:, None] < frames) & (column[None, :] < WIDTH)
+    tl.store(array + place, content.to(array.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+@no_type_check
+def _numbers(array, row, frame, head, frames, heads):
+    """Numbers of a head at frames of a row."""
+    return tl.load(array + (row * frames + frame) * heads + head, mask=frame < frames, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _dot(a, b):
+    """Product of matrices in float32."""
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+@no_type_check
+def _scores(q, p, k, window, scale, BLOCK: tl.constexpr):
+    """Scores of a block of queries and of keys. The window has the offsets of the last query from the first key on."""
+    by_offset = _dot(p, tl.trans(window))
+    index = tl.arange(0, BLOCK)[None, :] + (BLOCK - 1 - tl.arange(0, BLOCK)[:, None])
+    return scale * (_dot(q, tl.trans(k)) + tl.gather(by_offset, index, 1))
+
+
+@triton.jit
+@no_type_check
+def _forward_kernel(
+    query, position_query, key, value, offsets, lengths, frames, heads, scale, mixed, logs,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
+    C_BLOCK: tl.constexpr, P_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Computes the outputs of a block of queries of one head."""
+    block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    t = block * BLOCK + tl.arange(0, BLOCK)
+    q = _rows(query, row, t, head, frames, heads, C, C_BLOCK)
+    p = _rows(position_query, row, t, head, frames, heads, P, P_BLOCK)
+    length = tl.load(lengths + row)
+    most = tl.full([BLOCK], MASKED, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    found = tl.zeros([BLOCK, V_BLOCK], tl.float32)
+    for first in range(0, length, BLOCK):
+        s = first + tl.arange(0, BLOCK)
+        k = _rows(key, row, s, head, frames, heads, C, C_BLOCK)
+        v = _rows(value, row, s, head, frames, heads, V, V_BLOCK)
+        o = frames + first - (block + 1) * BLOCK + tl.arange(0, 2 * BLOCK)
+        window = _rows(offsets, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
+        valid = (s < length)[None, :]
+        scores = tl.where(valid, _scores(q, p, k, window, scale, BLOCK), MASKED)
+        now = tl.maximum(most, tl.max(scores, 1))
+        weights = tl.where(valid, tl.exp(scores - now[:, None]), 0.0)
+        kept = tl.exp(most - now)
+        total = total * kept + tl.sum(weights, 1)
+        found = found * kept[:, None] + _dot(weights.to(v.dtype), v)
+        most = now
+    total = tl.maximum(total, 1e-37)  # 0 without keys
+    _store(mixed, found / total[:, None], row, t, head, frames, heads, V, V_BLOCK)
+    tl.store(logs + (row * frames + t) * heads + head, most + tl.log(total), mask=t < frames)
+
+
+@triton.jit
+@no_type_check
+def _query_kernel(
+    query, position_query, key, value, offsets, lengths, cotangent, logs, sums, frames, heads, scale,
+    of_query, of_position_query,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
+    C_BLOCK: tl.constexpr, P_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Computes the gradients of a block of queries of one head."""
+    block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    t = block * BLOCK + tl.arange(0, BLOCK)
+    q = _rows(query, row, t, head, frames, heads, C, C_BLOCK)
+    p = _rows(position_query, row, t, head, frames, heads, P, P_BLOCK)
+    of_mixed = _rows(cotangent, row, t, head, frames, heads, V, V_BLOCK)
+    log = _numbers(logs, row, t, head, frames, heads)
+    total = _numbers(sums, row, t, head, frames, heads)
+    length = tl.load(lengths + row)
+    of_q = tl.zeros([BLOCK, C_BLOCK], tl.float32)
+    of_p = tl.zeros([BLOCK, P_BLOCK], tl.float32)
+    shift = tl.arange(0, 2 * BLOCK)[None, :] - (BLOCK - 1 - tl.arange(0, BLOCK)[:, None])
+    for first in range(0, length, BLOCK):
+        s = first + tl.arange(0, BLOCK)
+        k = _rows(key, row, s, head, frames, heads, C, C_BLOCK)
+        v = _rows(value, row, s, head, frames, heads, V, V_BLOCK)
+        o = frames + first - (block + 1) * BLOCK + tl.arange(0, 2 * BLOCK)
+        window = _rows(offsets, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
+        scores = _scores(q, p, k, window, scale, BLOCK)
+        weights = tl.where((s < length)[None, :], tl.exp(scores - log[:, None]), 0.0)
+        of_scores = scale * weights * (_dot(of_mixed, tl.trans(v)) - total[:, None])
+        of_q += _dot(of_scores.to(k.dtype), k)
+        there = (shift >= 0) & (shift < BLOCK)
+        by_offset = tl.gather(of_scores, tl.where(there, shift, 0), 1)
+        of_p += _dot(tl.where(there, by_offset, 0.0).to(k.dtype), window)
+    _store(of_query, of_q, row, t, head, frames, heads, C, C_BLOCK)
+    _store(of_position_query, of_p, row, t, head, frames, heads, P, P_BLOCK)
+
+
+@triton.jit
+@no_type_check
+def _key_kernel(
+    query, position_query, key, value, offsets, lengths, cotangent, logs, sums, frames, heads, scale,
+    of_key, of_value,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
+    C_BLOCK: tl.constexpr, P_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Computes the gradients of a block of keys and values of one head."""
+    block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    s = block * BLOCK + tl.arange(0, BLOCK)
+    k = _rows(key, row, s, head, frames, heads, C, C_BLOCK)
+    v = _rows(value, row, s, head, frames, heads, V, V_BLOCK)
+    valid = (s < tl.load(lengths + row))[None, :]
+    of_k = tl.zeros([BLOCK, C_BLOCK], tl.float32)
+    of_v = tl.zeros([BLOCK, V_BLOCK], tl.float32)
+    for first in range(0, frames, BLOCK):
+        t = first + tl.arange(0, BLOCK)
+        q = _rows(query, row, t, head, frames, heads, C, C_BLOCK)
+        p = _rows(position_query, row, t, head, frames, heads, P, P_BLOCK)
+        of_mixed = _rows(cotangent, row, t, head, frames, heads, V, V_BLOCK)
+        o = frames + block * BLOCK - first - BLOCK + tl.arange(0, 2 * BLOCK)
+        window = _rows(offsets, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
+        log = _numbers(logs, row, t, head, frames, heads)
+        total = _numbers(sums, row, t, head, frames, heads)
+        scores = _scores(q, p, k, window, scale, BLOCK)
+        weights = tl.where(valid & (t < frames)[:, None], tl.exp(scores - log[:, None]), 0.0)
+        of_scores = scale * weights * (_dot(of_mixed, tl.trans(v)) - total[:, None])
+        of_v += _dot(tl.trans(weights.to(v.dtype)), of_mixed)
+        of_k += _dot(tl.trans(of_scores.to(q.dtype)), q)
+    _store(of_key, of_k, row, s, head, frames, heads, C, C_BLOCK)
+    _store(of_value, of_v, row, s, head, frames, heads, V, V_BLOCK)
+
+
+@triton.jit
+@no_type_check
+def _offset_kernel(
+    query, position_query, key, value, offsets, lengths, cotangent, logs, sums, frames, heads, scale, rows,
+    of_offsets,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
+    C_BLOCK: tl.constexpr, P_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Computes the gradients of a block of offsets of one head: scores are arranged by query and offset."""
+    block, head = tl.program_id(0), tl.program_id(1)
+    o = block * BLOCK + tl.arange(0, BLOCK)
+    encoding = _rows(offsets, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
+    found = tl.zeros([BLOCK, P_BLOCK], tl.float32)
+    # The key at offset o of query t is o - (frames - 1) + t: column o + t of the keys from `begin` on.
+    column = tl.arange(0, BLOCK)[None, :] + tl.arange(0, BLOCK)[:, None]
+    for row in range(rows):
+        length = tl.load(lengths + row)
+        for first in range(0, frames, BLOCK):
+            begin = block * BLOCK - (frames - 1) + first
+            t = first + tl.arange(0, BLOCK)
+            keys = begin + tl.arange(0, 2 * BLOCK)
+            q = _rows(query, row, t, head, frames, heads, C, C_BLOCK)
+            p = _rows(position_query, row, t, head, frames, heads, P, P_BLOCK)
+            k = _rows(key, row, keys, head, frames, heads, C, C_BLOCK)
+            v = _rows(value, row, keys, head, frames, heads, V, V_BLOCK)
+            of_mixed = _rows(cotangent, row, t, head, frames, heads, V, V_BLOCK)
+            log = _numbers(logs, row, t, head, frames, heads)
+            total = _numbers(sums, row, t, head, frames, heads)
+            content = tl.gather(_dot(q, tl.trans(k)), column, 1)
+            scores = scale * (content + _dot(p, tl.trans(encoding)))
+            valid = (begin + column >= 0) & (begin + column < length) & (t < frames)[:, None]
+            weights = tl.where(valid, tl.exp(scores - log[:, None]), 0.0)
+            of_weights = tl.gather(_dot(of_mixed, tl.trans(v)), column, 1)
+            of_scores = scale * weights * (of_weights - total[:, None])
+            found += _dot(tl.trans(of_scores.to(p.dtype)), p)
+    _store(of_offsets, found, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)

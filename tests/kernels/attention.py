@@ -1,0 +1,31 @@
+"""Inputs of attention with relative positions, and the values and gradients of its reference."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asr_jax.kernels.relative_attention.reference import attend
+
+SIZES = [(3, 7, 2, 4, 3, 5), (2, 130, 1, 8, 4, 8), (2, 1, 1, 4, 4, 4)]
+"""Rows, frames, heads, widths of queries, of position queries and of values: odd sizes, several blocks, one frame."""
+SCALE = 0.3
+
+
+def made(sizes: tuple[int, ...], dtype: Any = jnp.float32) -> tuple[Any, ...]:
+    rows, frames, heads, width, positions, values = sizes
+    random = np.random.default_rng(frames)
+    shapes = [(rows, frames, heads, each) for each in (width, positions, width, values)]
+    arrays = [jnp.asarray(random.normal(size=shape), dtype) for shape in (*shapes, (2 * frames - 1, heads, positions))]
+    lengths = random.integers(1, frames + 1, rows)
+    lengths[-1] = 0
+    return *arrays, jnp.asarray(lengths, jnp.int32)
+
+
+def reference_gradients(given: tuple[Any, ...]) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Values of the reference, random cotangents, and the gradients."""
+    *arrays, lengths = given
+    values, transpose = jax.vjp(lambda *each: attend(*each, lengths, scale=SCALE), *arrays)
+    cotangent = jnp.asarray(np.random.default_rng(0).normal(size=values.shape), values.dtype)
+    return values, cotangent, transpose(cotangent)
