@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
+from asr_jax.kernels.relative_attention.api import Implementation
 from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.linear import Linear
@@ -87,6 +88,9 @@ class Conformer(EncoderOfMels):
     """Dropout rate of the position encodings."""
     attention_dropout: float = 0.1
     """Dropout rate of the attention weights."""
+    attention: Implementation = "auto"
+    """Implementation of the attention with relative positions (see `kernels.relative_attention`). xla, triton (GPUs)
+    and mosaic_tpu (TPUs) keep no scores of all queries and keys in memory, and need attention_dropout 0."""
     mask_padding: bool = True
     """Whether the output of an utterance is independent of padding. Otherwise padding enters the subsampling, as in
     NeMo before version 2.5."""
@@ -116,6 +120,14 @@ class Conformer(EncoderOfMels):
             "tied_biases is True, expected False without rel_pos, whose biases they are": not self.tied_biases
             or self.positions == "rel_pos",
         }
+        if self.attention not in ("auto", "reference"):
+            checks |= {
+                f"attention is {self.attention}, expected auto for positions {self.positions}": self.positions
+                == "rel_pos",
+                f"attention_dropout is {self.attention_dropout}, expected 0 for attention {self.attention}": (
+                    self.attention_dropout == 0
+                ),
+            }
         checks |= {
             f"{name} is {getattr(self, name)}, expected at least 0 and less than 1": 0 <= getattr(self, name) < 1
             for name in RATES
@@ -308,11 +320,13 @@ class ConformerLayer(nn.Module):
         settings, step = self.settings, shared.step
         x += 0.5 * self._dropout(self._feed_forward("feed_forward_1", x, step=step), step)
         attention = RelativeAttention(
-            settings.num_heads, settings.use_bias, settings.attention_dropout, dtype=self.dtype, name="attention"
-        )
+            settings.num_heads, settings.use_bias, settings.attention_dropout, implementation=settings.attention,
+            dtype=self.dtype, name="attention",
+        )  # fmt: skip
         attended = attention(
-            self._norm("attention_norm", x), shared.positions, shared.allowed, step=step, biases=shared.biases
-        )
+            self._norm("attention_norm", x), shared.positions, shared.allowed, step=step, biases=shared.biases,
+            lengths=shared.lengths,
+        )  # fmt: skip
         x += self._dropout(attended, step)
         convolution = ConformerConvolution(
             settings.kernel_size,

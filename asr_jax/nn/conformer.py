@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.kernels.relative_attention.api import Implementation, relative_attention
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm, layer_norm
@@ -51,6 +52,9 @@ class RelativeAttention(nn.Module):
     blind: Literal["mean", "zeros"] = "mean"
     """Output for queries whose keys are all masked: the mean of all values, or zeros. Such queries are padding, and
     this changes results only if padding is part of a later computation."""
+    implementation: Implementation = "reference"
+    """Implementation of the attention with positions (see `kernels.relative_attention`). Those other than reference
+    have no dropout of weights, allow the first `lengths` keys, and return zeros for queries without keys."""
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -63,6 +67,7 @@ class RelativeAttention(nn.Module):
         step: Step,
         biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
         turned: Float[Array, "B T D"] | None = None,
+        lengths: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Applies attention to `x`.
 
@@ -74,6 +79,7 @@ class RelativeAttention(nn.Module):
             step: Step of the schedules while training; None in evaluation, without dropout.
             biases: u and v, if the layers share them. None: the module has its own.
             turned: Input of the query and key projections, such as `x` with rotary positions. None: `x`.
+            lengths: Number of valid keys of each row, for implementations other than reference.
 
         Returns:
             Output frames.
@@ -92,6 +98,14 @@ class RelativeAttention(nn.Module):
         else:
             offsets = self._heads(Linear(width, use_bias=False, dtype=self.dtype, name="positions")(positions))
             by_content, by_position = self._biases(query.shape[-1]) if biases is None else biases
+            if lengths is not None and self.implementation not in ("auto", "reference"):
+                queries = (query + per_head(by_content, query), query + per_head(by_position, query))
+                mixed = relative_attention(
+                    *queries, key, value, offsets, lengths, scale=query.shape[-1] ** -0.5,
+                    implementation=self.implementation,
+                )  # fmt: skip
+                mixed = mixed.reshape(*x.shape[:2], width)
+                return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
             scores = in_float32("bthc,bshc->bhts", query + per_head(by_content, query), key)
             by_offset = in_float32("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
             # The barrier keeps XLA from recomputing the shift of the gradient for each of its uses.

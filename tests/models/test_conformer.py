@@ -104,6 +104,19 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     assert max(relative(again[path], plain[path]) for path in plain) < 1e-4
 
 
+def test_attention_without_scores_in_memory_gives_the_same_gradients() -> None:
+    key, settings = jax.random.key(0), replace(TINY, taps=(), num_layers=1)
+    (plain, grads), (other, others) = (
+        run(params, key, jnp.int32(0))
+        for params, run in (made_of(replace(settings, attention=each)) for each in ("auto", "xla"))
+    )
+    np.testing.assert_allclose(other[1][0], plain[1][0], rtol=1e-5, atol=1e-5)
+    grads, others = flatten(grads), flatten(others)
+    largest = max(float(jnp.abs(each).max()) for each in grads.values())
+    for path, grad in grads.items():  # those of biases before a norm are 0 but for rounding
+        np.testing.assert_allclose(others[path], grad, rtol=1e-4, atol=1e-7 * largest, err_msg=path)
+
+
 def test_tied_biases_are_one_pair_for_all_layers() -> None:
     tied, untied = (shapes_of(replace(TINY, taps=(), tied_biases=tied))["params"] for tied in (True, False))
     assert tied["content_bias"].shape == tied["position_bias"].shape == (2, 6)
@@ -140,6 +153,8 @@ def test_tiny_has_a_million_parameters() -> None:
         {"taps": ("layer_2",)},
         {"positions": "abs_pos", "tied_biases": True},
         {"attention_dropout": 1.0},
+        {"attention": "xla", "attention_dropout": 0.1},
+        {"attention": "xla", "positions": "none"},
     ],
 )
 def test_settings_that_cannot_be(changes: dict[str, Any]) -> None:
