@@ -104,11 +104,10 @@ def compiled(config: str, target: str, *, seconds: float | None, quick: bool, op
     while True:
         bucket = replace(chosen, batch_size=units * parts * size)
         steps = TargetSteps(experiment, tokenizer, LENGTH, devices, (bucket,), scale, quick, 10 if operations else 0)
-        memory = steps.memory(steps.step(devices.mesh), steps.part(bucket, devices.mesh)) if units > 1 else 0.0
-        if memory <= devices.memory_bytes:
+        rows = steps.rows_on(devices.mesh, lambda message: None)
+        if units == 1 or "✗" not in rows[0].get("of memory", "✗"):
             break
         units //= 2
-    rows = steps.rows_on(devices.mesh, lambda message: None)
     for row in rows:
         row["audio_s"] = bucket.batch_size * bucket.length / scale.per_s / size
     return rows

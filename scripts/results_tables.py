@@ -302,13 +302,13 @@ PUBLISHED = {
 
 def _compiled() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any] | None]]:
     """Yields config, target, and the figures of the gradient and of the update, or the reason why there are none."""
-    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    found: dict[tuple[str, str, bool], dict[str, dict[str, Any]]] = {}
     for each in read("compiled_programs"):
-        found.setdefault((each["config"], each["target"]), {})[each.get("program", "failure")] = each
-    for (config, target), programs in sorted(found.items()):
-        complete = "update" in programs and isinstance(programs["gradient"]["memory GB"], float)
+        found.setdefault((each["config"], each["target"], each["quick"]), {})[each.get("program", "failure")] = each
+    for (config, target, quick), programs in sorted(found.items()):
+        complete = "update" in programs and "✗" not in programs["gradient"].get("of memory", "✗")
         gradient = (
-            programs["gradient"] if complete else programs.get("failure", {"quick": False, "failure": "too large"})
+            programs["gradient"] if complete else programs.get("failure", {"quick": quick, "failure": "too large"})
         )
         yield config, target, gradient, programs["update"] if complete else None
 

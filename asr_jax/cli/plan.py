@@ -172,9 +172,11 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
 
     planned = made.train
     buckets, scale = planned.plan.buckets, planned.index.scale
+    # The batches of validation follow from those of training, which --fit changes.
+    validation = tuple(used_buckets(made.validation)) if made.validation and not options.fit else ()
     steps = TargetSteps(
         experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale, quick=options.quick,
-        num_operations=options.operations, validation=tuple(used_buckets(made.validation)) if made.validation else (),
+        num_operations=options.operations, validation=validation,
     )  # fmt: skip
 
     def tell(line: str) -> None:

@@ -118,7 +118,7 @@ class TargetSteps:
             seconds = bucket.length / self.scale.per_s
             say(f"compiling validation of {bucket.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
             row = {"program": "recognition" if decoding else "validation loss", "devices": mesh.size}
-            row |= {"rows": -(-bucket.batch_size // mesh.size), "labels": bucket.num_tokens}
+            row |= {"rows": -(-bucket.batch_size // mesh.size)}
             kept_bytes = num_bytes(step.shapes.state)
             found.append(
                 row | {"seconds": seconds} | self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)

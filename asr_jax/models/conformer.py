@@ -16,7 +16,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
-from asr_jax.kernels.relative_attention.api import Implementation
 from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.linear import Linear
@@ -88,9 +87,9 @@ class Conformer(EncoderOfMels):
     """Dropout rate of the position encodings."""
     attention_dropout: float = 0.1
     """Dropout rate of the attention weights."""
-    attention: Implementation = "auto"
-    """Implementation of the attention with relative positions (see `kernels.relative_attention`). xla, triton (GPUs)
-    and mosaic_tpu (TPUs) keep no scores of all queries and keys in memory, and need attention_dropout 0."""
+    attention: Literal["auto", "xla"] = "auto"
+    """Implementation of the attention with relative positions (see `kernels.relative_attention`). xla keeps no scores
+    of all queries and keys in memory, and needs attention_dropout 0."""
     mask_padding: bool = True
     """Whether the output of an utterance is independent of padding. Otherwise padding enters the subsampling, as in
     NeMo before version 2.5."""
@@ -120,7 +119,7 @@ class Conformer(EncoderOfMels):
             "tied_biases is True, expected False without rel_pos, whose biases they are": not self.tied_biases
             or self.positions == "rel_pos",
         }
-        if self.attention not in ("auto", "reference"):
+        if self.attention != "auto":
             checks |= {
                 f"attention is {self.attention}, expected auto for positions {self.positions}": self.positions
                 == "rel_pos",

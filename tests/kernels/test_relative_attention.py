@@ -7,16 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from asr_jax.core.devices import TracedFor
 from asr_jax.core.errors import UserError
 from asr_jax.core.programs import Programs
 from asr_jax.core.targets import target_of
-from asr_jax.kernels.relative_attention import mosaic_tpu, xla
+from asr_jax.kernels.relative_attention import api, mosaic_tpu, xla
 from asr_jax.kernels.relative_attention.api import relative_attention
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
 
 IMPLEMENTATIONS = {
     "reference": functools.partial(relative_attention, scale=SCALE, implementation="reference"),
-    "xla": functools.partial(xla.blocked, scale=SCALE, block=50),
+    "xla": lambda *given: xla.blocked(*given, SCALE, 50),
+    "xla, one query": lambda *given: xla.blocked(*given, SCALE, 1),
     "mosaic_tpu": lambda *given: mosaic_tpu.attention(*given, SCALE, True),
 }
 each_one = pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -49,6 +51,14 @@ def test_values(name, sizes):
     np.testing.assert_allclose(jax.jit(IMPLEMENTATIONS[name])(*given), expected(*given), atol=1e-5)
 
 
+@each_one
+def test_values_in_bfloat16(name):
+    given = made(SIZES[1], jnp.bfloat16)
+    found = jax.jit(IMPLEMENTATIONS[name])(*given)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(jnp.float32), expected(*given), atol=2e-2)
+
+
 @pytest.mark.parametrize("name", ["xla", "mosaic_tpu"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 def test_gradients(name, dtype, tolerance):
@@ -67,18 +77,22 @@ def test_blocks_of_queries_need_less_memory():
 
     def memory(implementation):
         call = functools.partial(relative_attention, scale=SCALE, implementation=implementation)
+        call = jax.checkpoint(call, policy=jax.checkpoint_policies.dots_saveable)  # as in layers, see nn.remat
         gradient = jax.grad(lambda *each: jnp.sum(call(*each)), range(5))
         return jax.jit(gradient).lower(*given).compile().memory_analysis().temp_size_in_bytes
 
     assert memory("xla") < 0.3 * memory("reference")
 
 
-def test_wrong_sizes_are_named():
+def test_what_cannot_run_is_named(monkeypatch):
     *arrays, lengths = made((1, 9, 1, 4, 4, 4))
     with pytest.raises(ValueError, match="17 offsets for 8 frames: expected 15"):
         relative_attention(*(each[:, :8] for each in arrays[:4]), arrays[4], lengths, scale=1.0)
     *long, lengths = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in made((1, 2049, 1, 1, 1, 1)))
     call = functools.partial(relative_attention, scale=1.0, implementation="mosaic_tpu")
+    with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference or xla"):
+        jax.eval_shape(call, *long, lengths)
+    monkeypatch.setattr(api, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="2049 frames: expected at most 2048 for mosaic_tpu, or xla"):
         jax.eval_shape(call, *long, lengths)
 

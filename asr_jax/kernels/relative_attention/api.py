@@ -5,6 +5,7 @@ from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.devices import traced_for
 from asr_jax.kernels.relative_attention import reference, xla
 
 Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
@@ -53,7 +54,10 @@ def relative_attention(
     if implementation in ("auto", "reference"):
         return reference.attend(*given, scale=scale)
     if implementation == "xla":
-        return xla.blocked(*given, scale=scale)
+        return xla.blocked(*given, scale)
+    device, platform = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}[implementation]
+    if traced_for().platform != platform:
+        raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected reference or xla")
     if implementation == "triton":
         if importlib.util.find_spec("jax_triton") is None:
             raise ValueError(

@@ -49,9 +49,11 @@ def shifted(by_offset: Float[Array, "... T R"], num_keys: int) -> Float[Array, "
         num_keys: Number S of keys.
     """
     *rest, num_queries, num_offsets = by_offset.shape
+    if num_queries == 1:
+        return by_offset
     # In row-major order, the values of a query begin R - 1 elements after those of the query before.
     flat = by_offset.reshape(*rest, num_queries * num_offsets)
     flat = jnp.pad(flat, [(0, 0)] * len(rest) + [(0, num_queries)])
     begin = num_queries - 1
     rows = flat[..., begin : begin + num_queries * (num_offsets - 1)]
-    return rows.reshape(*rest, num_queries, num_offsets - 1)[..., :num_keys] if num_offsets > 1 else by_offset
+    return rows.reshape(*rest, num_queries, num_offsets - 1)[..., :num_keys]

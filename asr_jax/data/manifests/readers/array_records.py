@@ -22,7 +22,7 @@ from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.remote import content_of, is_url, origin_of
+from asr_jax.data.manifests.remote import StorageError, content_of, is_url, origin_of, without_query
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
@@ -282,7 +282,7 @@ def _wav(name: str, fields: dict[str, Any], path: str) -> bytes:
 
 def _described(path: str) -> tuple[int | None, int]:
     """Sample rate in Hz and number of channels that the description beside a file gives; None: no rate, or several."""
-    folder = origin_of(path) or os.path.dirname(path)
+    folder = origin_of(path) or os.path.dirname(without_query(path))
     about = f"{folder}/{FEATURES}" if is_url(folder) else os.path.join(os.path.abspath(folder), FEATURES)
     changed = 0.0 if is_url(about) or not os.path.exists(about) else os.path.getmtime(about)
     return _rate_and_channels(about, changed)
@@ -292,6 +292,8 @@ def _described(path: str) -> tuple[int | None, int]:
 def _rate_and_channels(about: str, changed: float) -> tuple[int | None, int]:
     try:
         described = json.loads(content_of(about) if is_url(about) else Path(about).read_bytes())
+    except StorageError:
+        raise  # may succeed when the read is repeated
     except (OSError, ValueError, AudioError):
         return None, 1
     found, rest = set(), [described]
