@@ -59,9 +59,9 @@ def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noq
     mesh = steps.target.mesh
     parts = [steps.part(bucket, mesh) for bucket in made.train.plan.buckets]
     assert max(steps.memory(steps.step(mesh), part) for part in parts) <= 0.75 * 40e6
-    (row,) = replace(steps, validation=buckets[:1]).validation_rows(print)
-    assert (row["program"], row["devices"]) == ("recognition", devices)
-    assert row["memory GB"] > row["arguments GB"]  # those of training are beside them
+    (found,) = replace(steps, validation=buckets[:1]).validation_rows(print)
+    assert (found["program"], found["devices"]) == ("recognition", devices)
+    assert found["memory GB"] > found["arguments GB"]  # those of training are beside them
 
 
 @pytest.mark.parametrize(
