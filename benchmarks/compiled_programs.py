@@ -4,7 +4,7 @@ For each config and target: the gradient of its largest batch and the update, wi
 memory of a device, products, bytes, collectives and the time that these allow at least. The batches are those of
 LibriSpeech's published durations (`made_up.lengths`), with a quarter as many pieces as characters. Each config and
 target is a process of its own, which is stopped after --limit seconds. Nothing is run. The environment needs the extras
-cuda12 and tpu. The JSON keeps its rows of other configs and targets, and those of the other effort (--quick).
+cuda12 and tpu. The JSON keeps its rows of other configs and targets, and of the other setting of --quick.
 """
 
 import asr_jax.core.environment  # noqa: F401, I001  must be first

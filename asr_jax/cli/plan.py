@@ -71,7 +71,7 @@ class PlanOptions:
     operations: Annotated[int, arg(metavar="N")] = 0
     """Number of the largest operations of each program to print, by bytes and by floating-point operations."""
     quick: bool = False
-    """Compile for the target in a half to a third of the time. The programs then differ from those of training: on
+    """Compile for the target in a half to a third of the time. The compiled programs then differ from the training programs: on
     GPUs their memory is about equal, on TPUs it is larger."""
 
 
@@ -172,7 +172,7 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
 
     planned = made.train
     buckets, scale = planned.plan.buckets, planned.index.scale
-    # The batches of validation follow from those of training, which --fit changes.
+    # The validation batches depend on the training buckets, which --fit changes.
     validation = tuple(used_buckets(made.validation)) if made.validation and not options.fit else ()
     steps = TargetSteps(
         experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale, quick=options.quick,

@@ -61,7 +61,7 @@ def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noq
     assert max(steps.memory(steps.step(mesh), part) for part in parts) <= 0.75 * 40e6
     (found,) = replace(steps, validation=buckets[:1]).validation_rows(print)
     assert (found["program"], found["devices"]) == ("recognition", devices)
-    assert found["memory GB"] > found["arguments GB"]  # those of training are beside them
+    assert found["memory GB"] > found["arguments GB"]  # the training state is in memory too
 
 
 @pytest.mark.parametrize(

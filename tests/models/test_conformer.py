@@ -113,7 +113,7 @@ def test_attention_without_scores_in_memory_gives_the_same_gradients() -> None:
     np.testing.assert_allclose(other[1][0], plain[1][0], rtol=1e-5, atol=1e-5)
     grads, others = flatten(grads), flatten(others)
     largest = max(float(jnp.abs(each).max()) for each in grads.values())
-    for path, grad in grads.items():  # those of biases before a norm are 0 but for rounding
+    for path, grad in grads.items():  # gradients of biases before a norm are 0 up to rounding
         np.testing.assert_allclose(others[path], grad, rtol=1e-4, atol=1e-7 * largest, err_msg=path)
 
 

@@ -51,7 +51,7 @@ def shifted(by_offset: Float[Array, "... T R"], num_keys: int) -> Float[Array, "
     *rest, num_queries, num_offsets = by_offset.shape
     if num_queries == 1:
         return by_offset
-    # In row-major order, the values of a query begin R - 1 elements after those of the query before.
+    # In row-major order, the result of query t starts R - 1 elements after the result of query t - 1.
     flat = by_offset.reshape(*rest, num_queries * num_offsets)
     flat = jnp.pad(flat, [(0, 0)] * len(rest) + [(0, num_queries)])
     begin = num_queries - 1

@@ -89,7 +89,7 @@ attention.defvjp(_forward, _backward)
 
 
 def _widths(query: Array, position_query: Array, value: Array) -> dict[str, int]:
-    """Widths of arrays, and those of their blocks: powers of 2 of at least 16."""
+    """Widths of the arrays and of their blocks. Block widths are powers of 2 and at least 16."""
     widths = {"C": query.shape[3], "P": position_query.shape[3], "V": value.shape[3]}
     return widths | {f"{name}_BLOCK": max(triton.next_power_of_2(width), 16) for name, width in widths.items()}
 

@@ -33,7 +33,7 @@ RATE = ("sample_rate", "sampling_rate", "sampleRate")
 FEATURES = "features.json"
 """Description of the fields that TensorFlow Datasets writes beside the files."""
 OF_TENSORFLOW_DATASETS = (FEATURES, "dataset_info.json", "metadata.json")
-"""Files of TensorFlow Datasets beside those of the records."""
+"""Names of the description files that TensorFlow Datasets writes into the folder of a data set."""
 PICKLE = b"\x80"
 """First byte of a pickle, which is not read because it runs code."""
 
