@@ -71,8 +71,8 @@ class PlanOptions:
     operations: Annotated[int, arg(metavar="N")] = 0
     """Number of the largest operations of each program to print, by bytes and by floating-point operations."""
     quick: bool = False
-    """Compile for the target in a half to a third of the time. The compiled programs then differ from the training programs: on
-    GPUs their memory is about equal, on TPUs it is larger."""
+    """Compile for the target in a half to a third of the time. The compiled programs then differ from the training
+    programs: on GPUs their memory is about equal, on TPUs it is larger."""
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -36,10 +36,10 @@ def relative_attention(
         offsets: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order.
         lengths: Number of valid keys of each row. Padding after them is not attended to.
         scale: Factor of the scores.
-        implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" keeps the
-            scores of one block of queries and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the
-            extra kernels; "mosaic_tpu" is a kernel for TPUs and at most 2,048 frames. "auto" is "reference", because no
-            kernel was measured on a device yet.
+        implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" keeps the scores
+            of one block of queries and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which
+            needs the extra kernels; "mosaic_tpu" is a kernel for TPUs and at most 2,048 frames. "auto" is "reference",
+            because no kernel was measured on a device yet.
 
     Returns:
         Means of the values, in their dtype. 0 in rows without valid keys.
