@@ -18,6 +18,7 @@ from asr_jax.nn.normalization import BatchNorm, layer_norm
 from asr_jax.nn.positions import clipped_distances, relative_shift
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.softmax import attention_softmax
 from asr_jax.nn.stochastic import Dropout
 
 # Added to the scores of masked keys. It is finite, which keeps the softmax of a query without valid keys finite. Its
@@ -112,7 +113,7 @@ class RelativeAttention(nn.Module):
             scores += relative_shift(jax.lax.optimization_barrier(by_offset))
         scores *= query.shape[-1] ** -0.5
         scores += jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
-        weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
+        weights = attention_softmax(scores, self.dtype)
         if self.blind == "zeros":
             weights = jnp.where(allowed[:, None], weights, 0)
         weights = Dropout(self.dropout)(weights, step=step)
