@@ -112,7 +112,7 @@ def test_an_implementation_that_does_not_exist_or_is_not_installed_is_named(monk
 @pytest.mark.slow
 @each_operation
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("sizes", [*SIZES, (2, 512, 512)])
+@pytest.mark.parametrize("sizes", [SIZES[0], (2, 512, 512)])
 @pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
 def test_they_compile_for_accelerators(name, device, implementation, sizes, dtype):
     try:
@@ -122,6 +122,11 @@ def test_they_compile_for_accelerators(name, device, implementation, sizes, dtyp
     case = cases(sizes)[name]
     same = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     arrays = [jax.ShapeDtypeStruct(each.shape, dtype, sharding=same) for each in case.arrays]
-    run = lambda *arrays: computed(case._replace(arrays=arrays), implementation, dtype)  # noqa: E731
-    text = Programs().lower(name, run, *arrays).compile().as_text()
-    assert text.count("custom-call(") >= len(computed(case, "reference")[:2])
+    lengths = jax.ShapeDtypeStruct((sizes[0],), "int32", sharding=same)
+
+    def run(arrays, lengths):
+        others = case.others and (lengths, *case.others[1:])
+        return computed(case._replace(arrays=arrays, others=others), implementation, dtype)
+
+    text = Programs().lower(name, run, arrays, lengths).compile().as_text()
+    assert text.count("custom-call(") >= (2 if arrays else 1)
