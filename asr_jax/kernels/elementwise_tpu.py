@@ -1,7 +1,8 @@
 """Pallas kernels for TPUs over blocks of arrays [A M N], and functions that are computed for each element."""
 
+import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ def in_blocks(
     *inputs: Float[Array, "A _ _"],
     like: Any,
     lengths: Int[Array, " A"] | None = None,
-    whole: Literal[0, 1] | None = None,
+    whole: int | None = None,
     name: str,
 ) -> Array:
     """Calls a kernel for each block of matrices and returns its output [A M N].
@@ -40,8 +41,9 @@ def in_blocks(
     """
     scalars = () if lengths is None else (lengths.astype(jnp.int32),)
     output = jax.ShapeDtypeStruct(like.shape, like.dtype)
-    largest = max((*inputs, output), key=lambda each: each.size)
-    sizes = _block(*largest.shape[1:], whole)
+    shapes: list[tuple[int, ...]] = [*(each.shape for each in inputs), output.shape]
+    _, *largest = max(shapes, key=math.prod)
+    sizes = _block(largest[0], largest[1], whole)
 
     def spec(array: Any) -> pl.BlockSpec:
         block = [array.shape[1 + axis] if axis == whole else sizes[axis] for axis in (0, 1)]
@@ -51,7 +53,7 @@ def in_blocks(
         kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
-            grid=(output.shape[0], *(pl.cdiv(*each) for each in zip(largest.shape[1:], sizes, strict=True))),
+            grid=(output.shape[0], *(pl.cdiv(*each) for each in zip(largest, sizes, strict=True))),
             in_specs=[spec(each) for each in inputs],
             out_specs=spec(output),
         ),

@@ -1,5 +1,7 @@
 """Weighted sums of groups of frames for TPUs (Pallas)."""
 
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -52,7 +54,8 @@ def _call(kernel: Any, x: Array, weights: Array, *more: Array, out: tuple[Any, .
 
 def _forward_kernel(x: Any, weights: Any, y: Any) -> None:
     frames, weights = _groups(x, weights.shape), weights[...]
-    y[...] = sum(_weighted(frames[:, i], weights[:, i : i + 1]) for i in range(weights.shape[1])).astype(y.dtype)
+    parts = [_weighted(frames[:, i], weights[:, i : i + 1]) for i in range(weights.shape[1])]
+    y[...] = functools.reduce(operator.add, parts).astype(y.dtype)
 
 
 def _backward_kernel(x: Any, weights: Any, dy: Any, dx: Any, of_weights: Any) -> None:
