@@ -11,11 +11,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.kernels.glu.api import glu
 from asr_jax.kernels.relative_attention.api import Implementation, relative_attention
+from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm, layer_norm
-from asr_jax.nn.positions import clipped_distances, relative_shift
+from asr_jax.nn.positions import clipped_distances
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.softmax import attention_softmax
@@ -163,7 +165,7 @@ class ConformerConvolution(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B T D"]:
         width, size = x.shape[-1], self.kernel_size
         hidden = Linear(2 * width, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
-        hidden = nn.glu(hidden) if self.gated else nn.silu(hidden)
+        hidden = glu(hidden) if self.gated else nn.silu(hidden)
         hidden = zero_padding(hidden, lengths)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
         padding = (size - 1, 0) if self.causal else ((size - 1) // 2, size // 2)

@@ -13,12 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from asr_jax.core.devices import TracedFor
+from asr_jax.kernels import elementwise_triton, implementations
 from asr_jax.kernels.ctc_sweep import triton as ctc_sweep_triton
 from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
 from asr_jax.kernels.lattice_sweep import triton as lattice_sweep_triton
 from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
+from asr_jax.kernels.pairwise_downsample import triton as downsample_triton
 from asr_jax.kernels.relative_attention import triton as attention_triton
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
+from tests.kernels.small import SIZES as SMALL_SIZES
+from tests.kernels.small import assert_close, cases, computed
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
 
 
@@ -65,8 +70,12 @@ def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, num_warps: in
 
 
 def main() -> None:
-    for module in (ctc_sweep_triton, lattice_sweep_triton, attention_triton):
+    for module in (
+        ctc_sweep_triton, lattice_sweep_triton, attention_triton, elementwise_triton, downsample_triton
+    ):  # fmt: skip
         module.triton_call = interpreted
+    implementations.traced_for = lambda: TracedFor("gpu", 1)
+    elementwise_triton.BLOCK = downsample_triton.BLOCK = 64
     for sizes in CTC_SIZES:
         given = for_ctc(*sizes)
         assert_equal(ctc_sweep_triton.sweep(*given), ctc_sweep(*given))
@@ -84,6 +93,12 @@ def main() -> None:
         for one, other in zip(found[:5], gradients, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max()))
         print(f"relative_attention {sizes}: equal")
+    for sizes in SMALL_SIZES[::2]:
+        for name, case in cases(sizes).items():
+            for dtype in ("float32", "bfloat16"):
+                low = case._replace(arrays=tuple(each.astype(dtype).astype(jnp.float32) for each in case.arrays))
+                assert_close(computed(low, "triton", dtype), computed(low, "reference"), jnp.dtype(dtype))
+            print(f"{name} {sizes}: equal")
 
 
 if __name__ == "__main__":

@@ -90,10 +90,14 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
 
     from asr_jax.kernels.ctc_sweep.api import ctc_sweep
     from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+    from asr_jax.kernels.glu.api import glu
     from asr_jax.kernels.lattice_sweep.api import lattice_sweep
     from asr_jax.kernels.lattice_sweep.reference import Start
+    from asr_jax.kernels.masking import api as masking
+    from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
     from asr_jax.kernels.relative_attention.api import relative_attention
-    from asr_jax.nn.activations import swoosh_l, swoosh_r
+    from asr_jax.kernels.relative_shift.api import relative_shift
+    from asr_jax.kernels.swoosh import api as swoosh
 
     random, rows, frames, labels = np.random.default_rng(0), options.batch, options.seq_len, options.labels
     if kernel == "triton" and importlib.util.find_spec("jax_triton") is None:
@@ -113,9 +117,28 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     emissions = -jnp.abs(drawn(frames, rows, labels + 2))
     weights = tuple(-jnp.abs(drawn(frames + labels, 2, rows, labels + 1)) for _ in range(2))
     start = Start(jnp.zeros((2, rows), jnp.int32), jnp.broadcast_to(jnp.arange(labels + 1) == 0, (2, rows, labels + 1)))
+    lengths, heads = jnp.asarray(random.integers(1, frames + 1, rows), jnp.int32), options.heads
+
+    def small(function: Callable[..., Any], *arrays: Any, **constants: Any) -> Case:
+        """Case of an operation whose arrays of floats, before its lengths, have gradients."""
+        names: list[Any] = ["reference", *filter(None, [kernel])]
+        forms = {name: partial(function, implementation=name, **constants) for name in names}
+        floats = sum(jnp.issubdtype(each.dtype, jnp.floating) for each in arrays)
+        return Case(function.__name__, arrays, forms, num_gradients=floats)
+
     return [
-        Case("swoosh_l", (x,), {"xla": swoosh_l}),
-        Case("swoosh_r", (x,), {"xla": swoosh_r}),
+        *(small(getattr(swoosh, name), x) for name in ("swoosh_l", "swoosh_r", "shifted_swish_l", "shifted_swish_r")),
+        small(glu, drawn(rows, frames, 2 * options.channels)),
+        small(glu, drawn(rows, 2 * options.channels, frames), axis=-2)._replace(name="glu of channels"),
+        small(relative_shift, drawn(rows, heads, frames, 2 * frames - 1)),
+        small(pairwise_downsample, x, drawn(2), lengths),
+        small(masking.mask_time, x, lengths),
+        small(masking.mask_channel_time, drawn(rows, options.channels, frames), lengths),
+        small(masking.residual_add_mask_time, x, drawn(*x.shape), lengths),
+        small(masking.sequence_mask, lengths, num_frames=frames),
+        small(masking.padding_mask, lengths, num_frames=frames),
+        small(masking.attention_mask, lengths, num_queries=frames, num_keys=frames),
+        small(masking.attention_mask_4d, lengths, num_heads=heads, num_queries=frames, num_keys=frames),
         Case(
             "depthwise_conv", (x, drawn(options.taps, options.channels)),
             {name: partial(depthwise_conv, padding=padding, implementation=name) for name in ("lax", "shifted")},

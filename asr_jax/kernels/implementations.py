@@ -1,0 +1,40 @@
+"""Choice of the implementation of a kernel whose folder has a module for each."""
+
+import importlib
+import importlib.util
+from typing import Any, Literal
+
+from asr_jax.core.devices import traced_for
+
+Implementation = Literal["auto", "reference", "triton", "mosaic_tpu"]
+"""Name of an implementation.
+
+"reference" is a program of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a
+kernel for TPUs. "auto" is "reference", because no kernel was measured on a device yet.
+"""
+DEVICES = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}
+"""Devices that an implementation is for, and JAX's name of their platform."""
+
+
+def module_of(folder: str, implementation: str) -> Any:
+    """Returns the module of an implementation, which is imported late: Pallas takes a second, and Triton is optional.
+
+    Args:
+        folder: Folder of the kernel in `asr_jax.kernels`.
+        implementation: An `Implementation`.
+
+    Raises:
+        ValueError: If the implementation does not exist or cannot run here.
+    """
+    name = "reference" if implementation == "auto" else implementation
+    if name not in ("reference", *DEVICES):
+        raise ValueError(f"implementation is {name!r}: expected auto, reference, {' or '.join(DEVICES)}")
+    if name in DEVICES:
+        described, platform = DEVICES[name]
+        if traced_for().platform != platform:
+            raise ValueError(f"{name} on {traced_for().platform}: it is for {described}; expected reference")
+        if name == "triton" and importlib.util.find_spec("jax_triton") is None:
+            raise ValueError(
+                "implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'"
+            )
+    return importlib.import_module(f"asr_jax.kernels.{folder}.{name}")
