@@ -15,10 +15,15 @@ import numpy as np
 
 from asr_jax.kernels.ctc_sweep import triton as ctc_sweep_triton
 from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
+from asr_jax.kernels.ctc_viterbi import reference as ctc_viterbi
+from asr_jax.kernels.ctc_viterbi import triton as ctc_viterbi_triton
+from asr_jax.kernels.depthwise_conv import triton as depthwise_conv_triton
 from asr_jax.kernels.lattice_sweep import triton as lattice_sweep_triton
 from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
 from asr_jax.kernels.relative_attention import triton as attention_triton
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
+from tests.kernels.convolutions import KERNEL_CASES, for_kernels
+from tests.kernels.paths import PATH_SIZES, for_paths
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
 
 
@@ -59,7 +64,9 @@ class Tensor:
 def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, num_warps: int = 4, **constants: Any) -> Any:
     """Replaces `kernels.triton_calls.triton_call`."""
     given = [Tensor(np.array(each)) if isinstance(each, jax.Array) else each for each in arguments]
-    outputs = [np.full(each.shape, np.nan, each.dtype) for each in out]
+    outputs = [
+        np.full(each.shape, np.iinfo(each.dtype).max if each.dtype.kind in "iu" else np.nan, each.dtype) for each in out
+    ]
     kernel[grid](*given, *map(Tensor, outputs), **constants)
     return tuple(map(jnp.asarray, outputs))
 
@@ -84,6 +91,39 @@ def main() -> None:
         for one, other in zip(found[:5], gradients, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max()))
         print(f"relative_attention {sizes}: equal")
+    depthwise_convs()
+    paths()
+
+
+def depthwise_convs() -> None:
+    depthwise_conv_triton.triton_call = interpreted
+    for rows, frames, width, taps, padding, stride, dilation in KERNEL_CASES:
+        given, expected = for_kernels(rows, frames, width, taps, padding, stride, dilation)
+        steps = {"padding": padding, "stride": stride, "dilation": dilation}
+        for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 2e-2)):
+            x, kernel, dy = (each.astype(dtype) for each in given)
+            y = depthwise_conv_triton.conv(x, kernel, **steps)
+            assert_near((y, *depthwise_conv_triton.gradients(x, kernel, dy, **steps)), expected, tolerance)
+            print(f"depthwise_conv {x.shape} {steps} {dtype}: equal")
+
+
+def paths() -> None:
+    ctc_viterbi_triton.triton_call = interpreted
+    for sizes in PATH_SIZES:
+        given = for_paths(*sizes)
+        expected, found = (
+            (*module.forward(*given, blank_id=0), *module.best_path(*given, blank_id=0))
+            for module in (ctc_viterbi, ctc_viterbi_triton)
+        )
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_array_equal(one, other)
+        print(f"ctc_viterbi {sizes}: equal")
+
+
+def assert_near(found: Any, expected: Any, tolerance: float) -> None:
+    """Compares arrays, relative to their largest magnitude."""
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
 
 
 if __name__ == "__main__":
