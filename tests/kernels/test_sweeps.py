@@ -19,6 +19,7 @@ from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
 from asr_jax.kernels.lattice_sweep.api import lattice_sweep
 from tests.kernels.attention import SIZES
 from tests.kernels.convolutions import KERNEL_CASES
+from tests.kernels.norms import NORM_SIZES
 from tests.kernels.paths import PATH_SIZES
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, TDT, assert_equal, for_ctc, for_lattices
 
@@ -49,7 +50,7 @@ def test_the_kernels_for_gpus_equal_the_scans():
     command = [sys.executable, "-m", "tests.kernels.triton_interpreted"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
-    cases = (CTC_SIZES, LATTICE_SIZES, SIZES, KERNEL_CASES, KERNEL_CASES, PATH_SIZES)
+    cases = (CTC_SIZES, LATTICE_SIZES, SIZES, KERNEL_CASES, KERNEL_CASES, PATH_SIZES, NORM_SIZES, NORM_SIZES)
     assert done.stdout.count("equal") == sum(map(len, cases))
 
 

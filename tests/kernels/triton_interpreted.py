@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from asr_jax.kernels.bias_norm import triton as bias_norm_triton
 from asr_jax.kernels.ctc_sweep import triton as ctc_sweep_triton
 from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
 from asr_jax.kernels.ctc_viterbi import reference as ctc_viterbi
@@ -20,9 +21,11 @@ from asr_jax.kernels.ctc_viterbi import triton as ctc_viterbi_triton
 from asr_jax.kernels.depthwise_conv import triton as depthwise_conv_triton
 from asr_jax.kernels.lattice_sweep import triton as lattice_sweep_triton
 from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
+from asr_jax.kernels.masked_batch_norm import triton as batch_norm_triton
 from asr_jax.kernels.relative_attention import triton as attention_triton
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
 from tests.kernels.convolutions import KERNEL_CASES, for_kernels
+from tests.kernels.norms import NORM_SIZES, batch_norm_expected, batch_norm_parts, bias_norm_expected, for_norms
 from tests.kernels.paths import PATH_SIZES, for_paths
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
 
@@ -93,6 +96,7 @@ def main() -> None:
         print(f"relative_attention {sizes}: equal")
     depthwise_convs()
     paths()
+    norms()
 
 
 def depthwise_convs() -> None:
@@ -118,6 +122,21 @@ def paths() -> None:
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             np.testing.assert_array_equal(one, other)
         print(f"ctc_viterbi {sizes}: equal")
+
+
+def norms() -> None:
+    bias_norm_triton.triton_call = batch_norm_triton.triton_call = interpreted
+    for sizes in NORM_SIZES:
+        x, dy, lengths, *vectors = for_norms(*sizes)
+        for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 2e-2)):
+            low = x.astype(dtype), dy.astype(dtype)
+            given = [each.astype(jnp.float32) for each in low]
+            y, saved = bias_norm_triton._forward(low[0].reshape(-1, sizes[2]), vectors[0], jnp.float32(0.3))
+            found = (y, *bias_norm_triton._backward(saved, low[1].reshape(y.shape)))
+            assert_near(found, bias_norm_expected(*given, vectors[0]), tolerance)
+            found = batch_norm_parts(batch_norm_triton, *low, lengths, *vectors)
+            assert_near(found, batch_norm_expected(*given, lengths, *vectors), tolerance)
+            print(f"norms {sizes} {dtype}: equal")
 
 
 def assert_near(found: Any, expected: Any, tolerance: float) -> None:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from asr_jax.kernels.depthwise_conv.reference import Pair
 from asr_jax.kernels.triton_calls import triton_call
+from asr_jax.kernels.triton_frames import load_channels, load_frames, store_channels, store_frames
 
 FRAMES, CHANNELS = 64, 64
 """Frames and channels of a program; powers of 2."""
@@ -78,17 +79,6 @@ def _correlated(x: Array, kernel: Array, num_frames: int, **steps: int) -> Array
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
-def _frames(array, frame, valid, size, width, CHANNELS: tl.constexpr):
-    """Frames of the program's row and channels in float32, and zeros outside of the row: [frames, CHANNELS]."""
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    row = tl.program_id(2).to(tl.int64)
-    place = (row * size + frame[:, None]) * width + channel[None, :]
-    valid = valid & (frame >= 0) & (frame < size)
-    return tl.load(array + place, mask=valid[:, None] & (channel < width)[None, :], other=0.0).to(tl.float32)
-
-
-@triton.jit
-@no_type_check
 def _correlate_kernel(
     x, kernel, size, num_frames, width, y,
     TAPS: tl.constexpr, STEP: tl.constexpr, FIRST: tl.constexpr, APART: tl.constexpr, DIVISOR: tl.constexpr,
@@ -96,16 +86,13 @@ def _correlate_kernel(
 ):  # fmt: skip
     """Computes y[t] = Σ_k kernel[k] · x[(STEP·t + FIRST + APART·k) / DIVISOR] over whole quotients."""
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     total = tl.zeros([FRAMES, CHANNELS], tl.float32)
     for k in range(TAPS):
-        weight = tl.load(kernel + k * width + channel, mask=channel < width, other=0.0).to(tl.float32)
         place = STEP * t + FIRST + APART * k
         is_whole = (place >= 0) & (place % DIVISOR == 0)
-        total += weight[None, :] * _frames(x, place // DIVISOR, is_whole, size, width, CHANNELS)
-    place = (tl.program_id(2).to(tl.int64) * num_frames + t[:, None]) * width + channel[None, :]
-    valid = (t < num_frames)[:, None] & (channel < width)[None, :]
-    tl.store(y + place, total.to(y.dtype.element_ty), mask=valid)
+        seen = load_frames(x, place // DIVISOR, is_whole, size, width, CHANNELS)
+        total += load_channels(kernel + k * width, width, CHANNELS)[None, :] * seen
+    store_frames(y, total, t, num_frames, width, CHANNELS)
 
 
 @triton.jit
@@ -117,9 +104,8 @@ def _filter_kernel(
 ):  # fmt: skip
     """Computes the sums over a block of frames of dy[t] · x[STEP·t + FIRST + APART·k], for each tap k."""
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    of_y = _frames(dy, t, t < num_frames, num_frames, width, CHANNELS)
+    of_y = load_frames(dy, t, t < num_frames, num_frames, width, CHANNELS)
     part = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     for k in range(TAPS):
-        seen = _frames(x, STEP * t + FIRST + APART * k, t < num_frames, size, width, CHANNELS)
-        tl.store(partial + (part * TAPS + k) * width + channel, tl.sum(of_y * seen, 0), mask=channel < width)
+        seen = load_frames(x, STEP * t + FIRST + APART * k, t < num_frames, size, width, CHANNELS)
+        store_channels(partial, tl.sum(of_y * seen, 0), part * TAPS + k, width, CHANNELS)
