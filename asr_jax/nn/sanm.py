@@ -4,7 +4,6 @@ Source: Gao et al. 2020, "SAN-M: Memory Equipped Self-Attention for End-to-End S
 FunASR's funasr/models/sanm/attention.py at commit 3c58cb56.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn

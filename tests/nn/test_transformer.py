@@ -105,7 +105,9 @@ def test_devices_leave_out_the_same_layers() -> None:
         alone, _ = jax.device_get(gradient(params, X, key))
         given = jax.device_put((params, X, key), (replicated(mesh), by_rows(mesh), replicated(mesh)))
         spread, _ = jax.device_get(gradient(*given))
-        assert max(jax.tree.leaves(jax.tree.map(max_abs, spread, alone))) < 1e-5 * max(jax.tree.leaves(jax.tree.map(np.max, alone)))
+        assert max(jax.tree.leaves(jax.tree.map(max_abs, spread, alone))) < 1e-5 * max(
+            jax.tree.leaves(jax.tree.map(np.max, alone))
+        )
         patterns.add(np.any(alone["layers"]["in"]["kernel"], axis=(1, 2)).tobytes())
     assert len(patterns) > 1
 

@@ -88,7 +88,9 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     import jax.numpy as jnp
     import numpy as np
 
+    from asr_jax.kernels.bias_norm.api import bias_norm
     from asr_jax.kernels.ctc_sweep.api import ctc_sweep
+    from asr_jax.kernels.ctc_viterbi.api import ctc_viterbi
     from asr_jax.kernels.depthwise_conv.api import depthwise_conv
     from asr_jax.kernels.glu.api import glu
     from asr_jax.kernels.lattice_sweep.api import lattice_sweep
@@ -98,6 +100,7 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     from asr_jax.kernels.relative_attention.api import relative_attention
     from asr_jax.kernels.relative_shift.api import relative_shift
     from asr_jax.kernels.swoosh import api as swoosh
+    from asr_jax.nn.normalization import masked_batch_norm
 
     random, rows, frames, labels = np.random.default_rng(0), options.batch, options.seq_len, options.labels
     if kernel == "triton" and importlib.util.find_spec("jax_triton") is None:
@@ -106,11 +109,15 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     if kernel == "mosaic_tpu" and frames > 2048:
         attentions.pop()  # more frames than the kernel takes
     recursions: list[Any] = ["scan", *filter(None, [kernel])]
+    norms: list[Any] = ["reference", *filter(None, [kernel])]
+    convolutions: list[Any] = ["lax", "shifted", *filter(None, [kernel])]
+    if kernel == "mosaic_tpu" and frames + options.taps > 5121:
+        convolutions.pop()  # more frames than the kernel takes
 
     def drawn(*shape: int) -> Any:
         return jnp.asarray(random.normal(size=shape), jnp.float32)
 
-    x = drawn(rows, frames, options.channels)
+    x, full = drawn(rows, frames, options.channels), jnp.full(rows, frames, jnp.int32)
     of_head = (options.heads, options.channels // options.heads)
     padding = ((options.taps - 1) // 2, options.taps // 2)
     numbers = jnp.asarray(random.integers(1, 64, (2, rows, labels)), jnp.int32)
@@ -141,8 +148,20 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
         small(masking.attention_mask_4d, lengths, num_heads=heads, num_queries=frames, num_keys=frames),
         Case(
             "depthwise_conv", (x, drawn(options.taps, options.channels)),
-            {name: partial(depthwise_conv, padding=padding, implementation=name) for name in ("lax", "shifted")},
+            {name: partial(depthwise_conv, padding=padding, implementation=name) for name in convolutions},
             num_gradients=2,
+        ),
+        Case(
+            "bias_norm", (x, drawn(options.channels), jnp.zeros(())),
+            {name: partial(bias_norm, implementation=name) for name in norms}, num_gradients=3,
+        ),
+        Case(
+            "masked_batch_norm", (x, drawn(options.channels), drawn(options.channels)),
+            {
+                name: lambda x, gain, bias, name=name: masked_batch_norm(x, full, gain, bias, 1e-5, name)[0]
+                for name in norms
+            },
+            num_gradients=3,
         ),
         Case(
             "relative_attention",
@@ -163,6 +182,10 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
                 name: partial(lattice_sweep, spans=(1, 1), moves=(0, 1), implementation=name) for name in recursions
             },
             num_gradients=0,
+        ),
+        Case(
+            "ctc_viterbi", (-jnp.abs(drawn(rows, frames, 500)), full, numbers[0], jnp.full(rows, labels, jnp.int32)),
+            {name: partial(ctc_viterbi, blank_id=0, implementation=name) for name in recursions}, num_gradients=0,
         ),
     ]  # fmt: skip
 

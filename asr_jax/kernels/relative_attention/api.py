@@ -1,11 +1,10 @@
 """Self-attention with relative positions, with an implementation chosen for the device."""
 
-import importlib.util
 from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.devices import traced_for
+from asr_jax.kernels.devices import check_device
 from asr_jax.kernels.relative_attention import reference, xla
 
 Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
@@ -55,14 +54,8 @@ def relative_attention(
         return reference.attend(*given, scale=scale)
     if implementation == "xla":
         return xla.blocked(*given, scale)
-    device, platform = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}[implementation]
-    if traced_for().platform != platform:
-        raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected reference or xla")
+    check_device(implementation, "reference or xla")
     if implementation == "triton":
-        if importlib.util.find_spec("jax_triton") is None:
-            raise ValueError(
-                "implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'"
-            )
         from asr_jax.kernels.relative_attention import triton
 
         return triton.attention(*given, scale)
