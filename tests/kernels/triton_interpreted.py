@@ -18,6 +18,8 @@ from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
 from asr_jax.kernels.lattice_sweep import triton as lattice_sweep_triton
 from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
 from asr_jax.kernels.relative_attention import triton as attention_triton
+from asr_jax.kernels.transducer_joint import triton as joint_triton
+from tests.kernels import joint
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
 
@@ -56,8 +58,9 @@ class Tensor:
         """Does nothing: both share their memory."""
 
 
-def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, num_warps: int = 4, **constants: Any) -> Any:
+def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, **constants: Any) -> Any:
     """Replaces `kernels.triton_calls.triton_call`."""
+    constants = {name: value for name, value in constants.items() if name not in ("num_warps", "num_stages")}
     given = [Tensor(np.array(each)) if isinstance(each, jax.Array) else each for each in arguments]
     outputs = [np.full(each.shape, np.nan, each.dtype) for each in out]
     kernel[grid](*given, *map(Tensor, outputs), **constants)
@@ -65,7 +68,7 @@ def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, num_warps: in
 
 
 def main() -> None:
-    for module in (ctc_sweep_triton, lattice_sweep_triton, attention_triton):
+    for module in (ctc_sweep_triton, lattice_sweep_triton, attention_triton, joint_triton):
         module.triton_call = interpreted
     for sizes in CTC_SIZES:
         given = for_ctc(*sizes)
@@ -84,6 +87,15 @@ def main() -> None:
         for one, other in zip(found[:5], gradients, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max()))
         print(f"relative_attention {sizes}: equal")
+    for sizes in joint.SIZES:
+        given, activation = joint.made(sizes), sizes[-1]
+        expected, cotangents, gradients = joint.reference_gradients(given, activation)
+        found, kept = joint_triton._forward(*given, joint.BLANK, activation)
+        found = [jnp.where(other == 0, 0, one) for one, other in zip(found, expected, strict=True)]  # padding
+        of_given = joint_triton._backward(joint.BLANK, activation, kept, cotangents)[:4]
+        for one, other in zip((*found, *of_given), (*expected, *gradients), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max(initial=0)))
+        print(f"transducer_joint {sizes}: equal")
 
 
 if __name__ == "__main__":
