@@ -98,6 +98,14 @@ def test_what_cannot_run_is_named(monkeypatch):
         jax.eval_shape(call, *long, lengths)
 
 
+def test_heads_that_are_too_wide_for_triton_are_named(monkeypatch):
+    pytest.importorskip("jax_triton")
+    monkeypatch.setattr(api, "traced_for", lambda: TracedFor("gpu", 1, 90))
+    *wide, lengths = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in made((1, 9, 1, 129, 4, 4)))
+    with pytest.raises(ValueError, match=r"heads of widths \[129, 4, 4\]: expected at most 128 for triton, or xla"):
+        jax.eval_shape(functools.partial(relative_attention, scale=1.0, implementation="triton"), *wide, lengths)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("frames", [400, 2048])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

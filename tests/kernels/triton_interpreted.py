@@ -26,6 +26,8 @@ from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
 from asr_jax.kernels.masked_batch_norm import triton as batch_norm_triton
 from asr_jax.kernels.pairwise_downsample import triton as downsample_triton
 from asr_jax.kernels.relative_attention import triton as attention_triton
+from asr_jax.kernels.transducer_joint import triton as joint_triton
+from tests.kernels import joint
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
 from tests.kernels.convolutions import KERNEL_CASES, for_kernels
 from tests.kernels.norms import NORM_SIZES, batch_norm_expected, batch_norm_parts, bias_norm_expected, for_norms
@@ -69,8 +71,9 @@ class Tensor:
         """Does nothing: both share their memory."""
 
 
-def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, num_warps: int = 4, **constants: Any) -> Any:
+def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, **constants: Any) -> Any:
     """Replaces `kernels.triton_calls.triton_call`."""
+    constants = {name: value for name, value in constants.items() if name not in ("num_warps", "num_stages")}
     given = [Tensor(np.array(each)) if isinstance(each, jax.Array) else each for each in arguments]
     outputs = [
         np.full(each.shape, np.iinfo(each.dtype).max if each.dtype.kind in "iu" else np.nan, each.dtype) for each in out
@@ -112,6 +115,7 @@ def main() -> None:
     depthwise_convs()
     paths()
     norms()
+    joints()
 
 
 def depthwise_convs() -> None:
@@ -158,6 +162,19 @@ def assert_near(found: Any, expected: Any, tolerance: float) -> None:
     """Compares arrays, relative to their largest magnitude."""
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
+
+
+def joints() -> None:
+    joint_triton.triton_call = interpreted
+    for sizes in joint.SIZES:
+        given, activation = joint.made(sizes), sizes[-1]
+        expected, cotangents, gradients = joint.reference_gradients(given, activation)
+        found, kept = joint_triton._forward(*given, joint.BLANK, activation)
+        found = [jnp.where(other == 0, 0, one) for one, other in zip(found, expected, strict=True)]  # padding
+        of_given = joint_triton._backward(joint.BLANK, activation, kept, cotangents)[:4]
+        for one, other in zip((*found, *of_given), (*expected, *gradients), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max(initial=0)))
+        print(f"transducer_joint {sizes}: equal")
 
 
 if __name__ == "__main__":

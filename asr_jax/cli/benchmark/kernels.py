@@ -32,7 +32,9 @@ class KernelOptions:
     heads: int = 8
     """Number of heads of attention, which must divide the channels."""
     labels: int = 64
-    """Number of labels of each row, for the recursions of losses."""
+    """Number of labels of each row, for the recursions of losses and for the joint network."""
+    vocab_size: int = 1024
+    """Number of labels of the vocabulary, for the joint network, whose frames are a quarter as many."""
     taps: int = 31
     """Number of taps of convolutions."""
     iterations: int = 100
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.observe.tables import print_table
 
     device, rows = devices()[0], list[dict[str, Any]]()
-    for case in _cases(
+    for case in cases(
         options, "triton" if device.platform == "gpu" else "mosaic_tpu" if device.platform == "tpu" else ""
     ):
         for form in case.forms:
@@ -80,8 +82,14 @@ def main(arguments: Sequence[str]) -> None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def _cases(options: KernelOptions, kernel: str) -> list[Case]:
-    """Operations and their implementations, with that of `kernel` if it is not empty and runs here."""
+def cases(options: KernelOptions, kernel: str) -> list[Case]:
+    """Returns operations and their implementations.
+
+    Args:
+        options: Sizes.
+        kernel: Name of the implementation for a kind of device, which is added where it is installed and takes these
+            sizes. Empty: none.
+    """
     import importlib.util
     from functools import partial
 
@@ -100,6 +108,7 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     from asr_jax.kernels.relative_attention.api import relative_attention
     from asr_jax.kernels.relative_shift.api import relative_shift
     from asr_jax.kernels.swoosh import api as swoosh
+    from asr_jax.kernels.transducer_joint.api import transducer_joint
     from asr_jax.nn.normalization import masked_batch_norm
 
     random, rows, frames, labels = np.random.default_rng(0), options.batch, options.seq_len, options.labels
@@ -113,6 +122,7 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     convolutions: list[Any] = ["lax", "shifted", *filter(None, [kernel])]
     if kernel == "mosaic_tpu" and frames + options.taps > 5121:
         convolutions.pop()  # more frames than the kernel takes
+    joints: list[Any] = ["xla", *filter(None, [kernel])]
 
     def drawn(*shape: int) -> Any:
         return jnp.asarray(random.normal(size=shape), jnp.float32)
@@ -187,6 +197,20 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
             "ctc_viterbi", (-jnp.abs(drawn(rows, frames, 500)), full, numbers[0], jnp.full(rows, labels, jnp.int32)),
             {name: partial(ctc_viterbi, blank_id=0, implementation=name) for name in recursions}, num_gradients=0,
         ),
+        Case(
+            "transducer_joint",
+            (
+                drawn(rows, -(-frames // 4), options.channels), drawn(rows, labels + 1, options.channels),
+                drawn(options.channels, options.vocab_size), drawn(options.vocab_size),
+                jnp.asarray(random.integers(0, options.vocab_size, (rows, labels)), jnp.int32),
+                jnp.full(rows, -(-frames // 4)), jnp.full(rows, labels),
+            ),
+            {
+                name: partial(transducer_joint, blank_id=0, activation="tanh", implementation=name)
+                for name in joints
+            },
+            num_gradients=4,
+        ),
     ]  # fmt: skip
 
 
@@ -200,7 +224,9 @@ def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, wit
 
     function = case.forms[form]
     if with_gradient:
-        function = jax.value_and_grad(lambda *each: jnp.sum(case.forms[form](*each)), range(case.num_gradients))
+        function = jax.value_and_grad(
+            lambda *each: sum(map(jnp.sum, jax.tree.leaves(case.forms[form](*each)))), range(case.num_gradients)
+        )
     program = jax.jit(function).lower(*case.arguments).compile()
     times = list[float]()
     for number in range(options.warm_ups + options.iterations):
