@@ -16,6 +16,7 @@ from beartype.door import is_bearable
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data
@@ -268,6 +269,8 @@ class Experiment:
     """Low-rank adaptation, for fine-tuning."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
     """Length, precision, validation and logging."""
+    mesh: MeshSizes = MeshSizes()
+    """Number of devices along each axis of the mesh, over which rows, parameters and layers are spread."""
     resume: Resume = Resume()
     """Changes of settings with which the run may be continued."""
     seed: int = 0
@@ -344,7 +347,7 @@ MAY_CHANGE = (
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
     "data.sampling.devices", "data.sampling.rows_product",  # a checkpoint has the fingerprint of the batches
-    "model.encoder.remat", "model.encoder.attention", "model.heads.*.decoding",
+    "mesh", "model.encoder.remat", "model.encoder.attention", "model.heads.*.decoding",
 )  # fmt: skip
 # Settings that may differ between the processes of a run.
 OF_MACHINE = (

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.metadata
 import logging
+import math
 import os
 import pickle
 import time
@@ -238,6 +239,8 @@ def products(jaxpr: Any, *, loops: bool = True) -> float:
             total += max(products(branch.jaxpr, loops=loops) for branch in params["branches"])
         else:
             times = params["length"] if name == "scan" and loops else 1
+            if name == "shard_map":  # its body has the rows of one device
+                times = math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
             inner = [getattr(value, "jaxpr", value) for value in params.values()]
             total += times * sum(products(each, loops=loops) for each in inner if hasattr(each, "eqns"))
     return total

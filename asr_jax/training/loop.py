@@ -63,8 +63,8 @@ from asr_jax.training.beginning import (
     Beginning,
     abstract_beginning,
     fresh_scaling,
-    initial_training,
     lower_beginning,
+    placed_training,
     training_from,
 )  # fmt: skip
 from asr_jax.training.compile import CompiledSteps, Part, compile_steps
@@ -297,7 +297,7 @@ def _train(
 ) -> dict[str, Any]:
     experiment, training, groups = setup.experiment, setup.experiment.training, setup.groups
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
-    shapes = abstract_beginning(beginning, setup.mesh)
+    shapes = abstract_beginning(beginning, setup.mesh, setup.recipe.sharding)
     saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
         if log.last != "run_complete":  # the last job was killed after its last checkpoint
@@ -498,7 +498,7 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validato
 
 def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) -> tuple[TrainState, Tree]:
     """Returns the state and the averaged parameters of a new run, random or with the given weights."""
-    state, average = initial_training(drawn, setup.mesh)
+    begun = drawn()
     if given is None:
         if setup.recipe.lora.rank:
             log.write(
@@ -506,8 +506,8 @@ def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) ->
                 message=f"lora.rank is {setup.recipe.lora.rank}, but the kernels below the adapters are random and are "
                 "not trained: expected pre-trained weights, --init-from PATH",
             )
-        return state, average
-    weights = given.fill(setup.recipe.of_model(state))
+        return placed_training(begun, setup.mesh, setup.recipe.sharding)
+    weights = given.fill(setup.recipe.of_model(begun.state))
     log.write("initialised", **vars(given.account), message="\n".join(given.account.lines()))
     return training_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
 
