@@ -210,7 +210,6 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         experiment: Settings of the run.
         mesh: Devices of the run. None: the devices of this machine.
     """
-    from asr_jax.core.devices import devices
     from asr_jax.inference.model import make_model
     from asr_jax.training.run import find_run, source_of
     from asr_jax.training.setup import (
@@ -233,7 +232,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
     model = make_model(experiment, tokenizer)
-    mesh = mesh or experiment.mesh.mesh(devices())
+    mesh = mesh or experiment.mesh.mesh()
     planned = plan_train(sets.train, experiment, model, tokenizer, mesh)
     removed = count_removed_of(sets, planned, tokenizer, data)
     absent = count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids)

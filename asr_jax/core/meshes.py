@@ -45,15 +45,17 @@ class MeshSizes:
         if wrong:
             raise ValueError("; ".join(wrong))
 
-    def mesh(self, all_devices: Sequence[jax.Device]) -> Mesh:
+    def mesh(self, chosen: Sequence[jax.Device] | None = None) -> Mesh:
         """Returns the mesh of devices.
 
         Args:
-            all_devices: Devices of all processes, in the order of the processes.
+            chosen: Devices in the order of the processes. None: the devices of all processes.
 
         Raises:
-            UserError: If the product of the sizes is not the number of devices.
+            UserError: If the product of the sizes is not the number of devices, or if the devices along the axis model
+                are of several processes.
         """
+        all_devices = list(devices() if chosen is None else chosen)
         data = len(all_devices) // (self.fsdp * self.model) if self.data == -1 else self.data
         if data * self.fsdp * self.model != len(all_devices) or not data:
             raise UserError(

@@ -15,7 +15,7 @@ axis model, Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053).
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +99,7 @@ class Sharding:
             axes = by_model.get(path, [None] * len(leaf.shape))
             if math.prod(leaf.shape) >= self.min_sharded:
                 axes = _spread(path, leaf.shape, axes, mesh.shape[FSDP])
-            found[path] = PartitionSpec(*axes)
+            found[path] = _spec(axes)
         return found
 
     def of(self, tree: Tree, params: Tree, mesh: Mesh, *, zero: bool) -> Tree:
@@ -122,7 +122,7 @@ class Sharding:
             axes = [*specs[owner]]
             if zero and FSDP not in axes:
                 axes = _spread(owner, leaf.shape, [*axes, *[None] * (len(leaf.shape) - len(axes))], mesh.shape[FSDP])
-            return NamedSharding(mesh, PartitionSpec(*axes))
+            return NamedSharding(mesh, _spec(axes))
 
         found = [of(path, leaf) for path, leaf in flatten(tree).items()]
         return jax.tree.unflatten(jax.tree.structure(tree), found)
@@ -135,6 +135,13 @@ UNSPREAD = Sharding()
 def is_sharded(mesh: Mesh) -> bool:
     """Returns whether parameters may be spread over the mesh."""
     return bool(mesh.shape[FSDP] > 1 or mesh.shape[MODEL] > 1)
+
+
+def _spec(axes: Sequence[Any]) -> PartitionSpec:
+    """Returns the specification of the axis of each dimension, without those of the last dimensions that have none."""
+    while axes and axes[-1] is None:
+        axes = axes[:-1]
+    return PartitionSpec(*axes)
 
 
 def device_bytes(shapes: Tree) -> int:
@@ -180,7 +187,7 @@ def _spread(path: str, shape: tuple[int, ...], axes: list[str | None], size: int
 
 def manual(spec: PartitionSpec) -> PartitionSpec:
     """Returns a specification without the axis model, which the compiler handles."""
-    return PartitionSpec(*(None if axis == MODEL else axis for axis in spec))
+    return _spec([None if axis == MODEL else axis for axis in spec])
 
 
 def by_device(spec: PartitionSpec) -> PartitionSpec:

@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment, Training, load_experiment
-from asr_jax.core.devices import devices
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import num_row_shards
@@ -222,7 +221,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     if not experiment.model.heads:
         raise UserError("model.heads is empty: expected at least one head to train, such as {'ctc': CTC()}")
     experiment.init.check_exists()
-    mesh, source = experiment.mesh.mesh(devices()), source or folder
+    mesh, source = experiment.mesh.mesh(), source or folder
     layout = Layout.of(mesh, split=training.split, sub_batches=experiment.model.sub_batches)
     sets = read_sets(data, seed=experiment.seed)
     check_best_of(training.best_of, sets)
