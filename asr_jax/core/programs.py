@@ -294,12 +294,17 @@ def _sources() -> str:
 def _surroundings() -> dict[str, str]:
     """Returns the versions of the libraries, JAX's settings, XLA's flags and the devices. The keys are their names."""
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
-    return {library: importlib.metadata.version(library) for library in LIBRARIES} | {
+    return library_versions() | {
         "platform version": jax.devices()[0].client.platform_version,
         "devices": f"{jax.devices()} {devices()}",
         "settings": str(sorted(settings.items(), key=str)),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def library_versions() -> dict[str, str]:
+    """Returns the versions of the libraries that compute."""
+    return {library: importlib.metadata.version(library) for library in LIBRARIES}
 
 
 def _digest(*parts: str) -> str:

@@ -35,7 +35,9 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch, replicate
 from asr_jax.core.names import counted
 from asr_jax.core.native import move_native_log
+from asr_jax.core.peers import lost_after
 from asr_jax.core.processes import agree, is_main, on_main, together
+from asr_jax.core.programs import SOURCES, library_versions
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.core.run_folder import (
     CHECKPOINTS,
@@ -110,6 +112,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
         signals = stack.enter_context(Signals())
         setup = together(lambda: set_up(experiment, folder, source=source))
         agree(_common(setup))
+        lost_after(experiment.training.lost_after_s)
         signals.stop_before_training()
         begun = on_main(lambda: _begin(setup, stack, checkpoint))
         if begun["position"] is not None:
@@ -176,6 +179,7 @@ def _common(setup: Setup) -> dict[str, Any]:
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
     of_files = {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.set_names}
     of_files["devices"] = [str(device) for device in setup.mesh.devices.flat]
+    of_files |= {"source code of asr_jax": SOURCES, "libraries": library_versions()}
     return of_files | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
 
 
