@@ -16,6 +16,7 @@ from beartype.door import is_bearable
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data
@@ -123,6 +124,9 @@ class Training:
     profile: str = ""
     """Updates of a job to trace with the XLA profiler, as BEGIN:END; 10:15 traces the 11th to the 15th update. Empty:
     no trace."""
+    lost_after_s: float = 45.0
+    """Seconds after which a process of the run that is silent is lost: it was killed, hangs or cannot be reached. All
+    others then name it and end with exit code 75. At least 10."""
     alarm_wer: float = 0.9
     """Validation WER above which a warning is written, from update alarm_updates on."""
     alarm_updates: int = 0
@@ -142,6 +146,8 @@ class Training:
         problems += [
             f"{name} is {getattr(self, name)}: expected 0 or more" for name in NOT_NEGATIVE if getattr(self, name) < 0
         ]
+        if not self.lost_after_s >= 10:
+            problems.append(f"lost_after_s is {self.lost_after_s}: expected at least 10")
         if self.profile and profiled(self.profile) is None:
             problems.append(f"profile is {self.profile!r}: expected BEGIN:END with BEGIN < END, or nothing")
         if problems:
@@ -268,6 +274,8 @@ class Experiment:
     """Low-rank adaptation, for fine-tuning."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
     """Length, precision, validation and logging."""
+    mesh: MeshSizes = MeshSizes()
+    """Number of devices along each axis of the mesh, over which rows, parameters and layers are spread."""
     resume: Resume = Resume()
     """Changes of settings with which the run may be continued."""
     seed: int = 0
@@ -340,11 +348,11 @@ MAY_CHANGE = (
     "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.validate_heads",
     "training.sample_every",
     "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
-    "training.alarm_updates", "training.pre_allocate",
+    "training.alarm_updates", "training.pre_allocate", "training.lost_after_s",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
     "data.sampling.devices", "data.sampling.rows_product",  # a checkpoint has the fingerprint of the batches
-    "model.encoder.remat", "model.encoder.attention", "model.heads.*.decoding",
+    "mesh", "model.encoder.remat", "model.encoder.attention", "model.heads.*.decoding",
 )  # fmt: skip
 # Settings that may differ between the processes of a run.
 OF_MACHINE = (

@@ -149,6 +149,12 @@ def move_native_log(path: Path) -> None:
     former.unlink(missing_ok=True)
 
 
+def end_native_log() -> None:
+    """Reports problems before a command ends without leaving `native_log`."""
+    if _log:
+        _end(_log, failed=True)
+
+
 def native_problems() -> str:
     """Returns a message with the problems since the last call; empty if there are none."""
     if _log is None:
