@@ -1,4 +1,4 @@
-"""Choice of the implementation of a kernel whose folder has a module for each."""
+"""Choice of the implementation of a kernel, and the devices and packages that implementations need."""
 
 import importlib
 import importlib.util
@@ -12,8 +12,8 @@ Implementation = Literal["auto", "reference", "triton", "mosaic_tpu"]
 "reference" is a program of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a
 kernel for TPUs. "auto" is "reference", because no kernel was measured on a device yet.
 """
-DEVICES = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}
-"""Devices that an implementation is for, and JAX's name of their platform."""
+KERNELS = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}
+"""Devices of the implementations that are kernels, and JAX's name of their platform."""
 
 
 def module_of(folder: str, implementation: str) -> Any:
@@ -27,14 +27,25 @@ def module_of(folder: str, implementation: str) -> Any:
         ValueError: If the implementation does not exist or cannot run here.
     """
     name = "reference" if implementation == "auto" else implementation
-    if name not in ("reference", *DEVICES):
-        raise ValueError(f"implementation is {name!r}: expected auto, reference, {' or '.join(DEVICES)}")
-    if name in DEVICES:
-        described, platform = DEVICES[name]
-        if traced_for().platform != platform:
-            raise ValueError(f"{name} on {traced_for().platform}: it is for {described}; expected reference")
-        if name == "triton" and importlib.util.find_spec("jax_triton") is None:
-            raise ValueError(
-                "implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'"
-            )
+    if name not in ("reference", *KERNELS):
+        raise ValueError(f"implementation is {name!r}: expected auto, reference, {' or '.join(KERNELS)}")
+    if name in KERNELS:
+        check_device(name, "reference")
     return importlib.import_module(f"asr_jax.kernels.{folder}.{name}")
+
+
+def check_device(implementation: str, instead: str) -> None:
+    """Checks that a kernel can run on the devices that the program is traced for.
+
+    Args:
+        implementation: "triton" or "mosaic_tpu".
+        instead: Implementations that run on all devices, for the message.
+
+    Raises:
+        ValueError: If the kernel is for other devices, or a package that it needs is not installed.
+    """
+    device, platform = KERNELS[implementation]
+    if traced_for().platform != platform:
+        raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected {instead}")
+    if implementation == "triton" and importlib.util.find_spec("jax_triton") is None:
+        raise ValueError("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")

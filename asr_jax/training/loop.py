@@ -177,10 +177,10 @@ def _common(setup: Setup) -> dict[str, Any]:
     """Returns the settings and digests that must be equal on all processes of a run."""
     settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
-    of_files = {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.set_names}
-    of_files["devices"] = [str(device) for device in setup.mesh.devices.flat]
-    of_files |= {"source code of asr_jax": SOURCES, "libraries": library_versions()}
-    return of_files | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
+    common: dict[str, Any] = {"source code of asr_jax": SOURCES, "libraries": library_versions()}
+    common |= {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.set_names}
+    common["devices"] = [str(device) for device in setup.mesh.devices.flat]
+    return common | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
 
 
 def _begin(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict[str, Any]:

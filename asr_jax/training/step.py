@@ -56,7 +56,7 @@ class Recipe:
     """Loss scaling with precision f16; None with other precisions."""
     lora: LoRA = LoRA()
     sharding: Sharding = Sharding()
-    """How parameters are spread over the devices."""
+    """Rules that spread parameters over the devices."""
     passing: StatePassing = StatePassing()
     most_rows: int = 1
     """Rows of the largest batch, for state passing."""

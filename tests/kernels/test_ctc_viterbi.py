@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.devices import TracedFor
-from asr_jax.kernels import devices
+from asr_jax.kernels import implementations
 from asr_jax.kernels.ctc_viterbi import mosaic_tpu, reference
 from asr_jax.kernels.ctc_viterbi.api import ctc_viterbi
 from tests.kernels.compiled import compiled_for
@@ -54,7 +54,7 @@ def test_what_cannot_run_is_named(monkeypatch):
     call = partial(ctc_viterbi, blank_id=0, implementation="mosaic_tpu")
     with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected scan"):
         jax.eval_shape(call, *shapes)
-    monkeypatch.setattr(devices, "traced_for", lambda: TracedFor("tpu", 1))
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="4096 labels: expected at most 4095 for mosaic_tpu, or scan"):
         jax.eval_shape(call, *shapes)
 

@@ -9,7 +9,7 @@ import pytest
 from support import max_abs, relative
 
 from asr_jax.core.devices import TracedFor
-from asr_jax.kernels import devices
+from asr_jax.kernels import implementations
 from asr_jax.kernels.depthwise_conv import mosaic_tpu, xla
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
 from tests.kernels.compiled import compiled_for
@@ -190,7 +190,7 @@ def test_what_a_kernel_cannot_compute_is_named(monkeypatch):
     steps = {"padding": ((1, 1), (0, 0)), "implementation": "mosaic_tpu"}
     with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected lax or shifted"):
         call(row, filters, **steps)
-    monkeypatch.setattr(devices, "traced_for", lambda: TracedFor("tpu", 1))
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="stride 2: expected 1 for mosaic_tpu, or lax or shifted"):
         call(row, filters, strides=(2, 1), **steps)
     with pytest.raises(ValueError, match="5121 frames with padding: expected at most 5120 for mosaic_tpu"):

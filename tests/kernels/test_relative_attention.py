@@ -11,7 +11,7 @@ from asr_jax.core.devices import TracedFor
 from asr_jax.core.errors import UserError
 from asr_jax.core.programs import Programs
 from asr_jax.core.targets import target_of
-from asr_jax.kernels import devices
+from asr_jax.kernels import implementations
 from asr_jax.kernels.relative_attention import mosaic_tpu, xla
 from asr_jax.kernels.relative_attention.api import relative_attention
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
@@ -93,7 +93,7 @@ def test_what_cannot_run_is_named(monkeypatch):
     call = functools.partial(relative_attention, scale=1.0, implementation="mosaic_tpu")
     with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference or xla"):
         jax.eval_shape(call, *long, lengths)
-    monkeypatch.setattr(devices, "traced_for", lambda: TracedFor("tpu", 1))
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="2049 frames: expected at most 2048 for mosaic_tpu, or xla"):
         jax.eval_shape(call, *long, lengths)
 

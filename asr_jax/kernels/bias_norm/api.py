@@ -5,7 +5,7 @@ from typing import Literal
 from jaxtyping import Array, Float
 
 from asr_jax.kernels.bias_norm import reference
-from asr_jax.kernels.devices import check_device
+from asr_jax.kernels.implementations import check_device
 
 Implementation = Literal["auto", "reference", "mosaic_tpu", "triton"]
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int32
 
 from asr_jax.kernels.ctc_viterbi import reference
-from asr_jax.kernels.devices import check_device
+from asr_jax.kernels.implementations import check_device
 
 Implementation = Literal["auto", "scan", "mosaic_tpu", "triton"]
 

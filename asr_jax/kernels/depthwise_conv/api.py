@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, depthwise_conv_lax
 from asr_jax.kernels.depthwise_conv.xla import shifted, shifted_gradients
-from asr_jax.kernels.devices import KERNELS, check_device
+from asr_jax.kernels.implementations import KERNELS, check_device
 
 Implementation = Literal["auto", "lax", "shifted", "mosaic_tpu", "triton"]
 INSTEAD = "lax or shifted"

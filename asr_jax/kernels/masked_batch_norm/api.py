@@ -9,7 +9,7 @@ from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
-from asr_jax.kernels.devices import check_device
+from asr_jax.kernels.implementations import check_device
 from asr_jax.kernels.masked_batch_norm import reference
 from asr_jax.kernels.masked_batch_norm.reference import Sums
 

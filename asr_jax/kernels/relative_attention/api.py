@@ -4,7 +4,7 @@ from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
-from asr_jax.kernels.devices import check_device
+from asr_jax.kernels.implementations import check_device
 from asr_jax.kernels.relative_attention import reference, xla
 
 Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
