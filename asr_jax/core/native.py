@@ -62,6 +62,11 @@ if [ "$is_terminated" ]; then
     echo "error: the command was terminated by SIGTERM, as timeout, kill and schedulers send it" >&2
     exit
 fi
+if tail -n 40 "$log" | grep -q "distributed service detected fatal errors"; then
+    echo "error: process 0, which coordinates the run, was killed, hangs or cannot be reached. All processes of the run" \
+        "end; the same command continues it from the newest checkpoint (details: $log)" >&2
+    exit
+fi
 {
     echo "error: the command was killed (for example because the memory was full) or has crashed"
     if [ -s "$log" ]; then

@@ -22,6 +22,8 @@ BEAT_S = 2.0
 """Seconds between two counts of a process."""
 LOST_S = 45.0
 """Default of the seconds after which a process whose count stands still is lost."""
+FAILED_S = 10.0
+"""As `LOST_S`, after a computation has failed here."""
 GRACE_S = 5.0
 """Seconds in which a process that reads the message about another one may end by itself, with an error of its own."""
 LOST_CODE = 75
@@ -189,6 +191,7 @@ def explain(error: BaseException) -> None:
     if _watch is None:
         return
     if type(error).__name__ == "JaxRuntimeError":
-        time.sleep(_watch.lost_s + 2 * BEAT_S + GRACE_S)
+        limit_s, _watch.lost_s = _watch.lost_s, min(_watch.lost_s, FAILED_S)
+        time.sleep(limit_s + 2 * BEAT_S + GRACE_S)
     code = getattr(error, "exit_code", RunError.exit_code)
     _watch.announce(code, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
