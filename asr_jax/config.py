@@ -123,6 +123,9 @@ class Training:
     profile: str = ""
     """Updates of a job to trace with the XLA profiler, as BEGIN:END; 10:15 traces the 11th to the 15th update. Empty:
     no trace."""
+    profile_processes: str = "0"
+    """Numbers of the processes that write a trace, such as 0,3, or all. Each has a folder of its own if there are
+    several."""
     alarm_wer: float = 0.9
     """Validation WER above which a warning is written, from update alarm_updates on."""
     alarm_updates: int = 0
@@ -144,6 +147,8 @@ class Training:
         ]
         if self.profile and profiled(self.profile) is None:
             problems.append(f"profile is {self.profile!r}: expected BEGIN:END with BEGIN < END, or nothing")
+        if not re.fullmatch(r"all|\d+(,\d+)*", self.profile_processes):
+            problems.append(f"profile_processes is {self.profile_processes!r}: expected numbers such as 0,3, or all")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -339,8 +344,8 @@ MAY_CHANGE = (
     "training.max_failed", "training.keep_last", "training.keep_best", "training.best_of", "training.milestones",
     "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.validate_heads",
     "training.sample_every",
-    "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
-    "training.alarm_updates", "training.pre_allocate",
+    "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile",
+    "training.profile_processes", "training.alarm_wer", "training.alarm_updates", "training.pre_allocate",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
     "data.sampling.devices", "data.sampling.rows_product",  # a checkpoint has the fingerprint of the batches

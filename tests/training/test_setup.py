@@ -114,7 +114,8 @@ def test_fields_that_are_left_out_change_no_program():
             num_updates=11, num_epochs=2.0, validate_every=3, validate_epochs=True, validate_live=False,
             validate_loss=True, sample_every=4, save_minutes=1.0, save_epochs=3, keep_last=5, keep_best=6,
             validate_max_duration_s=5.0, best_of="mean", milestones=(7,), log_every=8, num_samples=9, max_rejected=10,
-            max_failed=11, patience=12, max_hours=13.0, epochs_this_job=14.0, profile="1:2", alarm_wer=0.5,
+            max_failed=11, patience=12, max_hours=13.0, epochs_this_job=14.0, profile="1:2",
+            profile_processes="0,3", alarm_wer=0.5,
             alarm_updates=15, pre_allocate=True,
         ),
     }  # fmt: skip
