@@ -2,11 +2,12 @@
 
 For each config of `compiled_programs.json` and each system of `SYSTEMS`: bytes that a device sends per update, their
 time from published bandwidths, and the batch below which this time exceeds that of the products and memory. Nothing of
-this is run. The plans of many processes are measured, one process at a time, each in a process of its own; with --plans
-and no sizes, those of an existing JSON are kept. docs/scale.md explains the formulae.
+this is run. With --plans, the plans of many processes are measured, one at a time, each in a process of its own; without
+it, those of the JSON are kept. docs/scale.md explains the formulae.
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -148,6 +149,7 @@ def parameters_of(gradient: dict[str, Any]) -> float:
     return gradient["outputs GB"] * 1e9 / BYTES
 
 
+@functools.cache
 def batch_s_of(config: str) -> float:
     """Audio seconds of an update of a config, over all devices. Utterances of a budget have LibriSpeech's mean."""
     experiment = load_config(str(ROOT / f"configs/{config}.py"))
@@ -214,7 +216,7 @@ def host_memory(utterances: int = 10_000_000) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plans", type=int, nargs="*", help="numbers of utterances of the measured plans")
+    parser.add_argument("--plans", type=int, nargs="+", help="numbers of utterances of the measured plans")
     parser.add_argument("--json", type=Path, default=RESULTS / "scale.json")
     given = parser.parse_args()
     found: dict[str, Any] = json.loads(given.json.read_text()) if given.json.exists() else {}
