@@ -2,8 +2,8 @@
 
 For each config of `compiled_programs.json` and each system of `SYSTEMS`: bytes that a device sends per update, their
 time from published bandwidths, and the batch below which this time exceeds that of the products and memory. Nothing of
-this is run. With --plans, the plans of many processes are measured, one at a time, each in a process of its own; without
-it, those of the JSON are kept. docs/scale.md explains the formulae.
+this is run. With --plans, the plans of many processes are measured, one at a time, each in a process of its own;
+without it, those of the JSON are kept. docs/scale.md explains the formulae.
 """
 
 import argparse

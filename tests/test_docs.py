@@ -18,9 +18,9 @@ OTHERS = {
     "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech",
     "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
     "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--device", "--devices",
-    "--array", "--gpus", "--requeue", "--dependency", "--wrap",
+    "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--plans",
 }  # fmt: skip
-"""Flags of scripts, of the help, of XLA, of TensorBoard, hf, srun and sbatch, of other systems, and of every command
+"""Flags of scripts, of the help, of XLA, of TensorBoard, hf, srun and sbatch, of other systems, of benchmarks, and of every command
 (`run_command`)."""
 
 
