@@ -20,8 +20,8 @@ OTHERS = {
     "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--device", "--devices",
     "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--plans",
 }  # fmt: skip
-"""Flags of scripts, of the help, of XLA, of TensorBoard, hf, srun and sbatch, of other systems, of benchmarks, and of every command
-(`run_command`)."""
+"""Flags of scripts and benchmarks, of the help, of XLA, of TensorBoard, hf, srun and sbatch, of other systems, and of
+every command (`run_command`)."""
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import time
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.profiler import ProfileData
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import by_rows, data_mesh
@@ -58,6 +59,40 @@ def test_operations_collectives_idle_time_and_waiting_are_those_of_the_program(r
     assert trace.host_s["waiting"] >= RUNS * WAITED_S
     assert "waiting for data 0." in host_line(trace)
     assert "(100 %)" in host_line(trace)
+
+
+def xspace(plane, line, *events):
+    """A trace with one plane, whose events are (name, begin and end in µs)."""
+    names = list(dict.fromkeys(name for name, *_ in events))
+    of_line = "".join(
+        f"events {{ metadata_id: {names.index(name) + 1} offset_ps: {begin}000000 duration_ps: {end - begin}000000 }}"
+        for name, begin, end in events
+    )
+    metadata = "".join(
+        f'event_metadata {{ key: {number} value {{ id: {number} name: "{name}" }} }}'
+        for number, name in enumerate(names, 1)
+    )
+    others = 'lines { name: "Steps" events { metadata_id: 1 duration_ps: 9000000000 } }'
+    return f'planes {{ name: "{plane}" lines {{ name: "{line}" {of_line} }} {others} {metadata} }}'
+
+
+@pytest.mark.parametrize(
+    ("device", "line"), [("TPU:0", "XLA Ops"), ("GPU:0", "XLA Ops"), ("GPU:0", "Stream #17(Compute)")]
+)
+def test_lines_of_operations_of_other_devices_are_read(tmp_path, device, line):
+    """A product from 0 to 40 µs beside a collective from 30 to 60 µs, in a loop, and a product from 90 to 100 µs."""
+    product, sum_of_devices = "%dot.1 = f32[8,8] dot(a, b)", "%all-reduce.3 = f32[8] all-reduce(c)"
+    events = [("%while.2 = (f32[8]) while(d)", 0, 60), (product, 0, 40), (sum_of_devices, 30, 60), (product, 90, 100)]
+    text = xspace(f"/device:{device}", line, *events)
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(ProfileData.text_proto_to_serialized_xspace(text))
+    trace = read_trace(path)
+    assert trace.seconds == pytest.approx(100e-6)
+    assert [(each["operation"], each["calls"]) for each in largest(trace, 9)] == [("dot.1", 2), ("all-reduce.3", 1)]
+    [found] = devices(trace)
+    assert found["device"] == device
+    assert found["idle_share"] == pytest.approx(0.3)
+    assert found["collectives_share"] == pytest.approx(30 / 80)
 
 
 def test_the_command_prints_the_summary(run, capsys):

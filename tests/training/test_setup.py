@@ -27,6 +27,7 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings
 from asr_jax.training.beginning import lower_beginning
+from asr_jax.training.profile import traced_processes
 from asr_jax.training.setup import layer_factors, make_recipe, set_up
 from tests.training.toy import Toy
 
@@ -174,3 +175,13 @@ def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
         fits = augment if front_end.bins else augment[:6]  # augmentations of samples
         model = Model(encoder=Toy(), front_end=front_end, augment=fits)
         assert from_json(json.loads(json.dumps(to_json(model)))) == model
+
+
+def test_processes_that_are_traced():
+    assert traced_processes(Training()) == traced_processes(Training(profile="1:2", profile_processes="all")) == [0]
+    assert traced_processes(Training(profile_processes="3,0,3")) == [0, 3]  # without a trace, any number
+    with pytest.raises(UserError, match=r"profile_processes is 0,3, and the job has 1 process.*from 0 to 0, or all"):
+        traced_processes(Training(profile="1:2", profile_processes="0,3"))
+    for wrong in ("", "0,", "main", "-1"):
+        with pytest.raises(ValueError, match=r"profile_processes is .*expected numbers such as 0,3, or all"):
+            Training(profile_processes=wrong)
