@@ -16,6 +16,7 @@ from beartype.door import is_bearable
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data
@@ -126,6 +127,9 @@ class Training:
     profile_processes: str = "0"
     """Numbers of the processes that write a trace, such as 0,3, or all. Each has a folder of its own if there are
     several."""
+    lost_after_s: float = 45.0
+    """Seconds after which a process of the run that is silent is lost: it was killed, hangs or cannot be reached. All
+    others then name it and end with exit code 75. At least 10."""
     alarm_wer: float = 0.9
     """Validation WER above which a warning is written, from update alarm_updates on."""
     alarm_updates: int = 0
@@ -145,6 +149,8 @@ class Training:
         problems += [
             f"{name} is {getattr(self, name)}: expected 0 or more" for name in NOT_NEGATIVE if getattr(self, name) < 0
         ]
+        if not self.lost_after_s >= 10:
+            problems.append(f"lost_after_s is {self.lost_after_s}: expected at least 10")
         if self.profile and profiled(self.profile) is None:
             problems.append(f"profile is {self.profile!r}: expected BEGIN:END with BEGIN < END, or nothing")
         if not re.fullmatch(r"all|\d+(,\d+)*", self.profile_processes):
@@ -273,6 +279,8 @@ class Experiment:
     """Low-rank adaptation, for fine-tuning."""
     training: Training = field(default_factory=lambda: Training(num_updates=1000))
     """Length, precision, validation and logging."""
+    mesh: MeshSizes = MeshSizes()
+    """Number of devices along each axis of the mesh, over which rows, parameters and layers are spread."""
     resume: Resume = Resume()
     """Changes of settings with which the run may be continued."""
     seed: int = 0
@@ -346,10 +354,11 @@ MAY_CHANGE = (
     "training.sample_every",
     "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile",
     "training.profile_processes", "training.alarm_wer", "training.alarm_updates", "training.pre_allocate",
+    "training.lost_after_s",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
     "data.sampling.devices", "data.sampling.rows_product",  # a checkpoint has the fingerprint of the batches
-    "model.encoder.remat", "model.encoder.attention", "model.heads.*.decoding",
+    "mesh", "model.encoder.remat", "model.encoder.attention", "model.heads.*.decoding",
 )  # fmt: skip
 # Settings that may differ between the processes of a run.
 OF_MACHINE = (

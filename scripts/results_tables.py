@@ -287,6 +287,37 @@ def roofline() -> str:
     return table("config | H100 | H200 | A100 | v5e | v6e | published, per device (share of the limit)", rows)
 
 
+def kernel_registers() -> str:
+    """Resources of Triton's kernels on an A100 and an H100."""
+    found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+    for each in read("kernel_resources"):
+        if "registers" in each:
+            key = each["operation"], each["dtype"], each["kernel"]
+            found.setdefault(key, {})[each["target"]] = each
+    rows = [
+        [operation, dtype, f"`{kernel}`", *(
+            " / ".join(shown(of[target]) if target in of else "" for target in ("a100", "h100"))
+            for shown in (
+                lambda row: str(row["registers"]), lambda row: f"{row['shared_bytes'] / 1024:.0f}",
+                lambda row: str(row["spilled_bytes"]),
+            )
+        )]
+        for (operation, dtype, kernel), of in found.items()
+    ]  # fmt: skip
+    header = "operation | dtype | kernel | registers of a thread, A100 / H100 | shared memory, KiB | spilled, bytes"
+    return table(header, rows)
+
+
+def kernel_vmem() -> str:
+    """VMEM of Mosaic's kernels on a v5e."""
+    rows = [
+        [each["operation"], each["dtype"], f"`{each['kernel']}`",
+         *(f"{each[part] / 2**20:.1f}" for part in ("scoped_bytes", "array_bytes"))]
+        for each in read("kernel_resources") if "scoped_bytes" in each
+    ]  # fmt: skip
+    return table("operation | dtype | kernel | blocks and temporary values, MiB of VMEM | whole arrays, MiB", rows)
+
+
 DEVICES = ("h100", "h200", "a100", "v5e", "v6e")
 OF_TARGET = {"h100": ("h100", "h200", "a100"), "v5e": ("v5e", "v6e")}
 """Devices whose limits are computed from the programs for a target."""
@@ -446,8 +477,8 @@ TABLES: dict[str, Callable[[], str]] = {
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
         transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring, fine_tuning, sampling_modes,
-        compiled_programs, roofline, scale_rings, scale_bytes, scale_times, scale_batches, scale_updates, scale_memory,
-        scale_plans,
+        compiled_programs, roofline, kernel_registers, kernel_vmem, scale_rings, scale_bytes, scale_times,
+        scale_batches, scale_updates, scale_memory, scale_plans,
     )
 }  # fmt: skip
 

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from asr_jax.kernels.ctc_viterbi.reference import moves
 from asr_jax.losses.ctc import NEVER
-from asr_jax.losses.ctc_align import moves
 
 BLOCK = 256
 """Number of frames between two moves of the band."""
 JUMPED = 8
-"""Bit, in addition to those of `ctc_align.moves`, of a blank that was reached by a jump over words."""
+"""Bit, in addition to those of `ctc_viterbi.reference.moves`, of a blank that was reached by a jump over words."""
 
 
 @functools.partial(jax.jit, static_argnames="jump_logp")

@@ -38,6 +38,7 @@ from asr_jax.core.options import (
     terminal_width,
     wrapped,
 )
+from asr_jax.core.peers import explain
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 
 # Short forms of frequently used flags.
@@ -102,9 +103,20 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
         _call(main, sys.argv[1:] if arguments is None else arguments)
 
 
+def _call_and_announce(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
+    """Calls the main function. If it fails, the other processes of the run end too."""
+    try:
+        main(arguments)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        explain(error)
+        raise
+
+
 def _call(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
     try:
-        main(choose_devices(arguments))
+        _call_and_announce(main, choose_devices(arguments))
     except UserError as error:
         print(error if error.is_planned else f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--operations {options.operations}: expected 0 or more")
     if not 0 <= options.margin < 1:
         raise UserError(f"--margin {options.margin:g}: expected 0 or more, and less than 1")
-    target = target_of(options.target) if options.target else None
+    target = target_of(options.target).arranged(experiment.mesh) if options.target else None
 
     from asr_jax.observe.tables import console_for, print_table, say
 
@@ -210,7 +210,6 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         experiment: Settings of the run.
         mesh: Devices of the run. None: the devices of this machine.
     """
-    from asr_jax.core.meshes import data_mesh
     from asr_jax.inference.model import make_model
     from asr_jax.training.run import find_run, source_of
     from asr_jax.training.setup import (
@@ -233,7 +232,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
     model = make_model(experiment, tokenizer)
-    mesh = mesh or data_mesh()
+    mesh = mesh or experiment.mesh.mesh()
     planned = plan_train(sets.train, experiment, model, tokenizer, mesh)
     removed = count_removed_of(sets, planned, tokenizer, data)
     absent = count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids)

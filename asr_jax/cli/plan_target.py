@@ -12,9 +12,10 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import largest
 from asr_jax.core.layout import Layout
+from asr_jax.core.meshes import num_row_shards
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
 from asr_jax.core.programs import TRACED, Program, Programs
-from asr_jax.core.pytrees import num_bytes
+from asr_jax.core.sharding import device_bytes
 from asr_jax.core.targets import QUICK, Accelerator, Target
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
 from asr_jax.inference.decoder import Decoder
@@ -61,7 +62,7 @@ class TargetSteps:
             self.experiment, make_model(self.experiment, self.tokenizer), self.length,
             most_rows=max(bucket.batch_size for bucket in self.buckets),
         )  # fmt: skip
-        shapes = abstract_beginning(lower_beginning(recipe, seed=self.experiment.seed), mesh)
+        shapes = abstract_beginning(lower_beginning(recipe, seed=self.experiment.seed), mesh, recipe.sharding)
         programs = Programs(options=QUICK[self.target.accelerator.platform]) if self.quick else TRACED
         num_batches = training.accumulate * training.split
         return StepPrograms(recipe, shapes, mesh, self.scale, num_batches, programs=programs)
@@ -82,7 +83,7 @@ class TargetSteps:
             bucket: Bucket of the plan.
             mesh: Devices of the target.
         """
-        rows = -(-bucket.batch_size // self.target.mesh.size) * mesh.size
+        rows = -(-bucket.batch_size // num_row_shards(self.target.mesh)) * num_row_shards(mesh)
         return self.layout(mesh).shape(replace(bucket, batch_size=rows))
 
     def rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -118,8 +119,8 @@ class TargetSteps:
             seconds = bucket.length / self.scale.per_s
             say(f"compiling validation of {bucket.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
             row = {"program": "recognition" if decoding else "validation loss", "devices": mesh.size}
-            row |= {"rows": -(-bucket.batch_size // mesh.size)}
-            kept_bytes = num_bytes(step.shapes.state)
+            row |= {"rows": -(-bucket.batch_size // num_row_shards(mesh))}
+            kept_bytes = device_bytes(step.shapes.state)
             found.append(
                 row | {"seconds": seconds} | self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)
             )
@@ -139,7 +140,7 @@ class TargetSteps:
             say(f"compiling {part.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
             program = step.gradient(part)
             accumulated = step.accumulated(program)
-            row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // mesh.size}
+            row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // num_row_shards(mesh)}
             row |= {"seconds": seconds, "labels": part.num_tokens}
             found.append(row | self._measured(program, mesh, step.kept_bytes))
         say(f"compiling the update for {_devices(mesh)}")

@@ -15,27 +15,31 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
 
 from asr_jax.core.devices import tracing_for
+from asr_jax.core.meshes import ROWS, num_row_shards
 
-AXIS = "data"
-"""Axis of the mesh that rows are spread over."""
-SAME, BY_ROWS = PartitionSpec(), PartitionSpec(AXIS)
+SAME, BY_ROWS = PartitionSpec(), PartitionSpec(ROWS)
 
 _devices: ContextVar[int] = ContextVar("devices", default=1)
 
 
-def on_each_device(function: Callable[[Any, Any], Any], mesh: Mesh, outputs: Any) -> Callable[[Any, Any], Any]:
-    """Returns a function that each device computes for its rows; with one device, the function itself.
+def on_each_device(
+    function: Callable[[Any, Any], Any], mesh: Mesh, outputs: Any, *, inputs: Any = SAME
+) -> Callable[[Any, Any], Any]:
+    """Returns a function that each device computes for its rows; if rows are not spread, the function itself.
 
     Args:
         function: Function of a tree of arrays that are the same on all devices, and of a tree of arrays of rows.
         mesh: Devices.
         outputs: Tree of specifications of the outputs, or a prefix of it: `SAME` or `BY_ROWS`.
+        inputs: Tree of specifications of the first argument, or a prefix of it. Arrays that are spread over fsdp are
+            not the same on all devices.
     """
-    if mesh.size == 1:
+    devices = num_row_shards(mesh)
+    if devices == 1:
         return function
 
     def local(same: Any, rows: Any) -> Any:
-        token = _devices.set(mesh.size)
+        token = _devices.set(devices)
         try:
             with tracing_for(list(mesh.devices.flat[:1])):
                 return function(same, rows)
@@ -43,7 +47,9 @@ def on_each_device(function: Callable[[Any, Any], Any], mesh: Mesh, outputs: Any
             _devices.reset(token)
 
     # Types that vary over devices would make JAX sum the gradient of each layer over the devices, within the loop.
-    return jax.shard_map(local, mesh=mesh, in_specs=(SAME, BY_ROWS), out_specs=outputs, check_vma=False)
+    return jax.shard_map(
+        local, mesh=mesh, in_specs=(inputs, BY_ROWS), out_specs=outputs, axis_names=set(ROWS), check_vma=False
+    )
 
 
 def total[T](values: T) -> T:
@@ -54,18 +60,18 @@ def total[T](values: T) -> T:
     """
     if _devices.get() == 1 or not jax.tree.leaves(values):
         return values
-    summed: T = jax.lax.psum(values, AXIS)
+    summed: T = jax.lax.psum(values, ROWS)
     return summed
 
 
 def mean(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Averages an array, such as a mean over the local rows, over the devices."""
-    return values if _devices.get() == 1 else jax.lax.pmean(values, AXIS)
+    return values if _devices.get() == 1 else jax.lax.pmean(values, ROWS)
 
 
 def least(values: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
     """Computes the minimum of an array over the devices."""
-    return values if _devices.get() == 1 else jax.lax.pmin(values, AXIS)
+    return values if _devices.get() == 1 else jax.lax.pmin(values, ROWS)
 
 
 def all_rows(values: Shaped[Array, "B *rest"]) -> Shaped[Array, "N *rest"]:
@@ -74,7 +80,7 @@ def all_rows(values: Shaped[Array, "B *rest"]) -> Shaped[Array, "N *rest"]:
     Args:
         values: The local rows.
     """
-    return values if _devices.get() == 1 else jax.lax.all_gather(values, AXIS, tiled=True)
+    return values if _devices.get() == 1 else jax.lax.all_gather(values, ROWS, tiled=True)
 
 
 def first_row(num_rows: int) -> Int[Array, ""]:
@@ -83,7 +89,7 @@ def first_row(num_rows: int) -> Int[Array, ""]:
     Args:
         num_rows: Number of local rows.
     """
-    return jnp.zeros((), jnp.int32) if _devices.get() == 1 else jax.lax.axis_index(AXIS) * num_rows
+    return jnp.zeros((), jnp.int32) if _devices.get() == 1 else jax.lax.axis_index(ROWS) * num_rows
 
 
 def own_rows(values: Shaped[Array, "N *rest"], num_rows: int) -> Shaped[Array, "B *rest"]:

@@ -62,6 +62,11 @@ if [ "$is_terminated" ]; then
     echo "error: the command was terminated by SIGTERM, as timeout, kill and schedulers send it" >&2
     exit
 fi
+if tail -n 40 "$log" | grep -q "distributed service detected fatal errors"; then
+    echo "error: process 0, which coordinates the run, was killed, hangs or cannot be reached. All processes of the run" \
+        "end; the same command continues it from the newest checkpoint (details: $log)" >&2
+    exit
+fi
 {
     echo "error: the command was killed (for example because the memory was full) or has crashed"
     if [ -s "$log" ]; then
@@ -147,6 +152,12 @@ def move_native_log(path: Path) -> None:
         with contextlib.suppress(OSError):
             _log.watcher.stdin.write(f"log {path.absolute()}\n".encode())
     former.unlink(missing_ok=True)
+
+
+def end_native_log() -> None:
+    """Reports problems before a command ends without leaving `native_log`."""
+    if _log:
+        _end(_log, failed=True)
 
 
 def native_problems() -> str:

@@ -8,10 +8,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
 from asr_jax.core.devices import chosen_numbers
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.peers import watch
 
 # Each size of a message compiles a program, so all messages have one size.
 MESSAGE_BYTES = 4096
@@ -40,6 +42,9 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
         jax.distributed.initialize(address, int(count), int(number), local_device_ids=chosen_numbers())
     elif _launched(environment):
         jax.distributed.initialize(local_device_ids=chosen_numbers())
+    else:
+        return
+    watch(global_state.client, global_state.process_id, global_state.coordinator_address or "")
 
 
 def _launched(environment: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.metadata
 import logging
+import math
 import os
 import pickle
 import time
@@ -238,6 +239,8 @@ def products(jaxpr: Any, *, loops: bool = True) -> float:
             total += max(products(branch.jaxpr, loops=loops) for branch in params["branches"])
         else:
             times = params["length"] if name == "scan" and loops else 1
+            if name == "shard_map":  # its body has the rows of one device
+                times = math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
             inner = [getattr(value, "jaxpr", value) for value in params.values()]
             total += times * sum(products(each, loops=loops) for each in inner if hasattr(each, "eqns"))
     return total
@@ -291,12 +294,17 @@ def _sources() -> str:
 def _surroundings() -> dict[str, str]:
     """Returns the versions of the libraries, JAX's settings, XLA's flags and the devices. The keys are their names."""
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
-    return {library: importlib.metadata.version(library) for library in LIBRARIES} | {
+    return library_versions() | {
         "platform version": jax.devices()[0].client.platform_version,
         "devices": f"{jax.devices()} {devices()}",
         "settings": str(sorted(settings.items(), key=str)),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def library_versions() -> dict[str, str]:
+    """Returns the versions of the libraries that compute."""
+    return {library: importlib.metadata.version(library) for library in LIBRARIES}
 
 
 def _digest(*parts: str) -> str:

@@ -12,17 +12,15 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
 from asr_jax.core.errors import UserError, nearest
-from asr_jax.core.meshes import data_mesh
+from asr_jax.core.meshes import MeshSizes, data_mesh, mesh_of
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,18 @@ class Target:
     @property
     def one(self) -> Mesh:
         """Mesh of the first device alone."""
-        return _mesh(self.mesh.devices.flat[:1])
+        return mesh_of(self.mesh.devices.flat[:1])
+
+    def arranged(self, sizes: MeshSizes) -> "Target":
+        """Returns the same devices along the axes of a mesh.
+
+        Args:
+            sizes: Number of devices along each axis.
+
+        Raises:
+            UserError: If the product of the sizes is not the number of devices.
+        """
+        return replace(self, mesh=sizes.mesh(list(self.mesh.devices.flat)))
 
     @property
     def memory_bytes(self) -> float:
@@ -127,15 +136,11 @@ def target_of(name: str) -> Target:
         found = _gpus(accelerator, int(size or 1)) if accelerator.platform == "gpu" else _tpus(accelerator, size)
     except (RuntimeError, ValueError) as error:  # jax.errors.JaxRuntimeError is a RuntimeError
         raise UserError(f"--target {name}: {str(error).partition(chr(10))[0]}") from error
-    return Target(name, accelerator, _mesh(found))
+    return Target(name, accelerator, mesh_of(found))
 
 
 def _memory_of_this_machine() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _mesh(devices: Sequence[jax.Device] | np.ndarray) -> Mesh:
-    return Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
 
 
 def _tpus(accelerator: Accelerator, size: str) -> list[jax.Device]:

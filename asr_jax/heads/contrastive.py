@@ -16,6 +16,7 @@ from asr_jax.core.errors import check_numbers
 from asr_jax.core.random_streams import row_keys
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings
+from asr_jax.kernels.glu.api import glu
 from asr_jax.losses.contrastive import Distractors, contrastive_loss, counted, draw_distractors
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer, Quantized, Quantizer, perplexity
@@ -209,7 +210,7 @@ class ContrastiveHead(Head):
 
     def _projected(self, values: Float[Array, "*rest E"]) -> Float[Array, "*rest D"]:
         projected = self.targets(values)
-        return nn.glu(self.gate(projected)) if self.settings.gated_targets else projected
+        return glu(self.gate(projected)) if self.settings.gated_targets else projected
 
     def _within(self, draws: Draws, eligible: Bool[Array, "B T"]) -> Int[Array, "B T S"]:
         """Returns how often each frame of a row (last axis) is a distractor of each frame."""

@@ -18,6 +18,8 @@ from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings, LabelAxis
 from asr_jax.heads.ctc import WeightBy
+from asr_jax.kernels.transducer_joint.reference import arc_log_probs
+from asr_jax.kernels.transducer_joint.xla import TILE_LOGITS, in_tiles
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
 from asr_jax.losses.pruned_transducer import (
     kept_log_probs,
@@ -29,8 +31,6 @@ from asr_jax.losses.pruned_transducer import (
 from asr_jax.losses.transducer import (
     NO_PENALTIES,
     Penalties,
-    arc_log_probs,
-    in_tiles,
     penalised,
     tdt_arcs,
     tdt_log_probs,
@@ -42,10 +42,6 @@ from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import Scaling
 from asr_jax.search.transducer_beam_state import TransducerFrames
 from asr_jax.search.transducer_greedy import Decision, greedy_transducer_search
-
-TILE_LOGITS = 1 << 24
-"""Number of logits of a tile, over all rows of a device, that `Transducer.tile_frames` = 0 chooses the number of frames
-for."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jax.stages import Compiled
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import abstract, by_rows, replicated
+from asr_jax.core.meshes import abstract_on, by_rows, replicated
 from asr_jax.core.programs import Program, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.data.batching.buckets import Bucket, Scale
@@ -42,7 +42,7 @@ class ByShape:
             then: Called with the shapes of each program's outputs before the program is compiled.
         """
         self._name, self._function, self._mesh, self._programs, self._then = name, function, mesh, programs, then
-        self._variables, self._more = abstract((variables, more), replicated(mesh))
+        self._variables, self._more = abstract_on((variables, more), mesh)
         self._pool = ThreadPoolExecutor(1)
         self.compiled: dict[tuple[tuple[int, ...], ...], Future[Compiled]] = {}
         """Compiled programs by the shapes of signals and labels."""

@@ -3,16 +3,11 @@
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
+from jaxtyping import Array, Bool, Float, Int, Int32
 
 from asr_jax.core.batch import AnyArray, length_mask
+from asr_jax.kernels.ctc_viterbi.api import ctc_viterbi
 from asr_jax.losses.ctc import NEVER, is_feasible
-
-STAY, FROM_BLANK, FROM_LABEL = 0, 1, 2
-"""Predecessor of a label's state: itself, the blank before it, or the label before it."""
-BLANK_FROM_LABEL = 4
-"""Bit that is set if the predecessor of a blank's state is the label before it instead of itself."""
 
 
 class Alignment(struct.PyTreeNode):
@@ -63,8 +58,9 @@ def align(
     labels = jnp.where(used, labels, blank_id)
     feasible = is_feasible(lengths, labels, label_lengths)
     frames = length_mask(lengths, log_probs.shape[1])
+    last, states = ctc_viterbi(log_probs, lengths, labels, label_lengths, blank_id=blank_id)
     of_rows = jax.vmap(lambda *row: _align_row(*row, blank_id=blank_id))
-    return of_rows(log_probs, frames, labels, used, label_lengths, feasible)
+    return of_rows(log_probs, frames, labels, used, states, feasible & (last > NEVER / 2))
 
 
 def _align_row(
@@ -72,20 +68,19 @@ def _align_row(
     frames: Bool[Array, " T"],
     labels: Int[Array, " U"],
     used: Bool[Array, " U"],
-    num_labels: Int[Array, ""],
-    feasible: Bool[Array, ""],
+    states: Int32[Array, " T"],
+    reached: Bool[Array, ""],
     *,
     blank_id: int,
 ) -> Alignment:
+    """Returns the alignment of a row whose path has these states (see `ctc_viterbi`)."""
     num_frames = len(frames)
     log_probs = jnp.maximum(log_probs.astype(jnp.float32), NEVER)
-    (blank, label), pointers = _forward(labels, used, log_probs, frames, blank_id=blank_id)
-    ended = blank[num_labels], label[num_labels]
-    place, in_label = _backward(pointers, num_labels, ended[1] > ended[0])
+    place, in_label = (states + 1) // 2, states % 2 == 1
     symbols = jnp.where(in_label, jnp.append(labels, blank_id)[place - 1], blank_id)
     of_path = jnp.take_along_axis(log_probs, symbols[:, None], axis=1)[:, 0]
     score = jnp.where(frames, of_path, 0).sum()
-    is_possible = feasible & (jnp.maximum(*ended) > NEVER / 2) & (score > NEVER / 2)
+    is_possible = reached & (score > NEVER / 2)
     column = jnp.where(
         frames & in_label, place - 1, len(labels)
     )  # out of bounds for all other frames, which are dropped
@@ -100,74 +95,3 @@ def _align_row(
         scores=jnp.where(is_possible, score, -jnp.inf),
         is_possible=is_possible,
     )
-
-
-def moves(
-    is_new: Bool[Array, " U"], blank: Float[Array, " U+1"], label: Float[Array, " U+1"]
-) -> tuple[Float[Array, " U+1"], Float[Array, " U+1"], UInt8[Array, " U+1"]]:
-    """Returns the best score of each blank and each label before a frame's emission, and their back-pointers.
-
-    Blank u follows u labels. Labels are counted from 1; label 0 stands for no label.
-
-    Args:
-        is_new: Result of `new_labels`.
-        blank: Scores of the blanks' states in the frame before.
-        label: Scores of the labels' states in the frame before.
-    """
-    step, stay = blank[:-1], label[1:]
-    skip = jnp.where(is_new, label[:-1], NEVER)
-    before = jnp.maximum(step, skip)
-    origin = jnp.where(before > stay, jnp.where(skip > step, FROM_LABEL, FROM_BLANK), STAY)
-    pointers = jnp.pad(origin, (1, 0)) + jnp.where(label > blank, BLANK_FROM_LABEL, STAY)
-    entered = jnp.pad(jnp.maximum(stay, before), (1, 0), constant_values=NEVER)
-    return jnp.maximum(blank, label), entered, pointers.astype(jnp.uint8)
-
-
-def new_labels(labels: Int[Array, " U"]) -> Bool[Array, " U"]:
-    """Returns whether each label differs from the label before it; False for the first one."""
-    return jnp.pad(labels[1:] != labels[:-1], (1, 0))[: len(labels)]
-
-
-def _forward(
-    labels: Int[Array, " U"],
-    used: Bool[Array, " U"],
-    log_probs: Float[Array, "T V"],
-    frames: Bool[Array, " T"],
-    *,
-    blank_id: int,
-) -> tuple[tuple[Array, Array], UInt8[Array, "T U+1"]]:
-    """Returns the last frame's scores of blanks and labels, minus their maximum, and the back-pointers by frame."""
-    is_new = new_labels(labels)
-    blank = jnp.full(len(labels) + 1, NEVER, jnp.float32).at[0].set(0)
-
-    def step(states: tuple[Array, Array], t: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-        of_frame, is_frame = t
-        stayed, entered, pointers = moves(is_new, *states)
-        of_labels = jnp.where(used, of_frame[labels], NEVER)
-        blank = stayed + of_frame[blank_id]
-        label = entered + jnp.pad(of_labels, (1, 0), constant_values=NEVER)
-        best = jnp.maximum(blank, label).max()
-        blank, label = jnp.maximum(blank - best, NEVER), jnp.maximum(label - best, NEVER)
-        kept = jnp.where(is_frame, blank, states[0]), jnp.where(is_frame, label, states[1])
-        return kept, jnp.where(is_frame, pointers, STAY)
-
-    return lax.scan(step, (blank, jnp.full_like(blank, NEVER)), (log_probs, frames))
-
-
-def _backward(
-    pointers: UInt8[Array, "T N"], place: Int[Array, ""], in_label: Bool[Array, ""]
-) -> tuple[Int32[Array, " T"], Bool[Array, " T"]]:
-    """Returns for each frame the number of started labels, and whether the path is in a label.
-
-    `place` and `in_label` are these values for the last frame.
-    """
-
-    def step(state: tuple[Array, Array], of_frame: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        place, in_label = state
-        pointer = of_frame[place]
-        origin = pointer % BLANK_FROM_LABEL
-        before = place - jnp.where(in_label & (origin != STAY), 1, 0)
-        was_label = jnp.where(in_label, origin != FROM_BLANK, pointer >= BLANK_FROM_LABEL)
-        return (before, was_label), (place, in_label)
-
-    return lax.scan(step, (place.astype(jnp.int32), in_label), pointers, reverse=True)[1]

@@ -1,16 +1,14 @@
-"""Losses of transducers: RNN-T with and without pruning, and TDT, from logits or from a joint network in tiles."""
+"""Losses of transducers from logits: RNN-T, and arcs of TDT."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.errors import check_numbers
+from asr_jax.kernels.transducer_joint.reference import arc_log_probs
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
 
 
@@ -77,25 +75,6 @@ def transducer_loss(
     return lattice_loss(blank[None], label[None], num_frames, num_labels, RNNT, fast_emit)
 
 
-def arc_log_probs(
-    logits: Float[Array, "B T S V"], labels: Int[Array, "B U"], *, blank_id: int
-) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
-    """Returns the log-probabilities of the blank and of the next label at each node.
-
-    Args:
-        logits: Logits of V labels, at S = U + 1 label positions.
-        labels: Label ids.
-        blank_id: Id of the blank.
-    """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    log_norm = jax.nn.logsumexp(logits, axis=-1)
-    blank = logits[..., blank_id] - log_norm
-    num_labels = logits.shape[2] - 1
-    ids = labels[:, None, :num_labels, None]
-    label = jnp.take_along_axis(logits[:, :, :num_labels], ids, axis=-1)[..., 0] - log_norm[:, :, :num_labels]
-    return blank, label
-
-
 def penalised(
     blank: Float[Array, "B T S"],
     label: Float[Array, "B T U"],
@@ -159,69 +138,6 @@ def tdt_arcs(durations: tuple[int, ...]) -> Arcs:
     if len({*durations}) < len(durations) or min(durations, default=-1) < 0 or 1 not in durations:
         raise ValueError(f"durations is {durations}: expected distinct numbers of frames, 0 or more, among them 1")
     return Arcs(blank=tuple(d for d in durations if d), label=durations)
-
-
-def in_tiles(
-    compute: Callable[[Any, Any, Any], Any],
-    of_frames: Any,
-    of_rows: Any,
-    *,
-    tile_frames: int,
-    num_splits: int = 1,
-) -> Any:
-    """Applies a function of nodes to some frames and some rows at a time, and computes it again in the backward pass.
-
-    Only inputs and outputs of the function are kept, so that memory does not grow with the size of its inner arrays,
-    such as the logits of all nodes.
-
-    Args:
-        compute: Function of the parts of `of_frames` `[b t …]` and of `of_rows` `[b …]`, and of the number of the first
-            frame. Returns a tree of arrays `[b t …]`.
-        of_frames: Tree of arrays `[B T …]`.
-        of_rows: Tree of arrays `[B …]`.
-        tile_frames: Number of frames per tile. 0: all frames.
-        num_splits: Number of parts of equal size that rows are split into. Each device keeps its own rows: part s has
-            the rows s, s + num_splits, ….
-
-    Returns:
-        The outputs for all rows and frames.
-
-    Raises:
-        ValueError: If the number of rows is not a multiple of `num_splits`.
-    """
-    rows, num_frames = jax.tree.leaves(of_frames)[0].shape[:2]
-    if rows % num_splits:
-        raise ValueError(f"a batch of {rows} rows cannot be split into {num_splits} equal parts")
-    if num_splits == 1 and (not tile_frames or tile_frames >= num_frames):
-        return compute(of_frames, of_rows, 0)
-    tile_frames = min(tile_frames or num_frames, num_frames)
-    num_tiles = -(-num_frames // tile_frames)
-
-    def split(array: Array) -> Array:
-        return jnp.moveaxis(array.reshape(rows // num_splits, num_splits, *array.shape[1:]), 1, 0)
-
-    def tiled(array: Array) -> Array:
-        padding = ((0, 0), (0, num_tiles * tile_frames - num_frames), *((0, 0) for _ in array.shape[2:]))
-        each = split(jnp.pad(array, padding))
-        return jnp.moveaxis(each.reshape(num_splits, -1, num_tiles, tile_frames, *array.shape[2:]), 2, 1)
-
-    parts, tiles = jax.tree.map(split, of_rows), jax.tree.map(tiled, of_frames)
-
-    @jax.checkpoint
-    def of_tile(part: Array, tile: Array) -> Any:
-        rest = jax.tree.map(lambda array: lax.dynamic_index_in_dim(array, part, keepdims=False), parts)
-        frames = jax.tree.map(lambda array: array[part, tile], tiles)
-        return compute(frames, rest, tile * tile_frames)
-
-    places = jnp.arange(num_splits * num_tiles)
-    outputs = lax.map(lambda place: of_tile(place // num_tiles, place % num_tiles), places)
-
-    def joined(array: Array) -> Array:
-        array = array.reshape(num_splits, num_tiles, rows // num_splits, tile_frames, *array.shape[3:])
-        array = jnp.moveaxis(array, (2, 0), (0, 1))  # [b parts tiles frames …]
-        return array.reshape(rows, num_tiles * tile_frames, *array.shape[4:])[:, :num_frames]
-
-    return jax.tree.map(joined, outputs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

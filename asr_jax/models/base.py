@@ -23,6 +23,7 @@ from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import utterances_of_rows
+from asr_jax.core.sharding import ModelRules
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -116,6 +117,10 @@ class EncoderSettings:
     def num_depths(self) -> int:
         """Number of different depths."""
         raise NotImplementedError
+
+    def model_axis_rules(self) -> ModelRules:
+        """Rules that spread the kernels of the layers over the axis model of the mesh; empty if there are none."""
+        return ()
 
     def build(self, *, dtype: DTypeLike) -> Encoder:
         """Creates the module, which computes in `dtype` with float32 parameters."""

@@ -16,9 +16,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
+from asr_jax.core.sharding import ModelRules
 from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.conformer import ConvNorm
 from asr_jax.nn.linear import Linear
+from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.remat import Remat
@@ -257,6 +259,9 @@ class Squeezeformer(EncoderOfMels):
 
     def num_depths(self) -> int:
         return 1 + self.num_layers
+
+    def model_axis_rules(self) -> ModelRules:
+        return ATTENTION + FEED_FORWARD
 
     def build(self, *, dtype: DTypeLike) -> "SqueezeformerEncoder":
         return SqueezeformerEncoder(self, dtype)

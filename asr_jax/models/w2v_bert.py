@@ -14,10 +14,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask, zero_padding
+from asr_jax.core.sharding import ModelRules
 from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.linear import Linear
+from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import relative_sinusoids, rotated
 from asr_jax.nn.remat import Remat, rematerialised
@@ -187,6 +189,9 @@ class W2VBert(EncoderOfMels):
 
     def num_depths(self) -> int:
         return 1 + self.num_layers + self.num_adapters
+
+    def model_axis_rules(self) -> ModelRules:
+        return ATTENTION + FEED_FORWARD
 
     def build(self, *, dtype: DTypeLike) -> "W2VBertEncoder":
         return W2VBertEncoder(self, dtype)

@@ -17,10 +17,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd, Waveform
 from asr_jax.core.batch import Encoded, Frames, zero_padding
+from asr_jax.core.sharding import ModelRules
 from asr_jax.models.base import EncoderSettings, MaskingEncoder
 from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.gradients import scale_gradient
 from asr_jax.nn.linear import Linear
+from asr_jax.nn.model_axis import ATTENTION
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positional_conv import PositionalConv
 from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
@@ -268,6 +270,9 @@ class Wav2Vec2(EncoderSettings):
             return list(range(self.num_layers))
         glass = self.hourglass
         return [*range(glass.before), *range(glass.before + glass.middle, self.num_depths() - 1)]
+
+    def model_axis_rules(self) -> ModelRules:
+        return (*ATTENTION, (r".*/layers/in/(kernel|bias)", -1), (r".*/layers/out/kernel", -2))
 
     def build(self, *, dtype: DTypeLike) -> "Wav2Vec2Encoder":
         return Wav2Vec2Encoder(self, dtype)

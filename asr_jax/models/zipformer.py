@@ -14,7 +14,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 from asr_jax.core.batch import Encoded, Frames
+from asr_jax.core.sharding import ModelRules
 from asr_jax.models.base import Encoder, EncoderOfMels
+from asr_jax.nn.model_axis import FEED_FORWARD
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.subsampling import ConvEmbedding, Downsample, embedding_length
@@ -229,6 +231,9 @@ class Zipformer(EncoderOfMels):
 
     def num_depths(self) -> int:
         return 1 + sum(self.num_layers)
+
+    def model_axis_rules(self) -> ModelRules:
+        return FEED_FORWARD
 
     def build(self, *, dtype: DTypeLike) -> "ZipformerEncoder":
         return ZipformerEncoder(self, dtype)

@@ -9,8 +9,9 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.positions import relative_shift
+from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
 
@@ -70,7 +71,7 @@ class AttentionWeights(nn.Module):
         offsets = offsets.reshape(-1, heads, self.position_dim)
         by_offset = jnp.einsum("hbtc,rhc->hbtr", position_query, offsets, preferred_element_type=jnp.float32)
         # The barrier keeps XLA from recomputing the shift of the gradient for each of its uses.
-        scores += relative_shift(jax.lax.optimization_barrier(by_offset))
+        scores = saved(scores + relative_shift(jax.lax.optimization_barrier(by_offset)))
 
         allowed = allowed[None]
         scores = regularise.penalize_scores(scores, limit=25.0, penalty=1e-4)

@@ -11,13 +11,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.kernels.glu.api import glu
 from asr_jax.kernels.relative_attention.api import Implementation, relative_attention
+from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm, layer_norm
-from asr_jax.nn.positions import clipped_distances, relative_shift
+from asr_jax.nn.positions import clipped_distances
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.softmax import attention_softmax
 from asr_jax.nn.stochastic import Dropout
 
 # Added to the scores of masked keys. It is finite, which keeps the softmax of a query without valid keys finite. Its
@@ -112,7 +115,7 @@ class RelativeAttention(nn.Module):
             scores += relative_shift(jax.lax.optimization_barrier(by_offset))
         scores *= query.shape[-1] ** -0.5
         scores += jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
-        weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
+        weights = attention_softmax(scores, self.dtype)
         if self.blind == "zeros":
             weights = jnp.where(allowed[:, None], weights, 0)
         weights = Dropout(self.dropout)(weights, step=step)
@@ -162,7 +165,7 @@ class ConformerConvolution(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B T D"]:
         width, size = x.shape[-1], self.kernel_size
         hidden = Linear(2 * width, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
-        hidden = nn.glu(hidden) if self.gated else nn.silu(hidden)
+        hidden = glu(hidden) if self.gated else nn.silu(hidden)
         hidden = zero_padding(hidden, lengths)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
         padding = (size - 1, 0) if self.causal else ((size - 1) // 2, size // 2)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
-from asr_jax.nn.activations import swoosh_r
+from asr_jax.kernels.swoosh.api import swoosh_r
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import over_training, piecewise_linear

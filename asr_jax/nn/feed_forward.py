@@ -5,7 +5,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from asr_jax.nn.activations import swoosh_l
+from asr_jax.kernels.swoosh.api import swoosh_l
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Regulariser, scheduled_dropout, whitening_limit

@@ -13,6 +13,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.across import total
 from asr_jax.core.batch import length_mask
+from asr_jax.kernels.bias_norm.api import bias_norm
+from asr_jax.kernels.masked_batch_norm.api import (
+    Implementation,
+    gradient_sums,
+    input_gradient,
+    masked_sums,
+    normalise,
+)
 from asr_jax.nn.linear import per_channel
 from asr_jax.nn.remat import saved
 from asr_jax.nn.stochastic import Regulariser
@@ -39,26 +47,6 @@ class BiasNorm(nn.Module):
         bias = self.param("bias", nn.initializers.normal(1e-4), (x.shape[-1],))
         log_scale = regularise.limit(self.param("log_scale", nn.initializers.ones, ()), minimum=-1.5, maximum=1.5)
         return bias_norm(x, bias, log_scale)
-
-
-def bias_norm(
-    x: Float[Array, "*rest D"], bias: Float[Array, " D"], log_scale: Float[Array, ""]
-) -> Float[Array, "*rest D"]:
-    """Computes `BiasNorm` with given parameters.
-
-    Args:
-        x: Values, of which the last axis is normalised.
-        bias: Bias of each channel.
-        log_scale: Logarithm of the scale.
-
-    Returns:
-        Normalised values in the dtype of `x`.
-    """
-    wide = x.astype(jnp.float32)
-    deviation = wide - per_channel(bias, wide)
-    # Padding may equal the bias. The small constant then avoids infinity times zero.
-    inverse = jax.lax.rsqrt(jnp.mean(deviation**2, axis=-1, keepdims=True) + 1e-20)
-    return (wide * (inverse * jnp.exp(log_scale))).astype(x.dtype)
 
 
 class BatchNorm(nn.Module):
@@ -103,7 +91,7 @@ class BatchNorm(nn.Module):
         if use_running is True:
             return _scaled(x, mean.value, variance.value, gain, bias, self.eps)
         lengths = jnp.full_like(lengths, x.shape[1]) if self.counts_padding else lengths
-        y, centre, spread = _normalised(x, lengths, gain, bias, self.eps)
+        y, centre, spread = masked_batch_norm(x, lengths, gain, bias, self.eps)
         if not self.is_initializing():
             num = total(jnp.sum(lengths)).astype(jnp.float32)
             share = jnp.where((num > 1) & jnp.logical_not(use_running), self.momentum, 0.0)
@@ -133,53 +121,71 @@ def frozen_norms(until: Mapping[str, float], step: Int[Array, ""]) -> AbstractCo
     return nn.intercept_methods(of_module)
 
 
-def _scaled(x: Array, mean: Array, variance: Array, gain: Array, bias: Array, eps: float) -> Float[Array, "B T D"]:
-    wide, scale = x.astype(jnp.float32), gain * jax.lax.rsqrt(variance + eps)
-    return ((wide - per_channel(mean, wide)) * per_channel(scale, wide) + per_channel(bias, wide)).astype(x.dtype)
+def _scaled(
+    x: Array,
+    mean: Array,
+    variance: Array,
+    gain: Array,
+    bias: Array,
+    eps: float,
+    implementation: Implementation = "auto",
+) -> Float[Array, "B T D"]:
+    return normalise(x, mean, gain * jax.lax.rsqrt(variance + eps), bias, implementation=implementation)
 
 
-def _valid(lengths: Array, num_frames: int) -> tuple[Bool[Array, "B T 1"], Float[Array, ""]]:
-    """Returns the mask of valid frames, and their number on all devices, at least 1."""
-    num = jnp.maximum(total(jnp.sum(lengths)), 1).astype(jnp.float32)
-    return length_mask(lengths, num_frames)[..., None], num
+def _number(lengths: Array) -> Float[Array, ""]:
+    """Returns the number of valid frames on all devices, at least 1."""
+    return jnp.maximum(total(jnp.sum(lengths)), 1).astype(jnp.float32)
 
 
-def _forward(x: Array, lengths: Array, gain: Array, bias: Array, eps: float) -> tuple[Any, Any]:
-    mask, num = _valid(lengths, x.shape[1])
-    wide = x.astype(jnp.float32)
-    mean = saved(total(jnp.sum(jnp.where(mask, wide, 0), (0, 1))) / num)
-    squares = jnp.where(mask, (wide - per_channel(mean, wide)) ** 2, 0)
-    variance = saved(total(jnp.sum(squares, (0, 1))) / num)
-    return (_scaled(x, mean, variance, gain, bias, eps), mean, variance), (x, lengths, gain, mean, variance)
+def _forward(
+    x: Array, lengths: Array, gain: Array, bias: Array, eps: float, implementation: Implementation
+) -> tuple[Any, Any]:
+    num = _number(lengths)
+    mean = saved(total(masked_sums(x, lengths, implementation=implementation)[0]) / num)
+    variance = saved(total(masked_sums(x, lengths, mean, implementation=implementation)[1]) / num)
+    y = _scaled(x, mean, variance, gain, bias, eps, implementation)
+    return (y, mean, variance), (x, lengths, gain, mean, variance)
 
 
 # The custom derivative reads the frames twice. Automatic differentiation reads them five times and stores several
 # arrays of their size.
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _normalised(
-    x: Float[Array, "B T D"], lengths: Int[Array, " B"], gain: Float[Array, " D"], bias: Float[Array, " D"], eps: float
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def masked_batch_norm(
+    x: Float[Array, "B T D"],
+    lengths: Int[Array, " B"],
+    gain: Float[Array, " D"],
+    bias: Float[Array, " D"],
+    eps: float,
+    implementation: Implementation = "auto",
 ) -> tuple[Float[Array, "B T D"], Float[Array, " D"], Float[Array, " D"]]:
-    """Returns the output of batch norm in training, and the batch's mean and biased variance.
+    """Normalises frames by the statistics of the valid frames of all devices.
 
-    The mean and the variance have no gradient.
+    Args:
+        x: Frames.
+        lengths: Number of valid frames of each row.
+        gain: Gain of each channel.
+        bias: Bias of each channel.
+        eps: Constant that is added to the variance.
+        implementation: See `kernels.masked_batch_norm.api`.
+
+    Returns:
+        The output of batch norm in training, and the batch's mean and biased variance, which have no gradient.
     """
-    return _forward(x, lengths, gain, bias, eps)[0]
+    return _forward(x, lengths, gain, bias, eps, implementation)[0]
 
 
-def _backward(eps: float, saved: Any, cotangents: Any) -> tuple[Any, ...]:
+def _backward(eps: float, implementation: Implementation, saved: Any, cotangents: Any) -> tuple[Any, ...]:
     x, lengths, gain, mean, variance = saved
-    mask, num = _valid(lengths, x.shape[1])
-    inverse, dy = jax.lax.rsqrt(variance + eps), cotangents[0].astype(jnp.float32)
-    unit = (x.astype(jnp.float32) - per_channel(mean, dy)) * per_channel(inverse, dy)
-    of_gain = jnp.sum(jnp.where(dy != 0, dy * unit, 0), (0, 1))  # x may be NaN in padding
-    of_bias = jnp.sum(dy, (0, 1))
-    all_bias, all_gain = total((of_bias, of_gain))
-    through = (per_channel(all_bias, dy) + unit * per_channel(all_gain, dy)) / num
-    dx = per_channel(gain * inverse, dy) * (dy - jnp.where(mask, through, 0))
-    return dx.astype(x.dtype), None, of_gain, of_bias
+    inverse, dy = jax.lax.rsqrt(variance + eps), cotangents[0]
+    of_bias, of_gain = gradient_sums(x, dy, mean, inverse, implementation=implementation)
+    of_all = total((of_bias, of_gain))
+    num = _number(lengths)
+    dx = input_gradient(x, dy, lengths, mean, inverse, gain, of_all, num, implementation=implementation)
+    return dx, None, of_gain, of_bias
 
 
-_normalised.defvjp(_forward, _backward)
+masked_batch_norm.defvjp(_forward, _backward)
 
 
 class GroupNorm(nn.Module):

@@ -46,33 +46,19 @@ def sinusoids(positions: Float[np.ndarray, " N"], width: int) -> Float[np.ndarra
 def relative_sinusoids(num_frames: int, width: int) -> Float[np.ndarray, "R D"]:
     """Sinusoidal encodings of the R = 2 · num_frames - 1 relative positions t - s of query t and key s.
 
-    They are ordered by the offset s - t, from -(num_frames - 1) to num_frames - 1, as `relative_shift` expects.
+    They are ordered by the offset s - t, from -(num_frames - 1) to num_frames - 1, as `kernels.relative_shift` expects.
 
     Source: Transformer-XL (arXiv:1901.02860), appendix B.
     """
     return sinusoids(-np.arange(-(num_frames - 1), num_frames, dtype=np.float64), width)
 
 
-def relative_shift(scores: Float[Array, "... T R"]) -> Float[Array, "... T T"]:
-    """Converts scores by query t and offset s - t to scores by query t and key s, y[t, s] = x[t, T - 1 + s - t].
-
-    The last axis has R = 2T - 1 offsets. In row-major order, the values of query t start 2T - 2 elements after those of
-    query t - 1, and two slices and two reshapes suffice.
-    """
-    *rest, num_frames, num_offsets = scores.shape
-    flat = scores.reshape(*rest, num_frames * num_offsets)[..., num_frames - 1 :]
-    flat = flat[..., : num_frames * (num_offsets - 1)]
-    if num_frames == 1:
-        return scores
-    return jnp.reshape(flat, (*rest, num_frames, num_offsets - 1))[..., :num_frames]
-
-
 def clipped_distances(scores: Float[Array, "... T R"], left: int) -> Float[Array, "... T T"]:
     """Converts scores by query t and distance -left, …, right to scores by query t and key s, with clipped distances.
 
-    y[t, s] = x[t, left + clip(s - t, -left, right)]. As in `relative_shift`, reshaping to rows that are shorter by one
-    shifts each row by one more element than the row before. The gradient of a gather would be a scatter, which is
-    avoided.
+    y[t, s] = x[t, left + clip(s - t, -left, right)]. As in `kernels.relative_shift`, reshaping to rows that are shorter
+    by one shifts each row by one more element than the row before. The gradient of a gather would be a scatter, which
+    is avoided.
     """
     *rest, num_frames, num_distances = scores.shape
     size = max(num_distances, num_frames + 1)

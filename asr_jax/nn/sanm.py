@@ -4,7 +4,6 @@ Source: Gao et al. 2020, "SAN-M: Memory Equipped Self-Attention for End-to-End S
 FunASR's funasr/models/sanm/attention.py at commit 3c58cb56.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -17,6 +16,7 @@ from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, uniform
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.softmax import attention_softmax
 from asr_jax.nn.stochastic import Dropout
 
 # Finite, so that the softmax of a row without allowed keys is finite. Its exp is exactly 0.
@@ -124,7 +124,7 @@ def attention_weights(
     query, key = (each.reshape(*each.shape[:2], num_heads, -1) for each in (query, key))
     scores = jnp.einsum("buhc,bthc->bhut", query, key, preferred_element_type=jnp.float32)
     scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
-    return jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+    return attention_softmax(scores, query.dtype)
 
 
 def mixed(weights: Float[Array, "B H U T"], value: Float[Array, "B T D"]) -> Float[Array, "B U D"]:

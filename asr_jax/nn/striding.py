@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
+from asr_jax.kernels.glu.api import glu
 from asr_jax.nn.linear import Linear, per_channel, project, uniform
 
 Subsampling = Literal["striding", "dw_striding"]
@@ -155,4 +156,4 @@ class GatedConv(nn.Module):
         # One product of matrices: XLA's convolutions and their gradients are several times slower on CPUs.
         seen = [x[:, tap : tap + (num - 1) * stride + 1 : stride] for tap in range(size)]
         y = project(jnp.concatenate(seen, axis=-1), kernel.reshape(-1, 2 * width))
-        return nn.glu(y + per_channel(bias, y))
+        return glu(y + per_channel(bias, y))

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
-from asr_jax.nn.activations import swoosh_l, swoosh_r
+from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.schedules import Step, over_training

@@ -17,6 +17,7 @@ from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import rotated
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.softmax import attention_softmax
 from asr_jax.nn.stochastic import Dropout, unless_left_out
 
 MASKED_SCORE = -1e10
@@ -167,7 +168,7 @@ class MultiHeadAttention(nn.Module):
             # Scores are float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
             scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32)
             scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
-            weights = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
+            weights = attention_softmax(scores, self.dtype)
             weights = Dropout(self.dropout)(weights, step=step)
             mixed = jnp.einsum("bhts,bshc->bthc", weights, value)
         mixed = mixed.reshape(x.shape)

@@ -10,10 +10,11 @@ from jax.stages import Compiled, Lowered
 
 from asr_jax.core import draws
 from asr_jax.core.errors import UserError
-from asr_jax.core.meshes import abstract, replicate, replicated
+from asr_jax.core.meshes import placed, replicated
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import GENERATOR, STREAMS
+from asr_jax.core.sharding import UNSPREAD, Sharding
 from asr_jax.inference.model import example_batch
 from asr_jax.nn.state_passing import PASSED, Passed, check_passes, no_states
 from asr_jax.optim.loss_scale import Scaling, no_scaling
@@ -99,17 +100,56 @@ def fresh_scaling(recipe: Recipe) -> Scaling:
     return Scaling(jnp.full((), scale.initial), jnp.zeros((), jnp.int32)) if scale else no_scaling()
 
 
-def abstract_beginning(beginning: Lowered, mesh: Mesh) -> Beginning:
-    """Returns shapes, dtypes and shardings of the initial state without computing it."""
-    shapes: Beginning = abstract(beginning.out_info, replicated(mesh))
+def abstract_beginning(beginning: Lowered, mesh: Mesh, sharding: Sharding = UNSPREAD) -> Beginning:
+    """Returns shapes, dtypes and shardings of the initial state without computing it.
+
+    Args:
+        beginning: Output of `lower_beginning`.
+        mesh: Devices.
+        sharding: How parameters are spread over them.
+    """
+    given: Beginning = beginning.out_info
+    shapes: Beginning = jax.tree.map(
+        lambda leaf, of: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=of),
+        given, _shardings(given, mesh, sharding),
+    )  # fmt: skip
     return shapes
 
 
-def initial_training(beginning: Compiled, mesh: Mesh) -> tuple[TrainState, Tree]:
-    """Returns the state and the averaged parameters of a new run, replicated on all devices."""
+def initial_training(beginning: Compiled, mesh: Mesh, sharding: Sharding = UNSPREAD) -> tuple[TrainState, Tree]:
+    """Returns the state and the averaged parameters of a new run.
+
+    Args:
+        beginning: Compiled output of `lower_beginning`.
+        mesh: Devices.
+        sharding: How parameters are spread over them.
+    """
     # Drawn on one device and copied, because several devices might draw other numbers.
-    state, average = replicate(beginning(), mesh)
+    return placed_training(beginning(), mesh, sharding)
+
+
+def placed_training(begun: Beginning, mesh: Mesh, sharding: Sharding) -> tuple[TrainState, Tree]:
+    """Copies a state and its averages from one device to the devices of a mesh.
+
+    Args:
+        begun: Output of the program of `lower_beginning`, or of the same structure.
+        mesh: Devices.
+        sharding: How parameters are spread over them.
+    """
+    state, average = placed(begun, _shardings(begun, mesh, sharding))
     return state, average
+
+
+def _shardings(begun: Beginning, mesh: Mesh, sharding: Sharding) -> Beginning:
+    """Returns the shardings of a state and its averages."""
+    (state, average), same = begun, replicated(mesh)
+    of_state: TrainState = jax.tree.map(lambda leaf: same, state)
+    of_state = of_state.replace(
+        params=sharding.of(state.params, state.params, mesh, zero=False),
+        opt_state=sharding.of(state.opt_state, state.params, mesh, zero=True),
+    )
+    # Validation takes parameters and averages, which therefore have the same shardings.
+    return Beginning(of_state, sharding.of(average, state.params, mesh, zero=False))
 
 
 def training_from(recipe: Recipe, weights: Tree, mesh: Mesh, *, seed: int) -> tuple[TrainState, Tree]:
@@ -118,9 +158,9 @@ def training_from(recipe: Recipe, weights: Tree, mesh: Mesh, *, seed: int) -> tu
     Args:
         recipe: Settings of the training step.
         weights: `{"params": …, "batch_stats": …}`.
-        mesh: Devices on which the results are replicated.
+        mesh: Devices.
         seed: Random seed.
     """
     begin = jax.jit(functools.partial(fresh_state, recipe, seed=seed))
-    state = replicate(begin(weights["params"], weights.get("batch_stats", {})), mesh)
-    return state, jax.tree.map(jnp.copy, recipe.evaluated(state))
+    state = begin(weights["params"], weights.get("batch_stats", {}))
+    return placed_training(Beginning(state, jax.tree.map(jnp.copy, recipe.evaluated(state))), mesh, recipe.sharding)

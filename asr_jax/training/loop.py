@@ -35,7 +35,9 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch, replicate
 from asr_jax.core.names import counted
 from asr_jax.core.native import move_native_log
+from asr_jax.core.peers import lost_after
 from asr_jax.core.processes import agree, is_main, on_main, together
+from asr_jax.core.programs import SOURCES, library_versions
 from asr_jax.core.pytrees import Tree, num_elements
 from asr_jax.core.run_folder import (
     CHECKPOINTS,
@@ -63,8 +65,8 @@ from asr_jax.training.beginning import (
     Beginning,
     abstract_beginning,
     fresh_scaling,
-    initial_training,
     lower_beginning,
+    placed_training,
     training_from,
 )  # fmt: skip
 from asr_jax.training.compile import CompiledSteps, Part, compile_steps
@@ -110,6 +112,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
         signals = stack.enter_context(Signals())
         setup = together(lambda: set_up(experiment, folder, source=source))
         agree(_common(setup))
+        lost_after(experiment.training.lost_after_s)
         signals.stop_before_training()
         begun = on_main(lambda: _begin(setup, stack, checkpoint))
         if begun["position"] is not None:
@@ -174,9 +177,10 @@ def _common(setup: Setup) -> dict[str, Any]:
     """Returns the settings and digests that must be equal on all processes of a run."""
     settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
     symbols = hashlib.sha256(repr(setup.tokenizer.symbols).encode()).hexdigest()[:16]
-    of_files = {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.set_names}
-    of_files["devices"] = [str(device) for device in setup.mesh.devices.flat]
-    return of_files | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
+    common: dict[str, Any] = {"source code of asr_jax": SOURCES, "libraries": library_versions()}
+    common |= {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.set_names}
+    common["devices"] = [str(device) for device in setup.mesh.devices.flat]
+    return common | {f"{name} data": it for name, it in setup.data_fingerprints().items()} | settings
 
 
 def _begin(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict[str, Any]:
@@ -297,7 +301,7 @@ def _train(
 ) -> dict[str, Any]:
     experiment, training, groups = setup.experiment, setup.experiment.training, setup.groups
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
-    shapes = abstract_beginning(beginning, setup.mesh)
+    shapes = abstract_beginning(beginning, setup.mesh, setup.recipe.sharding)
     saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
         if log.last != "run_complete":  # the last job was killed after its last checkpoint
@@ -498,7 +502,7 @@ def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validato
 
 def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) -> tuple[TrainState, Tree]:
     """Returns the state and the averaged parameters of a new run, random or with the given weights."""
-    state, average = initial_training(drawn, setup.mesh)
+    begun = drawn()
     if given is None:
         if setup.recipe.lora.rank:
             log.write(
@@ -506,8 +510,8 @@ def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) ->
                 message=f"lora.rank is {setup.recipe.lora.rank}, but the kernels below the adapters are random and are "
                 "not trained: expected pre-trained weights, --init-from PATH",
             )
-        return state, average
-    weights = given.fill(setup.recipe.of_model(state))
+        return placed_training(begun, setup.mesh, setup.recipe.sharding)
+    weights = given.fill(setup.recipe.of_model(begun.state))
     log.write("initialised", **vars(given.account), message="\n".join(given.account.lines()))
     return training_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
 

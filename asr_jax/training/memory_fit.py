@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
+from asr_jax.core.meshes import num_row_shards
 from asr_jax.core.names import counted
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.data.batching.buckets import Bucket, Scale
@@ -56,7 +57,9 @@ class MemoryFit:
         Raises:
             UserError: If the smallest batch of a bucket does not fit.
         """
-        shapes = abstract_beginning(lower_beginning(self.recipe, seed=self.seed, programs=self.programs), self.mesh)
+        shapes = abstract_beginning(
+            lower_beginning(self.recipe, seed=self.seed, programs=self.programs), self.mesh, self.recipe.sharding
+        )
         found = []
         for bucket in buckets:
             needed = functools.cache(functools.partial(self._needed, bucket, shapes, scale, unit, devices))
@@ -73,7 +76,7 @@ class MemoryFit:
 
     def _needed(self, bucket: Bucket, shapes: Beginning, scale: Scale, unit: int, devices: int, number: int) -> float:
         """Memory in bytes that `number` × `unit` rows need on a device, as in `compile.CompiledSteps.memory`."""
-        rows = -(-number * unit // devices) * self.mesh.size
+        rows = -(-number * unit // devices) * num_row_shards(self.mesh)
         try:
             return self.step_bytes(self.layout.shape(replace(bucket, batch_size=rows)), shapes, scale=scale)
         except jax.errors.JaxRuntimeError as error:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from asr_jax.config import Experiment
 from asr_jax.core import devices
-from asr_jax.core.meshes import global_batch
+from asr_jax.core.meshes import global_batch, num_row_shards
 from asr_jax.core.names import counted
 from asr_jax.core.processes import is_main
 from asr_jax.core.pytrees import num_elements
@@ -92,7 +92,7 @@ def dry_run(experiment: Experiment) -> None:
     if experiment.primary_decoding:
         experiment.primary_decoding.host_stage(setup.tokenizer)  # raises an error if one of its files cannot be read
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
-    shapes = abstract_beginning(beginning, setup.mesh)
+    shapes = abstract_beginning(beginning, setup.mesh, setup.recipe.sharding)
     if experiment.init.path:
         given = read_initial_weights(experiment, setup.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
@@ -100,11 +100,11 @@ def dry_run(experiment: Experiment) -> None:
         setup.recipe, setup.shapes, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
         num_batches=setup.most_parts, sounds=setup.sounds, programs=setup.programs,
     )  # fmt: skip
-    state, _ = initial_training(beginning.compile(), setup.mesh)
+    state, _ = initial_training(beginning.compile(), setup.mesh, setup.recipe.sharding)
 
     @jax.jit
     def norm_of(accumulated: Accumulated) -> Float[Array, ""]:
-        return optax.tree.norm(checked(summed(accumulated, num_devices=setup.mesh.size)).grads)
+        return optax.tree.norm(checked(summed(accumulated, num_devices=num_row_shards(setup.mesh))).grads)
 
     source = BatchSource(setup.train.index, setup.train.plan, setup.layout)
     rows = []

@@ -16,11 +16,12 @@ from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment, Training, load_experiment
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import data_mesh
+from asr_jax.core.meshes import num_row_shards
 from asr_jax.core.names import counted
 from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
+from asr_jax.core.sharding import Sharding
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
 from asr_jax.data.batching.evaluation import about_long, plan_evaluation, plan_with_labels
@@ -222,7 +223,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     if not experiment.model.heads:
         raise UserError("model.heads is empty: expected at least one head to train, such as {'ctc': CTC()}")
     experiment.init.check_exists()
-    mesh, source = data_mesh(), source or folder
+    mesh, source = experiment.mesh.mesh(), source or folder
     layout = Layout.of(mesh, split=training.split, sub_batches=experiment.model.sub_batches)
     sets = read_sets(data, seed=experiment.seed)
     check_best_of(training.best_of, sets)
@@ -313,7 +314,7 @@ def plan_train(
     return plan_training(
         utterances, experiment.data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=settings.frames_needed, front_end=settings.front_end, seed=experiment.seed,
-        row_parts=settings.row_parts, devices=mesh.size, fit_rows=fit,
+        row_parts=settings.row_parts, devices=num_row_shards(mesh), fit_rows=fit,
     )  # fmt: skip
 
 
@@ -470,6 +471,7 @@ def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength, *,
         ema=training.ema,
         loss_scale=training.loss_scale if training.precision == "f16" else None,
         lora=experiment.lora,
+        sharding=Sharding(experiment.model.encoder.model_axis_rules(), experiment.mesh.min_sharded),
         passing=training.pass_states,
         most_rows=most_rows if training.pass_states.is_on else 1,
     )

@@ -20,13 +20,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from flax.core import meta
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.across import BY_ROWS, SAME, on_each_device, total
 from asr_jax.core.batch import Batch
-from asr_jax.core.pytrees import AnyArray, Node, Tree, flatten, join, pick
+from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.pytrees import AnyArray, Node, Tree, flatten, join, pick, unflatten
 from asr_jax.core.random_streams import random_streams
+from asr_jax.core.sharding import Sharding, by_device, manual, sharded
 from asr_jax.core.sums import Sums
 from asr_jax.models.base import Recogniser
 from asr_jax.models.terms import Denominators, batch_denominators
@@ -36,7 +39,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import NEVER, Updater
-from asr_jax.optim.rules import by_rules
+from asr_jax.optim.rules import by_rules, map_with_path
 from asr_jax.training.state import TrainState
 
 
@@ -52,6 +55,8 @@ class Recipe:
     loss_scale: LossScale | None = None
     """Loss scaling with precision f16; None with other precisions."""
     lora: LoRA = LoRA()
+    sharding: Sharding = Sharding()
+    """Rules that spread parameters over the devices."""
     passing: StatePassing = StatePassing()
     most_rows: int = 1
     """Rows of the largest batch, for state passing."""
@@ -193,9 +198,11 @@ def gradient_of(
     if recipe.passing.is_on:
         passed = before_batch(recipe.passing, passed, position, key=state.key, updates=state.updates)
         states = states_of(passed, len(batch.lengths))
-    of_rows = functools.partial(_gradient_of_rows, recipe)
+    state = state.replace(opt_state=None)  # which the gradient does not need
+    specs = recipe.sharding.specs(state.params, mesh)
+    of_rows = functools.partial(_gradient_of_rows, recipe, specs)
     same, rows = (state, batch_stats, denominators, dict(sounds)), (batch, states)
-    if mesh is None or mesh.size == 1:
+    if mesh is None or num_row_shards(mesh) == 1:
         found = of_rows(same, rows)
     else:
 
@@ -203,8 +210,11 @@ def gradient_of(
             found = of_rows(same, rows)
             return found._replace(grads=jax.tree.map(lambda leaf: leaf[None], found.grads))
 
-        outputs: Any = _OfRows(BY_ROWS, BY_ROWS, *[SAME] * 5)  # type: ignore[arg-type]
-        found = on_each_device(local, mesh, outputs)(same, rows)
+        of_params = unflatten({path: manual(spec) for path, spec in specs.items()})
+        of_grads = map_with_path(lambda path, _: manual(by_device(specs[path])), recipe.split(state.params)[0])
+        inputs: Any = (jax.tree.map(lambda _: SAME, state).replace(params=of_params), SAME, SAME, SAME)
+        outputs: Any = _OfRows(of_grads, BY_ROWS, *[SAME] * 5)  # type: ignore[arg-type]
+        found = on_each_device(local, mesh, outputs, inputs=inputs)(same, rows)
     if recipe.passing.is_on:
         passed = after_rows(passed, found.states, len(batch.lengths))
     return Accumulated(
@@ -233,11 +243,14 @@ class _OfRows(NamedTuple):
     finite: Bool[Array, ""]
 
 
-def _gradient_of_rows(recipe: Recipe, same: tuple[Any, ...], rows: tuple[Batch, Tree]) -> _OfRows:
+def _gradient_of_rows(
+    recipe: Recipe, specs: Mapping[str, PartitionSpec], same: tuple[Any, ...], rows: tuple[Batch, Tree]
+) -> _OfRows:
     """Computes the gradient of the rows of a device, and sums over all devices of everything else.
 
     Args:
         recipe: Settings of the training step.
+        specs: How each parameter is spread over the devices.
         same: State, running statistics, denominators and sounds, which are the same on all devices.
         rows: Rows of the batch, and their states.
     """
@@ -251,7 +264,10 @@ def _gradient_of_rows(recipe: Recipe, same: tuple[Any, ...], rows: tuple[Batch, 
     mutable = [name for name in given if name != "sounds"]
 
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
-        variables = {"params": recipe.lora.merged(join(trained, frozen)), **given}
+        params = sharded(join(trained, frozen), specs)
+        if recipe.lora.rank:  # adapters are added to whole kernels
+            params = recipe.lora.merged(meta.unbox(params))
+        variables = {"params": params, **given}
         with frozen_norms(recipe.frozen_norms(state), state.updates):
             sums, changed = recipe.model.apply(variables, batch, step=state.updates, mutable=mutable, rngs=streams)
         loss = total_loss(sums, denominators, recipe.scales)

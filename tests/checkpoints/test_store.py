@@ -7,8 +7,9 @@ from flax import struct
 
 from asr_jax.checkpoints.store import Checkpoints, checkpoint_to_evaluate, refuse_damaged, restore_item
 from asr_jax.core.errors import UserError
-from asr_jax.core.meshes import abstract, data_mesh, replicated
+from asr_jax.core.meshes import abstract, data_mesh, mesh_of, replicated
 from asr_jax.core.pytrees import flatten
+from asr_jax.core.sharding import Sharding
 
 
 class State(struct.PyTreeNode):
@@ -33,6 +34,25 @@ def save(checkpoints, number, on_mesh, wer, *, measure="wer"):
         number, state=on_mesh(state_at(number)), average=average, meta={"data_position": number},
         measured=None if wer is None else {measure: wer},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [{"fsdp": 4}, {"fsdp": 2}, {"model": 2}, {}])
+def test_a_checkpoint_of_sharded_arrays_is_restored_on_another_mesh(tmp_path, sizes):
+    values, sharding = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32), Sharding(((".*w", -1),), 1)
+
+    def placed_on(mesh):
+        return sharding.of({"params": {"w": values}}, {"params": {"w": values}}, mesh, zero=False)
+
+    written, read = mesh_of(jax.devices()[:4], fsdp=2, model=2), mesh_of(jax.devices()[:4], **sizes)
+    tree = jax.device_put({"params": {"w": values}}, placed_on(written))
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        checkpoints.save(1, state=tree, average=tree, meta={})
+    wanted = placed_on(read)["params"]["w"]
+    shapes = {"params": {"w": jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=wanted)}}
+    restored = restore_item(tmp_path / "checkpoints", 1, "state", shapes)["params"]["w"]
+    assert restored.sharding == wanted
+    np.testing.assert_array_equal(restored, values)
+    assert refuse_damaged(tmp_path / "checkpoints") == []
 
 
 def test_what_is_kept_and_what_comes_back(tmp_path, on_mesh):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import GoldenCase, golden_cases, max_abs, relative, report
 
-from asr_jax.nn.activations import swoosh_l, swoosh_r
+from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
 from asr_jax.nn.gradients import limit_values, penalize_large
 from asr_jax.nn.normalization import bias_norm
 from asr_jax.nn.positions import compact_positions

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from support import max_abs, relative
 
-from asr_jax.kernels.depthwise_conv import xla
+from asr_jax.core.devices import TracedFor
+from asr_jax.kernels import implementations
+from asr_jax.kernels.depthwise_conv import mosaic_tpu, xla
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
+from tests.kernels.compiled import compiled_for
+from tests.kernels.convolutions import KERNEL_CASES, draw, for_kernels
 
 # rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames,
 # cropping, sizes of 1, a number of rows above MOST_ROWS_UNROLLED that is no multiple of it, strides that reach the last
@@ -29,10 +33,6 @@ CASES = [
     (2, 15, 3, 3, (2, 1), 2, 3),
 ]
 SHAPES = ("rows", "frames", "width", "taps", "padding", "stride", "dilation")
-
-
-def draw(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def by_definition(
@@ -75,6 +75,22 @@ def test_values_and_gradients_of_all_forms(rows, frames, width, taps, padding, s
     assert ("fft" in all_forms.lower(*given).as_text()) == (width > 1)
     for found, exact in zip((*gradients, by_fft), (*reference, reference[1]), strict=True):
         assert relative(found, exact) < 1e-5
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize(SHAPES, [case for case in KERNEL_CASES if case[5] == 1])
+def test_the_kernel_for_tpus(rows, frames, width, taps, padding, stride, dilation, dtype, tolerance):
+    given, expected = for_kernels(rows, frames, width, taps, padding, stride, dilation)
+    steps = {"padding": padding, "dilation": dilation, "interpret": True}
+
+    @jax.jit
+    def values_and_gradients(*given):
+        x, kernel, dy = (each.astype(dtype) for each in given)
+        return mosaic_tpu.conv(x, kernel, **steps), *mosaic_tpu.gradients(x, kernel, dy, **steps)
+
+    for found, exact in zip(values_and_gradients(*given), expected, strict=True):
+        assert found.dtype == dtype
+        assert relative(found, exact) < tolerance
 
 
 def test_auto_is_the_same_and_so_is_what_is_computed_again():
@@ -164,3 +180,36 @@ def test_what_cannot_be():
     short = jax.eval_shape(lambda: (jnp.zeros((1, 2, 4)), jnp.zeros((5, 4))))
     with pytest.raises(ValueError, match="2 frames padded by"):
         jax.eval_shape(partial(depthwise_conv, padding=(1, 1)), *short)
+
+
+def test_what_a_kernel_cannot_compute_is_named(monkeypatch):
+    def call(x, kernel, **steps):
+        return jax.eval_shape(lambda: depthwise_conv_2d(jnp.zeros(x), jnp.zeros(kernel), **steps))
+
+    row, filters = (1, 9, 1, 4), (3, 1, 4)
+    steps = {"padding": ((1, 1), (0, 0)), "implementation": "mosaic_tpu"}
+    with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected lax or shifted"):
+        call(row, filters, **steps)
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
+    with pytest.raises(ValueError, match="stride 2: expected 1 for mosaic_tpu, or lax or shifted"):
+        call(row, filters, strides=(2, 1), **steps)
+    with pytest.raises(ValueError, match="5121 frames with padding: expected at most 5120 for mosaic_tpu"):
+        call((1, 5119, 1, 4), filters, **steps)
+    with pytest.raises(ValueError, match=r"x has 6 bins .* expected 1 bin without padding, 4 channels and 1 tap"):
+        call((1, 9, 6, 4), filters, **steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
+@pytest.mark.parametrize(("shape", "taps", "steps"), [
+    ((8, 512, 512), 31, {"padding": (15, 15)}), ((2, 5000, 80), 15, {"padding": (28, 0), "dilation": 2}),
+])  # fmt: skip
+def test_it_compiles_for_accelerators(device, implementation, shape, taps, steps, dtype):
+    call = partial(depthwise_conv, implementation=implementation, **steps)
+
+    def gradient(x, kernel):
+        return jax.value_and_grad(lambda *given: jnp.sum(call(*given).astype(jnp.float32) ** 2), (0, 1))(x, kernel)
+
+    given = [jax.ShapeDtypeStruct(each, dtype) for each in (shape, (taps, shape[2]))]
+    assert compiled_for(device, gradient, *given).as_text().count("custom-call(") >= 3

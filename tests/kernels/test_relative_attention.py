@@ -11,7 +11,8 @@ from asr_jax.core.devices import TracedFor
 from asr_jax.core.errors import UserError
 from asr_jax.core.programs import Programs
 from asr_jax.core.targets import target_of
-from asr_jax.kernels.relative_attention import api, mosaic_tpu, xla
+from asr_jax.kernels import implementations
+from asr_jax.kernels.relative_attention import mosaic_tpu, xla
 from asr_jax.kernels.relative_attention.api import relative_attention
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
 
@@ -92,9 +93,17 @@ def test_what_cannot_run_is_named(monkeypatch):
     call = functools.partial(relative_attention, scale=1.0, implementation="mosaic_tpu")
     with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference or xla"):
         jax.eval_shape(call, *long, lengths)
-    monkeypatch.setattr(api, "traced_for", lambda: TracedFor("tpu", 1))
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="2049 frames: expected at most 2048 for mosaic_tpu, or xla"):
         jax.eval_shape(call, *long, lengths)
+
+
+def test_heads_that_are_too_wide_for_triton_are_named(monkeypatch):
+    pytest.importorskip("jax_triton")
+    monkeypatch.setattr(api, "traced_for", lambda: TracedFor("gpu", 1, 90))
+    *wide, lengths = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in made((1, 9, 1, 129, 4, 4)))
+    with pytest.raises(ValueError, match=r"heads of widths \[129, 4, 4\]: expected at most 128 for triton, or xla"):
+        jax.eval_shape(functools.partial(relative_attention, scale=1.0, implementation="triton"), *wide, lengths)
 
 
 @pytest.mark.slow

@@ -17,7 +17,11 @@ from asr_jax.kernels.ctc_sweep import mosaic_tpu as ctc_tpu
 from asr_jax.kernels.ctc_sweep.api import ctc_sweep
 from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
 from asr_jax.kernels.lattice_sweep.api import lattice_sweep
-from tests.kernels.attention import SIZES
+from tests.kernels import attention, joint
+from tests.kernels.convolutions import KERNEL_CASES
+from tests.kernels.norms import NORM_SIZES
+from tests.kernels.paths import PATH_SIZES
+from tests.kernels.small import cases
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, TDT, assert_equal, for_ctc, for_lattices
 
 ARCS = pytest.mark.parametrize(("spans", "moves"), [RNNT, TDT], ids=["rnnt", "tdt"])
@@ -47,7 +51,11 @@ def test_the_kernels_for_gpus_equal_the_scans():
     command = [sys.executable, "-m", "tests.kernels.triton_interpreted"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("equal") == len(CTC_SIZES) + len(LATTICE_SIZES) + len(SIZES)
+    sizes = (
+        CTC_SIZES, LATTICE_SIZES, attention.SIZES, KERNEL_CASES, KERNEL_CASES, PATH_SIZES, NORM_SIZES, NORM_SIZES,
+        joint.SIZES,
+    )  # fmt: skip
+    assert done.stdout.count("equal") == sum(map(len, sizes)) + 2 * len(cases((2, 1, 1)))
 
 
 def test_an_implementation_that_cannot_run_says_why():

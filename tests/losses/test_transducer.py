@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from asr_jax.kernels.transducer_joint.xla import in_tiles
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
 from asr_jax.losses.pruned_transducer import (
     kept_log_probs,
@@ -16,7 +17,7 @@ from asr_jax.losses.pruned_transducer import (
     pruned_log_probs,
     simple_log_probs,
 )
-from asr_jax.losses.transducer import Penalties, in_tiles, tdt_arcs, tdt_log_probs, transducer_loss
+from asr_jax.losses.transducer import Penalties, tdt_arcs, tdt_log_probs, transducer_loss
 
 
 def paths(num_frames, num_labels, arcs):

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from support import max_abs
 
-from asr_jax.nn.activations import gelu, swoosh_l, swoosh_r
+from asr_jax.kernels.relative_shift.api import relative_shift
+from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
+from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import bias_norm
-from asr_jax.nn.positions import compact_positions, relative_shift
+from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.schedules import at, piecewise_linear
 
 SWOOSH = [(swoosh_l, 4.0, 0.035), (swoosh_r, 1.0, 0.313261687)]

@@ -105,7 +105,8 @@ def test_devices_leave_out_the_same_layers() -> None:
         alone, _ = jax.device_get(gradient(params, X, key))
         given = jax.device_put((params, X, key), (replicated(mesh), by_rows(mesh), replicated(mesh)))
         spread, _ = jax.device_get(gradient(*given))
-        assert max(jax.tree.leaves(jax.tree.map(max_abs, spread, alone))) < 1e-5
+        largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(alone))
+        assert max(jax.tree.leaves(jax.tree.map(max_abs, spread, alone))) <= 1e-5 * largest
         patterns.add(np.any(alone["layers"]["in"]["kernel"], axis=(1, 2)).tobytes())
     assert len(patterns) > 1
 

@@ -10,6 +10,7 @@ from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Resume, Training, load_experiment
 from asr_jax.core import devices, meshes
 from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import MeshSizes
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.transducer import Pruning, Transducer
@@ -127,6 +128,18 @@ def test_other_devices_compute_the_same_updates(manifests, unbroken, tmp_path, o
     padded = [each["message"] for each in events(folder, "warning") if each.get("detector") == "padding rows"]
     assert len(padded) == 2
     assert "batch_multiple 2 avoids" in padded[0]
+    assert not events(folder, "recompiled")
+
+
+@pytest.mark.slow
+def test_other_meshes_compute_the_same_updates(manifests, unbroken, tmp_path, on, monkeypatch):
+    monkeypatch.setattr(type(toy_model().encoder), "model_axis_rules", lambda self: ((r".*/hidden/kernel", -1),))
+    folder, all_sizes = tmp_path / "moved", ({}, {"fsdp": 2}, {"fsdp": 4}, {"data": 2, "model": 2})
+    for number, sizes in enumerate(all_sizes):
+        on(4)
+        run = experiment(manifests, folder, num_updates=5 * (number + 1))
+        train(replace(run, mesh=MeshSizes(**sizes, min_sharded=100), resume=Resume(("devices",))))
+    assert_alike(folder, unbroken[0])
     assert not events(folder, "recompiled")
 
 

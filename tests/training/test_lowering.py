@@ -1,5 +1,6 @@
 """Training programs on several devices: the updates of one device, and one sum of gradients over the devices."""
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -9,8 +10,9 @@ import pytest
 from asr_jax.audio.distort import Babble
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.core.hlo import Module
-from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.core.meshes import data_mesh, global_batch, mesh_of, replicated
 from asr_jax.core.pytrees import num_bytes
+from asr_jax.core.sharding import Sharding
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
@@ -58,8 +60,9 @@ def recipe_of(name):
 def updates(recipe, mesh):
     """State and reports of two updates of two batches."""
     beginning = lower_beginning(recipe, seed=0)
-    steps = compile_steps(recipe, [BUCKET], abstract_beginning(beginning, mesh), scale=SCALE, mesh=mesh, num_batches=2)
-    state, average = initial_training(beginning.compile(), mesh)
+    shapes = abstract_beginning(beginning, mesh, recipe.sharding)
+    steps = compile_steps(recipe, [BUCKET], shapes, scale=SCALE, mesh=mesh, num_batches=2)
+    state, average = initial_training(beginning.compile(), mesh, recipe.sharding)
     reports = []
     for number in range(2):
         batches = [joined(toy_batch(seed=4 * number + k), toy_batch(seed=4 * number + k + 2)) for k in range(2)]
@@ -67,17 +70,36 @@ def updates(recipe, mesh):
         parts = [(BUCKET, global_batch(each, mesh), np.int32(2 * number + k)) for k, each in enumerate(batches)]
         state, average, report = steps.apply_update(state, average, steps.accumulate(state, parts))
         reports.append(jax.device_get(report))
+    for leaf, shape in zip(jax.tree.leaves((state, average)), jax.tree.leaves(shapes), strict=True):
+        assert leaf.sharding.is_equivalent_to(shape.sharding, leaf.ndim)
     return jax.device_get(state), reports
 
 
 FAST = "batch norm and babble"
 SLOW = [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+MESHES = {
+    "4 × data": {},
+    "2 × data, 2 × fsdp": {"fsdp": 2},
+    "4 × fsdp": {"fsdp": 4},
+    "2 × fsdp, 2 × model": {"fsdp": 2, "model": 2},
+    "4 × model": {"model": 4},
+}
+FAST_MESHES = ("4 × data", "2 × fsdp, 2 × model")
 
 
+@functools.cache
+def updates_of_one_device(name):
+    return updates(recipe_of(name), data_mesh(1))
+
+
+@pytest.mark.parametrize("sizes", [
+    name if name in FAST_MESHES else pytest.param(name, marks=pytest.mark.slow) for name in MESHES
+])  # fmt: skip
 @pytest.mark.parametrize("name", SLOW)
-def test_four_devices_compute_the_updates_of_one(name):
-    recipe = recipe_of(name)
-    (state, reports), (expected, others) = updates(recipe, data_mesh(4)), updates(recipe, data_mesh(1))
+def test_four_devices_compute_the_updates_of_one(name, sizes):
+    sharding = Sharding(((r"encoder/(hidden|embed)/(kernel|bias)", -1), (r".*/in/(kernel|bias)", -1)), min_sharded=100)
+    recipe, mesh = replace(recipe_of(name), sharding=sharding), mesh_of(jax.devices()[:4], **MESHES[sizes])
+    (state, reports), (expected, others) = updates(recipe, mesh), updates_of_one_device(name)
     for found, other in zip(reports, others, strict=True):
         assert found.applied
         np.testing.assert_allclose(found.gradient_norm, other.gradient_norm, rtol=1e-5)

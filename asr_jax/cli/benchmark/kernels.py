@@ -32,7 +32,9 @@ class KernelOptions:
     heads: int = 8
     """Number of heads of attention, which must divide the channels."""
     labels: int = 64
-    """Number of labels of each row, for the recursions of losses."""
+    """Number of labels of each row, for the recursions of losses and for the joint network."""
+    vocab_size: int = 1024
+    """Number of labels of the vocabulary, for the joint network, whose frames are a quarter as many."""
     taps: int = 31
     """Number of taps of convolutions."""
     iterations: int = 100
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.observe.tables import print_table
 
     device, rows = devices()[0], list[dict[str, Any]]()
-    for case in _cases(
+    for case in cases(
         options, "triton" if device.platform == "gpu" else "mosaic_tpu" if device.platform == "tpu" else ""
     ):
         for form in case.forms:
@@ -80,20 +82,34 @@ def main(arguments: Sequence[str]) -> None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def _cases(options: KernelOptions, kernel: str) -> list[Case]:
-    """Operations and their implementations, with that of `kernel` if it is not empty and runs here."""
+def cases(options: KernelOptions, kernel: str) -> list[Case]:
+    """Returns operations and their implementations.
+
+    Args:
+        options: Sizes.
+        kernel: Name of the implementation for a kind of device, which is added where it is installed and takes these
+            sizes. Empty: none.
+    """
     import importlib.util
     from functools import partial
 
     import jax.numpy as jnp
     import numpy as np
 
+    from asr_jax.kernels.bias_norm.api import bias_norm
     from asr_jax.kernels.ctc_sweep.api import ctc_sweep
+    from asr_jax.kernels.ctc_viterbi.api import ctc_viterbi
     from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+    from asr_jax.kernels.glu.api import glu
     from asr_jax.kernels.lattice_sweep.api import lattice_sweep
     from asr_jax.kernels.lattice_sweep.reference import Start
+    from asr_jax.kernels.masking import api as masking
+    from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
     from asr_jax.kernels.relative_attention.api import relative_attention
-    from asr_jax.nn.activations import swoosh_l, swoosh_r
+    from asr_jax.kernels.relative_shift.api import relative_shift
+    from asr_jax.kernels.swoosh import api as swoosh
+    from asr_jax.kernels.transducer_joint.api import transducer_joint
+    from asr_jax.nn.normalization import masked_batch_norm
 
     random, rows, frames, labels = np.random.default_rng(0), options.batch, options.seq_len, options.labels
     if kernel == "triton" and importlib.util.find_spec("jax_triton") is None:
@@ -102,24 +118,60 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
     if kernel == "mosaic_tpu" and frames > 2048:
         attentions.pop()  # more frames than the kernel takes
     recursions: list[Any] = ["scan", *filter(None, [kernel])]
+    norms: list[Any] = ["reference", *filter(None, [kernel])]
+    convolutions: list[Any] = ["lax", "shifted", *filter(None, [kernel])]
+    if kernel == "mosaic_tpu" and frames + options.taps > 5121:
+        convolutions.pop()  # more frames than the kernel takes
+    joints: list[Any] = ["xla", *filter(None, [kernel])]
 
     def drawn(*shape: int) -> Any:
         return jnp.asarray(random.normal(size=shape), jnp.float32)
 
-    x = drawn(rows, frames, options.channels)
+    x, full = drawn(rows, frames, options.channels), jnp.full(rows, frames, jnp.int32)
     of_head = (options.heads, options.channels // options.heads)
     padding = ((options.taps - 1) // 2, options.taps // 2)
     numbers = jnp.asarray(random.integers(1, 64, (2, rows, labels)), jnp.int32)
     emissions = -jnp.abs(drawn(frames, rows, labels + 2))
     weights = tuple(-jnp.abs(drawn(frames + labels, 2, rows, labels + 1)) for _ in range(2))
     start = Start(jnp.zeros((2, rows), jnp.int32), jnp.broadcast_to(jnp.arange(labels + 1) == 0, (2, rows, labels + 1)))
+    lengths, heads = jnp.asarray(random.integers(1, frames + 1, rows), jnp.int32), options.heads
+
+    def small(function: Callable[..., Any], *arrays: Any, **constants: Any) -> Case:
+        """Case of an operation whose arrays of floats, before its lengths, have gradients."""
+        names: list[Any] = ["reference", *filter(None, [kernel])]
+        forms = {name: partial(function, implementation=name, **constants) for name in names}
+        floats = sum(jnp.issubdtype(each.dtype, jnp.floating) for each in arrays)
+        return Case(function.__name__, arrays, forms, num_gradients=floats)
+
     return [
-        Case("swoosh_l", (x,), {"xla": swoosh_l}),
-        Case("swoosh_r", (x,), {"xla": swoosh_r}),
+        *(small(getattr(swoosh, name), x) for name in ("swoosh_l", "swoosh_r", "shifted_swish_l", "shifted_swish_r")),
+        small(glu, drawn(rows, frames, 2 * options.channels)),
+        small(glu, drawn(rows, 2 * options.channels, frames), axis=-2)._replace(name="glu of channels"),
+        small(relative_shift, drawn(rows, heads, frames, 2 * frames - 1)),
+        small(pairwise_downsample, x, drawn(2), lengths),
+        small(masking.mask_time, x, lengths),
+        small(masking.mask_channel_time, drawn(rows, options.channels, frames), lengths),
+        small(masking.residual_add_mask_time, x, drawn(*x.shape), lengths),
+        small(masking.sequence_mask, lengths, num_frames=frames),
+        small(masking.padding_mask, lengths, num_frames=frames),
+        small(masking.attention_mask, lengths, num_queries=frames, num_keys=frames),
+        small(masking.attention_mask_4d, lengths, num_heads=heads, num_queries=frames, num_keys=frames),
         Case(
             "depthwise_conv", (x, drawn(options.taps, options.channels)),
-            {name: partial(depthwise_conv, padding=padding, implementation=name) for name in ("lax", "shifted")},
+            {name: partial(depthwise_conv, padding=padding, implementation=name) for name in convolutions},
             num_gradients=2,
+        ),
+        Case(
+            "bias_norm", (x, drawn(options.channels), jnp.zeros(())),
+            {name: partial(bias_norm, implementation=name) for name in norms}, num_gradients=3,
+        ),
+        Case(
+            "masked_batch_norm", (x, drawn(options.channels), drawn(options.channels)),
+            {
+                name: lambda x, gain, bias, name=name: masked_batch_norm(x, full, gain, bias, 1e-5, name)[0]
+                for name in norms
+            },
+            num_gradients=3,
         ),
         Case(
             "relative_attention",
@@ -141,6 +193,24 @@ def _cases(options: KernelOptions, kernel: str) -> list[Case]:
             },
             num_gradients=0,
         ),
+        Case(
+            "ctc_viterbi", (-jnp.abs(drawn(rows, frames, 500)), full, numbers[0], jnp.full(rows, labels, jnp.int32)),
+            {name: partial(ctc_viterbi, blank_id=0, implementation=name) for name in recursions}, num_gradients=0,
+        ),
+        Case(
+            "transducer_joint",
+            (
+                drawn(rows, -(-frames // 4), options.channels), drawn(rows, labels + 1, options.channels),
+                drawn(options.channels, options.vocab_size), drawn(options.vocab_size),
+                jnp.asarray(random.integers(0, options.vocab_size, (rows, labels)), jnp.int32),
+                jnp.full(rows, -(-frames // 4)), jnp.full(rows, labels),
+            ),
+            {
+                name: partial(transducer_joint, blank_id=0, activation="tanh", implementation=name)
+                for name in joints
+            },
+            num_gradients=4,
+        ),
     ]  # fmt: skip
 
 
@@ -154,7 +224,9 @@ def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, wit
 
     function = case.forms[form]
     if with_gradient:
-        function = jax.value_and_grad(lambda *each: jnp.sum(case.forms[form](*each)), range(case.num_gradients))
+        function = jax.value_and_grad(
+            lambda *each: sum(map(jnp.sum, jax.tree.leaves(case.forms[form](*each)))), range(case.num_gradients)
+        )
     program = jax.jit(function).lower(*case.arguments).compile()
     times = list[float]()
     for number in range(options.warm_ups + options.iterations):

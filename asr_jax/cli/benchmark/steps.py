@@ -42,12 +42,12 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
     from asr_jax.training.compile import compile_steps
 
     beginning = lower_beginning(setup.recipe, seed=setup.experiment.seed)
-    shapes = abstract_beginning(beginning, setup.mesh)
+    shapes = abstract_beginning(beginning, setup.mesh, setup.recipe.sharding)
     steps = compile_steps(
         setup.recipe, setup.shapes, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
         sounds=setup.sounds,
     )  # fmt: skip
-    state, average = initial_training(beginning.compile(), setup.mesh)
+    state, average = initial_training(beginning.compile(), setup.mesh, setup.recipe.sharding)
     source, rows = BatchSource(setup.train.index, setup.train.plan, setup.layout), []
 
     def forward(params: Any, batch: Any, method: str) -> Any:

@@ -9,8 +9,10 @@ from jaxtyping import Array, Float
 
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, depthwise_conv_lax
 from asr_jax.kernels.depthwise_conv.xla import shifted, shifted_gradients
+from asr_jax.kernels.implementations import KERNELS, check_device
 
-Implementation = Literal["auto", "lax", "shifted"]
+Implementation = Literal["auto", "lax", "shifted", "mosaic_tpu", "triton"]
+INSTEAD = "lax or shifted"
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,16 @@ def depthwise_conv(
         stride: Stride in frames.
         dilation: Dilation in frames.
         implementation: "lax" is XLA's grouped convolution; "shifted" is a sum of shifted products with its own
-            derivative; "auto" is "shifted" on CPUs and "lax" on other platforms (no other implementation was measured
-            there), chosen when the program is compiled.
+            derivative; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a kernel
+            for TPUs, for a stride of 1 and at most 5,120 frames with padding. "auto" is "shifted" on CPUs and "lax" on
+            other platforms (no other implementation was measured there), chosen when the program is compiled.
 
     Returns:
         S = (T + sum(padding) - dilation·(K - 1) - 1) // stride + 1 frames.
 
     Raises:
-        ValueError: If the numbers of channels differ, or there are fewer padded frames than the filter spans.
+        ValueError: If the numbers of channels differ, there are fewer padded frames than the filter spans, or the
+            implementation cannot run here.
     """
     y = depthwise_conv_2d(
         x[:, :, None], kernel[:, None], padding=(padding, (0, 0)), strides=(stride, 1), dilations=(dilation, 1),
@@ -78,10 +82,11 @@ def depthwise_conv_2d(
         padding: Left and right padding in time, and in frequency. Negative padding crops.
         strides: Strides in time and frequency.
         dilations: Dilations in time and frequency.
-        implementation: As for `depthwise_conv`.
+        implementation: As for `depthwise_conv`. "triton" and "mosaic_tpu" are for a single bin without padding.
 
     Raises:
-        ValueError: If the numbers of channels differ, or there are fewer padded frames or bins than the filter spans.
+        ValueError: If the numbers of channels differ, there are fewer padded frames or bins than the filter spans, or
+            the implementation cannot run here.
     """
     if x.shape[-1] not in (1, kernel.shape[-1]):
         raise ValueError(f"x has {x.shape[-1]} channels but the kernel has {kernel.shape[-1]}")
@@ -91,10 +96,36 @@ def depthwise_conv_2d(
                 f"{frames} frames padded by {pads} are fewer than the span of the kernel's {taps} taps"
                 + (f" with a dilation of {dilation}" if dilation > 1 else "")
             )
-    return _depthwise_conv(x, kernel.astype(x.dtype), Window(padding, strides, dilations), implementation)
+    window = Window(padding, strides, dilations)
+    if implementation in KERNELS:
+        check_device(implementation, INSTEAD)
+        _check_kernel(x, kernel, window, implementation)
+    return _depthwise_conv(x, kernel.astype(x.dtype), window, implementation)
 
 
-# Both implementations share one custom derivative, which saves only `x` and `kernel`.
+def _check_kernel(x: Array, kernel: Array, window: Window, implementation: Implementation) -> None:
+    """Checks that a kernel for one axis computes the convolution."""
+    (_, frames, bins, channels), (taps, bin_taps, width) = x.shape, kernel.shape
+    if (bins, bin_taps, window.padding[1], channels) != (1, 1, (0, 0), width):
+        raise ValueError(
+            f"x has {bins} bins padded by {window.padding[1]} and {channels} channels, and the kernel has {bin_taps} "
+            f"taps in frequency: expected 1 bin without padding, {width} channels and 1 tap for {implementation}, "
+            f"or {INSTEAD}"
+        )
+    if implementation == "triton":
+        return
+    from asr_jax.kernels.depthwise_conv import mosaic_tpu
+
+    if window.strides[0] != 1:
+        raise ValueError(f"stride {window.strides[0]}: expected 1 for mosaic_tpu, or {INSTEAD}")
+    padded = frames + max(sum(window.padding[0]), window.dilations[0] * (taps - 1))  # of x, and of dy for the gradient
+    if padded > mosaic_tpu.MOST_FRAMES:
+        raise ValueError(
+            f"{padded} frames with padding: expected at most {mosaic_tpu.MOST_FRAMES} for mosaic_tpu, or {INSTEAD}"
+        )
+
+
+# All implementations share one custom derivative, which saves only `x` and `kernel`.
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _depthwise_conv(x: Array, kernel: Array, window: Window, implementation: Implementation) -> Array:
     return _value(x, kernel, window, implementation)
@@ -114,6 +145,8 @@ _depthwise_conv.defvjp(_forward, _backward)
 # jit, because a model has many convolutions of the same shape: their tens of operations are then traced once.
 @partial(jax.jit, static_argnums=(2, 3))
 def _value(x: Array, kernel: Array, window: Window, implementation: Implementation) -> Array:
+    if implementation in KERNELS:
+        return _kernel("conv", implementation, window)(x[:, :, 0], kernel[:, 0])[:, :, None]
     forms = {"lax": partial(depthwise_conv_lax, **vars(window)), "shifted": partial(shifted, **vars(window))}
     return _choose(forms, implementation, x, kernel)
 
@@ -122,6 +155,10 @@ def _value(x: Array, kernel: Array, window: Window, implementation: Implementati
 def _gradients(
     x: Array, kernel: Array, dy: Array, window: Window, implementation: Implementation
 ) -> tuple[Array, Array]:
+    if implementation in KERNELS:
+        dx, dk = _kernel("gradients", implementation, window)(x[:, :, 0], kernel[:, 0], dy[:, :, 0])
+        return dx[:, :, None], dk[:, None]
+
     def gradients_lax(x: Array, kernel: Array, dy: Array) -> tuple[Array, Array]:
         (dx,) = jax.linear_transpose(lambda x: depthwise_conv_lax(x, kernel, **vars(window)), x)(dy)
         (dk,) = jax.linear_transpose(lambda kernel: depthwise_conv_lax(x, kernel, **vars(window)), kernel)(dy)
@@ -129,6 +166,18 @@ def _gradients(
 
     forms = {"lax": gradients_lax, "shifted": partial(shifted_gradients, **vars(window))}
     return _choose(forms, implementation, x, kernel, dy)
+
+
+def _kernel(name: str, implementation: Implementation, window: Window) -> Any:
+    """Returns a function of the module of a kernel, for the window's first axis."""
+    steps = {"padding": window.padding[0], "dilation": window.dilations[0]}
+    if implementation == "triton":
+        from asr_jax.kernels.depthwise_conv import triton
+
+        return partial(getattr(triton, name), stride=window.strides[0], **steps)
+    from asr_jax.kernels.depthwise_conv import mosaic_tpu  # imported late, because Pallas takes a second
+
+    return partial(getattr(mosaic_tpu, name), **steps)
 
 
 def _choose(forms: dict[str, Any], implementation: Implementation, *arrays: Array) -> Any:

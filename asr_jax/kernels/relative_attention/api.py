@@ -1,11 +1,10 @@
 """Self-attention with relative positions, with an implementation chosen for the device."""
 
-import importlib.util
 from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.devices import traced_for
+from asr_jax.kernels.implementations import check_device
 from asr_jax.kernels.relative_attention import reference, xla
 
 Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
@@ -37,9 +36,9 @@ def relative_attention(
         lengths: Number of valid keys of each row. Padding after them is not attended to.
         scale: Factor of the scores.
         implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" keeps the scores
-            of one block of queries and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which
-            needs the extra kernels; "mosaic_tpu" is a kernel for TPUs and at most 2,048 frames. "auto" is "reference",
-            because no kernel was measured on a device yet.
+            of one block of queries and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs and heads
+            of at most 128 channels, which needs the extra kernels; "mosaic_tpu" is a kernel for TPUs and at most 2,048
+            frames. "auto" is "reference", because no kernel was measured on a device yet.
 
     Returns:
         Means of the values, in their dtype. 0 in rows without valid keys.
@@ -55,16 +54,13 @@ def relative_attention(
         return reference.attend(*given, scale=scale)
     if implementation == "xla":
         return xla.blocked(*given, scale)
-    device, platform = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}[implementation]
-    if traced_for().platform != platform:
-        raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected reference or xla")
+    check_device(implementation, "reference or xla")
     if implementation == "triton":
-        if importlib.util.find_spec("jax_triton") is None:
-            raise ValueError(
-                "implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'"
-            )
         from asr_jax.kernels.relative_attention import triton
 
+        widths = [each.shape[3] for each in (query, position_query, value)]
+        if max(widths) > triton.MOST_WIDTH:
+            raise ValueError(f"heads of widths {widths}: expected at most {triton.MOST_WIDTH} for triton, or xla")
         return triton.attention(*given, scale)
     from asr_jax.kernels.relative_attention import mosaic_tpu  # imported late, because Pallas takes a second
 

@@ -10,6 +10,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.relative_attention.reference import MASKED
+from asr_jax.kernels.relative_shift.mosaic_tpu import staggered
 
 BLOCK = 128
 """Number of queries of a program. Frames are padded to a multiple of it."""
@@ -153,12 +154,8 @@ def _scores(
 
 
 def _by_offset(scores: Array) -> Array:
-    """Moves row r of a block to the right by BLOCK - 1 - r, in steps of powers of 2: strided rolls move down only."""
-    wide = jnp.concatenate([scores, jnp.zeros((BLOCK, BLOCK), scores.dtype)], axis=1)
-    shift = BLOCK - 1 - jax.lax.broadcasted_iota(jnp.int32, wide.shape, 0)
-    for bit in range(BLOCK.bit_length() - 1):
-        wide = jnp.where((shift >> bit) & 1 == 1, pltpu.roll(wide, 1 << bit, 1), wide)
-    return wide
+    """Moves row r of a block to the right by BLOCK - 1 - r."""
+    return staggered(jnp.concatenate([scores, jnp.zeros((BLOCK, BLOCK), scores.dtype)], axis=1))
 
 
 def _product(a: Array, b: Array, axis: int, other: int) -> Array:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
+from asr_jax.kernels.relative_shift.reference import relative_shift
 
 MASKED = -1e30
 """Score of a masked key."""
@@ -33,27 +34,9 @@ def attend(
     """
     scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32)
     by_offset = jnp.einsum("bthp,rhp->bhtr", position_query, offsets, preferred_element_type=jnp.float32)
-    scores = scale * (scores + shifted(by_offset, key.shape[1]))
+    scores = scale * (scores + relative_shift(by_offset))
     valid = length_mask(lengths, key.shape[1])[:, None, None]
     weights = jax.nn.softmax(jnp.where(valid, scores, MASKED), axis=-1)
     weights = jnp.where(valid, weights, 0.0).astype(value.dtype)  # rows without keys have weights otherwise
     mixed = jnp.einsum("bhts,bshv->bthv", weights, value, preferred_element_type=jnp.float32)
     return mixed.astype(value.dtype)
-
-
-def shifted(by_offset: Float[Array, "... T R"], num_keys: int) -> Float[Array, "... T S"]:
-    """Converts scores by query t and offset to scores by query t and key s: y[t, s] = x[t, T - 1 + s - t].
-
-    Args:
-        by_offset: Scores of T queries and R = T + S - 1 offsets.
-        num_keys: Number S of keys.
-    """
-    *rest, num_queries, num_offsets = by_offset.shape
-    if num_queries == 1:
-        return by_offset
-    # In row-major order, the result of query t starts R - 1 elements after the result of query t - 1.
-    flat = by_offset.reshape(*rest, num_queries * num_offsets)
-    flat = jnp.pad(flat, [(0, 0)] * len(rest) + [(0, num_queries)])
-    begin = num_queries - 1
-    rows = flat[..., begin : begin + num_queries * (num_offsets - 1)]
-    return rows.reshape(*rest, num_queries, num_offsets - 1)[..., :num_keys]

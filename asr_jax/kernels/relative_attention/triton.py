@@ -16,8 +16,11 @@ from jaxtyping import Array, Float, Int
 from asr_jax.kernels.relative_attention.reference import MASKED
 from asr_jax.kernels.triton_calls import triton_call
 
-BLOCK = 64
-"""Number of queries, keys or offsets of a program; a power of 2 of at least 16."""
+MOST_WIDTH = 128
+"""Largest width of a head. Blocks of wider heads do not fit into registers."""
+BLOCKS = {2: 32, 4: 16}
+"""Number of queries, keys or offsets of a program by the size of a value in bytes; a power of 2 of at least 16. Larger
+blocks spill registers (tests/kernels/test_resources.py)."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
@@ -29,7 +32,7 @@ def attention(
     offsets: Float[Array, "R H P"],
     lengths: Int[Array, " B"],
     scale: float,
-    block: int = BLOCK,
+    block: int = 0,
 ) -> Float[Array, "B T H V"]:
     """Computes `api.relative_attention`.
 
@@ -41,7 +44,7 @@ def attention(
         offsets: R = 2T - 1 offsets.
         lengths: Number of valid keys of each row.
         scale: Factor of the scores.
-        block: Number of queries, keys or offsets of a program.
+        block: Number of queries, keys or offsets of a program. 0: that of `BLOCKS`.
     """
     return _forward(query, position_query, key, value, offsets, lengths, scale, block)[0]
 
@@ -53,12 +56,13 @@ def _forward(
     """Computes `attention`, and what its gradient needs."""
     given = (query, position_query, key, value, offsets, lengths)
     rows, frames, heads, _ = query.shape
+    constants = _constants(query, position_query, value, block)
     mixed, logs = triton_call(
         *given, frames, heads, scale,
         kernel=_forward_kernel,
         out=(jax.ShapeDtypeStruct(value.shape, value.dtype), jax.ShapeDtypeStruct((rows, frames, heads), jnp.float32)),
-        grid=(triton.cdiv(frames, block), heads, rows),
-        MASKED=MASKED, BLOCK=block, **_widths(query, position_query, value),
+        grid=(triton.cdiv(frames, constants["BLOCK"]), heads, rows),
+        **constants,
     )  # fmt: skip
     return mixed, (*given, mixed, logs)
 
@@ -70,28 +74,29 @@ def _backward(scale: float, block: int, kept: tuple[Array, ...], cotangent: Arra
     rows, frames, heads, _ = query.shape
     sums = jnp.sum(cotangent.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1)
     inputs = (*given, cotangent, logs, sums, frames, heads, scale)
-    blocks = triton.cdiv(frames, block)
+    constants = _constants(query, position_query, value, block)
+    blocks = triton.cdiv(frames, constants["BLOCK"])
 
-    def call(kernel: Any, grid: tuple[int, ...], *outputs: Array, **constants: Any) -> Any:
+    def call(kernel: Any, grid: tuple[int, ...], *outputs: Array, **more: int) -> Any:
         out = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs)
-        widths = _widths(query, position_query, value)
-        return triton_call(
-            *inputs, *constants.values(), kernel=kernel, out=out, grid=grid, MASKED=MASKED, BLOCK=block, **widths
-        )
+        return triton_call(*inputs, *more.values(), kernel=kernel, out=out, grid=grid, **constants)
 
     of_query, of_position_query = call(_query_kernel, (blocks, heads, rows), query, position_query)
     of_key, of_value = call(_key_kernel, (blocks, heads, rows), key, value)
-    (of_offsets,) = call(_offset_kernel, (triton.cdiv(len(offsets), block), heads), offsets, rows=rows)
+    (of_offsets,) = call(_offset_kernel, (triton.cdiv(len(offsets), constants["BLOCK"]), heads), offsets, rows=rows)
     return of_query, of_position_query, of_key, of_value, of_offsets, None
 
 
 attention.defvjp(_forward, _backward)
 
 
-def _widths(query: Array, position_query: Array, value: Array) -> dict[str, int]:
-    """Widths of the arrays and of their blocks. Block widths are powers of 2 and at least 16."""
+def _constants(query: Array, position_query: Array, value: Array, block: int) -> dict[str, Any]:
+    """Widths of the arrays and of their blocks, which are powers of 2 and at least 16, and options of the compiler."""
     widths = {"C": query.shape[3], "P": position_query.shape[3], "V": value.shape[3]}
-    return widths | {f"{name}_BLOCK": max(triton.next_power_of_2(width), 16) for name, width in widths.items()}
+    blocks = {f"{name}_BLOCK": max(triton.next_power_of_2(width), 16) for name, width in widths.items()}
+    size = query.dtype.itemsize
+    options = {"num_warps": 4 if size == 2 and max(widths.values()) <= 64 else 8, "num_stages": 4 // size}
+    return widths | blocks | options | {"MASKED": MASKED, "BLOCK": block or BLOCKS[size]}
 
 
 @triton.jit

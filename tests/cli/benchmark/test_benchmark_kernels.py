@@ -7,7 +7,22 @@ import pytest
 from asr_jax.cli.benchmark import kernels
 from asr_jax.core.errors import UserError
 
-SMALL = ["--batch", "2", "--seq-len", "12", "--channels", "4", "--labels", "3", "--taps", "3", "--heads", "2"]
+SMALL = [
+    "--batch",
+    "2",
+    "--seq-len",
+    "12",
+    "--channels",
+    "4",
+    "--labels",
+    "3",
+    "--vocab-size",
+    "5",
+    "--taps",
+    "3",
+    "--heads",
+    "2",
+]
 
 
 def test_each_implementation_has_its_figures(tmp_path, capsys):

@@ -1,0 +1,61 @@
+"""The most probable path of labels by CTC, with an implementation chosen for the device."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Int32
+
+from asr_jax.kernels.ctc_viterbi import reference
+from asr_jax.kernels.implementations import check_device
+
+Implementation = Literal["auto", "scan", "mosaic_tpu", "triton"]
+
+
+def ctc_viterbi(
+    log_probs: Float[Array, "B T V"],
+    lengths: Int[Array, " B"],
+    labels: Int[Array, "B U"],
+    label_lengths: Int[Array, " B"],
+    *,
+    blank_id: int,
+    implementation: Implementation = "auto",
+) -> tuple[Float[Array, " B"], Int32[Array, "B T"]]:
+    """Computes the most probable path of the labels with blanks between them.
+
+    State 2u is the blank behind u labels, and state 2u - 1 is label u. From frame to frame a path stays in its state,
+    moves to the next one, or moves from a label to the next label if both differ. Of equally good transitions, the one
+    over fewer states is taken. Memory is one byte per frame and label.
+
+    Source: Graves et al. 2006, equations 6-7 with maxima instead of sums.
+
+    Args:
+        log_probs: Log-probabilities of all labels.
+        lengths: Number of frames of each row.
+        labels: Label ids.
+        label_lengths: Number of labels of each row.
+        blank_id: Label id of the blank.
+        implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
+            "mosaic_tpu" is a kernel for TPUs and fewer than 4,096 labels. "auto" is "scan", because no kernel was
+            measured on a device yet.
+
+    Returns:
+        The score of the path in the last frame, minus the largest score of any state, and the state of each frame.
+        Padding has the state of the last frame. A score below NEVER / 2 means that there is no path.
+
+    Raises:
+        ValueError: If the implementation cannot run here.
+    """
+    used = jnp.arange(labels.shape[1])[None] < label_lengths[:, None]
+    given = (log_probs, lengths, jnp.where(used, labels, blank_id), label_lengths)
+    if implementation in ("auto", "scan"):
+        return reference.best_path(*given, blank_id=blank_id)
+    check_device(implementation, "scan")
+    if implementation == "triton":
+        from asr_jax.kernels.ctc_viterbi import triton
+
+        return triton.best_path(*given, blank_id=blank_id)
+    from asr_jax.kernels.ctc_viterbi import mosaic_tpu  # imported late, because Pallas takes a second
+
+    if labels.shape[1] > mosaic_tpu.MOST_LABELS:
+        raise ValueError(f"{labels.shape[1]} labels: expected at most {mosaic_tpu.MOST_LABELS} for mosaic_tpu, or scan")
+    return mosaic_tpu.best_path(*given, blank_id=blank_id)

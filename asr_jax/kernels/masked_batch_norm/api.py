@@ -1,0 +1,135 @@
+"""Parts of batch norm over valid frames, with an implementation chosen for the device.
+
+Forward: `masked_sums`, then `normalise`. Backward: `gradient_sums`, then `input_gradient`. On several devices, sums are
+added over the devices in between; `nn.normalization.masked_batch_norm` composes the parts.
+"""
+
+from types import ModuleType
+from typing import Literal
+
+from jaxtyping import Array, Float, Int
+
+from asr_jax.kernels.implementations import check_device
+from asr_jax.kernels.masked_batch_norm import reference
+from asr_jax.kernels.masked_batch_norm.reference import Sums
+
+Implementation = Literal["auto", "reference", "mosaic_tpu", "triton"]
+"""Implementation of all parts: "reference" is a program of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the
+extra kernels; "mosaic_tpu" is a kernel for TPUs. "auto" is "reference", because no kernel was measured on a device yet.
+"""
+
+
+def masked_sums(
+    x: Float[Array, "B T D"],
+    lengths: Int[Array, " B"],
+    shift: Float[Array, " D"] | None = None,
+    *,
+    implementation: Implementation = "auto",
+) -> Sums:
+    """Computes the sums of x - shift and of its square over valid frames, in float32.
+
+    Args:
+        x: Frames. Padding may be NaN.
+        lengths: Number of valid frames of each row.
+        shift: Value of each channel that is subtracted; None: 0. The sum of squares is accurate for the mean or a value
+            near it.
+        implementation: See `Implementation`.
+
+    Raises:
+        ValueError: If the implementation cannot run here.
+    """
+    return _module(implementation).masked_sums(x, lengths, shift)
+
+
+def normalise(
+    x: Float[Array, "B T D"],
+    mean: Float[Array, " D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+    *,
+    implementation: Implementation = "auto",
+) -> Float[Array, "B T D"]:
+    """Computes (x - mean) · scale + bias in the dtype of `x`.
+
+    Args:
+        x: Frames.
+        mean: Mean of each channel.
+        scale: Scale of each channel.
+        bias: Bias of each channel.
+        implementation: See `Implementation`.
+
+    Raises:
+        ValueError: If the implementation cannot run here.
+    """
+    return _module(implementation).normalise(x, mean, scale, bias)
+
+
+def gradient_sums(
+    x: Float[Array, "B T D"],
+    dy: Float[Array, "B T D"],
+    mean: Float[Array, " D"],
+    inverse: Float[Array, " D"],
+    *,
+    implementation: Implementation = "auto",
+) -> Sums:
+    """Computes the gradients of bias and gain: the sums over frames of dy, and of dy · (x - mean) · inverse.
+
+    Args:
+        x: Frames. Padding may be NaN where dy is 0.
+        dy: Gradient with respect to the output.
+        mean: Mean of each channel.
+        inverse: Inverse of the standard deviation of each channel.
+        implementation: See `Implementation`.
+
+    Raises:
+        ValueError: If the implementation cannot run here.
+    """
+    return _module(implementation).gradient_sums(x, dy, mean, inverse)
+
+
+def input_gradient(
+    x: Float[Array, "B T D"],
+    dy: Float[Array, "B T D"],
+    lengths: Int[Array, " B"],
+    mean: Float[Array, " D"],
+    inverse: Float[Array, " D"],
+    gain: Float[Array, " D"],
+    sums: Sums,
+    num: Float[Array, ""],
+    *,
+    implementation: Implementation = "auto",
+) -> Float[Array, "B T D"]:
+    """Computes the gradient with respect to the input.
+
+    dx = gain · inverse · (dy - (sums[0] + (x - mean) · inverse · sums[1]) / num) in valid frames, and
+    dx = gain · inverse · dy in padding.
+
+    Args:
+        x: Frames.
+        dy: Gradient with respect to the output.
+        lengths: Number of valid frames of each row.
+        mean: Mean of each channel.
+        inverse: Inverse of the standard deviation of each channel.
+        gain: Gain of each channel.
+        sums: Results of `gradient_sums`, over all devices.
+        num: Number of valid frames, over all devices.
+        implementation: See `Implementation`.
+
+    Raises:
+        ValueError: If the implementation cannot run here.
+    """
+    given = (x, dy, lengths, mean, inverse, gain, sums, num)
+    return _module(implementation).input_gradient(*given)
+
+
+def _module(implementation: Implementation) -> ModuleType:
+    if implementation in ("auto", "reference"):
+        return reference
+    check_device(implementation, "reference")
+    if implementation == "triton":
+        from asr_jax.kernels.masked_batch_norm import triton
+
+        return triton
+    from asr_jax.kernels.masked_batch_norm import mosaic_tpu  # imported late, because Pallas takes a second
+
+    return mosaic_tpu

@@ -1,0 +1,174 @@
+"""Parts of batch norm for NVIDIA GPUs (Triton).
+
+Sums over programs would have another order in each call. Sums over frames are therefore sums, by XLA, of one partial
+sum per program.
+"""
+
+from typing import Any, no_type_check
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+from jaxtyping import Array, Float, Int
+
+from asr_jax.kernels.masked_batch_norm.reference import Sums
+from asr_jax.kernels.triton_calls import triton_call
+from asr_jax.kernels.triton_frames import load_channels, load_frames, store_channels, store_frames
+
+FRAMES, CHANNELS = 32, 64
+"""Frames and channels of a block; powers of 2."""
+SPAN = 256
+"""Number of frames of a program that computes sums; a multiple of `FRAMES`."""
+
+
+def masked_sums(x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Float[Array, " D"] | None) -> Sums:
+    """Computes `api.masked_sums`.
+
+    Args:
+        x: Frames.
+        lengths: Number of valid frames of each row.
+        shift: Value of each channel that is subtracted; None: 0.
+    """
+    shift = jnp.zeros(x.shape[2], jnp.float32) if shift is None else shift
+    return _summed(_masked_sums_kernel, x, lengths, shift)
+
+
+def gradient_sums(
+    x: Float[Array, "B T D"], dy: Float[Array, "B T D"], mean: Float[Array, " D"], inverse: Float[Array, " D"]
+) -> Sums:
+    """Computes `api.gradient_sums`.
+
+    Args:
+        x: Frames.
+        dy: Gradient with respect to the output.
+        mean: Mean of each channel.
+        inverse: Inverse of the standard deviation of each channel.
+    """
+    return _summed(_gradient_sums_kernel, x, dy, mean, inverse)
+
+
+def normalise(
+    x: Float[Array, "B T D"], mean: Float[Array, " D"], scale: Float[Array, " D"], bias: Float[Array, " D"]
+) -> Float[Array, "B T D"]:
+    """Computes `api.normalise`.
+
+    Args:
+        x: Frames.
+        mean: Mean of each channel.
+        scale: Scale of each channel.
+        bias: Bias of each channel.
+    """
+    return _of_frames(_normalise_kernel, x, mean, scale, bias)
+
+
+def input_gradient(
+    x: Float[Array, "B T D"], dy: Float[Array, "B T D"], lengths: Int[Array, " B"], mean: Float[Array, " D"],
+    inverse: Float[Array, " D"], gain: Float[Array, " D"], sums: Sums, num: Float[Array, ""],
+) -> Float[Array, "B T D"]:  # fmt: skip
+    """Computes `api.input_gradient`.
+
+    Args:
+        x: Frames.
+        dy: Gradient with respect to the output.
+        lengths: Number of valid frames of each row.
+        mean: Mean of each channel.
+        inverse: Inverse of the standard deviation of each channel.
+        gain: Gain of each channel.
+        sums: Results of `gradient_sums`, over all devices.
+        num: Number of valid frames, over all devices.
+    """
+    return _of_frames(_input_gradient_kernel, x, dy, lengths, mean, inverse, gain, *(each / num for each in sums))
+
+
+def _summed(kernel: Any, x: Array, *given: Array) -> Sums:
+    rows, frames, width = x.shape
+    parts = triton.cdiv(frames, SPAN)
+    partial = jax.ShapeDtypeStruct((rows * parts, width), jnp.float32)
+    first, second = triton_call(
+        x, *given, frames, width,
+        kernel=kernel, out=(partial, partial), grid=(parts, triton.cdiv(width, CHANNELS), rows),
+        FRAMES=FRAMES, CHANNELS=CHANNELS, SPAN=SPAN,
+    )  # fmt: skip
+    return first.sum(0), second.sum(0)
+
+
+def _of_frames(kernel: Any, x: Array, *given: Array) -> Array:
+    rows, frames, width = x.shape
+    (found,) = triton_call(
+        x, *given, frames, width,
+        kernel=kernel, out=(jax.ShapeDtypeStruct(x.shape, x.dtype),),
+        grid=(triton.cdiv(frames, FRAMES), triton.cdiv(width, CHANNELS), rows),
+        FRAMES=FRAMES, CHANNELS=CHANNELS,
+    )  # fmt: skip
+    return found
+
+
+@triton.jit
+@no_type_check  # Triton's arguments have no types
+def _store_sums(first, second, one, two, width, CHANNELS: tl.constexpr):
+    part = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    store_channels(first, tl.sum(one, 0), part, width, CHANNELS)
+    store_channels(second, tl.sum(two, 0), part, width, CHANNELS)
+
+
+@triton.jit
+@no_type_check
+def _masked_sums_kernel(
+    x, lengths, shift, frames, width, sums, squares,
+    FRAMES: tl.constexpr, CHANNELS: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Computes the sums over the valid frames among SPAN frames of a row."""
+    length, centre = tl.load(lengths + tl.program_id(2)), load_channels(shift, width, CHANNELS)[None, :]
+    total = tl.zeros([FRAMES, CHANNELS], tl.float32)
+    total_squares = tl.zeros([FRAMES, CHANNELS], tl.float32)
+    for first in range(0, SPAN, FRAMES):
+        t = tl.program_id(0) * SPAN + first + tl.arange(0, FRAMES)
+        values = load_frames(x, t, t < length, frames, width, CHANNELS)
+        deviation = tl.where((t < length)[:, None], values - centre, 0.0)
+        total += deviation
+        total_squares += deviation * deviation
+    _store_sums(sums, squares, total, total_squares, width, CHANNELS)
+
+
+@triton.jit
+@no_type_check
+def _gradient_sums_kernel(
+    x, dy, mean, inverse, frames, width, of_bias, of_gain,
+    FRAMES: tl.constexpr, CHANNELS: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Computes the sums over SPAN frames of a row."""
+    centre, factor = load_channels(mean, width, CHANNELS)[None, :], load_channels(inverse, width, CHANNELS)[None, :]
+    total = tl.zeros([FRAMES, CHANNELS], tl.float32)
+    total_units = tl.zeros([FRAMES, CHANNELS], tl.float32)
+    for first in range(0, SPAN, FRAMES):
+        t = tl.program_id(0) * SPAN + first + tl.arange(0, FRAMES)
+        unit = (load_frames(x, t, t < frames, frames, width, CHANNELS) - centre) * factor
+        of_y = load_frames(dy, t, t < frames, frames, width, CHANNELS)
+        total += of_y
+        total_units += tl.where(of_y != 0, of_y * unit, 0.0)
+    _store_sums(of_bias, of_gain, total, total_units, width, CHANNELS)
+
+
+@triton.jit
+@no_type_check
+def _normalise_kernel(x, mean, scale, bias, frames, width, y, FRAMES: tl.constexpr, CHANNELS: tl.constexpr):
+    t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
+    deviation = load_frames(x, t, t < frames, frames, width, CHANNELS) - load_channels(mean, width, CHANNELS)[None, :]
+    factor, constant = load_channels(scale, width, CHANNELS), load_channels(bias, width, CHANNELS)
+    store_frames(y, deviation * factor[None, :] + constant[None, :], t, frames, width, CHANNELS)
+
+
+@triton.jit
+@no_type_check
+def _input_gradient_kernel(
+    x, dy, lengths, mean, inverse, gain, bias_mean, gain_mean, frames, width, dx,
+    FRAMES: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
+    factor, valid = load_channels(inverse, width, CHANNELS), t < tl.load(lengths + tl.program_id(2))
+    deviation = load_frames(x, t, valid, frames, width, CHANNELS) - load_channels(mean, width, CHANNELS)[None, :]
+    of_gain = load_channels(gain_mean, width, CHANNELS) * factor
+    through = load_channels(bias_mean, width, CHANNELS)[None, :] + deviation * of_gain[None, :]
+    of_y = load_frames(dy, t, t < frames, frames, width, CHANNELS) - tl.where(valid[:, None], through, 0.0)
+    store_frames(dx, of_y * (load_channels(gain, width, CHANNELS) * factor)[None, :], t, frames, width, CHANNELS)

@@ -1,0 +1,84 @@
+"""Masks made from lengths, and arrays without their padding, for NVIDIA GPUs (Triton)."""
+
+from functools import partial
+from typing import Any, no_type_check
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+from jaxtyping import Array, Bool, Float, Int
+
+from asr_jax.kernels.elementwise_triton import in_blocks, places
+from asr_jax.kernels.masking import gradient
+
+
+def masked(x: Float[Array, "B _ _"], lengths: Int[Array, " B"], axis: int) -> Float[Array, "B _ _"]:
+    """Computes `reference.masked`. Padding is not read.
+
+    Args:
+        x: Array whose frames are along axis 1 or 2.
+        lengths: Number of valid frames of each row.
+        axis: Axis of the frames.
+    """
+    return gradient.masked_sum(partial(_summed, axis=axis), lengths, x)
+
+
+def masked_sum(
+    residual: Float[Array, "B T C"], update: Float[Array, "B T C"], lengths: Int[Array, " B"]
+) -> Float[Array, "B T C"]:
+    """Computes `api.residual_add_mask_time`. Padding is not read.
+
+    Args:
+        residual: First summand.
+        update: Second summand.
+        lengths: Number of valid frames of each row.
+    """
+    return gradient.masked_sum(partial(_summed, axis=1), lengths, residual, update)
+
+
+def _summed(lengths: Array, x: Array, update: Array | None = None, *, axis: int) -> Array:
+    frames, inner = x.shape[axis], x.shape[2] if axis == 1 else 1
+    given = (x, x if update is None else update, lengths, frames, inner)
+    size = x.shape[1] * x.shape[2]
+    return in_blocks(*given, kernel=_sum_kernel, like=x, rows=len(x), size=size, ADD=update is not None)
+
+
+def mask(
+    lengths: Int[Array, " B"], heads: int, queries: int, keys: int, *, inverted: bool = False
+) -> Bool[Array, "B H Q K"]:
+    """Computes `reference.mask`.
+
+    Args:
+        lengths: Number of valid frames of each row.
+        heads: Number of heads.
+        queries: Number of queries.
+        keys: Number of keys.
+        inverted: Whether the mask is True for all other pairs instead.
+    """
+    out: Any = jax.ShapeDtypeStruct((len(lengths), heads, queries, keys), jnp.bool_)
+    size = heads * queries * keys
+    return in_blocks(
+        lengths, queries, keys, kernel=_mask_kernel, like=out, rows=len(lengths), size=size, INVERTED=inverted
+    )
+
+
+@triton.jit
+@no_type_check  # Triton's arguments have no types
+def _sum_kernel(x, update, lengths, frames, inner, size, y, ADD: tl.constexpr, BLOCK: tl.constexpr):
+    row, place = places(size, BLOCK)
+    there = place < size
+    valid = there & ((place // inner) % frames < tl.load(lengths + row))
+    found = tl.load(x + row * size + place, mask=valid, other=0.0).to(tl.float32)
+    if ADD:
+        found += tl.load(update + row * size + place, mask=valid, other=0.0).to(tl.float32)
+    tl.store(y + row * size + place, found.to(y.dtype.element_ty), mask=there)
+
+
+@triton.jit
+@no_type_check
+def _mask_kernel(lengths, queries, keys, size, mask, INVERTED: tl.constexpr, BLOCK: tl.constexpr):
+    row, place = places(size, BLOCK)
+    length = tl.load(lengths + row)
+    valid = (place % keys < length) & ((place // keys) % queries < length)
+    tl.store(mask + row * size + place, valid != INVERTED, mask=place < size)

@@ -1,0 +1,19 @@
+"""Shift of attention scores from offsets to keys: the specification of the other implementations."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def relative_shift(scores: Float[Array, "*rest T R"]) -> Float[Array, "*rest T S"]:
+    """Computes `api.relative_shift`.
+
+    In row-major order, the scores of query t start R - 1 elements after those of query t - 1, and two slices and two
+    reshapes suffice.
+    """
+    *rest, num_queries, num_offsets = scores.shape
+    flat = scores.reshape(*rest, num_queries * num_offsets)[..., num_queries - 1 :]
+    flat = flat[..., : num_queries * (num_offsets - 1)]
+    if num_queries == 1:
+        return scores
+    num_keys = num_offsets - num_queries + 1
+    return jnp.reshape(flat, (*rest, num_queries, num_offsets - 1))[..., :num_keys]

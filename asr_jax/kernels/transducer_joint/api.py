@@ -1,0 +1,87 @@
+"""The joint network of transducers and its log-probabilities, with an implementation chosen for the device."""
+
+import importlib.util
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from asr_jax.core.batch import length_mask
+from asr_jax.core.devices import traced_for
+from asr_jax.kernels.transducer_joint import reference, xla
+from asr_jax.kernels.transducer_joint.reference import Activation
+
+Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
+
+
+def transducer_joint(
+    frames: Float[Array, "B T D"],
+    predictions: Float[Array, "B S D"],
+    kernel: Float[Array, "D V"],
+    bias: Float[Array, " V"],
+    labels: Int[Array, "B U"],
+    num_frames: Int[Array, " B"],
+    num_labels: Int[Array, " B"],
+    *,
+    blank_id: int,
+    activation: Activation,
+    implementation: Implementation = "auto",
+) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
+    """Computes the log-probabilities of the blank and of the next label at each node of a transducer's lattice.
+
+    The logits of the node of frame t and position s are activation(frames[t] + predictions[s]) · kernel + bias.
+
+    Source: Graves 2012 (arXiv:1211.3711), with the joint network of He et al. 2018 (arXiv:1811.06621).
+
+    Args:
+        frames: Projected frames.
+        predictions: Projected predictions of S = U + 1 label positions.
+        kernel: Weights of the output, for V labels including the blank.
+        bias: Bias of the output.
+        labels: Label ids.
+        num_frames: Number of valid frames of each row.
+        num_labels: Number of valid labels of each row.
+        blank_id: Id of the blank.
+        activation: Activation of the joint network, "relu" or "tanh".
+        implementation: "reference" keeps the logits of all nodes [B T S V] in memory; "xla" keeps those of some frames
+            and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
+            "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM. "auto" is "xla", because no
+            kernel was measured on a device yet.
+
+    Returns:
+        Log-probabilities of blanks and of labels in float32. They are 0 at padding, which has no gradient.
+
+    Raises:
+        ValueError: If the implementation cannot run here.
+    """
+    given = (frames, predictions, kernel, bias, labels)
+    if implementation in ("auto", "xla", "reference"):
+        joint: Any = reference.joint if implementation == "reference" else xla.joint
+        blank, label = joint(*given, blank_id=blank_id, activation=activation)
+    else:
+        blank, label = _kernel(implementation, kernel)(*given, num_frames, num_labels, blank_id, activation)
+    in_time = length_mask(num_frames, frames.shape[1])[..., None]
+    positions = length_mask(num_labels + 1, predictions.shape[1])[:, None]
+    blank = jnp.where(in_time & positions, blank, 0.0)
+    return blank, jnp.where(in_time & positions[..., 1:], label, 0.0)
+
+
+def _kernel(implementation: str, weights: Array) -> Any:
+    """Returns the function of a kernel for an output with these weights."""
+    device, platform = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}[implementation]
+    if traced_for().platform != platform:
+        raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected reference or xla")
+    if implementation == "mosaic_tpu":
+        from asr_jax.kernels.transducer_joint import mosaic_tpu  # imported late, because Pallas takes a second
+
+        if (size := mosaic_tpu.weights_bytes(weights)) > mosaic_tpu.MOST_WEIGHTS_BYTES:
+            raise ValueError(
+                f"weights of {weights.shape[0]} × {weights.shape[1]} need {size >> 20} MiB of VMEM with their "
+                f"gradients: expected at most {mosaic_tpu.MOST_WEIGHTS_BYTES >> 20} for mosaic_tpu, or xla"
+            )
+        return mosaic_tpu.joint
+    if importlib.util.find_spec("jax_triton") is None:
+        raise ValueError("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")
+    from asr_jax.kernels.transducer_joint import triton
+
+    return triton.joint

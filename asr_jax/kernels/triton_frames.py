@@ -1,0 +1,77 @@
+"""Frames and channels that programs of Triton read and write.
+
+The grid of these programs is: blocks of frames, blocks of channels, rows.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+@no_type_check  # Triton's arguments have no types
+def load_channels(array, width, CHANNELS: tl.constexpr):
+    """Loads the values of the program's channels, in float32.
+
+    Args:
+        array: Pointer to a vector.
+        width: Number of channels.
+        CHANNELS: Number of channels of a program.
+    """
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    return tl.load(array + channel, mask=channel < width, other=0.0).to(tl.float32)
+
+
+@triton.jit
+@no_type_check
+def store_channels(array, values, row, width, CHANNELS: tl.constexpr):
+    """Stores values of the program's channels in a row of a matrix.
+
+    Args:
+        array: Pointer to the matrix.
+        values: Values to store.
+        row: Number of the row.
+        width: Number of channels.
+        CHANNELS: Number of channels of a program.
+    """
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    tl.store(array + row * width + channel, values, mask=channel < width)
+
+
+@triton.jit
+@no_type_check
+def load_frames(array, frame, valid, size, width, CHANNELS: tl.constexpr):
+    """Loads frames of the program's row and channels in float32: [frames, CHANNELS]. Invalid ones are zeros.
+
+    Args:
+        array: Pointer to rows of frames.
+        frame: Numbers of the frames. Those outside of the row are invalid.
+        valid: Whether each frame is valid.
+        size: Number of frames of a row.
+        width: Number of channels.
+        CHANNELS: Number of channels of a program.
+    """
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    place = (tl.program_id(2).to(tl.int64) * size + frame[:, None]) * width + channel[None, :]
+    valid = valid & (frame >= 0) & (frame < size)
+    return tl.load(array + place, mask=valid[:, None] & (channel < width)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit
+@no_type_check
+def store_frames(array, values, frame, size, width, CHANNELS: tl.constexpr):
+    """Stores frames of the program's row and channels.
+
+    Args:
+        array: Pointer to rows of frames.
+        values: Values to store.
+        frame: Numbers of the frames. Those behind the row are not stored.
+        size: Number of frames of a row.
+        width: Number of channels.
+        CHANNELS: Number of channels of a program.
+    """
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    place = (tl.program_id(2).to(tl.int64) * size + frame[:, None]) * width + channel[None, :]
+    valid = (frame < size)[:, None] & (channel < width)[None, :]
+    tl.store(array + place, values.to(array.dtype.element_ty), mask=valid)

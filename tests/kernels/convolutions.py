@@ -1,0 +1,34 @@
+"""Inputs of the kernels for depthwise convolution over time, and the values and gradients of the reference."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+
+KERNEL_CASES = [
+    (2, 9, 3, 5, (4, 0), 1, 1),
+    (1, 3, 2, 7, (3, 3), 1, 1),
+    (2, 70, 130, 3, (-2, 3), 1, 2),
+    (2, 15, 3, 3, (2, 1), 2, 3),
+]
+"""Rows, frames, channels, taps, padding, stride and dilation: causal, more taps than frames, several blocks of frames
+and channels with cropping and dilation, stride."""
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def for_kernels(
+    rows: int, frames: int, width: int, taps: int, padding: tuple[int, int], stride: int, dilation: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Input, filters and cotangent, and the values and gradients of the reference."""
+    x, kernel = jnp.asarray(draw(rows, frames, width)), jnp.asarray(draw(taps, width, seed=1))
+    call = partial(depthwise_conv, padding=padding, stride=stride, dilation=dilation, implementation="lax")
+    y, transpose = jax.vjp(call, x, kernel)
+    dy = jnp.asarray(draw(*y.shape, seed=2))
+    return (x, kernel, dy), (y, *transpose(dy))

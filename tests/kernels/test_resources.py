@@ -1,0 +1,55 @@
+"""Registers, shared memory and VMEM of the kernels: those of the committed table, and of a new compilation."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHARED_BYTES = {"a100": 163 << 10, "h100": 227 << 10}
+"""Largest shared memory of a program."""
+VMEM_BYTES = 128 << 20
+"""VMEM of a v5e."""
+SCOPED_BYTES = {"transducer_joint": 100 << 20, "transducer_joint_gradient": 100 << 20}
+"""VMEM for blocks and temporary values that kernels ask for. Others have the default of 16 MiB."""
+SPILLED_BYTES = 16
+"""Bytes that a thread may spill. Attention in float32 spills 8 with 64 or 80 registers, of which a thread may have 255:
+ptxas prefers to have more programs on a multiprocessor."""
+
+
+def check(rows):
+    """Checks that the resources of kernels are within the limits of their devices."""
+    assert rows
+    for row in rows:
+        if row["target"] in SHARED_BYTES:
+            assert row["registers"] <= 255, row
+            assert row["shared_bytes"] <= SHARED_BYTES[row["target"]], row
+            assert row["spilled_bytes"] <= SPILLED_BYTES, row
+        else:
+            assert row["scoped_bytes"] <= SCOPED_BYTES.get(row["kernel"], 16 << 20), row
+            assert 0 < row["scoped_bytes"] + row["array_bytes"] <= VMEM_BYTES, row
+
+
+def test_the_committed_resources_are_within_the_limits():
+    rows = json.loads((ROOT / "benchmarks/results/kernel_resources.json").read_text())
+    assert {row["target"] for row in rows} == {"a100", "h100", "v5e"}
+    check(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "compiler"), [("a100", "jax_triton"), ("h100", "jax_triton"), ("v5e", "libtpu")])
+def test_the_resources_of_kernels_are_within_the_limits(target, compiler, tmp_path):
+    if importlib.util.find_spec(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    out = tmp_path / "resources.json"
+    # A process of its own, because jax-triton compiles a kernel only once.
+    command = [sys.executable, "benchmarks/kernel_resources.py", "--targets", target, "--json", str(out)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    check(json.loads(out.read_text()))

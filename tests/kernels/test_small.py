@@ -1,0 +1,132 @@
+"""Small operations: the reference against NumPy, and the kernels against the reference, with gradients."""
+
+import functools
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from asr_jax.core.devices import TracedFor
+from asr_jax.core.errors import UserError
+from asr_jax.core.programs import Programs
+from asr_jax.core.targets import target_of
+from asr_jax.kernels import elementwise_tpu, implementations
+from asr_jax.kernels.glu.api import glu
+from asr_jax.kernels.masking import api as masking
+from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
+from asr_jax.kernels.relative_shift.api import relative_shift
+from asr_jax.kernels.swoosh.api import swoosh_l
+from asr_jax.nn.subsampling import Downsample
+from tests.kernels.small import SIZES, assert_close, cases, computed
+
+NAMES = tuple(cases(SIZES[0]))
+each_operation = pytest.mark.parametrize("name", NAMES)
+
+
+@each_operation
+@pytest.mark.parametrize("sizes", SIZES)
+def test_values_of_the_reference(name, sizes):
+    case = cases(sizes)[name]
+    found = case.function(*case.arrays, *case.others)
+    np.testing.assert_allclose(found, case.expected, atol=1e-5 * max(np.abs(case.expected).max(), 1))
+
+
+@pytest.fixture
+def on_tpu(monkeypatch):
+    """Kernels for TPUs are chosen, with blocks of a few tiles."""
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
+    monkeypatch.setattr(elementwise_tpu, "ELEMENTS", elementwise_tpu.ROWS * elementwise_tpu.LANES)
+    monkeypatch.setattr(elementwise_tpu, "MOST_LANES", elementwise_tpu.LANES)
+
+
+def compare(name, sizes, dtype, implementation):
+    case = cases(sizes)[name]
+    run = jax.jit(lambda arrays: computed(case._replace(arrays=arrays), implementation, dtype))
+    low = tuple(each.astype(dtype).astype(jnp.float32) for each in case.arrays)
+    reference = jax.jit(lambda arrays: computed(case._replace(arrays=arrays), "reference"))
+    assert_close(run(low), reference(low), jnp.dtype(dtype))
+
+
+@each_operation
+@pytest.mark.parametrize(("sizes", "dtype"), [(SIZES[0], "float32"), (SIZES[1], "bfloat16")])
+def test_kernels_for_tpus_equal_the_reference(name, sizes, dtype, on_tpu, monkeypatch):
+    monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
+    compare(name, sizes, dtype, "mosaic_tpu")
+
+
+@pytest.mark.slow
+@each_operation
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_kernels_for_tpus_equal_the_reference_in_the_interpreter_of_memory(name, sizes, dtype, on_tpu):
+    with pltpu.force_tpu_interpret_mode():
+        compare(name, sizes, dtype, "mosaic_tpu")
+
+
+def test_pairs_agree_with_the_layer_on_valid_frames():
+    case = cases(SIZES[0])["pairwise_downsample of 2"]
+    (x, logits), (lengths,) = case.arrays, case.others
+    layer = Downsample(2).apply({"params": {"logits": logits}}, x, lengths)
+    halves = (lengths + 1) // 2
+    found = pairwise_downsample(x, logits, lengths)
+    np.testing.assert_allclose(masking.mask_time(layer, halves), found, atol=1e-5)
+
+
+def test_what_is_wrong_is_named():
+    x, lengths = jnp.zeros((2, 5, 3)), jnp.ones(2, jnp.int32)
+    for call, message in (
+        (lambda: glu(x), "axis -1 has size 3: expected an even number"),
+        (
+            lambda: glu(x, axis=0),
+            r"axis 0 of an array with 3 axes: expected the last one \(-1\) or that before it \(-2\)",
+        ),
+        (lambda: relative_shift(x), "3 offsets for 5 queries: expected the number of queries plus that of keys - 1"),
+        (lambda: masking.mask_time(x, lengths[:1]), "1 lengths for 2 rows: expected one for each row"),
+        (
+            lambda: masking.residual_add_mask_time(x, x[:, :4], lengths),
+            r"update has shape \(2, 4, 3\) and dtype float32",
+        ),
+        (lambda: masking.attention_mask(lengths, 0, 3), "0 queries and 3 keys: expected at least 1 of each"),
+        (lambda: pairwise_downsample(x, jnp.zeros(0), lengths), "0 logits: expected one for each frame of a group"),
+        (lambda: pairwise_downsample(x, jnp.zeros(2), lengths[:1]), "1 lengths for 2 rows"),
+        (lambda: swoosh_l(x, implementation="mosaic_tpu"), "mosaic_tpu on cpu: it is for TPUs; expected reference"),
+        (lambda: swoosh_l(x, implementation="triton"), "triton on cpu: it is for NVIDIA GPUs; expected reference"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_an_implementation_that_does_not_exist_or_is_not_installed_is_named(monkeypatch):
+    with pytest.raises(ValueError, match="implementation is 'cuda': expected auto, reference, triton or mosaic_tpu"):
+        implementations.module_of("swoosh", "cuda")
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("gpu", 1))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"jax-triton is not installed: pip install 'asr-jax\[kernels\]'"):
+        implementations.module_of("swoosh", "triton")
+
+
+@pytest.mark.slow
+@each_operation
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("sizes", [SIZES[0], (2, 512, 512)])
+@pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
+def test_they_compile_for_accelerators(name, device, implementation, sizes, dtype):
+    try:
+        mesh = target_of(device).one
+    except UserError as error:
+        pytest.skip(str(error))
+    case = cases(sizes)[name]
+    same = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    arrays = [jax.ShapeDtypeStruct(each.shape, dtype, sharding=same) for each in case.arrays]
+    lengths = jax.ShapeDtypeStruct((sizes[0],), "int32", sharding=same)
+
+    def run(arrays, lengths):
+        others = case.others and (lengths, *case.others[1:])
+        return computed(case._replace(arrays=arrays, others=others), implementation, dtype)
+
+    text = Programs().lower(name, run, arrays, lengths).compile().as_text()
+    assert text.count("custom-call(") >= (2 if arrays else 1)

@@ -1,0 +1,102 @@
+"""The joint network of transducers: every implementation against the reference, values and gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asr_jax.core.devices import TracedFor
+from asr_jax.core.errors import UserError
+from asr_jax.core.programs import Programs
+from asr_jax.core.targets import target_of
+from asr_jax.kernels.transducer_joint import api, mosaic_tpu, xla
+from asr_jax.kernels.transducer_joint.api import transducer_joint
+from tests.kernels.joint import BLANK, SIZES, made, reference_gradients
+
+
+def expected(given, activation):
+    """Nodes one after the other, in float64."""
+    frames, predictions, kernel, bias, labels, num_frames, num_labels = (np.asarray(each, np.float64) for each in given)
+    found = np.zeros((*frames.shape[:2], predictions.shape[1])), np.zeros((*frames.shape[:2], labels.shape[1]))
+    for row in range(len(frames)):
+        for t in range(int(num_frames[row])):
+            for s in range(int(num_labels[row]) + 1):
+                hidden = frames[row, t] + predictions[row, s]
+                logits = (np.tanh(hidden) if activation == "tanh" else np.maximum(hidden, 0)) @ kernel + bias
+                logits -= np.log(np.sum(np.exp(logits)))
+                found[0][row, t, s] = logits[BLANK]
+                if s < num_labels[row]:
+                    found[1][row, t, s] = logits[int(labels[row, s])]
+    return found
+
+
+def values_and_gradients(name, given, activation, cotangents, monkeypatch):
+    """Calls an implementation: of XLA with tiles of 5,000 logits, of Pallas in its interpreter."""
+    monkeypatch.setattr(xla, "joint", functools.partial(xla.joint, tile_logits=5000))
+    if name == "mosaic_tpu":
+        monkeypatch.setattr(api, "_kernel", lambda *_: lambda *given: mosaic_tpu.joint(*given, True))
+    call = functools.partial(transducer_joint, blank_id=BLANK, activation=activation, implementation=name)
+
+    def both(*arrays):
+        values, transpose = jax.vjp(lambda *each: call(*each, *given[4:]), *arrays)
+        return values, transpose(cotangents)
+
+    return jax.jit(both)(*given[:4])
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_values_of_the_reference(sizes):
+    given = made(sizes)
+    for one, other in zip(reference_gradients(given, sizes[-1])[0], expected(given, sizes[-1]), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["xla", "mosaic_tpu"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_values_and_gradients(name, dtype, tolerance, sizes, monkeypatch):
+    given = tuple(each.astype(dtype).astype(jnp.float32) for each in made(sizes)[:4]) + made(sizes)[4:]
+    values, cotangents, gradients = reference_gradients(given, sizes[-1])
+    low = tuple(each.astype(dtype) for each in given[:4]) + given[4:]
+    found = values_and_gradients(name, low, sizes[-1], cotangents, monkeypatch)
+    assert all(each.dtype == dtype for each in found[1])
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves((values, gradients)), strict=True):
+        scale = float(jnp.abs(other).max(initial=0))
+        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * scale)
+
+
+def test_an_implementation_that_cannot_run_says_why(monkeypatch):
+    call = functools.partial(transducer_joint, blank_id=BLANK, activation="relu", implementation="mosaic_tpu")
+    with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference or xla"):
+        call(*made(SIZES[0]))
+    monkeypatch.setattr(api, "traced_for", lambda: TracedFor("tpu", 1))
+    large = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((1, 9, 1024), (1, 4, 1024), (1024, 16384), (16384,))]
+    more = [jax.ShapeDtypeStruct(shape, "int32") for shape in ((1, 3), (1,), (1,))]
+    with pytest.raises(ValueError, match=r"weights of 1024 × 16384 need 144 MiB .* expected at most 64"):
+        jax.eval_shape(call, *large, *more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
+def test_it_compiles_for_accelerators(device, implementation, dtype):
+    try:
+        mesh = target_of(device).one
+    except UserError as error:
+        pytest.skip(str(error))
+    rows, frames, positions, width, vocab_size = 8, 200, 51, 512, 1024
+    same = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shapes = [(rows, frames, width), (rows, positions, width), (width, vocab_size), (vocab_size,)]
+    arrays = [jax.ShapeDtypeStruct(shape, dtype, sharding=same) for shape in shapes]
+    more = [jax.ShapeDtypeStruct(shape, "int32", sharding=same) for shape in ((rows, positions - 1), (rows,), (rows,))]
+    call = functools.partial(transducer_joint, blank_id=0, activation="tanh", implementation=implementation)
+
+    def gradient(*given):
+        return jax.grad(lambda *each: sum(map(jnp.sum, call(*each, *given[4:]))), range(4))(*given[:4])
+
+    compiled = Programs().lower("gradient", gradient, *arrays, *more).compile()
+    assert "custom-call" in compiled.as_text()
+    logits_bytes = rows * frames * positions * vocab_size * 4
+    assert compiled.memory_analysis().temp_size_in_bytes < logits_bytes / 4
