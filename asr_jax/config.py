@@ -124,6 +124,9 @@ class Training:
     profile: str = ""
     """Updates of a job to trace with the XLA profiler, as BEGIN:END; 10:15 traces the 11th to the 15th update. Empty:
     no trace."""
+    profile_processes: str = "0"
+    """Numbers of the processes that write a trace, such as 0,3, or all. Each has a folder of its own if there are
+    several."""
     lost_after_s: float = 45.0
     """Seconds after which a process of the run that is silent is lost: it was killed, hangs or cannot be reached. All
     others then name it and end with exit code 75. At least 10."""
@@ -150,6 +153,8 @@ class Training:
             problems.append(f"lost_after_s is {self.lost_after_s}: expected at least 10")
         if self.profile and profiled(self.profile) is None:
             problems.append(f"profile is {self.profile!r}: expected BEGIN:END with BEGIN < END, or nothing")
+        if not re.fullmatch(r"all|\d+(,\d+)*", self.profile_processes):
+            problems.append(f"profile_processes is {self.profile_processes!r}: expected numbers such as 0,3, or all")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -347,8 +352,9 @@ MAY_CHANGE = (
     "training.max_failed", "training.keep_last", "training.keep_best", "training.best_of", "training.milestones",
     "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.validate_heads",
     "training.sample_every",
-    "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile", "training.alarm_wer",
-    "training.alarm_updates", "training.pre_allocate", "training.lost_after_s",
+    "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile",
+    "training.profile_processes", "training.alarm_wer", "training.alarm_updates", "training.pre_allocate",
+    "training.lost_after_s",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
     "data.sampling.devices", "data.sampling.rows_product",  # a checkpoint has the fingerprint of the batches

@@ -1,7 +1,7 @@
-"""Writes the tables of docs/results.md from benchmarks/results/*.json: `python scripts/results_tables.py`.
+"""Writes the tables of docs/results.md and docs/scale.md from benchmarks/results: `python scripts/results_tables.py`.
 
 Each table is between two comments, `<!-- table: NAME -->` and `<!-- end -->`. `tests/scripts/test_results_tables.py`
-fails if the page differs from what this script writes.
+fails if a page differs from what this script writes.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from asr_jax.core.targets import ACCELERATORS, Accelerator
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, RESULTS = ROOT / "docs/results.md", ROOT / "benchmarks/results"
+PAGES, RESULTS = (ROOT / "docs/results.md", ROOT / "docs/scale.md"), ROOT / "benchmarks/results"
 MODELS = {
     "quartznet_10x5": "QuartzNet 10x5", "zipformer_s": "Zipformer-S", "fastconformer_6x512": "FastConformer, 6 × 512",
     "squeezeformer_s": "Squeezeformer-S", "wav2vec2_base_pretraining": "wav2vec 2.0 Base, pre-training",
@@ -389,12 +389,96 @@ def _in_code(mode: str) -> str:
     return mode if name == "lhotse" else f"`{name}`{comma}{rest}"
 
 
+def scale_rings() -> str:
+    """Bandwidth of a device within its machine, and of a ring through all devices."""
+    return table(
+        "system | within a machine or slice, GB/s | ring through all devices, GB/s",
+        [
+            [each["system"], f"{each['link_gb_per_s']:g}", f"{each['ring_gb_per_s']:g}"]
+            for each in read("scale")["rings"]
+        ],
+    )
+
+
+def scale_bytes() -> str:
+    """Megabytes that a device sends per update, by number of devices."""
+    systems = ("8 × H100", "64 × H100", "512 × H100")  # bytes depend on the number alone
+    rows = [
+        [f"`{config}`", f"{of[systems[0]]['parameters'] / 1e6:.1f}",
+         *(f"{of[name][kind] / 1e6:,.0f}" for kind in ("all_reduce_bytes", "fsdp_bytes") for name in systems)]
+        for config, of in _scaled().items()
+    ]  # fmt: skip
+    numbers = " | ".join(f"{kind}, {number}" for kind in ("all-reduce", "FSDP") for number in (8, 64, 512))
+    return table(f"config | parameters, M | {numbers}", rows)
+
+
+def scale_times() -> str:
+    return _by_system("", lambda each: f"{each['all_reduce_ms']:.2f} / {each['fsdp_ms']:.2f}")
+
+
+def scale_batches() -> str:
+    """Least batches by system; bold if the config's own batch is smaller."""
+
+    def cell(each: dict[str, Any]) -> str:
+        bold = "**" if each["batch_s"] < each["least_batch_s"] else ""
+        return f"{bold}{each['least_batch_s']:,.0f}{bold}"
+
+    return _by_system("batch of the config, s", cell, lambda each: f"{each['batch_s']:,.0f}")
+
+
+def scale_updates() -> str:
+    names = ("gradient_ms", "update_ms", "update_overlapped_ms")
+    return _by_system("", lambda each: " / ".join(f"{each[name]:,.1f}" for name in names))
+
+
+def scale_memory() -> str:
+    rows = [
+        [each["processes"], *(f"{each[name] / 1e6:,.0f}" for name in ("own_bytes", "mapped_bytes", "peak_bytes"))]
+        for each in read("scale")["memory"]
+    ]
+    return table("processes of a machine | own, MB | mapped files, shared, MB | at most during the start, MB", rows)
+
+
+def scale_plans() -> str:
+    """Processor time and memory of a process's plan, and of its rows of the first batch."""
+    rows = [
+        [f"{each['utterances'] / 1e6:g} M", each["processes"], f"{each['batches']:,}", each["rows"],
+         f"{each['plan cpu']:.2f}", f"{each['first cpu']:.2f}", f"{each['resident_bytes'] / 1e6:,.0f}",
+         f"{each['peak_bytes'] / 1e6:,.0f}"]
+        for each in read("scale")["plans"]
+    ]  # fmt: skip
+    header = "utterances | processes | batches of an epoch | rows of a process | plan, s of CPU | first batch, s of CPU"
+    return table(f"{header} | resident, MB | at most, MB", rows)
+
+
+def _by_system(
+    header: str, cell: Callable[[dict[str, Any]], str], first: Callable[[dict[str, Any]], str] | None = None
+) -> str:
+    """A row per config and a column per system, after an optional column of the config."""
+    found = _scaled()
+    systems = list(next(iter(found.values())))
+    rows = [
+        [f"`{config}`", *([first(of[systems[0]])] if first else []), *(cell(of[name]) for name in systems)]
+        for config, of in found.items()
+    ]
+    return table(" | ".join(["config", *([header] if first else []), *systems]), rows)
+
+
+def _scaled() -> dict[str, dict[str, dict[str, Any]]]:
+    """Figures by config and system."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for each in read("scale")["systems"]:
+        found.setdefault(each["config"], {})[each["system"]] = each
+    return found
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
         transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring, fine_tuning, sampling_modes,
-        compiled_programs, roofline, kernel_registers, kernel_vmem,
+        compiled_programs, roofline, kernel_registers, kernel_vmem, scale_rings, scale_bytes, scale_times,
+        scale_batches, scale_updates, scale_memory, scale_plans,
     )
 }  # fmt: skip
 
@@ -406,4 +490,5 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(written(page.read_text()))

@@ -18,17 +18,17 @@ OTHERS = {
     "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech",
     "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
     "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--device", "--devices",
-    "--array", "--gpus", "--requeue", "--dependency", "--wrap",
+    "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--plans",
 }  # fmt: skip
-"""Flags of scripts, of the help, of XLA, of TensorBoard, hf, srun and sbatch, of other systems, and of every command
-(`run_command`)."""
+"""Flags of scripts and benchmarks, of the help, of XLA, of TensorBoard, hf, srun and sbatch, of other systems, and of
+every command (`run_command`)."""
 
 
 @pytest.fixture(scope="module")
 def flags():
     """Flags of all commands, and of the fields of all configs, also without their middle."""
     found = OTHERS | set(ALIASES)
-    for module in [*MODULES, "asr_jax.data.corpora.synthetic", "asr_jax.observe.curves"]:
+    for module in [*MODULES, "asr_jax.data.corpora.synthetic", "asr_jax.observe.curves", "asr_jax.observe.profile"]:
         importlib.import_module(module)
         found |= {flag for kind in options_of(module) if dataclasses.is_dataclass(kind) for flag in spellings(kind)}
     for path in (ROOT / "configs").glob("*.py"):

@@ -50,6 +50,7 @@ ALIASES = {
     "--epochs-this-job": "--training.epochs-this-job",
     "--init-from": "--init.path",
     "--profile": "--training.profile",
+    "--profile-processes": "--training.profile-processes",
     "--updates": "--training.num-updates",
     "--epochs": "--training.num-epochs",
 }

@@ -30,7 +30,7 @@ NOT_IN_PROGRAMS = (
             "num_updates", "num_epochs", "validate_every", "validate_epochs", "validate_live", "validate_loss",
             "validate_max_duration_s", "sample_every", "save_minutes", "save_epochs", "keep_last", "keep_best",
             "best_of", "milestones", "log_every", "num_samples", "max_rejected", "max_failed", "patience", "max_hours",
-            "epochs_this_job", "profile", "alarm_wer", "alarm_updates", "pre_allocate",
+            "epochs_this_job", "profile", "profile_processes", "alarm_wer", "alarm_updates", "pre_allocate",
         )
     ),
 )  # fmt: skip

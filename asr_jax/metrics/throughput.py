@@ -5,10 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, SupportsFloat, get_args
 
+import jax
+
 from asr_jax.core.sums import Sum
 
 Spent = Literal["waiting", "host", "device"]
 """Kind of wall time: `waiting` for a batch, `host` work (dispatch, logging), or blocked by the `device`."""
+TRACED = "training: "
+"""Beginning of the names of these kinds in traces."""
 
 COUNTS = (
     "utterances", "audio_s", "padded_audio_s", "feature_values", "frames", "masked_frames", "tokens", "letters",
@@ -47,6 +51,8 @@ class Throughput:
         self._num_batches = 0
         self._counts = dict.fromkeys(COUNTS, 0.0)
         self._spent_s: dict[Spent, float] = dict.fromkeys(get_args(Spent), 0.0)
+        self.loading_s = 0.0
+        """Seconds in which threads or workers of this process read the batches."""
 
     def add(
         self,
@@ -61,6 +67,7 @@ class Throughput:
         waiting_s: float = 0.0,
         host_s: float = 0.0,
         device_s: float = 0.0,
+        loading_s: float = 0.0,
     ) -> None:
         """Adds one batch.
 
@@ -75,6 +82,7 @@ class Throughput:
             waiting_s: Seconds of waiting for the batch that `timed` did not measure.
             host_s: Seconds of host work that `timed` did not measure.
             device_s: Seconds blocked by the device that `timed` did not measure.
+            loading_s: Seconds of reading, which is not wall time: it runs ahead, in several threads.
         """
         self._num_batches += 1
         counts = {
@@ -86,9 +94,15 @@ class Throughput:
         self._spent_s["waiting"] += waiting_s
         self._spent_s["host"] += host_s
         self._spent_s["device"] += device_s
+        self.loading_s += loading_s
         if self._num_warmup:
             self._num_warmup -= 1
             self.reset()
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds of waiting for batches since the last reset."""
+        return self._spent_s["waiting"]
 
     @property
     def is_warming_up(self) -> bool:
@@ -101,13 +115,14 @@ class Throughput:
 
     @contextmanager
     def timed(self, kind: Spent) -> Iterator[None]:
-        """Adds the wall time of a `with` block. Blocks must not be nested.
+        """Adds the wall time of a `with` block, which traces show as `training: KIND`. Blocks must not be nested.
 
         Time outside of all blocks (validation, checkpoints) does not count.
         """
         start = self._clock()
         try:
-            yield
+            with jax.profiler.TraceAnnotation(f"{TRACED}{kind}"):
+                yield
         finally:
             self._spent_s[kind] += self._clock() - start
 

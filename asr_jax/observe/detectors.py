@@ -19,6 +19,9 @@ BLANK_AFTER_UPDATES = 200
 """Number of updates before this check starts, because CTC models output only blanks at first."""
 WAITING_SHARE = 0.2
 """Fraction of the time spent waiting for batches above which a warning is written."""
+STRAGGLING = 2.0
+"""Factor of the mean waiting time of the other processes above which a process is a straggler. Its waiting must also
+take a `WAITING_SHARE` of the time."""
 COLLAPSED = 1.5
 """Factor of the perplexity in `Detectors.chance`. Below the product, nearly all frames have the same few codes."""
 COLLAPSED_AFTER_UPDATES = 200
@@ -57,6 +60,7 @@ class Detectors:
         if event["event"] == "train_step":
             self._loss(data)
             self._waiting(data)
+            self._straggler(data)
             self._pretraining(data)
         elif event["event"] == "validation":
             self._blank(data)
@@ -93,6 +97,20 @@ class Detectors:
             "waiting for data", share > WAITING_SHARE, data,
             f"{share:.0%} of the time was spent waiting for batches: raise {more}, or use "
             "faster storage or formats (a local disk, FLAC instead of MP3, precomputed features)", waiting_share=share,
+        )  # fmt: skip
+
+    def _straggler(self, data: dict[str, Any]) -> None:
+        if (found := data.get("processes")) is None:
+            return
+        number, waiting, speed = found["number"], found["waiting_s"], data["throughput"]
+        others_s = (number * waiting["mean"] - waiting["max"]) / (number - 1)
+        wall_s = (speed.get("batch_s") or 0.0) * (speed.get("num_batches") or 0)
+        self._report(
+            "straggler", waiting["max"] > STRAGGLING * others_s and waiting["max"] > WAITING_SHARE * wall_s, data,
+            f"process {waiting['process']} waited {waiting['max']:.1f} s for batches since the last line, the other "
+            f"processes {others_s:.1f} s on average, and all of them wait for it at each update: check the storage and "
+            "the load of its machine, or raise --data.workers or --data.threads there",
+            process=waiting["process"], waiting_s=waiting["max"], others_s=others_s,
         )  # fmt: skip
 
     def _pretraining(self, data: dict[str, Any]) -> None:

@@ -35,12 +35,14 @@ EVENTS: dict[str, str] = {
     "optimizer_flush": "an update at the end of an epoch has fewer batches: update, batches, accumulate",
     "voided": "updates with values that are not finite changed nothing: update, count, updates, path of their batches",
     "pre_allocated": "the gradient of a batch of noise of every shape was computed: shapes, seconds",
-    "profile": "an XLA trace is written: path",
+    "profile": "XLA traces are written: path, processes",
     "recompiled": "a function is compiled after the first update: function, seconds, reason",
     "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, metrics (also "
     "the quantiser's temperature in the last update), learning_rate, "
     "gradient_norm (before clipping), voided (updates so far that changed nothing), loss_scale (float16), "
-    "throughput {metrics/throughput.py: rates}",
+    "throughput {metrics/throughput.py: rates}; with several processes: processes {loading_s, waiting_s, number}, the "
+    "seconds of reading batches (of all threads) and of waiting for them since the last train_step, each {min, mean, "
+    "max, process (the one with max)}",
     "validation_start": "a validation starts: update, weights, utterances",
     "validation": "errors on all validation sets together: update, epoch, weights (live or ema), decoding (its "
     "digest), wer, cer, ter, substitutions, deletions, insertions, words, utterances, rejected, by_source, "

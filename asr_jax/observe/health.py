@@ -1,7 +1,7 @@
 """Prints a health report of a run from its events: `python -m asr_jax.observe.health RUN_DIR`."""
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -74,7 +74,23 @@ def _speed(steps: Sequence[Event], compiled: Sequence[Event]) -> str:
         return "time: no training yet"
     shares = ", ".join(f"{kind} {percent(seconds / total, digits=0)}" for kind, seconds in spent.items())
     compiling = f"; compiling: {clock(sum(event['data'].get('seconds', 0) for event in compiled))}" if compiled else ""
-    return f"time in training: {clock(total)}: {shares}; lost to waiting for data: {clock(spent['waiting'])}{compiling}"
+    lost = f"lost to waiting for data: {clock(spent['waiting'])}{_slowest(steps)}"
+    return f"time in training: {clock(total)}: {shares}; {lost}{compiling}"
+
+
+def _slowest(steps: Sequence[Event]) -> str:
+    """Returns the process with the longest waits for batches, with several processes; otherwise nothing."""
+    found = [event["data"]["processes"]["waiting_s"] for event in steps if "processes" in event["data"]]
+    if not found:
+        return ""
+    longest = defaultdict[int, list[float]](list)
+    for each in found:
+        longest[each["process"]].append(each["max"])
+    process, waits = max(longest.items(), key=lambda item: sum(item[1]))
+    return (
+        f" (mean of the processes {clock(sum(each['mean'] for each in found))}; process {process} waited longest in "
+        f"{len(waits)} of {len(found)} lines, {clock(sum(waits))} in these)"
+    )
 
 
 def _of_no_update(events: Sequence[Event]) -> list[Event]:
@@ -92,7 +108,9 @@ def _detectors(warnings: Sequence[Event]) -> str:
 def _first(warnings: Sequence[Event], kind: str) -> str:
     of_kind = [event["data"] for event in warnings if (event["data"].get("detector") or "other") == kind]
     updates = [data["update"] for data in of_kind if data.get("update") is not None]
-    return f" (first at update {min(updates):,})" if updates else ""
+    processes = sorted({data["process"] for data in of_kind if "process" in data})
+    who = f"process {', '.join(map(str, processes))}, " if processes else ""
+    return f" ({who}first at update {min(updates):,})" if updates else ""
 
 
 def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Event], folder: Path) -> str:

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -67,7 +68,10 @@ class ProgressView:
                 f"{counted(data['count'], 'update')} with values that are not finite changed nothing: {data['path']}",
                 style="yellow",
             ),
-            "profile": lambda data: self._say(f"trace in {data['path']}: open it with xprof or Perfetto"),
+            "profile": lambda data: self._say(
+                f"trace in {data['path']}: open it with xprof or Perfetto, or print a summary with python -m "
+                f"asr_jax.observe.profile {Path(data['path']).parent}"
+            ),
             "pre_allocated": lambda data: self._say(
                 f"noise passed through {counted(data['shapes'], 'shape')} in {data['seconds']:g} s"
             ),

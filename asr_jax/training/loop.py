@@ -340,7 +340,7 @@ def _train(
     timed = reporter.throughput.timed
     signals.wait_for_save()
     with ExitStack() as stack:
-        stack.enter_context(profile := Profile(training.profile, setup.folder, log))
+        stack.enter_context(profile := Profile(training, setup.folder, log))
         batches = stack.enter_context(_open_data(setup, groups.positions(update).start, data_state))
         while True:
             summary = None

@@ -173,6 +173,14 @@ def _key(rejected: Rejected) -> tuple[str, str]:
     return rejected.id, rejected.location
 
 
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Returns the smallest, mean and largest of the values of all processes, and the process with the largest."""
+    return {
+        "min": min(values), "mean": sum(values) / len(values), "max": max(values),
+        "process": max(range(len(values)), key=values.__getitem__),
+    }  # fmt: skip
+
+
 class Reporter:
     """Accumulates the reports of updates and their batches, and writes train_step events with the means."""
 
@@ -217,6 +225,7 @@ class Reporter:
                 feature_values=float(num_features.sum()) * front_end.num_features * processes,
                 tokens=float(len(labels)) * processes,
                 letters=float(self._setup.tokenizer.num_letters[labels].sum()) * processes,
+                loading_s=loaded.loading_s,
             )
 
     def wait(self, in_flight: int) -> None:
@@ -261,7 +270,7 @@ class Reporter:
             metrics={name: mean for name, mean in means.items() if name not in losses} | reports[-1].scheduled,
             learning_rate=float(reports[-1].learning_rate), voided=update - int(reports[-1].updates),
             gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,
-            throughput=self.throughput.rates(), **scaling,
+            throughput=self.throughput.rates(), **scaling, **self._of_processes(),
         )  # fmt: skip
         report_native(self._log)
         self._save_voided(first, reports)
@@ -271,6 +280,14 @@ class Reporter:
         self._reports, self._shapes, self._num_counted, self._first_timed = [], [], 0, 0
         self.throughput.reset()
         self._check(reports)
+
+    def _of_processes(self) -> dict[str, Any]:
+        """Returns the field `processes` of the event, for which all processes exchange a message. None for one."""
+        if jax.process_count() == 1:
+            return {}
+        spent = gathered({"loading_s": self.throughput.loading_s, "waiting_s": self.throughput.waiting_s})
+        of = {name: spread([each[name] for each in spent]) for name in spent[0]}
+        return {"processes": {"number": len(spent), **of}}
 
     def _count(self, report: UpdateReport) -> None:
         """Waits for an update and counts consecutive updates that are not finite."""

@@ -40,6 +40,7 @@ from asr_jax.optim.schedules import RunLength, Schedule
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizers import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
+from asr_jax.training.profile import traced_processes
 from asr_jax.training.run import was_saved
 from asr_jax.training.step import Recipe
 from asr_jax.training.timetable import Groups
@@ -213,6 +214,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     """
     data, training = experiment.data, experiment.training
     check_length(training.num_updates, training.num_epochs)
+    traced_processes(training)
     if data.order == "sharded" and (training.num_epochs or training.pass_states.is_on):
         raise UserError(
             "data.order sharded with training.num_epochs or training.pass_states: the number of items is not known; "

@@ -3,6 +3,7 @@
 import pytest
 
 from asr_jax.observe.detectors import Detectors
+from asr_jax.training.reporting import spread
 
 CHANCE = {"pretrain/accuracy": 0.01, "pretrain/code_perplexity": 2.0}
 
@@ -40,6 +41,22 @@ def test_a_loss_spike_is_reported_once_and_again_after_the_loss_came_back():
     assert found[0]["loss"] == 30.0
     assert "optim.schedule.peak_lr" in found[0]["message"]
     assert warnings_of(*falling[:5], step(5, 99.0)) == []  # too few events
+
+
+def of_processes(*waiting_s, wall_s=20.0):
+    name, data = step(4, 1.0, waiting=0.1)
+    waiting = spread(list(waiting_s))
+    data["throughput"] |= {"batch_s": wall_s / 10, "num_batches": 10}
+    return name, data | {"processes": {"number": len(waiting_s), "waiting_s": waiting, "loading_s": waiting}}
+
+
+def test_a_process_that_waits_for_its_loader_more_than_twice_as_long_as_the_others_is_named():
+    (found,) = warnings_of(of_processes(1.0, 2.0, 9.0))
+    assert (found["detector"], found["process"], found["others_s"]) == ("straggler", 2, 1.5)
+    assert "process 2 waited 9.0 s" in found["message"]
+    assert warnings_of(of_processes(5.0, 1.0))[0]["process"] == 0
+    for healthy in (of_processes(5.0, 6.0, 9.0), of_processes(0.0, 0.0), of_processes(0.0, 9.0, wall_s=100.0)):
+        assert warnings_of(healthy) == []
 
 
 def test_a_loss_that_is_not_a_number_is_passed_over():

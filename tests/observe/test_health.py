@@ -62,6 +62,18 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == health(path)
 
 
+def test_the_process_that_waits_longest_for_data_is_named(tmp_path):
+    with EventLog(tmp_path / "events.jsonl") as log:
+        for update, process, waited in ((10, 1, 30.0), (20, 0, 22.0), (30, 1, 40.0)):
+            processes = {"number": 2, "waiting_s": {"min": 18.0, "mean": 20.0, "max": waited, "process": process}}
+            throughput = {"batch_s": 2.0, "num_batches": 50, "waiting_share": 0.25}
+            log.write("train_step", update=update, processes=processes, losses={}, throughput=throughput)
+        log.write("warning", update=10, detector="straggler", process=1, message="…")
+    _, time, detectors, *_ = health(tmp_path / "events.jsonl")
+    assert "mean of the processes 0:01:00; process 1 waited longest in 2 of 3 lines, 0:01:10 in these" in time
+    assert "straggler ×1 (process 1, first at update 10)" in detectors
+
+
 def test_a_run_that_has_hardly_begun(tmp_path):
     with EventLog(tmp_path / "events.jsonl") as log:
         log.write("run_start", run="r")

@@ -4,7 +4,8 @@
 
 WHEN is `never`; `update:N`, after dispatching the Nth update of this process; `save:N`, before the Nth checkpoint is
 renamed; `saving:N:MS`, MS milliseconds after the start of the Nth save; `validation:N`, at the start of the Nth
-validation. The signal is SIGKILL unless signals follow after a space: `update:1 SIGUSR1 SIGTERM`.
+validation; `slow:MS`, no signal, but reading a batch takes this many milliseconds longer. The signal is SIGKILL unless
+signals follow after a space: `update:1 SIGUSR1 SIGTERM`.
 """
 
 import json
@@ -12,10 +13,12 @@ import os
 import signal
 import sys
 import threading
+import time
 
 from asr_jax.checkpoints import store
 from asr_jax.cli import train
 from asr_jax.cli.command_line import run_command
+from asr_jax.data.loading.source import BatchSource
 from asr_jax.training.reporting import RejectedAudio
 from asr_jax.training.validation import Validator
 
@@ -60,6 +63,14 @@ def main(log, when, *arguments):
             send()
         return validate(self, *positional, **named)
 
+    read = BatchSource.__getitem__
+
+    def slow_read(self, position):
+        time.sleep(int(number) / 1000)
+        return read(self, position)
+
+    if kind == "slow":
+        BatchSource.__getitem__ = slow_read
     RejectedAudio.add, store.seal = recording_add, sending_seal
     store.Checkpoints.save, Validator.validate = sending_save, sending_validate
     run_command(train.main, arguments)

@@ -14,6 +14,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.processes import join
 from asr_jax.metrics.measure import by_set
 from asr_jax.observe.events import read_events
+from asr_jax.observe.profile import newest_traces, read_trace
 from tests.forked import ROOT, Forked, made_corpus, with_devices
 from tests.training.test_resume import batches, contents
 
@@ -30,12 +31,12 @@ def manifests(tmp_path_factory):
     return folder
 
 
-def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT, **environment):
+def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT, when="never", **environment):
     sets = ["--data.train", manifests / train, "--data.validation", *(manifests / f"{name}.jsonl" for name in SETS)]
     # One utterance of each validation set is computed in windows, by one process each.
     sets += ["--training.best-of", "mean", "--training.validate-max-duration-s", "0.8"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
-    command = ["tests.training.recorded", log, "never", "--config", ROOT / "tests/resume_config.py"]
+    command = ["tests.training.recorded", log, when, "--config", ROOT / "tests/resume_config.py"]
     command += [*sets, "--run-dir", folder, "--training.num-updates", UPDATES, "--training.validate-every", 10]
     command += ["--training.validate-loss", "True", *more]
     return Forked(*command, env=with_devices(devices, **environment), cwd=cwd)
@@ -103,15 +104,16 @@ def test_devices_agree_with_one(manifests, alone, tmp_path):
     assert batches(tmp_path / "many-0") == batches(alone.with_name("alone-0"))
 
 
-def two(manifests, folder, *more, second=(), train="train.jsonl", cwd=(ROOT, ROOT)):
-    """Starts two processes. The second one has the arguments `second` and the manifest `train`."""
+def two(manifests, folder, *more, second=(), train="train.jsonl", cwd=(ROOT, ROOT), when="never"):
+    """Starts two processes. The second one has the arguments `second`, the manifest `train` and `when`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     return [
         start(
             manifests, folder, devices=1, more=(*more, *second) if number else more,
-            train=train if number else "train.jsonl", cwd=cwd[number], JAX_COORDINATOR_ADDRESS=address,
+            train=train if number else "train.jsonl", cwd=cwd[number], when=when if number else "never",
+            JAX_COORDINATOR_ADDRESS=address,
             JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(number),
         )
         for number in range(2)
@@ -191,10 +193,22 @@ def test_processes_with_other_initial_weights_are_refused_together(manifests, al
 def test_two_processes_agree_with_one(manifests, alone, tmp_path):
     folder = tmp_path / "two"
     # Saving at every line adds messages between the processes.
-    outputs = finish(*two(manifests, folder, "--training.save-minutes", "0.0001"))
+    profiled = ("--profile", "4:6", "--profile-processes", "1")
+    outputs = finish(*two(manifests, folder, "--training.save-minutes", "0.0001", *profiled, when="slow:100"))
     assert "validation WER" in outputs[0]
     assert "validation WER" not in outputs[1]
     assert_alike(folder, alone)
+    [trace] = newest_traces(folder)
+    assert trace.is_relative_to(folder / "profile" / "process-1")
+    assert read_trace(trace).host_s.keys() == {"waiting", "host", "device"}
+    steps = [event["data"] for event in read_events(folder / "events.jsonl", "train_step")]
+    for of in (data["processes"] for data in steps):
+        assert of["number"] == 2
+        assert all(of[name]["min"] <= of[name]["mean"] <= of[name]["max"] for name in ("loading_s", "waiting_s"))
+    loading = [data["processes"]["loading_s"] for data in steps]
+    assert sum(each["process"] == 1 for each in loading) > len(loading) / 2  # the one that reads slowly
+    assert sum(each["max"] for each in loading) > 0.1 * UPDATES
+    assert "processes" not in next(read_events(alone / "events.jsonl", "train_step"))["data"]
     whole = batches(alone.with_name("alone-0"))
     first, second = (batches(tmp_path / f"two-{number}") for number in range(2))
     assert whole.keys() == first.keys() == second.keys()

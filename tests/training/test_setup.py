@@ -27,6 +27,7 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings
 from asr_jax.training.beginning import lower_beginning
+from asr_jax.training.profile import traced_processes
 from asr_jax.training.setup import layer_factors, make_recipe, set_up
 from tests.training.toy import Toy
 
@@ -114,7 +115,8 @@ def test_fields_that_are_left_out_change_no_program():
             num_updates=11, num_epochs=2.0, validate_every=3, validate_epochs=True, validate_live=False,
             validate_loss=True, sample_every=4, save_minutes=1.0, save_epochs=3, keep_last=5, keep_best=6,
             validate_max_duration_s=5.0, best_of="mean", milestones=(7,), log_every=8, num_samples=9, max_rejected=10,
-            max_failed=11, patience=12, max_hours=13.0, epochs_this_job=14.0, profile="1:2", alarm_wer=0.5,
+            max_failed=11, patience=12, max_hours=13.0, epochs_this_job=14.0, profile="1:2",
+            profile_processes="0,3", alarm_wer=0.5,
             alarm_updates=15, pre_allocate=True,
         ),
     }  # fmt: skip
@@ -173,3 +175,13 @@ def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
         fits = augment if front_end.bins else augment[:6]  # augmentations of samples
         model = Model(encoder=Toy(), front_end=front_end, augment=fits)
         assert from_json(json.loads(json.dumps(to_json(model)))) == model
+
+
+def test_processes_that_are_traced():
+    assert traced_processes(Training()) == traced_processes(Training(profile="1:2", profile_processes="all")) == [0]
+    assert traced_processes(Training(profile_processes="3,0,3")) == [0, 3]  # without a trace, any number
+    with pytest.raises(UserError, match=r"profile_processes is 0,3, and the job has 1 process.*from 0 to 0, or all"):
+        traced_processes(Training(profile="1:2", profile_processes="0,3"))
+    for wrong in ("", "0,", "main", "-1"):
+        with pytest.raises(ValueError, match=r"profile_processes is .*expected numbers such as 0,3, or all"):
+            Training(profile_processes=wrong)

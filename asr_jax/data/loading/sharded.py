@@ -8,12 +8,13 @@ places of the items in the window.
 import functools
 import queue
 import threading
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -423,9 +424,11 @@ def open_sharded(
     def work() -> None:
         last: Any = None
         try:
+            start_s = time.perf_counter()
             for loaded in batches:
-                if not _put(ready, loaded, is_closed):
+                if not _put(ready, replace(loaded, loading_s=time.perf_counter() - start_s), is_closed):
                     return
+                start_s = time.perf_counter()
         except BaseException as error:
             last = error
         _put(ready, last, is_closed)

@@ -47,6 +47,8 @@ class LoadedBatch:
     """Ids of the rows of a batch of shards, whose numbers are not rows of an index."""
     state: dict[str, Any] | None = None
     """State after a batch of shards, from which the next one is read. None: it follows from the position."""
+    loading_s: float = 0.0
+    """Seconds in which a thread or worker read the batch."""
 
 
 @runtime_checkable
@@ -248,9 +250,10 @@ class _PlainSource:
         return len(self.source)
 
     def __getitem__(self, position: int) -> dict[str, Any]:
+        start_s = time.perf_counter()
         loaded = self.source[position]
         return {
-            "arrays": vars(loaded.batch), "position": loaded.position,
+            "arrays": vars(loaded.batch), "position": loaded.position, "loading_s": time.perf_counter() - start_s,
             "rejected": tuple((each.id, each.location, each.reason) for each in loaded.rejected),
             "differing": tuple((each.id, each.location, each.reason) for each in loaded.differing),
         }  # fmt: skip
@@ -263,7 +266,7 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
         arrays = {name: None if array is None else np.array(array) for name, array in arrays.items()}
     rejected = tuple(Rejected(name, where, reason, "audio") for name, where, reason in plain["rejected"])
     differing = tuple(Rejected(name, where, reason, "used") for name, where, reason in plain["differing"])
-    return LoadedBatch(Batch(**arrays), plain["position"], rejected, differing)
+    return LoadedBatch(Batch(**arrays), plain["position"], rejected, differing, loading_s=plain["loading_s"])
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:
