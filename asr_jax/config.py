@@ -28,6 +28,7 @@ from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import AdamW, Optimizer
 from asr_jax.pretrained.encoders import describes_itself, encoder_of, folder_of, front_end_of
+from asr_jax.pretrained.hub import Upload
 from asr_jax.search.base import Decoding
 
 NOT_NEGATIVE = (
@@ -283,6 +284,8 @@ class Experiment:
     """Number of devices along each axis of the mesh, over which rows, parameters and layers are spread."""
     resume: Resume = Resume()
     """Changes of settings with which the run may be continued."""
+    upload: Upload = Upload()
+    """Upload of the best checkpoint to the Hugging Face Hub."""
     seed: int = 0
     """Random seed of initial parameters, data order, augmentation and dropout."""
     run_dir: str = ""
@@ -346,7 +349,7 @@ INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 # Settings that may change when a run continues. They affect its length, output and speed, but not the updates so far.
 # A change of any other setting is refused.
 MAY_CHANGE = (
-    "run_dir", "fresh", "dry_run", "resume",
+    "run_dir", "fresh", "dry_run", "resume", "upload",
     "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
     "training.save_minutes", "training.save_epochs", "training.num_samples", "training.max_rejected",
     "training.max_failed", "training.keep_last", "training.keep_best", "training.best_of", "training.milestones",

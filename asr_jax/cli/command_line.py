@@ -40,6 +40,7 @@ from asr_jax.core.options import (
 )
 from asr_jax.core.peers import explain
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.pretrained.hub import Upload
 
 # Short forms of frequently used flags.
 ALIASES = {
@@ -51,6 +52,7 @@ ALIASES = {
     "--init-from": "--init.path",
     "--profile": "--training.profile",
     "--profile-processes": "--training.profile-processes",
+    "--upload": "--upload.to",
     "--updates": "--training.num-updates",
     "--epochs": "--training.num-epochs",
 }
@@ -214,7 +216,9 @@ def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
                 f"--run-dir is missing: --init-from {init_from} without --config starts a new run with the settings of "
                 "that run; expected --run-dir DIR, the folder of the new run"
             )
-        new = dataclasses.replace(parent, init=Init(), resume=Resume(), run_dir="", fresh=False, dry_run=False)
+        new = dataclasses.replace(
+            parent, init=Init(), resume=Resume(), upload=Upload(), run_dir="", fresh=False, dry_run=False
+        )  # fmt: skip
         return parse_fields(rest, new, prog=prog, of=f"--init-from {init_from}")
     if source.config is None:
         if asks_for_help(rest):
@@ -252,7 +256,7 @@ def _experiment_of(folder: Path) -> Experiment | None:
     if folder.parent.name == CHECKPOINTS and folder.name.isdecimal():
         from asr_jax.training.run import experiment_of_checkpoint  # imported late, because it takes a second
 
-        return experiment_of_checkpoint(folder)
+        return dataclasses.replace(experiment_of_checkpoint(folder), upload=Upload())  # a new run, of another place
     return load_experiment(folder / EXPERIMENT) if (folder / EXPERIMENT).is_file() else None
 
 

@@ -22,6 +22,7 @@ GROUPS = {
     "Run": "", "Data": "data", "Encoder": "model.encoder", "Heads and decoding": "model.heads",
     "Front-end": "model.front_end", "Augmentation": "model.augment", "Model": "model", "Optimizer": "optim",
     "Training and validation": "training", "Initial weights": "init", "Low-rank adapters": "lora",
+    "Upload": "upload",
 }  # fmt: skip
 """Prefix of the fields of each group; a field belongs to the longest prefix of its name."""
 ONLY_IN_ALL = (

@@ -100,6 +100,10 @@ SETTINGS = {
     "--training.log-every": "logging-steps log-interval log-frequency log-every log-every-n-steps report-interval "
     "print-frequency train-logger-interval",
     "--training.patience": "early-stopping-patience early-stopping patience early-stop",
+    "--upload.to": "push-to-hub hub-model-id hf-upload-checkpoints hf-upload-repo-id",
+    "--upload.revision": "hf-upload-revision hub-revision",
+    "--upload.private": "hf-upload-private hub-private-repo",
+    "--upload.format": "hf-upload-checkpoint-format",
     "--training.max-hours": "max-time max-train-time stop-time-hours time-limit",
     "--training.alarm-wer": "die-if-wer-bad",
     "--training.validate-loss": "skip-val-loss",
@@ -249,7 +253,10 @@ NOTES = {
 
 _DEVICES = "--devices 0,2 selects devices by their numbers; by default, all devices are used"
 _PROCESSES = "docs/several-machines.md describes several processes"
-_FIGURES = "RUN/events.jsonl and RUN/tensorboard have all figures; tensorboard --logdir RUN shows them"
+_FIGURES = (
+    "RUN/events.jsonl and RUN/tensorboard have all figures; tensorboard --logdir RUN shows them, and python -m "
+    "asr_jax.observe.forward RUN --to wandb or mlflow sends them"
+)
 ADVICE = {
     _DEVICES: "gpus num-gpus ngpu gpu gpu-ids devices trainer.devices device-index device-indices cuda data-parallel "
     "data-parallel-backend visible-devices",
@@ -272,9 +279,7 @@ ADVICE = {
     "cudnn-benchmark benchmark",
     "python -m asr_jax.evaluate and transcribe use a trained run": "do-eval do-predict test-only eval-only test-sets",
     "training is what this command does": "do-train train mode",
-    "python -m asr_jax.average RUN --names SYSTEM writes files for other systems; nothing is uploaded": "push-to-hub "
-    "hub-model-id hub-token hf-upload-checkpoints hf-upload-repo-id hf-upload-revision hf-upload-private "
-    "hf-upload-checkpoint-format token use-auth-token",
+    "--upload uses the token of hf auth login, or HF_TOKEN": "hub-token token use-auth-token",
     "settings are flags of their own: --field.name VALUE": "override-config override overrides",
     "the format of manifests and audio is recognised: docs/data.md lists the formats": "use-lhotse is-tarred "
     "read-from-tar use-hugging-face val-from-dir text-column-name audio-column-name data-type raw-data "

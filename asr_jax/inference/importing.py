@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,24 @@ import numpy as np
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.checkpoints.store import save_weights_alone
-from asr_jax.config import Experiment, Init, Training, save_experiment, to_json
+from asr_jax.config import Experiment, Init, Training, load_experiment, save_experiment, to_json
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import flatten, num_elements, unflatten
-from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
+from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, RESULTS, TOKENIZER
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.batching.limits import bucket_of
+from asr_jax.inference.exporting import shared_weights
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
 from asr_jax.inference.trained import IMPORTED, tokenizer_files
 from asr_jax.observe.tables import quantity
 from asr_jax.optim.ema import EMA
+from asr_jax.pretrained.formats import imported, load_weights
 from asr_jax.pretrained.published import BESIDE, NOTHING, Given, NotGiven, Published, is_published, read_published
-from asr_jax.text.tokenizers import TokenizerSettings
+from asr_jax.text.tokenizers import TokenizerSettings, load_tokenizer
 
 LONGEST_S = 30.0
 """Longest training utterance in seconds that an imported model is assumed to have, because its files do not contain it.
@@ -43,7 +45,7 @@ def import_model(source: Path, out: Path, *, given: Given = NOTHING) -> list[str
     """Imports a published model: writes a run with one checkpoint and no training state.
 
     Args:
-        source: File or folder of the model.
+        source: File or folder of the model, or a folder of `exporting.write_shared`.
         out: Folder to write. It must not exist or must be empty.
         given: Parts that the file does not contain.
 
@@ -55,7 +57,7 @@ def import_model(source: Path, out: Path, *, given: Given = NOTHING) -> list[str
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} already exists: choose another --out, or delete it")
-    published = read_published(source, given)
+    published = _read_shared(source) if shared_weights(source) else read_published(source, given)
     experiment = _experiment(source, out, published)
     variables = _variables(source, experiment, published)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -64,10 +66,14 @@ def import_model(source: Path, out: Path, *, given: Given = NOTHING) -> list[str
         folder.mkdir()  # with the user's permissions, which the temporary folder lacks
         published.tokenizer.save(folder / TOKENIZER)
         save_experiment(experiment, folder / EXPERIMENT)
-        plan = {"of_features": False, "buckets": [asdict(_bucket(experiment))]}
-        write_whole(folder / PLAN, json.dumps(plan, indent=2) + "\n")
+        if shared_weights(source):
+            shutil.copy(source / PLAN, folder / PLAN)
+        else:
+            plan = {"of_features": False, "buckets": [asdict(_bucket(experiment))]}
+            write_whole(folder / PLAN, json.dumps(plan, indent=2) + "\n")
+        updates = _updates(source)
         meta = {"experiment": to_json(experiment), "tokenizer": tokenizer_files(folder), "source": str(source)}
-        save_weights_alone(folder / CHECKPOINTS, 0, variables, meta)
+        save_weights_alone(folder / CHECKPOINTS, updates, variables, meta)
         folder.replace(out)
     return _lines(source, out, published, variables)
 
@@ -102,13 +108,13 @@ def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, in
     """Returns the folder of a run and the checkpoint that a path names; None: the best one.
 
     Args:
-        path: `RUN`, `RUN/checkpoints/N`, or a published model, which is imported into the cache.
+        path: `RUN`, `RUN/checkpoints/N`, or a published model or shared folder, which is imported into the cache.
         updates: Number of the checkpoint, which is given in addition to `RUN`.
 
     Raises:
         UserError: If the path is a checkpoint and `updates` is given as well, or if a model cannot be imported.
     """
-    if not (path / EXPERIMENT).is_file() and is_published(path):
+    if shared_weights(path) or (not (path / EXPERIMENT).is_file() and is_published(path)):
         return imported_run(path), updates
     if path.parent.name != CHECKPOINTS or not path.name.isdecimal():
         return path, updates
@@ -117,7 +123,31 @@ def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, in
     return path.parent.parent, int(path.name)
 
 
+def _read_shared(folder: Path) -> Published:
+    """Reads the model, tokenizer and weights of a folder of `exporting.write_shared`.
+
+    Raises:
+        UserError: If the weights are not those of the model.
+    """
+    model, tokenizer = load_experiment(folder / EXPERIMENT).model, load_tokenizer(folder / TOKENIZER)
+    file = shared_weights(folder)
+    assert file, "not a shared folder"
+    weights, left = imported(load_weights(file)[0], model)
+    if left:
+        raise UserError(f"{file} has weights that the model of {EXPERIMENT} does not have: {', '.join(left[:3])}")
+    return Published(model, tokenizer, weights, ())
+
+
+def _updates(source: Path) -> int:
+    """Returns the number of updates of an uploaded checkpoint; 0 for other models."""
+    if not shared_weights(source) or not (source / RESULTS).is_file():
+        return 0
+    return int(json.loads((source / RESULTS).read_text())["updates"])
+
+
 def _experiment(source: Path, out: Path, published: Published) -> Experiment:
+    if shared_weights(source):
+        return replace(load_experiment(source / EXPERIMENT), name=out.name, init=Init(str(source)), run_dir="")
     tokenizer = TokenizerSettings(kind=published.tokenizer.kind, normaliser=published.tokenizer.normaliser)  # type: ignore[arg-type]
     return Experiment(
         name=out.name, model=published.model, data=Data(train=(), tokenizer=tokenizer), init=Init(str(source)),

@@ -52,6 +52,9 @@ EVENTS: dict[str, str] = {
     "(the set that chooses the best checkpoint, or all or mean)",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",
     "checkpoint_saved": "a checkpoint is on disk: update, path",
+    "uploaded": "a checkpoint is on the hub: update, to, revision, format, commit, url, seconds",
+    "upload_failed": "an upload failed, and is tried again after the next checkpoint or by the next job: update, to, "
+    "reason",
     "warning": "a problem: message, update, detector (its name), and its measurements",
     "job_stopped": "the job ends before the run is complete: update, reason",
     "run_failed": "the job failed or was interrupted: reason",

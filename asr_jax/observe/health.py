@@ -27,8 +27,8 @@ ENDS = ("run_complete", "job_stopped", "run_failed")
 def health(events_path: str | PathLike[str]) -> list[str]:
     """Returns a report of a run.
 
-    The lines are the end of the run, the time in training, warnings, voided updates, rejected utterances, the size of
-    the folder and the best checkpoint. Updates that were repeated after a resume count once.
+    The lines are the end of the run, the time in training, warnings, uploads if there are any, voided updates, rejected
+    utterances, the size of the folder and the best checkpoint. Updates that were repeated after a resume count once.
 
     Raises:
         UserError: If the events cannot be read.
@@ -40,6 +40,7 @@ def health(events_path: str | PathLike[str]) -> list[str]:
         _ending(events, steps),
         _speed(steps, [event for event in events if event["event"] == "compile"]),
         _detectors([*by_name.get("warning", []), *_of_no_update(events)]),
+        *_uploads(events),
         _voided(steps, by_name.get("voided", []), events, folder),
         _rejected(events, folder),
         _size(folder),
@@ -111,6 +112,18 @@ def _first(warnings: Sequence[Event], kind: str) -> str:
     processes = sorted({data["process"] for data in of_kind if "process" in data})
     who = f"process {', '.join(map(str, processes))}, " if processes else ""
     return f" ({who}first at update {min(updates):,})" if updates else ""
+
+
+def _uploads(events: Sequence[Event]) -> list[str]:
+    """Returns a line on the uploads; none if there were none."""
+    done, failed = (
+        [each["data"] for each in events if each["event"] == name] for name in ("uploaded", "upload_failed")
+    )
+    if not done and not failed:
+        return []
+    last = f"the last one is checkpoint {done[-1]['update']:,} at {done[-1]['url']}" if done else "none succeeded"
+    reason = f"; the last of {counted(len(failed), 'failure')}: {failed[-1]['reason']}" if failed else ""
+    return [f"uploads: {len(done)}, {last}{reason}"]
 
 
 def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Event], folder: Path) -> str:

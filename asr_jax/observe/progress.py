@@ -84,6 +84,8 @@ class ProgressView:
             ),
             "validation": self._validation,
             "checkpoint_saved": self._checkpoint_saved,
+            "uploaded": lambda data: self._say(f"uploaded checkpoint {data['update']:,}: {data['url']}"),
+            "upload_failed": self._upload_failed,
             "recompiled": self._recompiled,
             "warning": self._warning,
             "data": lambda data: self._say(f"{data['set']}: {data['message']}"),
@@ -126,6 +128,9 @@ class ProgressView:
     def _warning(self, data: Data) -> None:
         for line in f"warning: {data['message']}".splitlines():
             self._say(line, style="bold yellow")
+
+    def _upload_failed(self, data: Data) -> None:
+        self._warning({"message": f"checkpoint {data['update']:,} is not uploaded: {data['reason']}"})
 
     def _rejected(self, data: Data) -> None:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in data.get("reasons", {}).items())

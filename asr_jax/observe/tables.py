@@ -90,6 +90,15 @@ def print_table(rows: Rows, *, title: str = "", console: Console | None = None) 
     console.print(table)
 
 
+def markdown_table(rows: Rows) -> list[str]:
+    """Returns the lines of a table in Markdown, with a column per key and numbers as in `print_table`."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[_cell(name, row.get(name)).replace("|", "\\|") for name in names] for row in rows]
+    aligned = [":--" if any(isinstance(row.get(name), str) for row in rows) else "--:" for name in names]
+    headers = [name.upper() if name in ("wer", "cer", "ter") else name.replace("_", " ") for name in names]
+    return [f"| {' | '.join(line)} |" for line in (headers, aligned, *cells)]
+
+
 def quantity(value: float | int, unit: str = "") -> str:
     """Returns a number with an SI prefix, such as `1.53 GB`."""
     for prefix in ("", "k", "M", "G", "T"):

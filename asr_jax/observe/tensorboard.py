@@ -87,6 +87,12 @@ def scalar_tags(event: Event) -> dict[str, float | int]:
     return {}
 
 
+def summary_numbers(event: Event) -> dict[str, float | int]:
+    """Returns the numbers of the summary of a complete run by name, such as `summary/best_wer`; others have none."""
+    data = {name: value for name, value in event["data"].items() if name != "elapsed_s"}
+    return dict(_numbers("summary", data)) if event["event"] == "run_complete" else {}
+
+
 def text_tags(event: Event) -> dict[str, str]:
     """Returns sample transcripts by tag, reference above hypothesis, as Markdown code blocks, which keep spaces."""
     samples = event["data"].get("samples", []) if event["event"] == "validation" else []

@@ -58,7 +58,7 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
     Raises:
         UserError: If the system has no such model, or no name for one of the weights.
     """
-    known = _format(model, names)
+    known = format_of(model, names)
     for name, head in model.heads.items():
         if isinstance(head, CTC) and head.blank_weight and names != "fairseq":
             raise UserError(
@@ -81,7 +81,12 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
     return named | of_head
 
 
-def _format(model: Model, names: str) -> Format:
+def format_of(model: Model, names: str) -> Format:
+    """Returns the format of a model's weights in another system.
+
+    Raises:
+        UserError: If the system does not have the model.
+    """
     known = {each.names: each for each in FORMATS if isinstance(model.encoder, each.encoder)}
     if names not in known:
         raise UserError(
@@ -103,7 +108,7 @@ def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -
     Raises:
         UserError: If transformers does not support the model, its front-end, its heads or its labels.
     """
-    known = _format(model, "huggingface")
+    known = format_of(model, "huggingface")
     if known.folder is None:
         raise UserError(
             f"Hugging Face folders of {type(model.encoder).__name__} cannot be written, only those of wav2vec 2.0 and "
@@ -142,7 +147,7 @@ def save_exported(
     out.parent.mkdir(parents=True, exist_ok=True)
     if like is not None and out.suffix == ".nemo":
         return save_nemo(weights, out, like=like)
-    known = _format(model, names)
+    known = format_of(model, names)
     if known.checkpoint:
         return save_torch(known.checkpoint(weights, model, symbols), out)
     laid_out = {

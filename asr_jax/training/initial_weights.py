@@ -14,6 +14,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, digest_of, flatten, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS
 from asr_jax.heads.base import LabelAxis
+from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.trained import load_trained
 from asr_jax.pretrained.formats import OURS, SUFFIXES, Symbols, imported, is_weights, load_weights
 from asr_jax.pretrained.huggingface import has_settings_alone
@@ -185,9 +186,7 @@ def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], li
     if is_weights(path):
         weights, symbols = load_weights(path)
         return *imported(weights, experiment.model), _given_symbols(experiment) or symbols
-    run, updates = path, None
-    if path.parent.name == CHECKPOINTS and path.name.isdecimal():
-        run, updates = path.parents[1], int(path.name)
+    run, updates = run_and_checkpoint(path)
     if not (run / CHECKPOINTS).is_dir():
         raise UserError(
             f"init.path {path}: expected the folder of a run, one of its checkpoints (RUN/{CHECKPOINTS}/NUMBER), or a "

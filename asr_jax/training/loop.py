@@ -80,6 +80,7 @@ from asr_jax.training.setup import ADDED, Setup, other_product, set_up, short_ru
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
+from asr_jax.training.uploads import Uploads, check_upload
 from asr_jax.training.validation import NO_GAIN, Validator
 
 SPLIT_CHANGED = (
@@ -105,6 +106,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
     began_s = time.monotonic()
     folder = Path(on_main(lambda: str(folders.find_run(experiment))))
     checkpoint = folders.named_checkpoint(experiment)
+    check_upload(experiment)
     source = folders.source_of(experiment)
     experiment = replace(experiment, run_dir=str(folder), fresh=False)
     training, sinks = experiment.training, list[Sink]()
@@ -139,10 +141,12 @@ def train(experiment: Experiment) -> dict[str, Any]:
                 best_of=setup.best_of,
             )
         )  # fmt: skip
+        uploads = stack.enter_context(Uploads(experiment.upload, folder, log))
         try:
             summary = _train(
-                setup, log, checkpoints, signals, changed=begun["changed"], copied_from=checkpoint, began_s=began_s
-            )
+                setup, log, checkpoints, uploads, signals, changed=begun["changed"], copied_from=checkpoint,
+                began_s=began_s,
+            )  # fmt: skip
         except Stopped:
             _close(folder)
             raise
@@ -293,6 +297,7 @@ def _train(
     setup: Setup,
     log: EventLog,
     checkpoints: Checkpoints,
+    uploads: Uploads,
     signals: Signals,
     *,
     changed: list[tuple[str, Any, Any]] | None,
@@ -302,12 +307,15 @@ def _train(
     experiment, training, groups = setup.experiment, setup.experiment.training, setup.groups
     beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
     shapes = abstract_beginning(beginning, setup.mesh, setup.recipe.sharding)
-    saver = Saver(setup, log, checkpoints, num_parameters=num_elements(shapes.state.params))
+    saver = Saver(setup, log, checkpoints, uploads, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
+        uploads.offer(checkpoints.best)
+        uploads.finish()
         if log.last != "run_complete":  # the last job was killed after its last checkpoint
             log.write("run_complete", reason="all updates done", **already)
         return already
     _announce(setup, log, num_parameters=saver.num_parameters, changed=changed)
+    uploads.offer(checkpoints.best)  # an upload of the last job may have failed
     if saver.forgets:
         log.write("warning", message=saver.forgets)
     names = {name for name, _, _ in changed or ()}
@@ -368,6 +376,8 @@ def _train(
                 )  # fmt: skip
             if ends:
                 saver.finish()
+                if not signal and ends != HOURS_OVER:  # otherwise the time of the job is limited
+                    uploads.finish()
                 break
             with timed("waiting"):
                 group = [next(batch for batch in batches if batch.position == p) for p in groups.positions(update)]

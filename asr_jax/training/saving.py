@@ -15,17 +15,20 @@ from asr_jax.metrics.measure import ALL, NAMES, RATES, deciding, shown
 from asr_jax.observe.events import EventLog
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
+from asr_jax.training.uploads import Uploads
 
 
 class Saver:
     """Saves checkpoints, and writes an event for each of them when it is on disk."""
 
-    def __init__(self, setup: Setup, log: EventLog, checkpoints: Checkpoints, *, num_parameters: int) -> None:
+    def __init__(
+        self, setup: Setup, log: EventLog, checkpoints: Checkpoints, uploads: Uploads, *, num_parameters: int
+    ) -> None:
         self.num_parameters = num_parameters
         self.num_without_gain, self.best, self.owes_validation = 0, None, False
         self.forgets = ""
         """Reason for which the best measure so far is discarded; empty if it is kept."""
-        self._setup, self._log, self._checkpoints = setup, log, checkpoints
+        self._setup, self._log, self._checkpoints, self._uploads = setup, log, checkpoints, uploads
         self._saved_s = time.monotonic()
 
     def finished_before(self) -> dict[str, Any] | None:
@@ -142,7 +145,9 @@ class Saver:
         return bool(limit_s and on_main(lambda: time.monotonic() - self._saved_s > limit_s))
 
     def report(self, *, wait: bool = False) -> None:
-        """Writes an event for a checkpoint that was finished since the last call. All processes must call it together.
+        """Writes an event for a checkpoint that was finished since the last call, and uploads it if it is the best.
+
+        All processes must call it together.
 
         Args:
             wait: Whether to wait for a checkpoint that is being written.
@@ -161,6 +166,8 @@ class Saver:
             raise RunError(wrong)
         if done is not None:
             self._log.write("checkpoint_saved", update=done, path=self._checkpoints.path(done))
+            self._uploads.offer(self._checkpoints.best)
+        self._uploads.poll()
 
     def finish(self) -> None:
         """Waits for a checkpoint that is being written. Equivalent to `report(wait=True)`."""

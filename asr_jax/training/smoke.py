@@ -13,6 +13,7 @@ from asr_jax.core.run_folder import EVENTS, LOCK, SMOKE
 from asr_jax.data.batching.sampling import Sampling
 from asr_jax.metrics.measure import deciding_text
 from asr_jax.observe.events import read_events
+from asr_jax.pretrained.hub import Upload
 from asr_jax.training import loop
 from asr_jax.training.run import held, is_checkpoint
 
@@ -91,6 +92,7 @@ def smoke_of(experiment: Experiment) -> Experiment:
             sampling=Sampling(),
         ),
         training=training,
+        upload=Upload(),
     )
 
 

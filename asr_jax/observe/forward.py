@@ -1,0 +1,149 @@
+"""Sends the events of a run to other trackers: `python -m asr_jax.observe.forward RUN --to wandb|mlflow [--follow]`.
+
+It reads RUN/events.jsonl and RUN/experiment.json, and does not touch the run: it can be started before, during and
+after training, on any machine that sees the folder. RUN/forwarded-NAME.json has the position up to which events were
+sent; the next start continues from there. --follow waits for further events until the run is complete or has failed.
+Weights & Biases and MLflow are configured by their own environment variables: WANDB_MODE=offline, WANDB_API_KEY,
+MLFLOW_TRACKING_URI. Install them with pip install 'asr-jax[wandb]' or 'asr-jax[mlflow]'.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+from tyro.conf import Positional, arg
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.files import held, write_whole
+from asr_jax.core.options import parse
+from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.observe.events import FILE_NAME, Event
+
+POLL_S = 2.0
+ENDS = ("run_complete", "run_failed")
+
+
+class Receiver(Protocol):
+    """A run in another tracker."""
+
+    id: str
+    """Identifier with which the tracker continues the run."""
+
+    def send(self, events: list[Event], first: int) -> None:
+        """Logs events in order; `first` is the number of the first one in the file, from 0."""
+
+    def close(self) -> None:
+        """Completes the transfer."""
+
+
+Open = Callable[[Path, Mapping[str, Any], str, str], Receiver]
+"""Opens a receiver: folder of the run, its settings, project, and identifier (empty for a new run)."""
+
+
+def forward(run: Path, name: str, open_receiver: Open, *, project: str, follow: bool, poll_s: float = POLL_S) -> int:
+    """Sends the events that were not sent yet.
+
+    Args:
+        run: Folder of the run.
+        name: Name of the tracker, for the file with the position.
+        open_receiver: Function that opens the run in the tracker.
+        project: Project or experiment of the tracker.
+        follow: Whether to wait for further events until the run has ended.
+        poll_s: Seconds between two looks at the file.
+
+    Returns:
+        The number of events that were sent.
+
+    Raises:
+        UserError: If the folder is not a run, if its events are other ones than before, or if another process sends
+            them.
+    """
+    state, events = run / f"forwarded-{name}.json", run / FILE_NAME
+    if not events.is_file() or not (run / EXPERIMENT).is_file():
+        raise UserError(f"{run} has no {FILE_NAME} and {EXPERIMENT}: expected the folder of a run")
+    with held(run / f"forwarded-{name}.lock", f"{run} is being sent to {name}"):
+        before: dict[str, Any] = {"position": 0, "events": 0, "id": ""}
+        if state.is_file():
+            before |= json.loads(state.read_text())
+        if before["position"] > events.stat().st_size:
+            raise UserError(
+                f"{events} is shorter than before, so it is of another run: remove {state} to send all of it"
+            )
+        settings = json.loads((run / EXPERIMENT).read_text())
+        receiver, number = open_receiver(run, settings, project, before["id"]), before["events"]
+        try:
+            for new, position in _parts(events, before["position"], follow=follow, poll_s=poll_s):
+                receiver.send(new, number)
+                number += len(new)
+                write_whole(state, json.dumps({"position": position, "events": number, "id": receiver.id}) + "\n")
+        finally:
+            receiver.close()
+    return int(number - before["events"])
+
+
+def _parts(path: Path, position: int, *, follow: bool, poll_s: float) -> Iterator[tuple[list[Event], int]]:
+    """Yields the complete lines after a position as events, with the position after them."""
+    while True:
+        with path.open("rb") as file:
+            file.seek(position)
+            content = file.read()
+        complete = content[: content.rfind(b"\n") + 1]
+        found: list[Event] = [json.loads(line) for line in complete.splitlines()]
+        position += len(complete)
+        if found:
+            yield found, position
+        if not follow or (found and found[-1]["event"] in ENDS):
+            return
+        time.sleep(poll_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardOptions:
+    """Options of `asr_jax.observe.forward`."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of the run."""
+    to: Literal["wandb", "mlflow"]
+    """Tracker."""
+    project: str = "asr_jax"
+    """Project of Weights & Biases, or experiment of MLflow."""
+    follow: bool = False
+    """Whether to wait for further events until the run is complete or has failed."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command, with the arguments of the process by default."""
+    try:
+        options = parse(
+            ForwardOptions, sys.argv[1:] if arguments is None else arguments,
+            prog="python -m asr_jax.observe.forward", about=__doc__,
+        )  # fmt: skip
+        number = forward(options.run, options.to, _opener(options.to), project=options.project, follow=options.follow)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    print(f"{number} events of {options.run} are in {options.to}")
+
+
+def _opener(name: str) -> Open:
+    """Imports a tracker, which takes seconds."""
+    try:
+        if name == "wandb":
+            from asr_jax.observe.wandb import Wandb
+
+            return Wandb
+        from asr_jax.observe.mlflow import Mlflow
+
+        return Mlflow
+    except ImportError as error:
+        raise UserError(f"--to {name} needs its client, and {error}: pip install 'asr-jax[{name}]'") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Upload of a model's folder to the Hugging Face Hub: its settings, and one commit for all files of the folder."""
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from asr_jax.core.errors import RunError, UserError
+
+PREFIX = "hf://"
+UploadFormat = Literal[
+    "ours", "huggingface", "funasr", "nemo", "icefall", "fairseq", "deeplearningexamples", "caiman", "keras"
+]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Upload of the best checkpoint of a run to the Hugging Face Hub, without waiting for it."""
+
+    to: str = ""
+    """Repository, as hf://ORGANISATION/NAME. It is created if it does not exist. The token is that of hf auth login, or
+    HF_TOKEN. Empty: no upload."""
+    revision: str = ""
+    """Branch of the repository. It is created if it does not exist. Empty: the main branch."""
+    private: bool = True
+    """Whether the repository is private if the upload creates it. An existing one is not changed."""
+    format: UploadFormat = "ours"
+    """Format of the files. ours: experiment.json, tokenizer and weights, which all commands read. huggingface, funasr:
+    a folder for these systems. Others: as ours, but with the weights in the names and the file format of that
+    system."""
+    max_minutes: float = 60.0
+    """Minutes after which an upload is stopped. It is tried again after the next checkpoint."""
+    wait_minutes: float = 10.0
+    """Longest time in minutes that the end of a complete run waits for the last upload."""
+
+    def __post_init__(self) -> None:
+        if self.to and not re.fullmatch(r"hf://[\w.-]+/[\w.-]+", self.to):
+            raise ValueError(f"to is {self.to!r}: expected hf://ORGANISATION/NAME")
+        for name in ("max_minutes", "wait_minutes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 or more")
+
+    @property
+    def repository(self) -> str:
+        """Name of the repository on the hub, as ORGANISATION/NAME."""
+        return self.to.removeprefix(PREFIX)
+
+    @property
+    def place(self) -> str:
+        """Repository and branch, as hf://ORGANISATION/NAME@BRANCH."""
+        return self.to + f"@{self.revision}" * bool(self.revision)
+
+
+def refuse_without_client() -> None:
+    """Checks that the client of the hub is installed.
+
+    Raises:
+        UserError: If it is not.
+    """
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise UserError(
+            "upload.to needs the client of the Hugging Face Hub: pip install 'asr-jax[upload]', or leave it empty"
+        )
+
+
+def has_token() -> bool:
+    """Returns whether a token of the hub is in the environment or was saved by hf auth login."""
+    from huggingface_hub import get_token
+
+    return get_token() is not None
+
+
+def send(folder: Path, upload: Upload, *, message: str) -> dict[str, str]:
+    """Uploads all files of a folder in one commit. Files of equal content that the hub has are not sent again.
+
+    Args:
+        folder: Folder of the model.
+        upload: Repository, branch, and whether a new repository is private.
+        message: Message of the commit.
+
+    Returns:
+        Hash and address of the commit, as `commit` and `url`.
+
+    Raises:
+        RunError: If the hub cannot be reached, or refuses the upload.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    added = [CommitOperationAdd(str(path.relative_to(folder)), path) for path in files]
+    api, repository, branch = HfApi(library_name="asr-jax"), upload.repository, upload.revision or None
+    try:
+        api.create_repo(repository, private=upload.private, exist_ok=True)
+        if branch:
+            api.create_branch(repository, branch=branch, exist_ok=True)
+        commit = api.create_commit(repository, added, commit_message=message, revision=branch)
+    except Exception as error:  # errors of the hub, of HTTP and of the operating system
+        raise RunError(f"{upload.place} cannot be uploaded: {_reason(error)}") from error
+    return {"commit": commit.oid, "url": commit.commit_url}
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the kind of an error and the first lines of its message, which has the hub's answer, on one line."""
+    if isinstance(error, RuntimeError) and error.__cause__:  # "Error while uploading", without a reason
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}".rstrip(": ")
