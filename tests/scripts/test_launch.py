@@ -32,7 +32,7 @@ from tests.training.arrays import contents
 
 MANIFESTS = sorted((ROOT / "deploy").rglob("*.yaml"))
 JOB_SETS = [path for path in MANIFESTS if "kind: JobSet" in path.read_text()]
-UPDATES = 60
+UPDATES = 40
 
 
 def relative(path):
@@ -188,7 +188,7 @@ def test_mpirun_that_gives_no_address_is_refused():
 def arguments(tmp_path_factory):
     manifests = made_corpus(tmp_path_factory.mktemp("corpus") / "made")
     sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
-    lengths = ["--training.num-updates", UPDATES, "--training.validate-every", 20, "--training.log-every", 1]
+    lengths = ["--training.num-updates", UPDATES, "--training.validate-every", 10, "--training.log-every", 1]
     return [*map(str, ["--config", ROOT / "tests/resume_config.py", *sets, *lengths, "--run-dir"])]
 
 
@@ -215,7 +215,7 @@ def assert_same(folder, undisturbed):
 
 @pytest.mark.slow
 def test_slurm_requeues_a_run_that_is_stopped_and_killed(arguments, undisturbed, tmp_path):
-    codes, output = slurm(tmp_path, arguments, [8, "SIGTERM", [0, 1, 2, 3]], [30, "SIGKILL", [2]])
+    codes, output = slurm(tmp_path, arguments, [6, "SIGTERM", [0, 1, 2, 3]], [24, "SIGKILL", [2]])
     assert codes == [75, 137, 0], output[-3000:]
     assert output.count("resumed at update") == 2
     assert_same(tmp_path / "run", undisturbed)
@@ -229,7 +229,7 @@ def test_slurm_requeues_no_run_that_cannot_begin(arguments, tmp_path):
 
 @pytest.mark.slow
 def test_kubernetes_restarts_a_run_that_is_preempted_and_killed(arguments, undisturbed, tmp_path):
-    disturbances = [8, "SIGTERM", [3]], [30, "SIGKILL", [0]]
+    disturbances = [6, "SIGTERM", [3]], [24, "SIGKILL", [0]]
     (tmp_path / "disturbances").write_text("\n".join(map(json.dumps, disturbances)))
     jobs = Kubernetes(tmp_path, ROOT / "deploy/kubernetes/train.yaml")
     actions = jobs.run(*arguments, tmp_path / "run", env=with_devices(1))
@@ -252,7 +252,7 @@ def test_mpirun_forwards_a_signal_and_the_same_command_goes_on(arguments, undist
     outputs = []
     for code in (75, 0):
         job = subprocess.Popen(command, env=with_devices(1, **as_root), cwd=ROOT, **pipes)
-        while code and last_update(tmp_path / "run" / "events.jsonl") < 8:
+        while code and last_update(tmp_path / "run" / "events.jsonl") < 6:
             assert job.poll() is None, job.communicate()
             time.sleep(0.01)
         if code:
