@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the environment .venv; the other scripts call this one. A second call does nothing if nothing has changed.
 #   ASR_JAX_PYTHON   Python >= 3.12 to use (default: the first one found)
-#   ASR_JAX_EXTRAS   additional extras, comma-separated: cuda12 cuda13 tpu kernels lm formats text tensorboard
+#   ASR_JAX_EXTRAS   additional extras, comma-separated: cuda12 cuda13 tpu kernels lm formats text tensorboard launch
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -18,9 +18,10 @@ OTHERS = {
     "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech",
     "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
     "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--device", "--devices",
-    "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--plans",
+    "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--plans", "--time", "--signal", "--wait", "--cpus-per-task",
+    "--host", "--map-by", "--bind-to", "--tag", "--build-arg", "--ipc", "--volume", "--user", "--prefix",
 }  # fmt: skip
-"""Flags of scripts and benchmarks, of the help, of XLA, of TensorBoard, hf, srun and sbatch, of other systems, and of
+"""Flags of scripts and benchmarks, of the help, of XLA, of TensorBoard, hf, Slurm, mpirun, docker and kubectl, of other systems, and of
 every command (`run_command`)."""
 
 
@@ -48,7 +49,8 @@ def test_links_and_named_files_exist(page):
     for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
-    for path in re.findall(r"`((?:configs|tests|scripts|benchmarks|examples)/[\w/.-]+\.(?:py|sh|json))`", text):
+    folders = "configs|tests|scripts|benchmarks|examples|deploy"
+    for path in re.findall(rf"`((?:{folders})/[\w/.-]+\.(?:py|sh|json|yaml))`", text):
         assert (ROOT / path).exists(), path
     for name in re.findall(r"python -m asr_jax\.(\w+)", text):
         assert name == "NAME" or importlib.util.find_spec(f"asr_jax.{name}"), name

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,40 +21,93 @@ from asr_jax.core.peers import watch
 MESSAGE_BYTES = 4096
 
 
+EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+
+class Launcher(NamedTuple):
+    """Names of the variables of a launcher."""
+
+    size: str = ""
+    rank: str = ""
+    local_rank: str = ""  # on the machine
+    local_size: str = ""
+
+
+LAUNCHERS = (
+    Launcher(*(f"OMPI_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_RANK", "LOCAL_SIZE"))),
+    Launcher("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    Launcher("JAX_NUM_PROCESSES", "JOB_COMPLETION_INDEX"),  # an indexed job of Kubernetes knows the number alone
+)
+"""mpirun can run within a job of Slurm, whose variables then describe the daemons of mpirun."""
+
+
 def join(environment: Mapping[str, str] = os.environ) -> None:
     """Joins the processes of a run if the environment describes several. Call it before JAX is used.
 
     JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID describe them explicitly.
-    srun, mpirun and Cloud TPU pods set variables that JAX detects.
+    With the address alone, the other two are those of Open MPI's mpirun, srun or an indexed job of Kubernetes. Without
+    an address, JAX detects srun, mpirun and Cloud TPU pods.
 
     Raises:
-        UserError: If one of the three variables is missing or invalid.
+        UserError: If one of the three variables is missing or invalid, or if JAX needs the address to detect mpirun.
     """
-    by_hand = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    given = [name for name in by_hand if name in environment]
-    if given:
-        address, count, number = (environment.get(name, "") for name in by_hand)
+    launcher = next((each for each in LAUNCHERS if {each.size, each.rank} <= environment.keys()), Launcher())
+    if any(name in environment for name in EXPLICIT):
+        others = dict(zip(EXPLICIT[1:], launcher[:2], strict=True))
+        values = {name: environment.get(name, environment.get(others.get(name, ""), "")) for name in EXPLICIT}
+        address, count, number = values.values()
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal() and count.isdecimal() and number.isdecimal() and int(number) < int(count)):
-            values = ", ".join(f"{name}={environment.get(name, '')!r}" for name in by_hand)
             raise UserError(
-                f"{values}: expected host:port, the number of processes, and JAX_PROCESS_ID from 0 to "
-                "JAX_NUM_PROCESSES − 1; set all three variables in every process, or none"
+                f"{', '.join(f'{name}={value!r}' for name, value in values.items())}: expected host:port, the number "
+                "of processes, and JAX_PROCESS_ID from 0 to JAX_NUM_PROCESSES − 1; set all three variables in every "
+                "process, or none; mpirun, srun and indexed jobs of Kubernetes set JAX_PROCESS_ID"
             )
-        jax.distributed.initialize(address, int(count), int(number), local_device_ids=chosen_numbers())
-    elif _launched(environment):
-        jax.distributed.initialize(local_device_ids=chosen_numbers())
+        own = _own_devices(environment, launcher)
+        # Otherwise, JAX would ask the launcher, or Kubernetes, for the devices.
+        jax.distributed.initialize(address, int(count), int(number), own, cluster_detection_method="deactivate")
+    elif _launched(environment, launcher):
+        jax.distributed.initialize(local_device_ids=_own_devices(environment, launcher))
     else:
         return
     watch(global_state.client, global_state.process_id, global_state.coordinator_address or "")
 
 
-def _launched(environment: Mapping[str, str]) -> bool:
-    """Returns whether a launcher that JAX detects has started several processes."""
-    tasks = (environment.get(name, "") for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
-    return any(task.isdecimal() and int(task) > 1 for task in tasks) or "," in environment.get(
-        "TPU_WORKER_HOSTNAMES", ""
-    )
+def _launched(environment: Mapping[str, str], launcher: Launcher) -> bool:
+    """Returns whether a launcher that JAX detects has started several processes.
+
+    Raises:
+        UserError: If mpirun has started them and does not give JAX an address.
+    """
+    if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
+        return True
+    count = environment.get(launcher.size, "")
+    if not count.isdecimal() or int(count) < 2:
+        return False
+    has_address = "OMPI_MCA_orte_hnp_uri" in environment or find_spec("mpi4py")  # Open MPI 5 has none
+    if launcher.size == "OMPI_COMM_WORLD_SIZE" and not has_address:
+        raise UserError(
+            f"mpirun has started {count} processes without an address: expected JAX_COORDINATOR_ADDRESS=HOST:PORT of "
+            "the first machine, set with mpirun -x, or the package mpi4py"
+        )
+    return True
+
+
+def _own_devices(environment: Mapping[str, str], launcher: Launcher) -> list[int] | None:
+    """Returns the numbers of the GPUs of this process, among those that it sees. Empty: all. None: JAX's choice.
+
+    Each of several processes that a launcher starts on a machine has one GPU. JAX's choice would also be one GPU for
+    a process that has the machine alone, and the wrong one if the launcher lets each process see its own GPU only.
+    """
+    if chosen := chosen_numbers():
+        return chosen
+    if "JAX_LOCAL_DEVICE_IDS" in environment:
+        return None
+    on_machine = re.match(r"\d+", environment.get(launcher.local_size, ""))  # of Slurm: 8(x2),4
+    sees_one = environment.get("CUDA_VISIBLE_DEVICES", ",").count(",") == 0
+    if not on_machine or int(on_machine[0]) == 1 or sees_one:
+        return []
+    return [int(environment[launcher.local_rank])]
 
 
 def is_main() -> bool:

@@ -1,0 +1,263 @@
+"""Files that start runs on clusters: linters and schemas, commands and flags that they name, and runs under stand-ins
+of the schedulers, which are disturbed and end with the arrays of an undisturbed run.
+
+Not checked without a cluster: the rules that Kubernetes and JobSet state as expressions, quotas, storage classes, the
+images of the registry, options of sbatch, and TPUs.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+import yaml
+
+from asr_jax.cli.command_line import field_flags, load_config
+from asr_jax.cli.train import TrainOptions
+from asr_jax.core.errors import UserError
+from asr_jax.core.options import spellings
+from asr_jax.core.processes import join
+from tests.forked import ROOT, made_corpus, with_devices
+from tests.scripts.schedulers import Kubernetes, Slurm, free_port, last_update
+from tests.training.arrays import contents
+
+MANIFESTS = sorted((ROOT / "deploy").rglob("*.yaml"))
+JOB_SETS = [path for path in MANIFESTS if "kind: JobSet" in path.read_text()]
+UPDATES = 40
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+def checked(tool, *arguments, extra):
+    """Runs a checker of the environment of the tests."""
+    command = shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not command:
+        pytest.skip(f"{tool} is not installed: it comes with the extra {extra}")
+    done = subprocess.run([command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "scripts").glob("*.sh")), ids=lambda path: path.name)
+def test_shellcheck(script):
+    checked("shellcheck", script, extra="dev")
+
+
+def test_yamllint():
+    checked("yamllint", "--strict", "deploy", extra="dev")
+
+
+def test_hadolint():
+    checked("hadolint", "Dockerfile", extra="launch")
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=relative)
+def test_schemas_of_kubernetes(path, tmp_path):
+    """JobSets are no part of Kubernetes; the jobs in them are."""
+    manifest = yaml.safe_load(path.read_text())
+    if manifest["kind"] == "JobSet":
+        template = manifest["spec"]["replicatedJobs"][0]["template"]
+        manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}} | template
+    (tmp_path / "it.yaml").write_text(yaml.safe_dump(manifest))
+    checked("kubernetes-validate", "--strict", "--quiet", str(tmp_path / "it.yaml"), extra="launch")
+
+
+@pytest.mark.parametrize("path", JOB_SETS, ids=relative)
+def test_fields_of_job_sets(path):
+    """A field that the schema lacks is lost, and a value of another type is an error."""
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="it comes with the extra launch")
+    manifest = yaml.safe_load(path.read_text())
+    assert models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict() == manifest
+
+
+def read(name):
+    return (ROOT / name).read_text()
+
+
+def docker(instruction):
+    (found,) = re.findall(rf"^{instruction} (.*)$", read("Dockerfile"), re.MULTILINE)
+    return found
+
+
+def container(path):
+    (job,) = yaml.safe_load(path.read_text())["spec"]["replicatedJobs"]
+    (found,) = job["template"]["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def uses():
+    """Yields the commands of this package that files run: the file, and the words after python."""
+    for path in JOB_SETS:
+        yield relative(path), ["-m", *container(path)["args"]]
+    yield "Dockerfile", [*json.loads(docker("ENTRYPOINT"))[1:], *json.loads(docker("CMD"))]
+    (module,) = re.findall(r'"\$python" -m (\S+) "\$@"', read("scripts/slurm.sh"))
+    for file in ("scripts/slurm.sh", "docs/slurm.md", "docs/mpirun.md", "docs/container.md"):
+        for line in re.findall(r"(?:scripts/slurm\.sh|asr_jax\.train) (--config .*)", read(file)):
+            yield file, ["-m", module, *shlex.split(line)]
+
+
+@pytest.mark.parametrize(("file", "words"), [pytest.param(*use, id=use[0]) for use in uses()])
+def test_commands_and_flags_exist(file, words):
+    option, module, *arguments = words
+    assert option == "-m"
+    assert importlib.util.find_spec(module)
+    known = {"--help", "--config", *spellings(TrainOptions)}
+    if "--config" in arguments:
+        known |= set(field_flags(load_config(str(ROOT / arguments[arguments.index("--config") + 1]))))
+    assert {word for word in arguments if word.startswith("--")} <= known
+
+
+def test_the_image_has_what_the_dockerfile_copies():
+    allowed = {line.removeprefix("!") for line in read(".dockerignore").splitlines() if line[0] == "!"}
+    copied = [
+        name for line in re.findall(r"^COPY (.*)", read("Dockerfile"), re.MULTILINE) for name in line.split()[:-1]
+    ]
+    assert set(copied) == allowed
+    assert all((ROOT / name).exists() for name in copied)
+    extras = re.findall(r"^([\w-]+) = \[", read("pyproject.toml"), re.MULTILINE)
+    used = re.findall(r"EXTRAS=([\w,]+)", read("Dockerfile"))
+    assert len(used) == 3
+    assert {extra for each in used for extra in each.split(",")} <= set(extras)
+
+
+@pytest.mark.parametrize("path", JOB_SETS, ids=relative)
+def test_job_sets_have_one_number_of_processes(path):
+    spec = yaml.safe_load(path.read_text())["spec"]
+    (job,) = spec["replicatedJobs"]
+    template = job["template"]["spec"]
+    assert (job["replicas"], template["completions"], template["backoffLimit"]) == (1, template["parallelism"], 0)
+    env = {entry["name"]: entry.get("value") for entry in container(path)["env"]}
+    if "JAX_COORDINATOR_ADDRESS" in env:
+        assert int(env["JAX_NUM_PROCESSES"]) == template["parallelism"]
+
+
+ADDRESS = {"JAX_COORDINATOR_ADDRESS": "a:1"}
+OPEN_MPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("SIZE", "4"), ("RANK", "3"), ("LOCAL_RANK", "1"))}
+SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (ADDRESS | {"JAX_NUM_PROCESSES": "4", "JOB_COMPLETION_INDEX": "2"}, ("a:1", 4, 2, [])),
+        (ADDRESS | OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, ("a:1", 4, 3, [1])),
+        (ADDRESS | OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "CUDA_VISIBLE_DEVICES": "5"}, ("a:1", 4, 3, [])),
+        # Slurm has started the daemons of mpirun.
+        (ADDRESS | OPEN_MPI | SRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ("a:1", 4, 3, [])),
+        (ADDRESS | SRUN, ("a:1", 2, 1, [])),
+        (ADDRESS | SRUN | {"JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": "2"}, ("a:1", 3, 2, [])),
+        (
+            SRUN | {"CUDA_VISIBLE_DEVICES": "0,1,2,3"},
+            (None, None, None, []),
+        ),  # one process with all GPUs of its machine
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_LOCALID": "1"}, (None, None, None, [1])),
+        (SRUN | {"JAX_LOCAL_DEVICE_IDS": "0,1"}, (None, None, None, None)),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, (None, None, None, [])),
+        ({"JOB_COMPLETION_INDEX": "2"}, None),  # jobs that are independent of each other
+        ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, None),
+    ],
+)
+def test_processes_join_as_their_launcher_says(environment, expected, monkeypatch):
+    found = []
+
+    def initialize(address=None, count=None, number=None, local_device_ids=None, cluster_detection_method=None):
+        assert (cluster_detection_method == "deactivate") == (address is not None)
+        found.append((address, count, number, local_device_ids))
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    join(environment)
+    assert found == ([expected] if expected else [])
+
+
+def test_mpirun_that_gives_no_address_is_refused():
+    with pytest.raises(UserError, match="mpirun -x"):
+        join(OPEN_MPI)
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory):
+    manifests = made_corpus(tmp_path_factory.mktemp("corpus") / "made")
+    sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
+    lengths = ["--training.num-updates", UPDATES, "--training.validate-every", 10, "--training.log-every", 1]
+    return [*map(str, ["--config", ROOT / "tests/resume_config.py", *sets, *lengths, "--run-dir"])]
+
+
+def slurm(folder, arguments, *disturbances):
+    """Returns the exit codes of scripts/slurm.sh with four processes, and what they print."""
+    (folder / "disturbances").write_text("\n".join(map(json.dumps, disturbances)))
+    codes = Slurm(folder, 4).run("scripts/slurm.sh", *arguments, folder / "run", env=with_devices(1))
+    return codes, (folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(arguments, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    codes, output = slurm(folder, arguments)
+    assert codes == [0], output[-3000:]
+    return folder / "run"
+
+
+def assert_same(folder, undisturbed):
+    expected, found = contents(undisturbed, UPDATES), contents(folder, UPDATES)
+    assert found.keys() == expected.keys()
+    assert all(leaf.tobytes() == expected[path].tobytes() for path, leaf in found.items())
+
+
+@pytest.mark.slow
+def test_slurm_requeues_a_run_that_is_stopped_and_killed(arguments, undisturbed, tmp_path):
+    codes, output = slurm(tmp_path, arguments, [6, "SIGTERM", [0, 1, 2, 3]], [24, "SIGKILL", [2]])
+    assert codes == [75, 137, 0], output[-3000:]
+    assert output.count("resumed at update") == 2
+    assert_same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.slow
+def test_slurm_requeues_no_run_that_cannot_begin(arguments, tmp_path):
+    codes, output = slurm(tmp_path, ["--training.log-every", "0", *arguments])
+    assert codes == [2], output[-3000:]
+
+
+@pytest.mark.slow
+def test_kubernetes_restarts_a_run_that_is_preempted_and_killed(arguments, undisturbed, tmp_path):
+    disturbances = [6, "SIGTERM", [3]], [24, "SIGKILL", [0]]
+    (tmp_path / "disturbances").write_text("\n".join(map(json.dumps, disturbances)))
+    jobs = Kubernetes(tmp_path, ROOT / "deploy/kubernetes/train.yaml")
+    actions = jobs.run(*arguments, tmp_path / "run", env=with_devices(1))
+    assert actions == ["RestartJobSetAndIgnoreMaxRestarts", "RestartJobSet"], (tmp_path / "log").read_text()[-3000:]
+    assert jobs.action(2) == "FailJobSet"
+    assert_same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.slow
+def test_mpirun_forwards_a_signal_and_the_same_command_goes_on(arguments, undisturbed, tmp_path):
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not mpirun:
+        pytest.skip("mpirun is not installed: it comes with the extra launch")
+    (options,) = re.findall(r"^mpirun --host \S+ (.*) -x JAX_COORDINATOR_ADDRESS", read("docs/mpirun.md"), re.MULTILINE)
+    address = f"JAX_COORDINATOR_ADDRESS=127.0.0.1:{free_port()}"
+    command = [mpirun, "-n", "4", "--oversubscribe", *shlex.split(options), "-x", address]
+    command += [sys.executable, "-m", "asr_jax.train", *arguments, tmp_path / "run"]
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    outputs = []
+    for code in (75, 0):
+        job = subprocess.Popen(command, env=with_devices(1, **as_root), cwd=ROOT, **pipes)
+        while code and last_update(tmp_path / "run" / "events.jsonl") < 6:
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.01)
+        if code:
+            job.send_signal(signal.SIGUSR1)
+        outputs.append(job.communicate(timeout=240)[0])
+        assert job.returncode == code, outputs[-1][-3000:]
+    assert "resumed at update" in outputs[1]
+    assert_same(tmp_path / "run", undisturbed)
