@@ -19,7 +19,8 @@ OTHERS = {
     "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
     "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--device", "--devices",
     "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--plans", "--time", "--signal", "--wait",
-    "--cpus-per-task", "--host", "--map-by", "--bind-to", "--tag", "--build-arg", "--ipc", "--volume", "--user", "--prefix",
+    "--cpus-per-task", "--host", "--map-by", "--bind-to", "--tag", "--build-arg", "--ipc", "--volume", "--user",
+    "--prefix",
 }  # fmt: skip
 """Flags of scripts and benchmarks, of the help, of XLA, of TensorBoard, hf, Slurm, mpirun, docker and kubectl, of other
 systems, and of every command (`run_command`)."""
