@@ -21,8 +21,8 @@ OTHERS = {
     "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--time", "--signal", "--wait", "--cpus-per-task",
     "--host", "--map-by", "--bind-to", "--tag", "--build-arg", "--ipc", "--volume", "--user", "--prefix",
 }  # fmt: skip
-"""Flags of scripts, of the help, of XLA, of TensorBoard, hf, Slurm, mpirun, docker and kubectl, of other systems, and of
-every command (`run_command`)."""
+"""Flags of scripts, of the help, of XLA, of TensorBoard, hf, Slurm, mpirun, docker and kubectl, of other systems, and
+of every command (`run_command`)."""
 
 
 @pytest.fixture(scope="module")
