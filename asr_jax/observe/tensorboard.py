@@ -88,7 +88,7 @@ def scalar_tags(event: Event) -> dict[str, float | int]:
 
 
 def summary_numbers(event: Event) -> dict[str, float | int]:
-    """Returns the numbers of the summary of a complete run by name, such as `summary/best_wer`; others have none."""
+    """Returns the numbers of the summary of a complete run, such as `summary/best_wer`; other events have none."""
     data = {name: value for name, value in event["data"].items() if name != "elapsed_s"}
     return dict(_numbers("summary", data)) if event["event"] == "run_complete" else {}
 
