@@ -30,7 +30,8 @@ systems, and of every command (`run_command`)."""
 def flags():
     """Flags of all commands, and of the fields of all configs, also without their middle."""
     found = OTHERS | set(ALIASES)
-    for module in [*MODULES, "asr_jax.data.corpora.synthetic", "asr_jax.observe.curves", "asr_jax.observe.profile"]:
+    observing = [f"asr_jax.observe.{name}" for name in ("curves", "profile", "forward")]
+    for module in [*MODULES, "asr_jax.data.corpora.synthetic", *observing]:
         importlib.import_module(module)
         found |= {flag for kind in options_of(module) if dataclasses.is_dataclass(kind) for flag in spellings(kind)}
     for path in (ROOT / "configs").glob("*.py"):

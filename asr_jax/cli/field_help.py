@@ -22,7 +22,6 @@ GROUPS = {
     "Run": "", "Data": "data", "Encoder": "model.encoder", "Heads and decoding": "model.heads",
     "Front-end": "model.front_end", "Augmentation": "model.augment", "Model": "model", "Optimizer": "optim",
     "Training and validation": "training", "Initial weights": "init", "Low-rank adapters": "lora",
-    "Upload": "upload",
 }  # fmt: skip
 """Prefix of the fields of each group; a field belongs to the longest prefix of its name."""
 ONLY_IN_ALL = (
@@ -30,7 +29,8 @@ ONLY_IN_ALL = (
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
     "data.shuffle_window", "data.sampled_items", "data.crop_s", "data.max_removed_share", "training.loss_scale",
-    "training.pass_states", "lora",
+    "training.pass_states", "training.pre_allocate", "lora",
+    "upload.revision", "upload.private", "upload.format", "upload.max_minutes", "upload.wait_minutes",
 )  # fmt: skip
 GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}
 """Groups that `--help` of a command lists, if it does not list all of them."""

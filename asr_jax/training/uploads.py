@@ -98,10 +98,15 @@ class Uploads:
                 self._start(self._best)
 
     def finish(self) -> None:
-        """Waits up to upload.wait_minutes for the last upload. All processes must call it together."""
+        """Waits for the last upload, and stops it after upload.wait_minutes. All processes must call it together."""
         until_s = time.monotonic() + 60 * self._upload.wait_minutes
         while self._upload.to and on_main(lambda: self._goes_on(until_s)):
             time.sleep(POLL_S)
+        if self._child:
+            self._stop()
+            self._failed(
+                f"not complete after upload.wait_minutes, {self._upload.wait_minutes:g}; the next job repeats it"
+            )
 
     def _goes_on(self, until_s: float) -> bool:
         self.poll()

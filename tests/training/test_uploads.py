@@ -197,6 +197,9 @@ class Runs:
         found = read_events(self.folder / "events.jsonl")
         return [(each["event"], each["data"].get("update", 0)) for each in found]
 
+    def reasons(self) -> list[str]:
+        return [each["data"]["reason"] for each in read_events(self.folder / "events.jsonl", "upload_failed")]
+
 
 def test_a_failed_upload_is_tried_again_after_the_next_checkpoint_and_by_the_next_job(tmp_path, monkeypatch) -> None:
     runs = Runs(tmp_path, monkeypatch)
@@ -215,8 +218,7 @@ def test_a_failed_upload_is_tried_again_after_the_next_checkpoint_and_by_the_nex
         uploads.finish()
     failed = ("upload_failed", 2)
     assert runs.events() == [failed, failed, ("uploaded", 4)]
-    reasons = [each["data"]["reason"] for each in read_events(tmp_path / "events.jsonl", "upload_failed")]
-    assert reasons == ["the hub refuses the token"] * 2
+    assert runs.reasons() == ["the hub refuses the token"] * 2
     with Uploads(runs.upload, tmp_path, runs.log) as next_job:
         next_job.offer(4)
         assert runs.started == [2, 2, 4]
@@ -241,19 +243,29 @@ def test_a_slow_upload_is_stopped_and_the_newest_best_checkpoint_follows(tmp_pat
     assert runs.events() == [("upload_failed", 2), ("uploaded", 4)]
 
 
-def test_the_end_of_a_job_waits_for_a_limited_time(tmp_path, monkeypatch) -> None:
+def test_the_end_of_a_run_waits_for_a_limited_time(tmp_path, monkeypatch) -> None:
     runs = Runs(tmp_path, monkeypatch, wait_minutes=0.2 / 60)
     runs.script = HANGS
-    began_s = time.monotonic()
     with runs.uploads as uploads:
         uploads.offer(2)
         child = uploads._child
+        assert child is not None
+        began_s = time.monotonic()
         uploads.finish()
-    assert time.monotonic() - began_s < 20
+        assert 0.2 <= time.monotonic() - began_s < 10
+        assert child.returncode is not None
+    assert runs.reasons() == ["not complete after upload.wait_minutes, 0.00333333; the next job repeats it"]
+
+
+def test_a_job_that_is_stopped_does_not_wait(tmp_path, monkeypatch) -> None:
+    runs = Runs(tmp_path, monkeypatch)
+    runs.script = HANGS
+    with runs.uploads as uploads:
+        uploads.offer(2)
+        child = uploads._child
     assert child is not None
     assert child.returncode is not None
-    assert runs.events() == [("upload_failed", 2)]
-    assert "the next job repeats it" in next(read_events(tmp_path / "events.jsonl"))["data"]["reason"]
+    assert runs.reasons() == ["the job ended before the upload; the next job repeats it"]
 
 
 def test_uploads_that_cannot_work_are_refused_before_the_run(experiment: Experiment, monkeypatch) -> None:
@@ -277,7 +289,7 @@ def test_a_missing_token_is_a_warning(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize("mode", ["works", "fails", "loses", "hangs", "refuses", "is down"])
 def test_a_run_goes_on_whatever_the_hub_does(experiment, hub: Hub, tmp_path, monkeypatch, mode) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(ROOT / "tests"))))
-    upload = Upload(to=PLACE, wait_minutes=1.0, max_minutes=0.5)
+    upload = Upload(to=PLACE, wait_minutes=8.0, max_minutes=0.5 if mode == "hangs" else 8.0)
     given = replace(experiment, run_dir=str(tmp_path / "run"), upload=upload)
     if mode == "refuses":
         monkeypatch.setenv("HF_TOKEN", "hf_another")
@@ -297,7 +309,7 @@ def test_a_run_goes_on_whatever_the_hub_does(experiment, hub: Hub, tmp_path, mon
     hub.goes_on.set()
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    already = train(replace(given, upload=replace(upload, wait_minutes=5.0, max_minutes=5.0)))  # the next job
+    already = train(replace(given, upload=replace(upload, max_minutes=8.0)))  # the next job
     assert already["already"]
     record = [event["data"] for event in read_events(tmp_path / "run" / "events.jsonl", "uploaded")][-1]
     assert record["commit"] == hub.heads["team/toy", "main"]
