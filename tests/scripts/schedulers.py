@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 SLURM = {"--kill-on-bad-exit", "--wait"}
-WAIT_S = 5
+WAIT_S = 20
 """Seconds until the other processes are killed after one has ended, in place of --wait and of the grace period."""
 
 
@@ -51,19 +52,29 @@ def together(command, environments, folder, log):
     (folder / "disturbances").write_text("\n".join(others))
     update, name, numbers = json.loads(first) or (float("inf"), "SIGTERM", ())
     jobs = [subprocess.Popen(command, env=each, stdout=log, stderr=log, cwd=ROOT) for each in environments]
-    ended, deadline = [], float("inf")
+    try:
+        ended = _wait(jobs, lambda: last_update(folder / "run" / "events.jsonl") >= update, name, numbers)
+    finally:
+        for job in jobs:
+            job.kill()
+    return [code if code >= 0 else 128 - code for code in (job.returncode for job in ended)]
+
+
+def _wait(jobs, is_due, name, numbers):
+    """Sends the signal when it is due, and waits for all jobs. Returns them in the order of their ends."""
+    ended, deadline, is_sent = [], float("inf"), False
     while len(ended) < len(jobs):
         time.sleep(0.01)
-        if last_update(folder / "run" / "events.jsonl") >= update:
-            update = float("inf")
+        if not is_sent and is_due():
+            is_sent = True
             for number in numbers:
-                subprocess.run(["kill", f"-{name.removeprefix('SIG')}", str(jobs[number].pid)], check=True)
+                jobs[number].send_signal(signal.Signals[name])
         ended += [job for job in jobs if job.poll() is not None and job not in ended]
         deadline = min(deadline, time.monotonic() + WAIT_S) if ended else deadline
         for job in jobs:
             if time.monotonic() > deadline and job.poll() is None:
                 job.kill()
-    return [code if code >= 0 else 128 - code for code in (job.returncode for job in ended)]
+    return ended
 
 
 class Slurm:
@@ -132,8 +143,8 @@ class Kubernetes:
                 values[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], entry["value"])
         host, _, port = values["JAX_COORDINATOR_ADDRESS"].partition(":")
         assert int(port) == self.container["ports"][0]["containerPort"]
-        ours = {"JAX_COORDINATOR_ADDRESS": f"{host}:{self.port}", "PYTHONPATH": str(ROOT)}
-        return {"JOB_COMPLETION_INDEX": str(index), "KUBERNETES_SERVICE_HOST": "10.0.0.1"} | values | ours
+        values |= {"JAX_COORDINATOR_ADDRESS": f"{host}:{self.port}", "XDG_CACHE_HOME": str(self.folder / "cache")}
+        return {"JOB_COMPLETION_INDEX": str(index), "KUBERNETES_SERVICE_HOST": "10.0.0.1"} | values
 
     def action(self, code):
         """Returns what happens after a pod has failed with this exit code."""
