@@ -34,6 +34,7 @@ from asr_jax.text.characters import CharacterTokenizer
 SHARDS, EACH = 4, 9
 LETTERS = CharacterTokenizer(symbols=(*"ab c", None), normaliser="none")
 BUCKETS = (Bucket(2000, 8, 4, 2000), Bucket(4000, 8, 3, 4000))
+PATIENT = Storage(max_wait_s=60.0, retries=2, backoff_s=0.01)  # for machines that do other work
 
 
 def samples(number):
@@ -213,19 +214,23 @@ def test_array_records_behind_urls(shards):
         system.pipe_file(f"/records/{shard}.array_record", content)
         system.pipe_file("/records/damaged.array_record", content[: len(content) // 2])
     expected = batches(stream(shards, "array_record"))
-    found = batches(stream(shards, shards=tuple(shards_of(["memory://records/?.array_record"], ReadOptions()))))
+    found = batches(
+        stream(shards, shards=tuple(shards_of(["memory://records/?.array_record"], ReadOptions())), storage=PATIENT)
+    )
     for one, other in zip(found, expected, strict=True):
         assert one.ids == other.ids
         np.testing.assert_array_equal(one.batch.audio, other.batch.audio)
     flipped = bytearray(content)
     flipped[content.rindex(b"fLaC") + 500] ^= 1  # in the audio of the last item
     system.pipe_file("/flipped/0.array_record", bytes(flipped))
-    of = stream(shards, shards=("memory://flipped/0.array_record", str(shards / "0.tar")), epochs=1)
+    of = stream(shards, shards=("memory://flipped/0.array_record", str(shards / "0.tar")), epochs=1, storage=PATIENT)
     found = batches(of)
     (entry,) = [entry for loaded in found for entry in loaded.rejected]
     assert entry.reason.startswith("the rest of the shard: damaged shard: damaged at record ")
     assert len({name for loaded in found for name in loaded.ids}) == 2 * EACH - 1
-    of = stream(shards, shards=("memory://records/damaged.array_record", str(shards / "0.tar")), epochs=1)
+    of = stream(
+        shards, shards=("memory://records/damaged.array_record", str(shards / "0.tar")), epochs=1, storage=PATIENT
+    )
     (entry,) = [entry for loaded in batches(of) for entry in loaded.rejected]
     assert entry.reason == "the rest of the shard: damaged shard: not a complete ArrayRecord file"
 
