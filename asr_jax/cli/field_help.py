@@ -29,7 +29,7 @@ ONLY_IN_ALL = (
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
     "data.shuffle_window", "data.sampled_items", "data.crop_s", "data.max_removed_share", "training.loss_scale",
-    "training.pass_states", "training.pre_allocate", "lora",
+    "training.pass_states", "training.pre_allocate", "training.epoch_end", "lora",
     "upload.revision", "upload.private", "upload.format", "upload.max_minutes", "upload.wait_minutes",
 )  # fmt: skip
 GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}
