@@ -61,7 +61,11 @@ def wait_for_checkpoint(folder, jobs):
 
 def end_of(job):
     """Exit code and output of a process that is expected to end."""
-    output = "".join(job.communicate(timeout=MOST_S))
+    try:
+        output = "".join(job.communicate(timeout=MOST_S))
+    except subprocess.TimeoutExpired:
+        job.send_signal(signal.SIGABRT)  # prints the stacks of all threads
+        pytest.fail("".join(job.communicate(timeout=MOST_S)))
     return job.returncode, output
 
 
