@@ -29,12 +29,8 @@ ONLY_IN_ALL = (
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
     "data.shuffle_window", "data.sampled_items", "data.crop_s", "data.max_removed_share", "training.loss_scale",
-<<<<<<< HEAD
-    "training.pass_states", "training.pre_allocate", "training.lost_after_s", "training.profile_processes",
-    "training.alarm_wer", "training.alarm_updates", "mesh", "lora",
-=======
-    "training.pass_states", "training.pre_allocate", "training.epoch_end", "lora",
->>>>>>> 161edd6e235617e155a8f1320784f3d590f4fd27
+    "training.pass_states", "training.pre_allocate", "training.epoch_end", "training.lost_after_s",
+    "training.profile_processes", "training.alarm_wer", "training.alarm_updates", "mesh", "lora",
     "upload.revision", "upload.private", "upload.format", "upload.max_minutes", "upload.wait_minutes",
 )  # fmt: skip
 GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}
