@@ -8,6 +8,7 @@ the store names process 0. Collectives would otherwise wait for the missing proc
 import atexit
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -24,6 +25,10 @@ LOST_S = 45.0
 """Default of the seconds after which a process whose count stands still is lost."""
 FAILED_S = 10.0
 """As `LOST_S`, after a computation has failed here."""
+ENDING_S = 15.0
+"""Longest time in seconds in which a process ends after an error."""
+OF_COLLECTIVES = re.compile("Gloo|NCCL|coordination service|UNAVAILABLE")
+"""Errors of collectives whose other processes are lost. JAX raises some of them as ValueError."""
 GRACE_S = 5.0
 """Seconds in which a process that reads the message about another one may end by itself, with an error of its own."""
 LOST_CODE = 75
@@ -190,8 +195,12 @@ def explain(error: BaseException) -> None:
     """
     if _watch is None:
         return
-    if type(error).__name__ == "JaxRuntimeError":
+    if type(error).__name__ == "JaxRuntimeError" or OF_COLLECTIVES.search(str(error)):
         limit_s, _watch.lost_s = _watch.lost_s, min(_watch.lost_s, FAILED_S)
         time.sleep(limit_s + 2 * BEAT_S + GRACE_S)
     code = getattr(error, "exit_code", RunError.exit_code)
     _watch.announce(code, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    # At exit, JAX waits for processes that may not come.
+    ending = threading.Timer(ENDING_S, os._exit, (code,))
+    ending.daemon = True
+    ending.start()

@@ -21,7 +21,9 @@ WAITING_SHARE = 0.2
 """Fraction of the time spent waiting for batches above which a warning is written."""
 STRAGGLING = 2.0
 """Factor of the mean waiting time of the other processes above which a process is a straggler. Its waiting must also
-take a `WAITING_SHARE` of the time."""
+take a `WAITING_SHARE` of the time, and at least `STRAGGLING_S`."""
+STRAGGLING_S = 1.0
+"""Shortest waiting time in seconds of a straggler, because short times are chance."""
 COLLAPSED = 1.5
 """Factor of the perplexity in `Detectors.chance`. Below the product, nearly all frames have the same few codes."""
 COLLAPSED_AFTER_UPDATES = 200
@@ -105,8 +107,9 @@ class Detectors:
         number, waiting, speed = found["number"], found["waiting_s"], data["throughput"]
         others_s = (number * waiting["mean"] - waiting["max"]) / (number - 1)
         wall_s = (speed.get("batch_s") or 0.0) * (speed.get("num_batches") or 0)
+        least_s = max(STRAGGLING * others_s, WAITING_SHARE * wall_s, STRAGGLING_S)
         self._report(
-            "straggler", waiting["max"] > STRAGGLING * others_s and waiting["max"] > WAITING_SHARE * wall_s, data,
+            "straggler", waiting["max"] > least_s, data,
             f"process {waiting['process']} waited {waiting['max']:.1f} s for batches since the last line, the other "
             f"processes {others_s:.1f} s on average, and all of them wait for it at each update: check the storage and "
             "the load of its machine, or raise --data.workers or --data.threads there",
