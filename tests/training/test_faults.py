@@ -10,14 +10,15 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from asr_jax.observe.events import read_events
-from tests.forked import ROOT, Forked, made_corpus, with_devices
-from tests.training.test_resume import assert_same
+from tests.forked import ROOT, made_corpus, with_devices
+from tests.training.arrays import contents
 
 UPDATES, LOST_S, MOST_S = 120, 10, 60
 pytestmark = pytest.mark.slow
@@ -28,25 +29,24 @@ def manifests(tmp_path_factory):
     return made_corpus(tmp_path_factory.mktemp("corpus") / "made")
 
 
-def start(manifests, folder, *more, program=(), cwd=(ROOT, ROOT)):
-    """Starts two processes of a run."""
+def start(manifests, folder, roots=(ROOT, ROOT)):
+    """Starts two processes of a run, with the package in `roots`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [
-        "--config",
-        ROOT / "tests/resume_config.py",
-        "--run-dir",
-        folder,
-        "--data.train",
-        manifests / "train.jsonl",
-    ]
-    command += ["--data.validation", manifests / "validation.jsonl", "--training.num-updates", UPDATES]
-    command += ["--training.validate-every", 20, "--training.lost-after-s", LOST_S, *more]
+    command = [sys.executable, "-m", "asr_jax.train", "--config", ROOT / "tests/resume_config.py", "--run-dir", folder]
+    command += ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
+    command += ["--training.num-updates", UPDATES, "--training.validate-every", 20]
+    command += ["--training.lost-after-s", LOST_S]
     return [
-        Forked(*program, "asr_jax.train", *command, cwd=cwd[number], env=with_devices(
-            1, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(number)
-        )) for number in range(2)
+        subprocess.Popen(
+            list(map(str, command)), cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=with_devices(
+                1, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(number),
+                PYTHONPATH=str(root),
+            ),
+        )
+        for number, root in enumerate(roots)
     ]  # fmt: skip
 
 
@@ -59,13 +59,13 @@ def wait_for_checkpoint(folder, jobs):
         time.sleep(0.1)
 
 
-def end_of(job):
+def end_of(job, timeout_s=MOST_S):
     """Exit code and output of a process that is expected to end."""
     try:
-        output = "".join(job.communicate(timeout=MOST_S))
+        output, _ = job.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         job.send_signal(signal.SIGABRT)  # prints the stacks of all threads
-        pytest.fail("".join(job.communicate(timeout=MOST_S)))
+        pytest.fail(job.communicate(timeout=timeout_s)[0])
     return job.returncode, output
 
 
@@ -78,19 +78,19 @@ def noted(kind, **figures):
 @pytest.fixture(scope="module")
 def unbroken(manifests, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "unbroken"
-    jobs = start(manifests, folder)
-    for job in jobs:
-        job.communicate(timeout=400)
-    assert [job.returncode for job in jobs] == [0, 0]
+    ends = [end_of(job, 400) for job in start(manifests, folder)]
+    assert [code for code, _ in ends] == [0, 0], ends
     return folder
 
 
-def goes_on(manifests, folder, unbroken, *more):
+def goes_on(manifests, folder, unbroken):
     """Restarts both processes, and compares the end of the run with that of the run without a fault."""
-    jobs = start(manifests, folder, *more)
-    outputs = ["".join(job.communicate(timeout=400)) for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0], outputs
-    assert_same(folder, unbroken, UPDATES)
+    ends = [end_of(job, 400) for job in start(manifests, folder)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    expected = contents(unbroken, UPDATES)
+    assert {path: leaf.tobytes() for path, leaf in contents(folder, UPDATES).items()} == {
+        path: leaf.tobytes() for path, leaf in expected.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -150,26 +150,9 @@ def test_other_code_is_refused(manifests, tmp_path):
     shutil.copytree(ROOT, other, ignore=shutil.ignore_patterns(".*", "tmp", "__pycache__"))
     with (other / "asr_jax/models/conformer.py").open("a") as file:
         file.write("# another version\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    jobs = []
-    for number, root in enumerate((ROOT, other)):
-        environment = with_devices(
-            1, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(number), PYTHONPATH=str(root)
-        )
-        command = [os.sys.executable, "-m", "asr_jax.train", "--config", ROOT / "tests/resume_config.py", "--run-dir"]
-        command += [tmp_path / "run", "--data.train", manifests / "train.jsonl", "--data.validation"]
-        jobs.append(subprocess.Popen(
-            [*map(str, command), str(manifests / "validation.jsonl")], env=environment, cwd=root, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        ))  # fmt: skip
-    try:
-        outputs = [job.communicate(timeout=240)[0] for job in jobs]
-    finally:
-        for job in jobs:
-            job.kill()
-    assert [job.returncode for job in jobs] == [2, 2], outputs
+    ends = [end_of(job, 240) for job in start(manifests, tmp_path / "run", roots=(ROOT, other))]
+    outputs = [output for _, output in ends]
+    assert [code for code, _ in ends] == [2, 2], outputs
     assert all("source code of asr_jax: " in output for output in outputs)
     assert not (tmp_path / "run" / "events.jsonl").exists()
     noted("other code", seconds=0.0, code=2, updates=0)
