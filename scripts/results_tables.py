@@ -318,6 +318,18 @@ def kernel_vmem() -> str:
     return table("operation | dtype | kernel | blocks and temporary values, MiB of VMEM | whole arrays, MiB", rows)
 
 
+def sharded_memory() -> str:
+    """Memory of a device by model and mesh, in GB."""
+    rows = [
+        [each["model"], each["parameters M"], f"`--mesh.{each['mesh']}`",
+         *(f"{each[part]:.1f}" for part in ("state GB", "gradient GB", "update GB"))]
+        for each in read("sharded_memory")
+    ]  # fmt: skip
+    return table(
+        "model | parameters, M | mesh | state with averages, GB | in the gradient, GB | in the update, GB", rows
+    )
+
+
 DEVICES = ("h100", "h200", "a100", "v5e", "v6e")
 OF_TARGET = {"h100": ("h100", "h200", "a100"), "v5e": ("v5e", "v6e")}
 """Devices whose limits are computed from the programs for a target."""
@@ -477,7 +489,7 @@ TABLES: dict[str, Callable[[], str]] = {
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
         transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring, fine_tuning, sampling_modes,
-        compiled_programs, roofline, kernel_registers, kernel_vmem, scale_rings, scale_bytes, scale_times,
+        compiled_programs, roofline, kernel_registers, kernel_vmem, sharded_memory, scale_rings, scale_bytes, scale_times,
         scale_batches, scale_updates, scale_memory, scale_plans,
     )
 }  # fmt: skip

@@ -117,6 +117,7 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on(
     finally:
         for job in jobs:
             job.kill()
+            job.communicate()  # closes its output
     assert code in (75, -signal.SIGABRT), output
     lines = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, output
@@ -138,6 +139,7 @@ def test_a_signal_to_one_process_saves_together(manifests, unbroken, tmp_path):
     finally:
         for job in jobs:
             job.kill()
+            job.communicate()  # closes its output
     assert [code for code, _ in ends] == [75, 75], ends
     (stopped,) = [event["data"]["update"] for event in read_events(folder / "events.jsonl", "job_stopped")]
     assert (folder / "checkpoints" / str(stopped)).is_dir()
