@@ -489,8 +489,8 @@ TABLES: dict[str, Callable[[], str]] = {
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
         transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring, fine_tuning, sampling_modes,
-        compiled_programs, roofline, kernel_registers, kernel_vmem, sharded_memory, scale_rings, scale_bytes, scale_times,
-        scale_batches, scale_updates, scale_memory, scale_plans,
+        compiled_programs, roofline, kernel_registers, kernel_vmem, sharded_memory, scale_rings, scale_bytes,
+        scale_times, scale_batches, scale_updates, scale_memory, scale_plans,
     )
 }  # fmt: skip
 
