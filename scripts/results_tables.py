@@ -325,9 +325,8 @@ def sharded_memory() -> str:
          *(f"{each[part]:.1f}" for part in ("state GB", "gradient GB", "update GB"))]
         for each in read("sharded_memory")
     ]  # fmt: skip
-    return table(
-        "model | parameters, M | mesh | state with averages, GB | in the gradient, GB | in the update, GB", rows
-    )
+    of_parts = "state, averages and gradients, GB | in the gradient of a batch, GB | in the update, GB"
+    return table(f"model | parameters, M | mesh | {of_parts}", rows)
 
 
 DEVICES = ("h100", "h200", "a100", "v5e", "v6e")
