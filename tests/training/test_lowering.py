@@ -98,6 +98,8 @@ def updates_of_one_device(name):
 @pytest.mark.parametrize("name", SLOW)
 def test_four_devices_compute_the_updates_of_one(name, sizes):
     sharding = Sharding(((r"encoder/(hidden|embed)/(kernel|bias)", -1), (r".*/in/(kernel|bias)", -1)), min_sharded=100)
+    if "model" in MESHES[sizes] and name in ("passed states", "micro-batches"):
+        pytest.skip("the rules of this test spread no layer of the model")
     recipe, mesh = replace(recipe_of(name), sharding=sharding), mesh_of(jax.devices()[:4], **MESHES[sizes])
     (state, reports), (expected, others) = updates(recipe, mesh), updates_of_one_device(name)
     for found, other in zip(reports, others, strict=True):
