@@ -34,7 +34,7 @@ class MeshSizes:
     """Number of devices that the products of a layer are spread over (tensor parallelism). They compute the same rows.
     It must divide the number of devices of a process."""
     min_sharded: int = 1 << 16
-    """Smallest number of elements of a parameter that is spread over the fsdp axis. The optimizer states and averages
+    """Smallest number of elements of a parameter that is spread over the fsdp axis. The optimizer states
     of smaller parameters are spread nevertheless (ZeRO-1)."""
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
 """Sharding of parameters and of the arrays that belong to them over the devices of a mesh.
 
 Parameters with at least `MeshSizes.min_sharded` elements are spread over the axis fsdp, along their largest dimension.
-Arrays of the optimizer and averages that have the shape of a parameter are sharded like it; those of parameters that
-are not sharded are spread over fsdp as well (ZeRO-1), because only the update reads them. Rules of the model spread the
-kernels of its layers over the axis model.
+Optimizer states and averages are sharded like their parameters. Optimizer states of unsharded parameters are spread
+over fsdp as well (ZeRO-1), because only the update reads them. Rules of the model spread the kernels of its layers over
+the axis model.
 
 Within the gradient, a sharded parameter is a `Shard`, which Flax replaces by the whole parameter where a layer reads
 it: in a scanned stack, one layer at a time, and again in the backward pass with rematerialisation. The gradient of that
@@ -138,7 +138,7 @@ def is_sharded(mesh: Mesh) -> bool:
 
 
 def _spec(axes: Sequence[Any]) -> PartitionSpec:
-    """Returns the specification of the axis of each dimension, without those of the last dimensions that have none."""
+    """Returns a `PartitionSpec` without trailing None entries, so that equal shardings have equal specifications."""
     while axes and axes[-1] is None:
         axes = axes[:-1]
     return PartitionSpec(*axes)

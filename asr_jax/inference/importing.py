@@ -127,7 +127,7 @@ def _read_shared(folder: Path) -> Published:
     """Reads the model, tokenizer and weights of a folder of `exporting.write_shared`.
 
     Raises:
-        UserError: If the weights are not those of the model.
+        UserError: If the weights do not fit the model.
     """
     model, tokenizer = load_experiment(folder / EXPERIMENT).model, load_tokenizer(folder / TOKENIZER)
     file = shared_weights(folder)

@@ -76,7 +76,6 @@ def updates(recipe, mesh):
 
 
 FAST = "batch norm and babble"
-SLOW = [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 MESHES = {
     "4 × data": {},
     "2 × data, 2 × fsdp": {"fsdp": 2},
@@ -92,14 +91,17 @@ def updates_of_one_device(name):
     return updates(recipe_of(name), data_mesh(1))
 
 
-@pytest.mark.parametrize("sizes", [
-    name if name in FAST_MESHES else pytest.param(name, marks=pytest.mark.slow) for name in MESHES
-])  # fmt: skip
-@pytest.mark.parametrize("name", SLOW)
+WITHOUT_RULES = ("passed states", "micro-batches")
+"""Models in which the test's rules spread no layer over the axis model."""
+CASES = [
+    pytest.param(name, sizes, marks=() if name == FAST and sizes in FAST_MESHES else pytest.mark.slow)
+    for name in MODELS for sizes in MESHES if not ("model" in MESHES[sizes] and name in WITHOUT_RULES)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes"), CASES)
 def test_four_devices_compute_the_updates_of_one(name, sizes):
     sharding = Sharding(((r"encoder/(hidden|embed)/(kernel|bias)", -1), (r".*/in/(kernel|bias)", -1)), min_sharded=100)
-    if "model" in MESHES[sizes] and name in ("passed states", "micro-batches"):
-        pytest.skip("the rules of this test spread no layer of the model")
     recipe, mesh = replace(recipe_of(name), sharding=sharding), mesh_of(jax.devices()[:4], **MESHES[sizes])
     (state, reports), (expected, others) = updates(recipe, mesh), updates_of_one_device(name)
     for found, other in zip(reports, others, strict=True):
