@@ -224,7 +224,7 @@ class ParaformerHead(Head):
             return self.embedding(labels, width)
         if self.is_initializing():
             self.output(jnp.zeros((1, width)))
-        parameters: Any = self.variables["params"]["output"]
+        parameters: Any = nn.meta.unbox(self.variables["params"]["output"])
         return parameters["kernel"].T[labels]
 
     def _logits(

@@ -330,7 +330,7 @@ class TransducerHead(Head):
         """Returns the kernel of the output in the dtype of the computation, and its bias in float32."""
         if self.is_initializing():
             self.output(jnp.zeros((1, self.settings.joint_dim), self.dtype))
-        parameters: Any = self.variables["params"]["output"]
+        parameters: Any = nn.meta.unbox(self.variables["params"]["output"])
         return parameters["kernel"].astype(self.dtype), parameters["bias"][None, None, None]
 
     def _tile_frames(self, rows: int, num_frames: int, size: int) -> int:
