@@ -20,6 +20,7 @@ from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.dataset import Data
+from asr_jax.kernels.implementations import selected_kernels
 from asr_jax.metrics.measure import ALL
 from asr_jax.models.base import EncoderSettings, Model
 from asr_jax.nn.state_passing import StatePassing
@@ -128,6 +129,9 @@ class Training:
     profile_processes: str = "0"
     """Numbers of the processes that write a trace, such as 0,3, or all. Each has a folder of its own if there are
     several."""
+    kernels: tuple[str, ...] = ()
+    """Kernels that replace programs of XLA in training, validation and evaluation, as NAME=IMPLEMENTATION, such as
+    ctc_sweep=triton (docs/accelerators.md). Evaluation on other devices ignores them."""
     lost_after_s: float = 45.0
     """Seconds after which a process of the run that is silent is lost: it was killed, hangs or cannot be reached. All
     others then name it and end with exit code 75. At least 10."""
@@ -150,6 +154,10 @@ class Training:
         problems += [
             f"{name} is {getattr(self, name)}: expected 0 or more" for name in NOT_NEGATIVE if getattr(self, name) < 0
         ]
+        try:
+            selected_kernels(self.kernels)
+        except ValueError as error:
+            problems.append(f"kernels: {error}")
         if not self.lost_after_s >= 10:
             problems.append(f"lost_after_s is {self.lost_after_s}: expected at least 10")
         if self.profile and profiled(self.profile) is None:

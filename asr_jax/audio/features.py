@@ -11,7 +11,7 @@ from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.spectrum import Edges, Window, extended, mel_energies, pre_emphasised, window_means, windows
 from asr_jax.audio.stages import Stage
 from asr_jax.core.batch import Frames, length_mask
-from asr_jax.core.devices import TracedFor, traced_for
+from asr_jax.core.devices import traced_for
 from asr_jax.core.random_streams import row_keys
 
 FULL_SCALE = 32768.0
@@ -274,7 +274,7 @@ class MelFrontEnd(FrontEnd):
 
     def _rows_at_a_time(self, num_rows: int, num_samples: int) -> int:
         # With several devices, a loop over rows would gather the rows of all devices.
-        if traced_for() != TracedFor("cpu", 1):
+        if traced_for()[:2] != ("cpu", 1):
             return num_rows
         least, most = SAMPLES_AT_A_TIME
         sizes = [few for few in range(1, num_rows + 1) if num_rows % few == 0 and few * num_samples <= most]

@@ -14,13 +14,14 @@ from asr_jax.core.hlo import largest
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import num_row_shards
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
-from asr_jax.core.programs import TRACED, Program, Programs
+from asr_jax.core.programs import Program, Programs
 from asr_jax.core.sharding import device_bytes
 from asr_jax.core.targets import QUICK, Accelerator, Target
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.losses import Losses
 from asr_jax.inference.model import make_model
+from asr_jax.kernels.implementations import selected_kernels
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.training.beginning import abstract_beginning, lower_beginning
@@ -63,7 +64,8 @@ class TargetSteps:
             most_rows=max(bucket.batch_size for bucket in self.buckets),
         )  # fmt: skip
         shapes = abstract_beginning(lower_beginning(recipe, seed=self.experiment.seed), mesh, recipe.sharding)
-        programs = Programs(options=QUICK[self.target.accelerator.platform]) if self.quick else TRACED
+        options = QUICK[self.target.accelerator.platform] if self.quick else ()
+        programs = Programs(options=options, kernels=selected_kernels(training.kernels))
         num_batches = training.accumulate * training.split
         return StepPrograms(recipe, shapes, mesh, self.scale, num_batches, programs=programs)
 

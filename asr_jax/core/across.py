@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
 
-from asr_jax.core.devices import tracing_for
+from asr_jax.core.devices import traced_for, tracing_for
 from asr_jax.core.meshes import ROWS, num_row_shards
 
 SAME, BY_ROWS = PartitionSpec(), PartitionSpec(ROWS)
@@ -41,7 +41,7 @@ def on_each_device(
     def local(same: Any, rows: Any) -> Any:
         token = _devices.set(devices)
         try:
-            with tracing_for(list(mesh.devices.flat[:1])):
+            with tracing_for(list(mesh.devices.flat[:1]), traced_for().kernels):
                 return function(same, rows)
         finally:
             _devices.reset(token)

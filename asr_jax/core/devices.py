@@ -32,18 +32,33 @@ class TracedFor(NamedTuple):
     number: int
     capability: int = 0
     """Compute capability of absent NVIDIA GPUs without its point, such as 90; otherwise 0."""
+    kernels: tuple[tuple[str, str], ...] = ()
+    """Names of kernels, and of the implementations that the setting training.kernels selects for them."""
 
 
 # A change of the value makes JAX trace functions again that were traced for other devices.
 _traced_for: Any = jax.make_user_context(default_value=None)
 
 
-def tracing_for(chosen: Sequence[jax.Device]) -> AbstractContextManager[None]:
-    """Returns a context in which functions are traced for devices that may be absent from this machine."""
-    platform = "gpu" if chosen[0].platform in ("cuda", "rocm") else chosen[0].platform
+def tracing_for(
+    chosen: Sequence[jax.Device], kernels: tuple[tuple[str, str], ...] = ()
+) -> AbstractContextManager[None]:
+    """Returns a context in which functions are traced for devices that may be absent from this machine.
+
+    Args:
+        chosen: Devices.
+        kernels: Selected implementations, as in `TracedFor`.
+    """
     capability = int(str(getattr(chosen[0], "compute_capability", 0)).replace(".", ""))
-    context: AbstractContextManager[None] = _traced_for(TracedFor(platform, len(chosen), capability))
+    context: AbstractContextManager[None] = _traced_for(
+        TracedFor(platform_of(chosen[0]), len(chosen), capability, kernels)
+    )
     return context
+
+
+def platform_of(device: jax.Device) -> str:
+    """Returns JAX's name of the kind of a device: cpu, gpu or tpu. Absent GPUs have another name."""
+    return "gpu" if device.platform in ("cuda", "rocm") else device.platform
 
 
 def traced_for() -> TracedFor:

@@ -66,6 +66,8 @@ class Programs:
     start, for example because a user's own classes are used, which are not part of the package's sources."""
     options: tuple[tuple[str, Any], ...] = ()
     """Names and values of options of the compiler."""
+    kernels: tuple[tuple[str, str], ...] = ()
+    """Names of kernels and of their selected implementations, for functions of arrays with shardings."""
 
     def given(self, **more: object) -> "Programs":
         """Returns `Programs` with more named inputs. If `inputs` is None, it remains None."""
@@ -100,7 +102,7 @@ class Programs:
         shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
         leaves, in_tree = jax.tree.flatten(arguments)
         chosen = _devices_of(leaves)
-        function = _traced_for(chosen, name, function)
+        function = _traced_for(chosen, self.kernels, name, function)
         if self.inputs is None or not _are_present(chosen):
             return _traced(jitted(function, **shardings), arguments)._replace(are_present=_are_present(chosen))
         key = self._key(name, leaves, in_tree, shardings)
@@ -150,8 +152,7 @@ class Programs:
 
     def _key(self, name: str, leaves: list[Any], in_tree: Any, shardings: dict[str, Any]) -> str:
         return _digest(
-            SOURCES, str(sorted(_surroundings().items())), name, repr(self.inputs), repr(self.options), str(in_tree),
-            str(shardings),
+            SOURCES, str(sorted(_surroundings().items())), name, repr(self), str(in_tree), str(shardings),
             *(f"{leaf} {leaf.sharding}" for leaf in leaves),
             *sorted({f"{each.platform} {each.device_kind}" for each in _devices_of(leaves)}),
         )  # fmt: skip
@@ -168,13 +169,15 @@ def _are_present(chosen: Sequence[jax.Device]) -> bool:
     return not chosen or chosen[0] in devices()
 
 
-def _traced_for(chosen: Sequence[jax.Device], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, which is traced for the given devices if there are any."""
+def _traced_for(
+    chosen: Sequence[jax.Device], kernels: tuple[tuple[str, str], ...], name: str, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns the function, which is traced for the given devices, if there are any, with the given kernels."""
     if not chosen:
         return function
 
     def traced(*arguments: Any) -> Any:
-        with tracing_for(chosen):
+        with tracing_for(chosen, kernels):
             return function(*arguments)
 
     traced.__name__ = name  # profiles show it

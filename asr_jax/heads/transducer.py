@@ -18,6 +18,8 @@ from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings, LabelAxis
 from asr_jax.heads.ctc import WeightBy
+from asr_jax.kernels.implementations import selected
+from asr_jax.kernels.transducer_joint.api import transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
 from asr_jax.kernels.transducer_joint.xla import TILE_LOGITS, in_tiles
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
@@ -282,6 +284,14 @@ class TransducerHead(Head):
         """
         settings, arcs = self.settings, self.arcs
         kernel, bias = self.output_parameters()
+        if (name := selected("transducer_joint", "auto", "xla")) != "xla":
+            self._check_kernel(name, drops=keys is not None)
+            blank, label = transducer_joint(
+                *projected, kernel, bias[0, 0, 0], batch.tokens, lengths, batch.token_lengths,
+                blank_id=self.blank_id, activation=settings.activation,
+            )  # fmt: skip
+            blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
+            return (blank[None], label[None]), None
         size = projected[1].shape[1] if starts is None else min(settings.pruning.size, projected[1].shape[1])  # type: ignore[union-attr]
 
         def compute(of_frames: Any, of_rows: Any, first: Any) -> Any:
@@ -325,6 +335,15 @@ class TransducerHead(Head):
             blank, label = pruned_log_probs(blank, label, starts, num_labels=batch.tokens.shape[1])
         blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
         return (blank[None], label[None]), None
+
+    def _check_kernel(self, name: str, *, drops: bool) -> None:
+        """Checks that a kernel computes this joint network."""
+        settings = self.settings
+        if drops or settings.pruning or settings.durations:
+            raise UserError(
+                f"training.kernels has transducer_joint={name}, and the head has dropout {settings.dropout}, pruning "
+                f"{settings.pruning} and durations {settings.durations}: expected none of these for the kernel"
+            )
 
     def output_parameters(self) -> tuple[Float[Array, "J V"], Float[Array, "1 1 1 V"]]:
         """Returns the kernel of the output in the dtype of the computation, and its bias in float32."""

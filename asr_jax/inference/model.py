@@ -1,5 +1,6 @@
 """The model of an experiment, its description for the cache of programs, and the shapes of its variables."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from asr_jax.core.batch import Batch
 from asr_jax.core.precision import set_products
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import Tree
+from asr_jax.kernels.implementations import selected_kernels
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizers import Tokenizer
@@ -45,10 +47,11 @@ def programs_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLeng
         tokenizer: Tokenizer of the run.
         length: Length of the run, for training programs, whose schedules depend on it.
     """
+    kernels = selected_kernels(experiment.training.kernels)
     if any(not name.startswith("asr_jax.") for name in classes(experiment)):
-        return TRACED
+        return replace(TRACED, kernels=kernels)
     settings = [each for each in leaves(experiment) if not is_among(each[0], NOT_IN_PROGRAMS)]
-    return Programs(()).given(
+    return Programs((), kernels=kernels).given(
         settings=settings, vocab_size=tokenizer.vocab_size, blank_id=tokenizer.blank_id, length=length and vars(length)
     )
 

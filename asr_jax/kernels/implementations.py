@@ -2,36 +2,109 @@
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from asr_jax.core.devices import traced_for
+from asr_jax.core.errors import UserError
 
 Implementation = Literal["auto", "reference", "triton", "mosaic_tpu"]
 """Name of an implementation.
 
 "reference" is a program of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a
-kernel for TPUs. "auto" is "reference", because no kernel was measured on a device yet.
+kernel for TPUs. "auto" is the implementation that the setting training.kernels selects, otherwise "reference", because
+no kernel was measured on a device yet.
 """
 KERNELS = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}
 """Devices of the implementations that are kernels, and JAX's name of their platform."""
+SELECTABLE = (
+    "bias_norm", "ctc_sweep", "ctc_viterbi", "depthwise_conv", "glu", "lattice_sweep", "masked_batch_norm",
+    "relative_shift", "swoosh", "transducer_joint",
+)  # fmt: skip
+"""Kernels that models and losses call with "auto", so that a setting can select their implementation."""
 
 
-def module_of(folder: str, implementation: str) -> Any:
+def selected_kernels(chosen: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Parses `Training.kernels`.
+
+    Args:
+        chosen: Texts NAME=IMPLEMENTATION.
+
+    Returns:
+        Names of kernels and of implementations.
+
+    Raises:
+        ValueError: If a text does not name a kernel that can be selected and an implementation, or a kernel is there
+            twice.
+    """
+    pairs = [tuple(text.partition("=")[::2]) for text in chosen]
+    for text, (kernel, implementation) in zip(chosen, pairs, strict=True):
+        if kernel not in SELECTABLE or implementation not in KERNELS:
+            raise ValueError(
+                f"{text!r}: expected NAME=IMPLEMENTATION, with a name of {', '.join(SELECTABLE)} and an implementation "
+                f"of {', '.join(KERNELS)}"
+            )
+    names = [kernel for kernel, _ in pairs]
+    if len({*names}) < len(names):
+        raise ValueError(f"{' '.join(chosen)}: expected each kernel once")
+    return tuple((kernel, implementation) for kernel, implementation in pairs)
+
+
+def check_selected(kernels: Sequence[tuple[str, str]], platform: str) -> None:
+    """Checks that the selected kernels can run on a device.
+
+    Args:
+        kernels: Result of `selected_kernels`.
+        platform: JAX's name of the device's platform.
+
+    Raises:
+        UserError: If a kernel is for other devices, or a package that it needs is not installed.
+    """
+    for kernel, implementation in kernels:
+        device, expected = KERNELS[implementation]
+        if platform != expected:
+            raise UserError(
+                f"training.kernels has {kernel}={implementation}, which is for {device}, and the devices are "
+                f"{platform}: remove it"
+            )
+        if implementation == "triton" and importlib.util.find_spec("jax_triton") is None:
+            raise UserError(
+                f"training.kernels has {kernel}=triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'"
+            )
+
+
+def selected(kernel: str, implementation: str, default: str) -> str:
+    """Returns the implementation of a kernel that a program uses.
+
+    Args:
+        kernel: Name of the kernel, of `SELECTABLE`.
+        implementation: Argument of the kernel's function; all but "auto" are returned.
+        default: Implementation if none is selected for the devices that the program is traced for.
+    """
+    if implementation != "auto":
+        return implementation
+    devices = traced_for()
+    found = dict(devices.kernels).get(kernel)
+    return found if found and KERNELS[found][1] == devices.platform else default
+
+
+def module_of(folder: str, implementation: str, default: str = "reference") -> Any:
     """Returns the module of an implementation, which is imported late: Pallas takes a second, and Triton is optional.
 
     Args:
         folder: Folder of the kernel in `asr_jax.kernels`.
-        implementation: An `Implementation`.
+        implementation: Name of an implementation, or "auto".
+        default: Name of the implementation in the module `reference`, which "auto" is if no other one is selected.
 
     Raises:
         ValueError: If the implementation does not exist or cannot run here.
     """
-    name = "reference" if implementation == "auto" else implementation
-    if name not in ("reference", *KERNELS):
-        raise ValueError(f"implementation is {name!r}: expected auto, reference, {' or '.join(KERNELS)}")
+    name = selected(folder, implementation, default)
+    if name not in (default, *KERNELS):
+        raise ValueError(f"implementation is {name!r}: expected auto, {default}, {' or '.join(KERNELS)}")
     if name in KERNELS:
-        check_device(name, "reference")
-    return importlib.import_module(f"asr_jax.kernels.{folder}.{name}")
+        check_device(name, default)
+    return importlib.import_module(f"asr_jax.kernels.{folder}.{'reference' if name == default else name}")
 
 
 def check_device(implementation: str, instead: str) -> None:

@@ -11,7 +11,7 @@ use libtpu.
 
 import fcntl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.kernels.implementations import selected_kernels
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
@@ -100,18 +101,22 @@ def alone() -> Iterator[None]:
         yield
 
 
-@cache
-def compiled(name: str, target: str) -> Compiled:
+def step_of(settings: Model, target: str, kernels: Sequence[str] = ()) -> StepPrograms:
     try:
         described = target_of(target)
     except UserError as error:
         pytest.skip(str(error))
-    model = MODELS[name].build(vocab_size=32, blank_id=31, precision="bf16")
-    mesh, options = described.mesh, QUICK[described.accelerator.platform]
-    recipe = Recipe(model, dict.fromkeys(MODELS[name].heads, 1.0), AdamW().build(RunLength(100, 10)), most_rows=8)
-    shapes = abstract_beginning(lower_beginning(recipe, seed=0), mesh)
-    step = StepPrograms(recipe, shapes, mesh, Scale(16000, 160, 80), 2, programs=Programs(options=options))
-    gradient = step.gradient(BUCKET)
+    model = settings.build(vocab_size=32, blank_id=31, precision="bf16")
+    recipe = Recipe(model, dict.fromkeys(settings.heads, 1.0), AdamW().build(RunLength(100, 10)), most_rows=8)
+    shapes = abstract_beginning(lower_beginning(recipe, seed=0), described.mesh)
+    programs = Programs(options=QUICK[described.accelerator.platform], kernels=selected_kernels(kernels))
+    return StepPrograms(recipe, shapes, described.mesh, Scale(16000, 160, 80), 2, programs=programs)
+
+
+@cache
+def compiled(name: str, target: str) -> Compiled:
+    step = step_of(MODELS[name], target)
+    shapes, gradient = step.shapes, step.gradient(BUCKET)
     update = step.update(step.accumulated(gradient)).compile()
     memory: Any = update.memory_analysis()
     return Compiled(
@@ -156,3 +161,24 @@ def test_products_have_operands_of_16_bits(name: str, target: str) -> None:
 def test_the_state_is_updated_in_place(name: str, target: str) -> None:
     found = compiled(name, target)
     assert found.alias_bytes >= 0.95 * found.state_bytes
+
+
+@pytest.mark.parametrize(("target", "kernel"), [("h100", "triton"), ("v5e", "mosaic_tpu")])
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("zipformer", ("bias_norm", "ctc_sweep", "depthwise_conv", "relative_shift", "swoosh")),
+        ("conformer", ("ctc_sweep", "depthwise_conv", "glu", "masked_batch_norm", "relative_shift")),
+        ("rnnt", ("lattice_sweep", "transducer_joint")),
+    ],
+)
+def test_selected_kernels_are_part_of_the_programs(
+    name: str, kernels: tuple[str, ...], target: str, kernel: str
+) -> None:
+    rnnt = Transducer(prediction=StatelessPrediction(64, 2), joint_dim=64, dropout=0.0)
+    settings = MODELS.get(name) or Model(encoder=QuartzNet.tiny(num_mels=80), heads={"transducer": rnnt})
+    program = step_of(settings, target, [f"{each}={kernel}" for each in kernels]).gradient(BUCKET)
+    text = program.lowered.as_text()
+    called = {"triton": "triton_kernel_call", "mosaic_tpu": "tpu_custom_call"}[kernel]
+    assert text.count(called) >= len(kernels)
+    program.compile()

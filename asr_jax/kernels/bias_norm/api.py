@@ -1,13 +1,8 @@
 """Bias norm, with an implementation chosen for the device."""
 
-from typing import Literal
-
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.bias_norm import reference
-from asr_jax.kernels.implementations import check_device
-
-Implementation = Literal["auto", "reference", "mosaic_tpu", "triton"]
+from asr_jax.kernels.implementations import Implementation, module_of
 
 
 def bias_norm(
@@ -25,9 +20,7 @@ def bias_norm(
         x: Values, of which the last axis is normalised.
         bias: Bias of each channel.
         log_scale: Logarithm of the scale.
-        implementation: "reference" is a program of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra
-            kernels; "mosaic_tpu" is a kernel for TPUs. "auto" is "reference", because no kernel was measured on a
-            device yet.
+        implementation: An `Implementation`.
 
     Returns:
         Normalised values in the dtype of `x`. Sums are in float32.
@@ -35,14 +28,5 @@ def bias_norm(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    if implementation in ("auto", "reference"):
-        return reference.bias_norm(x, bias, log_scale)
-    check_device(implementation, "reference")
-    rows = x.reshape(-1, x.shape[-1])
-    if implementation == "triton":
-        from asr_jax.kernels.bias_norm import triton
-
-        return triton.bias_norm(rows, bias, log_scale).reshape(x.shape)
-    from asr_jax.kernels.bias_norm import mosaic_tpu  # imported late, because Pallas takes a second
-
-    return mosaic_tpu.bias_norm(rows, bias, log_scale).reshape(x.shape)
+    found: Array = module_of("bias_norm", implementation).bias_norm(x.reshape(-1, x.shape[-1]), bias, log_scale)
+    return found.reshape(x.shape)

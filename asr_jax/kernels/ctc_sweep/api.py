@@ -1,13 +1,12 @@
 """The recursion of CTC over frames, with an implementation chosen for the device."""
 
-import importlib.util
 from typing import Literal
 
 import jax
 from jaxtyping import Array, Float, Int
 
-from asr_jax.kernels.ctc_sweep import reference
 from asr_jax.kernels.ctc_sweep.reference import States
+from asr_jax.kernels.implementations import module_of
 
 Implementation = Literal["auto", "scan", "mosaic_tpu", "triton"]
 
@@ -33,8 +32,8 @@ def ctc_sweep(
         labels: Labels of each direction; direction 1 has them in reverse.
         label_lengths: Number of valid labels of each row.
         implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
-            "mosaic_tpu" is a kernel for TPUs, for float32. "auto" is "scan", because no kernel was measured on a device
-            yet.
+            "mosaic_tpu" is a kernel for TPUs, for float32. "auto" is the one that the setting training.kernels
+            selects, otherwise "scan", because no kernel was measured on a device yet.
 
     Returns:
         The log-probability of the labels, and the states of blanks and of labels before the frame's own emission, up to
@@ -43,16 +42,8 @@ def ctc_sweep(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    if implementation in ("auto", "scan"):
-        return reference.sweep(emissions, labels, label_lengths)
-    if implementation == "mosaic_tpu":
-        if emissions.dtype != jax.numpy.float32:
-            raise ValueError(f"emissions have dtype {emissions.dtype}: expected float32 for mosaic_tpu")
-        from asr_jax.kernels.ctc_sweep import mosaic_tpu  # imported late, because Pallas takes a second
-
-        return mosaic_tpu.sweep(emissions, labels, label_lengths)
-    if importlib.util.find_spec("jax_triton") is None:
-        raise ValueError("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")
-    from asr_jax.kernels.ctc_sweep import triton
-
-    return triton.sweep(emissions, labels, label_lengths)
+    module = module_of("ctc_sweep", implementation, "scan")
+    if module.__name__.endswith("mosaic_tpu") and emissions.dtype != jax.numpy.float32:
+        raise ValueError(f"emissions have dtype {emissions.dtype}: expected float32 for mosaic_tpu")
+    found: tuple[Array, States] = module.sweep(emissions, labels, label_lengths)
+    return found

@@ -5,8 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int32
 
-from asr_jax.kernels.ctc_viterbi import reference
-from asr_jax.kernels.implementations import check_device
+from asr_jax.kernels.implementations import module_of
 
 Implementation = Literal["auto", "scan", "mosaic_tpu", "triton"]
 
@@ -35,8 +34,8 @@ def ctc_viterbi(
         label_lengths: Number of labels of each row.
         blank_id: Label id of the blank.
         implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
-            "mosaic_tpu" is a kernel for TPUs and fewer than 4,096 labels. "auto" is "scan", because no kernel was
-            measured on a device yet.
+            "mosaic_tpu" is a kernel for TPUs and fewer than 4,096 labels. "auto" is the one that the setting
+            training.kernels selects, otherwise "scan", because no kernel was measured on a device yet.
 
     Returns:
         The score of the path in the last frame, minus the largest score of any state, and the state of each frame.
@@ -47,15 +46,8 @@ def ctc_viterbi(
     """
     used = jnp.arange(labels.shape[1])[None] < label_lengths[:, None]
     given = (log_probs, lengths, jnp.where(used, labels, blank_id), label_lengths)
-    if implementation in ("auto", "scan"):
-        return reference.best_path(*given, blank_id=blank_id)
-    check_device(implementation, "scan")
-    if implementation == "triton":
-        from asr_jax.kernels.ctc_viterbi import triton
-
-        return triton.best_path(*given, blank_id=blank_id)
-    from asr_jax.kernels.ctc_viterbi import mosaic_tpu  # imported late, because Pallas takes a second
-
-    if labels.shape[1] > mosaic_tpu.MOST_LABELS:
-        raise ValueError(f"{labels.shape[1]} labels: expected at most {mosaic_tpu.MOST_LABELS} for mosaic_tpu, or scan")
-    return mosaic_tpu.best_path(*given, blank_id=blank_id)
+    module = module_of("ctc_viterbi", implementation, "scan")
+    if module.__name__.endswith("mosaic_tpu") and labels.shape[1] > module.MOST_LABELS:
+        raise ValueError(f"{labels.shape[1]} labels: expected at most {module.MOST_LABELS} for mosaic_tpu, or scan")
+    found: tuple[Array, Array] = module.best_path(*given, blank_id=blank_id)
+    return found

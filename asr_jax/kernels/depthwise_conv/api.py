@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, depthwise_conv_lax
 from asr_jax.kernels.depthwise_conv.xla import shifted, shifted_gradients
-from asr_jax.kernels.implementations import KERNELS, check_device
+from asr_jax.kernels.implementations import KERNELS, check_device, selected
 
 Implementation = Literal["auto", "lax", "shifted", "mosaic_tpu", "triton"]
 INSTEAD = "lax or shifted"
@@ -48,8 +48,9 @@ def depthwise_conv(
         dilation: Dilation in frames.
         implementation: "lax" is XLA's grouped convolution; "shifted" is a sum of shifted products with its own
             derivative; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a kernel
-            for TPUs, for a stride of 1 and at most 5,120 frames with padding. "auto" is "shifted" on CPUs and "lax" on
-            other platforms (no other implementation was measured there), chosen when the program is compiled.
+            for TPUs, for a stride of 1 and at most 5,120 frames with padding. "auto" is the one that the setting
+            training.kernels selects if it computes this convolution, otherwise "shifted" on CPUs and "lax" on other
+            platforms (no other implementation was measured there), chosen when the program is compiled.
 
     Returns:
         S = (T + sum(padding) - dilation·(K - 1) - 1) // stride + 1 frames.
@@ -97,32 +98,35 @@ def depthwise_conv_2d(
                 + (f" with a dilation of {dilation}" if dilation > 1 else "")
             )
     window = Window(padding, strides, dilations)
+    if implementation == "auto":
+        found: Any = selected("depthwise_conv", implementation, "auto")
+        implementation = "auto" if _reason_against(found, x, kernel, window) else found
     if implementation in KERNELS:
         check_device(implementation, INSTEAD)
-        _check_kernel(x, kernel, window, implementation)
+        if reason := _reason_against(implementation, x, kernel, window):
+            raise ValueError(f"{reason} for {implementation}, or {INSTEAD}")
     return _depthwise_conv(x, kernel.astype(x.dtype), window, implementation)
 
 
-def _check_kernel(x: Array, kernel: Array, window: Window, implementation: Implementation) -> None:
-    """Checks that a kernel for one axis computes the convolution."""
+def _reason_against(implementation: str, x: Array, kernel: Array, window: Window) -> str:
+    """Returns the reason why a kernel for one axis cannot compute the convolution; empty if there is none."""
+    if implementation not in KERNELS:
+        return ""
     (_, frames, bins, channels), (taps, bin_taps, width) = x.shape, kernel.shape
     if (bins, bin_taps, window.padding[1], channels) != (1, 1, (0, 0), width):
-        raise ValueError(
+        return (
             f"x has {bins} bins padded by {window.padding[1]} and {channels} channels, and the kernel has {bin_taps} "
-            f"taps in frequency: expected 1 bin without padding, {width} channels and 1 tap for {implementation}, "
-            f"or {INSTEAD}"
+            f"taps in frequency: expected 1 bin without padding, {width} channels and 1 tap"
         )
     if implementation == "triton":
-        return
+        return ""
     from asr_jax.kernels.depthwise_conv import mosaic_tpu
 
     if window.strides[0] != 1:
-        raise ValueError(f"stride {window.strides[0]}: expected 1 for mosaic_tpu, or {INSTEAD}")
+        return f"stride {window.strides[0]}: expected 1"
     padded = frames + max(sum(window.padding[0]), window.dilations[0] * (taps - 1))  # of x, and of dy for the gradient
-    if padded > mosaic_tpu.MOST_FRAMES:
-        raise ValueError(
-            f"{padded} frames with padding: expected at most {mosaic_tpu.MOST_FRAMES} for mosaic_tpu, or {INSTEAD}"
-        )
+    most = mosaic_tpu.MOST_FRAMES
+    return f"{padded} frames with padding: expected at most {most}" if padded > most else ""
 
 
 # All implementations share one custom derivative, which saves only `x` and `kernel`.

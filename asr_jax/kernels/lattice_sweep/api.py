@@ -1,13 +1,12 @@
 """The recursion of transducer lattices over diagonals, with an implementation chosen for the device."""
 
-import importlib.util
 from collections.abc import Sequence
 from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.lattice_sweep import reference
+from asr_jax.kernels.implementations import module_of
 from asr_jax.kernels.lattice_sweep.reference import Start
 
 Implementation = Literal["auto", "scan", "mosaic_tpu", "triton"]
@@ -31,8 +30,8 @@ def lattice_sweep(
         spans: Number of diagonals that each kind of arc crosses.
         moves: Number of labels that each kind of arc emits, 0 or 1.
         implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs and for arcs of RNN-T, which needs
-            the extra kernels; "mosaic_tpu" is a kernel for TPUs, for float32. "auto" is "scan", because no kernel was
-            measured on a device yet.
+            the extra kernels; "mosaic_tpu" is a kernel for TPUs, for float32. "auto" is the one that the
+            setting training.kernels selects, otherwise "scan", because no kernel was measured on a device yet.
 
     Returns:
         The states, and the logarithm of the factor that each diagonal was divided by, in addition to the ones before.
@@ -40,16 +39,8 @@ def lattice_sweep(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    if implementation in ("auto", "scan"):
-        return reference.sweep(weights, start, spans, moves)
-    if implementation == "mosaic_tpu":
-        if weights[0].dtype != jnp.float32:
-            raise ValueError(f"weights have dtype {weights[0].dtype}: expected float32 for mosaic_tpu")
-        from asr_jax.kernels.lattice_sweep import mosaic_tpu  # imported late, because Pallas takes a second
-
-        return mosaic_tpu.sweep(weights, start, spans, moves)
-    if importlib.util.find_spec("jax_triton") is None:
-        raise ValueError("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")
-    from asr_jax.kernels.lattice_sweep import triton
-
-    return triton.sweep(weights, start, spans, moves)
+    module = module_of("lattice_sweep", implementation, "scan")
+    if module.__name__.endswith("mosaic_tpu") and weights[0].dtype != jnp.float32:
+        raise ValueError(f"weights have dtype {weights[0].dtype}: expected float32 for mosaic_tpu")
+    found: tuple[Array, Array] = module.sweep(weights, start, spans, moves)
+    return found

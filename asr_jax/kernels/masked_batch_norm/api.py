@@ -4,19 +4,10 @@ Forward: `masked_sums`, then `normalise`. Backward: `gradient_sums`, then `input
 added over the devices in between; `nn.normalization.masked_batch_norm` composes the parts.
 """
 
-from types import ModuleType
-from typing import Literal
-
 from jaxtyping import Array, Float, Int
 
-from asr_jax.kernels.implementations import check_device
-from asr_jax.kernels.masked_batch_norm import reference
+from asr_jax.kernels.implementations import Implementation, module_of
 from asr_jax.kernels.masked_batch_norm.reference import Sums
-
-Implementation = Literal["auto", "reference", "mosaic_tpu", "triton"]
-"""Implementation of all parts: "reference" is a program of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the
-extra kernels; "mosaic_tpu" is a kernel for TPUs. "auto" is "reference", because no kernel was measured on a device yet.
-"""
 
 
 def masked_sums(
@@ -38,7 +29,7 @@ def masked_sums(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    return _module(implementation).masked_sums(x, lengths, shift)
+    return module_of("masked_batch_norm", implementation).masked_sums(x, lengths, shift)
 
 
 def normalise(
@@ -61,7 +52,7 @@ def normalise(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    return _module(implementation).normalise(x, mean, scale, bias)
+    return module_of("masked_batch_norm", implementation).normalise(x, mean, scale, bias)
 
 
 def gradient_sums(
@@ -84,7 +75,7 @@ def gradient_sums(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    return _module(implementation).gradient_sums(x, dy, mean, inverse)
+    return module_of("masked_batch_norm", implementation).gradient_sums(x, dy, mean, inverse)
 
 
 def input_gradient(
@@ -119,17 +110,4 @@ def input_gradient(
         ValueError: If the implementation cannot run here.
     """
     given = (x, dy, lengths, mean, inverse, gain, sums, num)
-    return _module(implementation).input_gradient(*given)
-
-
-def _module(implementation: Implementation) -> ModuleType:
-    if implementation in ("auto", "reference"):
-        return reference
-    check_device(implementation, "reference")
-    if implementation == "triton":
-        from asr_jax.kernels.masked_batch_norm import triton
-
-        return triton
-    from asr_jax.kernels.masked_batch_norm import mosaic_tpu  # imported late, because Pallas takes a second
-
-    return mosaic_tpu
+    return module_of("masked_batch_norm", implementation).input_gradient(*given)

@@ -1,13 +1,13 @@
 """The joint network of transducers and its log-probabilities, with an implementation chosen for the device."""
 
-import importlib.util
+import importlib
 from typing import Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
-from asr_jax.core.devices import traced_for
+from asr_jax.kernels.implementations import check_device, selected
 from asr_jax.kernels.transducer_joint import reference, xla
 from asr_jax.kernels.transducer_joint.reference import Activation
 
@@ -45,8 +45,8 @@ def transducer_joint(
         activation: Activation of the joint network, "relu" or "tanh".
         implementation: "reference" keeps the logits of all nodes [B T S V] in memory; "xla" keeps those of some frames
             and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
-            "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM. "auto" is "xla", because no
-            kernel was measured on a device yet.
+            "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM. "auto" is the one
+            that the setting training.kernels selects, otherwise "xla", because no kernel was measured on a device yet.
 
     Returns:
         Log-probabilities of blanks and of labels in float32. They are 0 at padding, which has no gradient.
@@ -54,34 +54,26 @@ def transducer_joint(
     Raises:
         ValueError: If the implementation cannot run here.
     """
+    name = selected("transducer_joint", implementation, "xla")
     given = (frames, predictions, kernel, bias, labels)
-    if implementation in ("auto", "xla", "reference"):
-        joint: Any = reference.joint if implementation == "reference" else xla.joint
+    if name in ("xla", "reference"):
+        joint: Any = reference.joint if name == "reference" else xla.joint
         blank, label = joint(*given, blank_id=blank_id, activation=activation)
     else:
-        blank, label = _kernel(implementation, kernel)(*given, num_frames, num_labels, blank_id, activation)
+        blank, label = _kernel(name, kernel)(*given, num_frames, num_labels, blank_id, activation)
     in_time = length_mask(num_frames, frames.shape[1])[..., None]
     positions = length_mask(num_labels + 1, predictions.shape[1])[:, None]
     blank = jnp.where(in_time & positions, blank, 0.0)
     return blank, jnp.where(in_time & positions[..., 1:], label, 0.0)
 
 
-def _kernel(implementation: str, weights: Array) -> Any:
+def _kernel(name: str, weights: Array) -> Any:
     """Returns the function of a kernel for an output with these weights."""
-    device, platform = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}[implementation]
-    if traced_for().platform != platform:
-        raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected reference or xla")
-    if implementation == "mosaic_tpu":
-        from asr_jax.kernels.transducer_joint import mosaic_tpu  # imported late, because Pallas takes a second
-
-        if (size := mosaic_tpu.weights_bytes(weights)) > mosaic_tpu.MOST_WEIGHTS_BYTES:
-            raise ValueError(
-                f"weights of {weights.shape[0]} × {weights.shape[1]} need {size >> 20} MiB of VMEM with their "
-                f"gradients: expected at most {mosaic_tpu.MOST_WEIGHTS_BYTES >> 20} for mosaic_tpu, or xla"
-            )
-        return mosaic_tpu.joint
-    if importlib.util.find_spec("jax_triton") is None:
-        raise ValueError("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")
-    from asr_jax.kernels.transducer_joint import triton
-
-    return triton.joint
+    check_device(name, "reference or xla")
+    module = importlib.import_module(f"asr_jax.kernels.transducer_joint.{name}")  # late, as in `module_of`
+    if name == "mosaic_tpu" and (size := module.weights_bytes(weights)) > module.MOST_WEIGHTS_BYTES:
+        raise ValueError(
+            f"weights of {weights.shape[0]} × {weights.shape[1]} need {size >> 20} MiB of VMEM with their "
+            f"gradients: expected at most {module.MOST_WEIGHTS_BYTES >> 20} for mosaic_tpu, or xla"
+        )
+    return module.joint

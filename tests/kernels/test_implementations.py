@@ -1,0 +1,42 @@
+"""Selection of kernels by a setting."""
+
+import jax
+import pytest
+
+from asr_jax.config import Training
+from asr_jax.core.devices import TracedFor, _traced_for, tracing_for
+from asr_jax.core.errors import UserError
+from asr_jax.kernels.implementations import SELECTABLE, check_selected, module_of, selected, selected_kernels
+
+KERNELS = selected_kernels(("glu=triton", "ctc_sweep=mosaic_tpu"))
+
+
+def test_a_kernel_is_selected_for_its_devices() -> None:
+    with _traced_for(TracedFor("gpu", 1, 90, KERNELS)):
+        assert selected("glu", "auto", "reference") == "triton"
+        assert selected("ctc_sweep", "auto", "scan") == "scan"  # the selected kernel is for TPUs
+        assert selected("swoosh", "auto", "reference") == "reference"
+        assert selected("glu", "reference", "reference") == "reference"
+    with tracing_for(jax.devices()[:1], KERNELS):
+        assert selected("glu", "auto", "reference") == "reference"
+
+
+@pytest.mark.parametrize("kernel", SELECTABLE)
+def test_each_kernel_that_can_be_selected_exists(kernel: str) -> None:
+    assert module_of(kernel, "default", "default").__name__ == f"asr_jax.kernels.{kernel}.reference"
+
+
+@pytest.mark.parametrize("text", ["glu", "glu=xla", "softmax=triton", "glu = triton"])
+def test_unknown_kernels_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="NAME=IMPLEMENTATION"):
+        Training(num_updates=1, kernels=(text,))
+
+
+def test_a_kernel_is_selected_once() -> None:
+    with pytest.raises(ValueError, match="each kernel once"):
+        selected_kernels(("glu=triton", "glu=mosaic_tpu"))
+
+
+def test_training_on_other_devices_is_refused() -> None:
+    with pytest.raises(UserError, match="glu=triton, which is for NVIDIA GPUs, and the devices are cpu"):
+        check_selected(KERNELS, jax.devices()[0].platform)
