@@ -298,6 +298,7 @@ def test_worker_processes_start_once(folder, tmp_path, monkeypatch):
     assert len(opened) == 1
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_features_with_a_validation_set_cut_by_speaker(folder, tmp_path, capsys):
     extract(folder, tmp_path / "f.parquet")
     data = ["--data.train", str(tmp_path / "f.parquet"), "--data.validation"]

@@ -67,6 +67,7 @@ def test_parts_are_consecutive_and_complete():
             Shard.parse(wrong)
 
 
+@pytest.mark.slow
 def test_transcripts_in_one_file_and_pseudo_labels(run, data, tmp_path):
     def arguments(out):
         out.parent.mkdir(exist_ok=True)

@@ -35,6 +35,9 @@ HEADS = {
         SMALL, durations=(0, 1, 2), sigma=0.05, omega=0.2, prediction=LSTMPrediction(8, 1, dropout=0.2)
     ),
 }
+one_fast = pytest.mark.parametrize(
+    "name", ["stateless, pruned", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "durations"))]
+)
 
 
 def model_of(head, **changes):
@@ -85,7 +88,7 @@ def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name):
     close(parts(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-5)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@one_fast
 def test_padding_has_no_influence(name):
     model, batch = model_of(HEADS[name]), toy_batch(seed=4)
     params = params_of(model, batch)
@@ -138,7 +141,7 @@ def one_by_one(model, params, encoded, head, *, max_symbols):
     return texts
 
 
-@pytest.mark.parametrize("name", HEADS)
+@one_fast
 def test_search_equals_a_loop_over_frames(name):
     head, batch = HEADS[name], toy_batch(seed=5)
     model = model_of(head)
@@ -157,6 +160,7 @@ def test_search_equals_a_loop_over_frames(name):
     assert 0 < sum(map(len, expected)) < 3 * int(encoded.frames.lengths.sum())
 
 
+@pytest.mark.slow
 def test_a_wide_beam_finds_the_probability_of_all_paths():
     """Texts of at most one label, with durations, of which those that exceed three frames end with them."""
     model, batch = model_of(HEADS["durations"]), toy_batch()

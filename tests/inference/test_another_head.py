@@ -38,6 +38,8 @@ from asr_jax.search.base import Decoding, HostStage
 from asr_jax.training.loop import train
 from tests.training.toy import Toy
 
+pytestmark = pytest.mark.slow
+
 UPDATES = 50
 
 

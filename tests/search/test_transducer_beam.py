@@ -253,13 +253,15 @@ def compare(seeds, settings, *, max_symbols, fusion=None, durations=(), **option
     ("settings", "max_symbols", "options"),
     [
         (BEAM, 1, {}),
-        (BEAM, 3, {}),
+        pytest.param(BEAM, 3, {}, marks=pytest.mark.slow),
         (PRUNED, 1, {"temperature": 1.4, "blank_penalty": 0.5}),
         pytest.param(PRUNED, 2, {"temperature": 0.8}, marks=pytest.mark.slow),
         pytest.param(TEXTS, 1, {}, marks=pytest.mark.slow),
         (TEXTS, 3, {}),
         (BEAM, 1, {"durations": (0, 1, 2, 4)}),
-        (PRUNED, 3, {"durations": (0, 1, 3), "temperature": 1.4, "blank_penalty": 0.5}),
+        pytest.param(
+            PRUNED, 3, {"durations": (0, 1, 3), "temperature": 1.4, "blank_penalty": 0.5}, marks=pytest.mark.slow
+        ),
         (TEXTS, 2, {"durations": (2, 0, 1)}),
         pytest.param(BEAM, 3, {"durations": (1, 2, 3)}, marks=pytest.mark.slow),
     ],
@@ -284,7 +286,7 @@ def test_hot_words_and_a_lexicon(max_symbols, durations, tmp_path):
     assert {"ab", "b"} <= {word for text in texts for word in text.split()} <= {"ab", "cab", "b"}
 
 
-@pytest.mark.parametrize("unit", ["words", "labels"])
+@pytest.mark.parametrize("unit", ["words", pytest.param("labels", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("max_symbols", "durations"), [(1, ()), (3, (0, 1, 2)), pytest.param(3, (), marks=pytest.mark.slow)]
 )

@@ -169,6 +169,7 @@ def test_a_named_checkpoint_begins_a_run_and_its_batches_may_be_computed_in_part
     assert max(shapes) < max(each["rows"] for each in events(whole, "compile")[-1]["rows"])
 
 
+@pytest.mark.slow
 def test_a_run_may_go_on_in_another_precision(manifests, unbroken, on, capsys):
     whole, _ = unbroken
     on(1)

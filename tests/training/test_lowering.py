@@ -114,6 +114,7 @@ def test_four_devices_compute_the_updates_of_one(name, sizes):
         assert_close(tree, of_one, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_are_summed_over_the_devices_once_per_update():
     recipe, mesh = recipe_of("passed states"), data_mesh(4)
     shapes = abstract_beginning(lower_beginning(recipe, seed=0), mesh)

@@ -117,6 +117,7 @@ def test_rows_are_the_most_whose_step_fits_and_are_measured_once(cache, monkeypa
         made_fit(budget_bytes=1e6)([BUCKET], scale=SCALE, unit=2, devices=1)
 
 
+@pytest.mark.slow
 def test_the_gradients_of_several_batches_need_memory_as_well():
     fit = made_fit(budget_bytes=0)
     shapes = abstract_beginning(lower_beginning(fit.recipe, seed=0), fit.mesh)

@@ -294,6 +294,7 @@ def test_codes_of_the_quantiser(folder, pretrained, tuned, tmp_path):
             extract_features.main([*arguments, "--input", str(folder), "--output", str(tmp_path / "x.parquet")])
 
 
+@pytest.mark.slow
 def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
     run = experiment(folder, tmp_path / "run")
     preview.dry_run(run)

@@ -159,6 +159,7 @@ def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path
     assert events(tmp_path / "run", "checkpoint_saved")
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_another_rate_if_that_is_allowed(data, tmp_path):
     run = experiment(data, tmp_path / "run", training=training(num_updates=2, validate_every=2))
     train(run)
@@ -205,6 +206,7 @@ FROZEN = AdamW(freeze_updates=(("encoder/.*", NEVER), ("heads_.*", 1000)))
 """An optimizer that changes nothing."""
 
 
+@pytest.mark.slow
 def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, tmp_path):
     settings = training(num_updates=1, validate_every=1, patience=2, keep_best=0, keep_last=1)
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
@@ -275,6 +277,7 @@ def test_a_run_stops_if_updates_are_no_longer_finite(data, tmp_path):
     assert train(experiment(data, tmp_path / "run"))["update"] == 4
 
 
+@pytest.mark.slow
 def test_half_precision_scales_its_loss_and_stops_at_the_floor(data, tmp_path):
     skip_without_float16()
     half = training(num_updates=40, precision="f16", loss_scale=LossScale(initial=1.0, growth_updates=1, floor=0.1))
@@ -299,6 +302,7 @@ def test_weights_of_a_file_begin_another(data, plain, tmp_path):
     assert event["missing"] == event["unused"] == []
 
 
+@pytest.mark.slow
 def test_weights_of_a_run_keep_the_rows_of_shared_pieces_and_what_does_not_fit_is_named(data, plain, tmp_path):
     folder = tmp_path / "more"
     rows = [json.loads(line) for line in Path(data.train[0]).read_text().splitlines()]
@@ -373,6 +377,7 @@ def recordings(folder, number, seed=0):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_augmentations_of_samples_and_the_recordings_that_they_add(data, tmp_path):
     noise, rooms = recordings(tmp_path / "noise", 2), recordings(tmp_path / "rooms", 3)
     augment = (BackgroundNoise(probability=1.0, folder=noise), Reverberation(folder=rooms))

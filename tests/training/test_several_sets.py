@@ -25,6 +25,8 @@ from asr_jax.training.setup import check_best_of
 from tests.toned import words_of, write_toned
 from tests.training.toy import toy_model
 
+pytestmark = pytest.mark.slow
+
 COUNTS = ("substitutions", "deletions", "insertions", "words", "utterances")
 
 

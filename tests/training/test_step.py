@@ -215,6 +215,7 @@ def test_a_frozen_batch_norm_keeps_its_statistics_and_computes_as_in_evaluation(
         assert (abs(trained - evaluated) < 1e-6 * evaluated) == is_frozen
 
 
+@pytest.mark.slow
 def test_frozen_batch_norms_of_scanned_layers():
     """Low-rank adapters freeze all other parameters of the encoder."""
     encoder = Conformer(

@@ -93,6 +93,7 @@ def assert_equal_weights(before: Trained, after: Trained) -> None:
         np.testing.assert_array_equal(found[path], array)
 
 
+@pytest.mark.slow
 def test_a_downloaded_model_computes_the_same(run: Path, hub: Hub, tmp_path: Path) -> None:
     record = upload_checkpoint(run, 4, Upload(to=PLACE))
     assert uploaded(run, Upload(to=PLACE)) == record

@@ -64,6 +64,7 @@ def test_rows_are_as_many_as_the_config_has_room_for():
     assert room(toy(batch_seconds=1.0), [2.0], [2], [4]) == 8
 
 
+@pytest.mark.slow
 def test_warm_ups_are_left_out_and_waiting_is_counted():
     case, batches = updating.synthetic_case(toy(), rows=4, seconds=[0.5], labels=3, vocabulary=6)
 
@@ -116,6 +117,7 @@ def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
         assert each["voided"] == 0
 
 
+@pytest.mark.slow
 def test_updates_of_a_configs_own_data(tmp_path, capsys):
     rng, utterances = np.random.default_rng(0), []
     for i in range(16):

@@ -147,6 +147,7 @@ def test_other_things_are_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["audio", "mine.flac"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_one_is_made_again(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(synthetic, "write_manifest", lambda *_: 1 / 0)
@@ -205,6 +206,7 @@ def test_wrong_settings(wrong: dict[str, Any]) -> None:
         Corpus(**wrong)
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "asr_jax.data.corpora.synthetic", "--out", str(tmp_path / "c"), "--minutes", "0.3"]
     made = subprocess.run(command, capture_output=True, text=True, check=True)
