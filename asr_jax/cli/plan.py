@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.observe.tables import console_for, print_table, say
 
     made = plan(experiment, mesh=target.mesh if target else None)
-    planned, validation, tokenizer, removed, absent, warnings = made
+    planned, validation, _, tokenizer, removed, absent, warnings = made
     console = console_for()
     if experiment.data.order == "sharded":
         say(console, "train: the figures are of a sample of the shards (data.sampled_items)")
@@ -156,6 +156,8 @@ class Plan(NamedTuple):
     train: PlannedData
     validation: PlannedData | None
     """None if the validation set cannot be read, or has no utterance that can be used."""
+    for_losses: PlannedData | None
+    """The validation set for its loss; None if the loss is not computed."""
     tokenizer: Tokenizer
     removed: dict[str, Removed]
     """Characters that are removed from texts or replaced in them, by the name of the set."""
@@ -173,10 +175,12 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
     planned = made.train
     buckets, scale = planned.plan.buckets, planned.index.scale
     # The validation batches depend on the training buckets, which --fit changes.
-    validation = tuple(used_buckets(made.validation)) if made.validation and not options.fit else ()
+    validation, losses = (
+        tuple(used_buckets(part)) if part and not options.fit else () for part in (made.validation, made.for_losses)
+    )
     steps = TargetSteps(
         experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale, quick=options.quick,
-        num_operations=options.operations, validation=validation,
+        num_operations=options.operations, validation=validation, losses=losses,
     )  # fmt: skip
 
     def tell(line: str) -> None:
@@ -217,6 +221,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         count_removed_of,
         make_tokenizer,
         other_product,
+        plan_losses,
         plan_train,
         plan_validation,
         short_run,
@@ -247,9 +252,12 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     warnings += find_overlap(sets.train, sets.validation).lines()
     warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
     warnings += other_product(experiment, mesh.size)
-    validation = None
+    validation = for_losses = None
     try:
         validation = plan_validation(sets, planned, experiment, tokenizer)
+        for_losses = validation
+        if experiment.model.recognises:
+            for_losses = plan_losses(sets, planned, experiment, model, tokenizer)
     except UserError as error:
         if len(sets.validation) or sets.validation.rejected:
             warnings.append(f"training would stop, because of the validation set: {error}")
@@ -258,7 +266,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
             check_removed(of_set, limit=data.max_removed_share, what=name)
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
-    return Plan(planned, validation, tokenizer, removed, absent, warnings)
+    return Plan(planned, validation, for_losses, tokenizer, removed, absent, warnings)
 
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:

@@ -50,7 +50,9 @@ class TargetSteps:
     num_operations: int = 0
     """Number of the largest operations of each program in its row of the table."""
     validation: tuple[Bucket, ...] = ()
-    """Shapes of the batches of validation on all devices of the target."""
+    """Shapes of the batches of recognition in validation, on all devices of the target."""
+    losses: tuple[Bucket, ...] = ()
+    """Shapes of the batches whose loss validation computes, on all devices of the target."""
 
     def step(self, mesh: Mesh) -> StepPrograms:
         """Returns the training programs for devices.
@@ -102,7 +104,7 @@ class TargetSteps:
         return of_training + self.validation_rows(say)
 
     def validation_rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
-        """Compiles recognition of each bucket of validation for all devices, or its losses if no head recognises.
+        """Compiles the programs of validation for all devices: recognition by each validated head, and losses.
 
         Args:
             say: Called with a message before each program is compiled.
@@ -111,21 +113,26 @@ class TargetSteps:
             A row of the table for each program. Its memory includes the state of training.
         """
         mesh, found = self.target.mesh, list[dict[str, Any]]()
-        step = self.step(mesh)
+        step, settings = self.step(mesh), self.experiment.model
         model, decoding = step.recipe.model, self.experiment.primary_decoding
+        kept_bytes = device_bytes(step.shapes.state)
         of_model: dict[str, Any] = {"mesh": mesh, "variables": step.shapes.average, "programs": step.programs}
-        validated: Decoder | Losses = Losses(model, step.recipe.scales, **of_model)
+        programs: dict[str, tuple[Decoder | Losses, tuple[Bucket, ...]]] = {}
         if decoding:
-            validated = Decoder(model, self.tokenizer, decoding=decoding, **of_model)
-        for bucket in (self.validation[number] for number in largest_first(self.validation)):
-            seconds = bucket.length / self.scale.per_s
-            say(f"compiling validation of {bucket.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
-            row = {"program": "recognition" if decoding else "validation loss", "devices": mesh.size}
-            row |= {"rows": -(-bucket.batch_size // num_row_shards(mesh))}
-            kept_bytes = device_bytes(step.shapes.state)
-            found.append(
-                row | {"seconds": seconds} | self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)
-            )
+            decoder = Decoder(model, self.tokenizer, decoding=decoding, **of_model)
+            programs["recognition"] = decoder, self.validation
+            for head in self.experiment.training.validate_heads:
+                decoding = settings.decoding_of(head)
+                decoder = Decoder(model, self.tokenizer, decoding=decoding, head=head, **of_model)
+                programs[f"recognition by {head}"] = decoder, self.validation
+        programs["validation loss"] = Losses(model, step.recipe.scales, **of_model), self.losses
+        for name, (validated, buckets) in programs.items():
+            for bucket in (buckets[number] for number in largest_first(buckets)):
+                seconds = bucket.length / self.scale.per_s
+                say(f"compiling {name} of {bucket.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
+                row = {"program": name, "devices": mesh.size, "rows": -(-bucket.batch_size // num_row_shards(mesh))}
+                measured = self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)
+                found.append(row | {"seconds": seconds} | measured)
         return found
 
     def rows_on(self, mesh: Mesh, say: Callable[[str], None]) -> list[dict[str, Any]]:

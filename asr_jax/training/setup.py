@@ -232,7 +232,6 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
         check.refuse()
     tokenizer = make_tokenizer(data, source, sets.train)
     model = make_model(experiment, tokenizer)
-    front_end = experiment.model.front_end
     try:
         train = plan_train(sets.train, experiment, model, tokenizer, mesh)
     except UserError as error:
@@ -252,14 +251,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     groups = groups_of(train, experiment)
     num_updates = run_length(training.num_updates, training.num_epochs, groups)
     validation = plan_validation(sets, train, experiment, tokenizer)
-    for_losses = None if experiment.model.recognises else validation
-    if experiment.model.recognises and training.validate_loss:
-        for_losses = plan_with_labels(
-            sets.validation, validation_limits(train, training, data), front_end=front_end, tokenizer=tokenizer,
-            takes_ids=data.tokenizer.takes_ids, output_length=model.label_length,
-            frames_needed=experiment.model.frames_needed, num_devices=1,
-        )  # fmt: skip
-        check_labels(for_losses, tokenizer)
+    for_losses = plan_losses(sets, train, experiment, model, tokenizer) if experiment.model.recognises else validation
     return Setup(
         experiment=experiment,
         folder=folder,
@@ -375,6 +367,33 @@ def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, toke
         tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, num_devices=1,
         piece_s=0.0 if model.recognises else longest_s,
     )  # fmt: skip
+
+
+def plan_losses(
+    sets: Sets, train: PlannedData, experiment: Experiment, model: Recogniser, tokenizer: Tokenizer
+) -> PlannedData | None:
+    """Plans the validation set for `training.validate_loss` of a model that recognises.
+
+    Args:
+        sets: Sets with the validation set.
+        train: The planned training set.
+        experiment: Settings of the run.
+        model: Model of the run.
+        tokenizer: Tokenizer of the run.
+
+    Returns:
+        The plan; None if the loss is not computed.
+    """
+    training, data = experiment.training, experiment.data
+    if not training.validate_loss:
+        return None
+    planned = plan_with_labels(
+        sets.validation, validation_limits(train, training, data), front_end=experiment.model.front_end,
+        tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, output_length=model.label_length,
+        frames_needed=experiment.model.frames_needed, num_devices=1,
+    )  # fmt: skip
+    check_labels(planned, tokenizer)
+    return planned
 
 
 def short_run(schedule: Schedule, length: RunLength) -> list[str]:

@@ -59,9 +59,14 @@ def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noq
     mesh = steps.target.mesh
     parts = [steps.part(bucket, mesh) for bucket in made.train.plan.buckets]
     assert max(steps.memory(steps.step(mesh), part) for part in parts) <= 0.75 * 40e6
-    (found,) = replace(steps, validation=buckets[:1]).validation_rows(print)
-    assert (found["program"], found["devices"]) == ("recognition", devices)
-    assert found["memory GB"] > found["arguments GB"]  # the training state is in memory too
+    of_validation = replace(steps, validation=buckets[:1], losses=buckets[:1]).validation_rows(print)
+    assert [(each["program"], each["devices"]) for each in of_validation] == [
+        ("recognition", devices),
+        ("validation loss", devices),
+    ]
+    assert all(
+        each["memory GB"] > each["arguments GB"] for each in of_validation
+    )  # the training state is in memory too
 
 
 @pytest.mark.parametrize(
