@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from asr_jax.core.devices import TracedFor
 from asr_jax.core.errors import UserError
 from asr_jax.core.programs import Programs
 from asr_jax.core.targets import target_of
+from asr_jax.kernels import implementations
 from asr_jax.kernels.ctc_sweep import mosaic_tpu as ctc_tpu
 from asr_jax.kernels.ctc_sweep.api import ctc_sweep
 from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
@@ -58,14 +60,18 @@ def test_the_kernels_for_gpus_equal_the_scans():
     assert done.stdout.count("equal") == sum(map(len, sizes)) + 2 * len(cases((2, 1, 1)))
 
 
-def test_an_implementation_that_cannot_run_says_why():
+def test_an_implementation_that_cannot_run_says_why(monkeypatch):
     given, (weights, start) = for_ctc(5, 3, 2, 2), for_lattices(5, 3, 2, 2, 2)
     arcs = {"spans": RNNT[0], "moves": RNNT[1]}
+    with pytest.raises(ValueError, match="triton on cpu: it is for NVIDIA GPUs; expected scan"):
+        ctc_sweep(*given, implementation="triton")
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="bfloat16: expected float32 for mosaic_tpu"):
         ctc_sweep(given[0].astype(jnp.bfloat16), *given[1:], implementation="mosaic_tpu")
     low = [each.astype(jnp.bfloat16) for each in weights]
     with pytest.raises(ValueError, match="bfloat16: expected float32 for mosaic_tpu"):
         lattice_sweep(low, start, **arcs, implementation="mosaic_tpu")
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("gpu", 1, 90))
     if importlib.util.find_spec("jax_triton") is None:
         for call in (ctc_sweep, functools.partial(lattice_sweep, **arcs)):
             with pytest.raises(ValueError, match=r"pip install 'asr-jax\[kernels\]'"):

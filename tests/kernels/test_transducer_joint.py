@@ -11,7 +11,8 @@ from asr_jax.core.devices import TracedFor
 from asr_jax.core.errors import UserError
 from asr_jax.core.programs import Programs
 from asr_jax.core.targets import target_of
-from asr_jax.kernels.transducer_joint import api, mosaic_tpu, xla
+from asr_jax.kernels import implementations
+from asr_jax.kernels.transducer_joint import mosaic_tpu, xla
 from asr_jax.kernels.transducer_joint.api import transducer_joint
 from tests.kernels.joint import BLANK, SIZES, made, reference_gradients
 
@@ -71,7 +72,7 @@ def test_an_implementation_that_cannot_run_says_why(monkeypatch):
     call = functools.partial(transducer_joint, blank_id=BLANK, activation="relu", implementation="mosaic_tpu")
     with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference or xla"):
         call(*made(SIZES[0]))
-    monkeypatch.setattr(api, "traced_for", lambda: TracedFor("tpu", 1))
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     large = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((1, 9, 1024), (1, 4, 1024), (1024, 16384), (16384,))]
     more = [jax.ShapeDtypeStruct(shape, "int32") for shape in ((1, 3), (1,), (1,))]
     with pytest.raises(ValueError, match=r"weights of 1024 × 16384 need 144 MiB .* expected at most 64"):
