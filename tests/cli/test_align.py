@@ -77,6 +77,7 @@ def test_times_of_words_and_tokens(run, recordings, capsys):
         assert line["score"] < 0
 
 
+@pytest.mark.slow
 def test_ctm_and_textgrids(run, recordings, tmp_path):
     manifest, known = recordings
     main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
@@ -230,6 +231,7 @@ def test_long_audio_is_cut_at_pauses(run, tmp_path, capsys):
     assert utterances[0].speaker == ""
 
 
+@pytest.mark.slow
 def test_long_entries_of_manifests_and_a_score_that_nothing_reaches(run, recordings, tmp_path, capsys):
     out = tmp_path / "pieces.jsonl"
     main([run, "--data", str(recordings[0]), "--segment", "--out", str(out), "--max-seconds", "3"])

@@ -239,6 +239,7 @@ def test_search_on_several_devices_finds_the_same():
                 np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_of_batches_has_no_influence_on_the_loss():
     model, params, batch = model_of(), params_of(), toy_batch(seed=4)
     batch = batch.replace(lengths=jnp.minimum(batch.lengths, 4000), token_lengths=jnp.array([3, 2, 0, 1]))

@@ -154,6 +154,7 @@ def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained
     assert decoder(other).head == "ctc"
 
 
+@pytest.mark.slow
 def test_short_and_long_in_the_order_of_the_inputs_and_in_two_shapes(trained, whole_of, tmp_path):
     lengths = (0.4, 9.1, 2.0, 14.0, 0.9, 0.5)
     paths = [write(tmp_path / f"{n}.flac", sound(seconds, seed=n)) for n, seconds in enumerate(lengths)]

@@ -75,6 +75,7 @@ def test_gradients(name, dtype, tolerance):
         np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
 
 
+@pytest.mark.slow
 def test_blocks_of_queries_need_less_memory():
     given = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in made((2, 1200, 4, 8, 8, 8))]
 

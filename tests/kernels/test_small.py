@@ -52,7 +52,9 @@ def compare(name, sizes, dtype, implementation):
 
 
 @each_operation
-@pytest.mark.parametrize(("sizes", "dtype"), [(SIZES[0], "float32"), (SIZES[1], "bfloat16")])
+@pytest.mark.parametrize(
+    ("sizes", "dtype"), [(SIZES[0], "float32"), pytest.param(SIZES[1], "bfloat16", marks=pytest.mark.slow)]
+)
 def test_kernels_for_tpus_equal_the_reference(name, sizes, dtype, on_tpu, monkeypatch):
     monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
     compare(name, sizes, dtype, "mosaic_tpu")

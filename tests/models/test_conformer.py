@@ -104,6 +104,7 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     assert max(relative(again[path], plain[path]) for path in plain) < 1e-4
 
 
+@pytest.mark.slow
 def test_attention_without_scores_in_memory_gives_the_same_gradients() -> None:
     key, settings = jax.random.key(0), replace(TINY, taps=(), num_layers=1)
     (plain, grads), (other, others) = (

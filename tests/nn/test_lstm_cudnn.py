@@ -23,6 +23,7 @@ def reference(x, hidden, cell, weights, lengths, size, dim, num_layers, dropout,
     return rnn.lstm_ref(x, hidden, cell, *parts, seq_lengths=lengths, dropout=dropout, **sizes)
 
 
+@pytest.mark.slow
 def test_parameters_of_the_scan_have_the_same_outputs_and_gradients(monkeypatch):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 7)), jnp.float32)
     scan = LSTM(4, 2, forget_bias=1.0)

@@ -84,7 +84,7 @@ def test_rows_without_room_for_a_span_are_not_masked():
     assert (masks(SpanMask(0.5, 10, overlap=False, same_count=False), [11] * 4, 20).sum(axis=1) == 10).all()
 
 
-@pytest.mark.parametrize("same_count", [True, False])
+@pytest.mark.parametrize("same_count", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_dropout_unmasks_a_share_of_each_row(same_count):
     """The number is rounded half to even, as by NumPy."""
     lengths = [100, 90, 80, 70, 60, 0]

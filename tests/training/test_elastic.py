@@ -144,6 +144,7 @@ def test_other_meshes_compute_the_same_updates(manifests, unbroken, tmp_path, on
 
 
 @pytest.mark.parametrize(("number", "split"), [(1, 2), pytest.param(2, 3, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_named_checkpoint_begins_a_run_and_its_batches_may_be_computed_in_parts(
     manifests, unbroken, on, utterances, number, split, capsys
 ):

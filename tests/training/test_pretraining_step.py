@@ -143,6 +143,7 @@ def state() -> Any:
 @pytest.mark.parametrize(
     ("diversity", "penalty", "sub_batches"), [pytest.param(0.0, 0.0, 1, marks=pytest.mark.slow), (0.1, 10.0, 2)]
 )
+@pytest.mark.slow
 def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: float, sub_batches: int) -> None:
     """If rows do not depend on each other, or if the joined batch has the two batches as its sub-batches."""
     head = Known(**HEAD, diversity=diversity, penalty=penalty)

@@ -120,6 +120,7 @@ def two(manifests, folder, *more, second=(), train="train.jsonl", cwd=(ROOT, ROO
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_ends_the_main_process_ends_the_other(manifests, alone, tmp_path):
     folder = tmp_path / "blocked"
     shutil.copytree(alone, folder)

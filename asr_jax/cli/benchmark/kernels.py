@@ -41,6 +41,8 @@ class KernelOptions:
     """Number of measured calls."""
     warm_ups: int = 10
     """Number of calls before."""
+    operations: tuple[str, ...] = ()
+    """Names of the operations, such as ctc_sweep. Empty: all."""
     json: Path | None = None
     """File to write the figures to, in JSON."""
 
@@ -57,7 +59,7 @@ class Case(NamedTuple):
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(KernelOptions, arguments, prog="python -m asr_jax.benchmark kernels", about=__doc__)
-    sizes = {name: value for name, value in vars(options).items() if name not in ("json", "warm_ups")}
+    sizes = {name: value for name, value in vars(options).items() if name not in ("json", "warm_ups", "operations")}
     if wrong := [name for name, value in sizes.items() if value < 1]:
         raise UserError(f"--{wrong[0].replace('_', '-')} {sizes[wrong[0]]}: expected at least 1")
     if options.channels % options.heads:
@@ -69,9 +71,13 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.observe.tables import print_table
 
     device, rows = devices()[0], list[dict[str, Any]]()
-    for case in cases(
-        options, "triton" if device.platform == "gpu" else "mosaic_tpu" if device.platform == "tpu" else ""
-    ):
+    made = cases(options, "triton" if device.platform == "gpu" else "mosaic_tpu" if device.platform == "tpu" else "")
+    names = [case.name for case in made]
+    if unknown := [name for name in options.operations if name not in names]:
+        raise UserError(f"--operations {unknown[0]}: expected names of {', '.join(names)}")
+    for case in made:
+        if options.operations and case.name not in options.operations:
+            continue
         for form in case.forms:
             for with_gradient in (False, True)[: 1 + (case.num_gradients > 0)]:
                 rows.append(_measured(case, form, options, device, with_gradient=with_gradient))

@@ -3,11 +3,13 @@
 import json
 
 import numpy as np
+import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli.benchmark import command
 
 
+@pytest.mark.slow
 def test_every_part_of_a_step_is_timed(tmp_path, capsys):
     lines, rng = [], np.random.default_rng(0)
     for i, seconds in enumerate([0.5, 0.6, 1.0, 1.1]):
