@@ -16,7 +16,7 @@ from asr_jax.kernels.gradients import with_gradient
 ELEMENTS = 1 << 17
 """Approximate number of elements of a block. Three arrays of float32, each twice, take 3 MB of VMEM."""
 ROWS, LANES = 32, 128
-"""Divisors of the sizes of a block: those of a tile of int8, which is a whole number of tiles of the other dtypes."""
+"""Divisors of the sizes of a block: the sizes of a tile of int8, which is a whole number of tiles of other dtypes."""
 MOST_LANES = 2048
 
 

@@ -93,7 +93,7 @@ def _forward_kernel(x: Any, bias: Any, log_scale: Any, y: Any) -> None:
 def _backward_kernel(
     x: Any, dy: Any, bias: Any, log_scale: Any, dx: Any, of_bias: Any, of_scale: Any, *, num_rows: int
 ) -> None:
-    """Computes the gradients of a block of rows, and adds their sums to those of the parameters."""
+    """Computes the gradients of a block of rows, and adds their sums to the gradients of the parameters."""
 
     @pl.when(pl.program_id(0) == 0)
     def _() -> None:

@@ -59,7 +59,7 @@ def differs_from_before(labels: Int[Array, "K B U"]) -> Bool[Array, "K B U"]:
 
 
 def add(a: Array, b: Array) -> Array:
-    """Computes log(exp a + exp b). The error of rounding 1 + exp is smaller than that of rounding the larger one."""
+    """Computes log(exp a + exp b). Rounding 1 + exp has a smaller error than rounding the larger value."""
     ratio = 1 + jnp.exp(-jnp.abs(a - b))
     # XLA's CPU compiler does not vectorise a loop with both functions; two loops take a third of the time.
     ratio = lax.platform_dependent(ratio, cpu=lax.optimization_barrier, default=lambda ratio: ratio)

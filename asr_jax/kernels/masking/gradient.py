@@ -10,7 +10,7 @@ from asr_jax.kernels.gradients import with_gradient
 def masked_sum(
     kernel: Callable[..., Array], lengths: Int[Array, " B"], *arrays: Float[Array, "B _ _"]
 ) -> Float[Array, "B _ _"]:
-    """Sums arrays and sets padding to 0. The gradient of each of them is that of the sum without its padding.
+    """Sums arrays and sets padding to 0. The gradient of each array is the gradient of the sum without its padding.
 
     Args:
         kernel: Function of lengths and arrays that computes the masked sum.

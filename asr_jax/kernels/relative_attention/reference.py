@@ -28,7 +28,7 @@ def attend(
         position_query: Queries of the positions.
         key: S keys.
         value: Values.
-        offsets: R = T + S - 1 offsets; that of key s from query t is number T - 1 + s - t.
+        offsets: R = T + S - 1 offsets; key s has offset number T - 1 + s - t from query t.
         lengths: Number of valid keys of each row.
         scale: Factor of the scores.
     """

@@ -44,7 +44,7 @@ def attention(
         offsets: R = 2T - 1 offsets.
         lengths: Number of valid keys of each row.
         scale: Factor of the scores.
-        block: Number of queries, keys or offsets of a program. 0: that of `BLOCKS`.
+        block: Number of queries, keys or offsets of a program. 0: the number in `BLOCKS`.
     """
     return _forward(query, position_query, key, value, offsets, lengths, scale, block)[0]
 

@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 def relative_shift(scores: Float[Array, "*rest T R"]) -> Float[Array, "*rest T S"]:
     """Computes `api.relative_shift`.
 
-    In row-major order, the scores of query t start R - 1 elements after those of query t - 1, and two slices and two
-    reshapes suffice.
+    In row-major order, the scores of a query start R - 1 elements after the scores of the query before it, so that two
+    slices and two reshapes suffice.
     """
     *rest, num_queries, num_offsets = scores.shape
     flat = scores.reshape(*rest, num_queries * num_offsets)[..., num_queries - 1 :]

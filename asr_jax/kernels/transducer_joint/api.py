@@ -43,10 +43,10 @@ def transducer_joint(
         num_labels: Number of valid labels of each row.
         blank_id: Id of the blank.
         activation: Activation of the joint network, "relu" or "tanh".
-        implementation: "reference" keeps the logits of all nodes [B T S V] in memory; "xla" keeps those of some frames
-            and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
-            "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM. "auto" is the one
-            that the setting training.kernels selects, otherwise "xla", because no kernel was measured on a device yet.
+        implementation: "reference" keeps the logits of all nodes [B T S V] in memory; "xla" keeps the logits of some
+            frames and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the extra
+            kernels; "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM. "auto" is the one that
+            the setting training.kernels selects, otherwise "xla", because no kernel was measured on a device yet.
 
     Returns:
         Log-probabilities of blanks and of labels in float32. They are 0 at padding, which has no gradient.

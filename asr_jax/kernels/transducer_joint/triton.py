@@ -1,7 +1,7 @@
 """The joint network of transducers for NVIDIA GPUs: the logits of a block of nodes stay in registers (Triton).
 
 A node is a pair of a frame and a label position. Sums over programs would have another order in each call. Each program
-therefore writes its own share of a gradient, and XLA adds the shares: those of frames by block of positions, of
+therefore writes its own share of a gradient, and XLA adds the shares: of frames by block of positions, of
 predictions by block of frames, and of the output by part of the nodes.
 """
 
