@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.nn.linear import Linear
+from asr_jax.nn.products import float32_product
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
@@ -63,13 +64,13 @@ class AttentionWeights(nn.Module):
         key = regularise.balance(key, min_positive=0.4, max_positive=0.6, min_abs=0.0, max_abs=100.0, chance=0.025)
         key = regularise.whiten(key, limit=whitening_limit(3.0), grad_scale=0.025, num_groups=heads)
         query, key, position_query = (_split_heads(part, heads) for part in (query, key, position_query))
-        scores = jnp.einsum("hbtc,hbsc->hbts", query, key, preferred_element_type=jnp.float32)
+        scores = float32_product("hbtc,hbsc->hbts", query, key)
 
         offsets = Linear(heads * self.position_dim, 0.05, use_bias=False, dtype=self.dtype, name="positions")(positions)
         if step is not None and self.skip_positions:
             offsets *= kept(self.make_rng("dropout"), SKIP_POSITIONS(step), ()).astype(offsets.dtype)
         offsets = offsets.reshape(-1, heads, self.position_dim)
-        by_offset = jnp.einsum("hbtc,rhc->hbtr", position_query, offsets, preferred_element_type=jnp.float32)
+        by_offset = float32_product("hbtc,rhc->hbtr", position_query, offsets)
         # The barrier keeps XLA from recomputing the shift of the gradient for each of its uses.
         scores = saved(scores + relative_shift(jax.lax.optimization_barrier(by_offset)))
 

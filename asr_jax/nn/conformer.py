@@ -1,6 +1,5 @@
 """Modules of Conformer, Squeezeformer and W2V-BERT: relative attention, convolution and feed-forward."""
 
-from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -18,6 +17,7 @@ from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm, layer_norm
 from asr_jax.nn.positions import clipped_distances
+from asr_jax.nn.products import float32_product
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.softmax import attention_softmax
@@ -93,9 +93,8 @@ class RelativeAttention(nn.Module):
             for name, given in (("query", looking), ("key", looking), ("value", x))
         )
         # Scores are summed and kept in float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
-        in_float32 = partial(jnp.einsum, preferred_element_type=jnp.float32)
         if positions is None:
-            scores = in_float32("bthc,bshc->bhts", query, key)
+            scores = float32_product("bthc,bshc->bhts", query, key)
             if self.distances is not None:
                 scores += self._by_distance(query, *self.distances)
         else:
@@ -109,8 +108,8 @@ class RelativeAttention(nn.Module):
                 )  # fmt: skip
                 mixed = mixed.reshape(*x.shape[:2], width)
                 return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
-            scores = in_float32("bthc,bshc->bhts", query + per_head(by_content, query), key)
-            by_offset = in_float32("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
+            scores = float32_product("bthc,bshc->bhts", query + per_head(by_content, query), key)
+            by_offset = float32_product("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
             # The barrier keeps XLA from recomputing the shift of the gradient for each of its uses.
             scores += relative_shift(jax.lax.optimization_barrier(by_offset))
         scores *= query.shape[-1] ** -0.5
@@ -126,7 +125,7 @@ class RelativeAttention(nn.Module):
         """Scores of the learned distance embeddings, by query (third axis) and key (last axis)."""
         shape = (left + 1 + right, query.shape[-1])
         table = self.param("distance_embedding", nn.initializers.normal(0.02), shape).astype(query.dtype)
-        scores = jnp.einsum("bthc,rc->bhtr", query, table, preferred_element_type=jnp.float32)
+        scores = float32_product("bthc,rc->bhtr", query, table)
         return clipped_distances(jax.lax.optimization_barrier(scores), left)  # barrier: see __call__
 
     def _heads(self, x: Float[Array, "*rest D"]) -> Float[Array, "*rest H C"]:

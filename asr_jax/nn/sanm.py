@@ -14,6 +14,7 @@ from asr_jax.core.batch import zero_padding
 from asr_jax.core.errors import UserError
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, uniform
+from asr_jax.nn.products import float32_product
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.softmax import attention_softmax
@@ -122,7 +123,7 @@ def attention_weights(
         num_heads: Number of heads.
     """
     query, key = (each.reshape(*each.shape[:2], num_heads, -1) for each in (query, key))
-    scores = jnp.einsum("buhc,bthc->bhut", query, key, preferred_element_type=jnp.float32)
+    scores = float32_product("buhc,bthc->bhut", query, key)
     scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
     return attention_softmax(scores, query.dtype)
 

@@ -15,6 +15,7 @@ from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import rotated
+from asr_jax.nn.products import float32_product
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.softmax import attention_softmax
@@ -166,7 +167,7 @@ class MultiHeadAttention(nn.Module):
             mixed = fused_attention(query, key, value, allowed)
         else:
             # Scores are float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
-            scores = jnp.einsum("bthc,bshc->bhts", query, key, preferred_element_type=jnp.float32)
+            scores = float32_product("bthc,bshc->bhts", query, key)
             scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
             weights = attention_softmax(scores, self.dtype)
             weights = Dropout(self.dropout)(weights, step=step)
