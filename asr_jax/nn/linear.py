@@ -46,7 +46,7 @@ class Linear(nn.Module):
         bound_of_bias = bound if self.initial_scale is None else 0.1 * scale
         initial = uniform(bound_of_bias) if self.deviation is None else nn.initializers.zeros
         bias = self.param("bias", initial, (self.features,))
-        return y + per_channel(bias, y)
+        return add_bias(y, bias)
 
 
 def project(x: Float[Array, "*rest D"], kernel: Float[Array, "D E"]) -> Float[Array, "*rest E"]:
@@ -56,6 +56,15 @@ def project(x: Float[Array, "*rest D"], kernel: Float[Array, "D E"]) -> Float[Ar
     that product once more, transposed (BUILD_NOTES.md).
     """
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
+
+
+def add_bias(y: Float[Array, "*rest D"], bias: Float[Array, " D"]) -> Float[Array, "*rest D"]:
+    """Adds `bias` to each frame in the dtype of `y`.
+
+    It is broadcast before the conversion, so that its gradient is summed in its own dtype, float32. XLA on CPUs
+    computes a sum in bfloat16 as a window sum, without its fast reductions (BUILD_NOTES.md).
+    """
+    return y + jnp.broadcast_to(bias, y.shape).astype(y.dtype)
 
 
 def per_channel(values: Float[Array, " D"], x: Float[Array, "*rest D"]) -> Float[Array, "*ones D"]:
