@@ -1,7 +1,7 @@
-"""Writes the tables of docs/results.md and docs/scale.md from benchmarks/results: `python scripts/results_tables.py`.
+"""Writes the tables of docs/results.md, docs/scale.md and docs/failures.md: `python scripts/results_tables.py`.
 
-Each table is between two comments, `<!-- table: NAME -->` and `<!-- end -->`. `tests/scripts/test_results_tables.py`
-fails if a page differs from what this script writes.
+The figures are those of benchmarks/results. Each table is between two comments, `<!-- table: NAME -->` and
+`<!-- end -->`. `tests/scripts/test_results_tables.py` fails if a page differs from what this script writes.
 """
 
 import json
@@ -14,7 +14,8 @@ from typing import Any
 from asr_jax.core.targets import ACCELERATORS, Accelerator
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES, RESULTS = (ROOT / "docs/results.md", ROOT / "docs/scale.md"), ROOT / "benchmarks/results"
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("results", "scale", "failures"))
+RESULTS = ROOT / "benchmarks/results"
 MODELS = {
     "quartznet_10x5": "QuartzNet 10x5", "zipformer_s": "Zipformer-S", "fastconformer_6x512": "FastConformer, 6 × 512",
     "squeezeformer_s": "Squeezeformer-S", "wav2vec2_base_pretraining": "wav2vec 2.0 Base, pre-training",
@@ -483,13 +484,47 @@ def _scaled() -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
+FAULTS = {
+    "process 1 killed": ("process 1 killed (`kill -9`)", "process 0 names it and ends"),
+    "process 0 killed": ("process 0 killed", "process 1 names process 0, which coordinates the run, and ends"),
+    "process 1 stopped": ("process 1 hangs (SIGSTOP)", "process 0 names it and ends"),
+    "process 0 stopped": ("process 0 hangs", "process 1 names it and ends"),
+    "SIGTERM to process 1": ("SIGTERM to process 1 alone", "both save together and end"),
+    "network cut, 5 s": ("network cut for 5 s, 45 s until a process is lost", "both wait and go on"),
+    "network cut, 120 s": ("network cut for 120 s, 45 s until a process is lost", "each names the other and ends"),
+    "shared file system full": ("shared file system full", "both end with the reason"),
+    "shared file system read-only": ("shared file system read-only after an error", "both end with the reason"),
+    "shared file system removed": ("folder of checkpoints moved away", "both end with the reason"),
+    "shared file system stands still, 5 s": ("shared file system stands still for 5 s", "both wait and go on"),
+    "shared file system stands still, 30 s": ("shared file system stands still for 30 s", "both wait and go on"),
+    "other code": ("process 1 has other code", "both are refused before the first update"),
+    "flipped byte": ("a flipped byte in an array's file of a checkpoint", "it is refused, the one before is used"),
+}  # fmt: skip
+
+
+def faults() -> str:
+    """Runs with a fault; the seconds are those until all have ended, or have gone on after it."""
+    found, rows = read("faults"), []
+    for kind, (fault, effect) in FAULTS.items():
+        runs = [each for each in found if each["fault"] == kind]
+        if not runs:
+            continue
+        seconds = sorted(each["seconds"] for each in runs)
+        shown = f"{seconds[0]}" if seconds[0] == seconds[-1] else f"{seconds[0]} to {seconds[-1]}"
+        codes = sorted({"134 (signal 6)" if each["code"] == -6 else str(each["code"]) for each in runs})
+        code = ", ".join(codes).replace("None", "")
+        rows.append([fault, effect, len(runs), shown if seconds[-1] else "", code])
+    rows.append(["all", "", len(found), "", ""])
+    return table("fault | what the processes do | runs | seconds | exit code", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
         transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring, fine_tuning, sampling_modes,
         compiled_programs, roofline, kernel_registers, kernel_vmem, sharded_memory, scale_rings, scale_bytes,
-        scale_times, scale_batches, scale_updates, scale_memory, scale_plans,
+        scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
     )
 }  # fmt: skip
 

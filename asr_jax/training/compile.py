@@ -3,6 +3,7 @@
 Later updates therefore do not compile, and a batch that does not fit into memory is found at the start.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from asr_jax.core.batch import Batch
+from asr_jax.core.compiled_once import compiler
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import replicated
 from asr_jax.core.programs import TRACED, Program, Programs, memory_of
@@ -136,11 +138,13 @@ def compile_steps(
     on_device = jax.device_put(dict(sounds), same)
     step = StepPrograms(recipe, shapes, mesh, scale, num_batches, sounds, programs)
     ordered = [buckets[i] for i in largest_first(buckets)]
+    compile_once, numbers = compiler(), itertools.count()
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
         def compiling(program: Program) -> Compiling:
             # Traced in this thread: threads that trace at the same time only wait for each other.
-            return Compiling(pool.submit(program.compile), program.lowered.out_info, program.flops)
+            future = pool.submit(compile_once, str(next(numbers)), program.compile)
+            return Compiling(future, program.lowered.out_info, program.flops)
 
         gradients = {bucket: step.gradient(bucket) for bucket in ordered}
         jobs = {bucket: compiling(program) for bucket, program in gradients.items()}

@@ -3,6 +3,7 @@
 With ASR_JAX_FAULTS, each fault appends a line of JSON to that file, for the table of docs/failures.md.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -29,18 +30,29 @@ def manifests(tmp_path_factory):
     return made_corpus(tmp_path_factory.mktemp("corpus") / "made")
 
 
-def start(manifests, folder, roots=(ROOT, ROOT)):
-    """Starts two processes of a run, with the package in `roots`."""
+def start(manifests, folder, *more, roots=(ROOT, ROOT), within=((), ()), host="127.0.0.1", lost_s=LOST_S):
+    """Starts two processes of a run.
+
+    Args:
+        manifests: Folder of manifests.
+        folder: Folder of the run.
+        *more: More flags.
+        roots: Folder of the package for each process.
+        within: Command that runs each process, before its own command.
+        host: Address of process 0.
+        lost_s: Seconds after which a silent process is lost.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"{host}:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "asr_jax.train", "--config", ROOT / "tests/resume_config.py", "--run-dir", folder]
     command += ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
     command += ["--training.num-updates", UPDATES, "--training.validate-every", 20]
-    command += ["--training.lost-after-s", LOST_S]
+    command += ["--training.lost-after-s", lost_s, *more]
     return [
         subprocess.Popen(
-            list(map(str, command)), cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            list(map(str, [*within[number], *command])), cwd=root, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env=with_devices(
                 1, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(number),
                 PYTHONPATH=str(root),
@@ -50,10 +62,10 @@ def start(manifests, folder, roots=(ROOT, ROOT)):
     ]  # fmt: skip
 
 
-def wait_for_checkpoint(folder, jobs):
-    """Waits until the first checkpoint is saved."""
-    events, until = folder / "events.jsonl", time.monotonic() + 240
-    while not (events.exists() and list(read_events(events, "checkpoint_saved"))):
+def wait_for_checkpoint(folder, jobs, number=1):
+    """Waits until the run has saved `number` checkpoints."""
+    events, until = folder / "events.jsonl", time.monotonic() + 400
+    while not (events.exists() and len(list(read_events(events, "checkpoint_saved"))) >= number):
         assert time.monotonic() < until
         assert all(job.poll() is None for job in jobs), [job.communicate() for job in jobs]
         time.sleep(0.1)
@@ -85,7 +97,12 @@ def unbroken(manifests, tmp_path_factory):
 
 def goes_on(manifests, folder, unbroken):
     """Restarts both processes, and compares the end of the run with that of the run without a fault."""
-    ends = [end_of(job, 400) for job in start(manifests, folder)]
+    all_done(start(manifests, folder), folder, unbroken)
+
+
+def all_done(jobs, folder, unbroken):
+    """Waits for both processes, and compares the end of the run with that of the run without a fault."""
+    ends = [end_of(job, 400) for job in jobs]
     assert [code for code, _ in ends] == [0, 0], ends
     expected = contents(unbroken, UPDATES)
     assert {path: leaf.tobytes() for path, leaf in contents(folder, UPDATES).items()} == {
@@ -172,3 +189,224 @@ def test_a_flipped_byte_in_a_shard_is_refused_by_both(manifests, unbroken, tmp_p
     goes_on(manifests, folder, unbroken)
     assert Path(folder / "refused" / str(UPDATES)).is_dir()
     noted("flipped byte", seconds=0.0, code=0, updates=UPDATES)
+
+
+def run(*command, **more):
+    """Runs a command of the system and returns what it printed."""
+    return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, **more).stdout
+
+
+may_mount = pytest.mark.skipif(
+    subprocess.run(["unshare", "-nm", "true"], capture_output=True).returncode != 0 or not Path("/dev/loop0").exists(),
+    reason="network namespaces and mounts are for root",
+)
+
+
+class Network:
+    """Two machines, as network namespaces that are connected by a bridge."""
+
+    def __init__(self, folder):
+        self.names = [f"asr{os.getpid() % 100000}{letter}" for letter in "ab"]
+        self.bridge, self.host = f"{self.names[0]}r", "10.213.0.1"
+        run("ip", "link", "add", self.bridge, "type", "bridge")
+        run("ip", "link", "set", self.bridge, "up")
+        self.within = []
+        for number, name in enumerate(self.names):
+            address = f"10.213.0.{number + 1}"
+            run("ip", "netns", "add", name)
+            run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "link", "set", name, "up", "master", self.bridge)
+            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+            hosts = folder / f"hosts-{number}"  # Gloo connects to the address of the host's name
+            hosts.write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
+            mounted = 'mount --bind "$0" /etc/hosts && exec "$@"'
+            self.within.append(("ip", "netns", "exec", name, "sh", "-c", mounted, hosts))
+
+    def cut(self):
+        """Drops all packets between the two; neither is told."""
+        run("ip", "link", "set", self.names[1], "nomaster")
+
+    def mend(self):
+        run("ip", "link", "set", self.names[1], "master", self.bridge)
+
+    def close(self):
+        for name in self.names:
+            run("ip", "netns", "delete", name)
+        run("ip", "link", "delete", self.bridge)
+
+
+@pytest.fixture
+def network(tmp_path):
+    made = Network(tmp_path)
+    yield made
+    made.close()
+
+
+def updates_of(folder):
+    """Returns the last update in the events."""
+    return [event["data"]["update"] for event in read_events(folder / "events.jsonl", "train_step")][-1]
+
+
+def errors_of(output):
+    return [line for line in output.splitlines() if line.startswith("error: ")]
+
+
+@may_mount
+def test_a_network_that_is_cut(manifests, unbroken, tmp_path, network):
+    """Training waits for an interruption of 5 s. Both processes end in one of 120 s, and name each other."""
+    folder = tmp_path / "cut"
+    of_both = {"within": network.within, "host": network.host, "lost_s": 45}
+    jobs = start(manifests, folder, **of_both)
+    try:
+        for number in (1, 2):
+            wait_for_checkpoint(folder, jobs, number)
+            network.cut()
+            time.sleep(2)
+            before = updates_of(folder)
+            time.sleep(3)
+            assert updates_of(folder) == before < UPDATES
+            network.mend()
+            begun_s = time.monotonic()
+            while updates_of(folder) == before:
+                assert time.monotonic() < begun_s + MOST_S
+                assert all(job.poll() is None for job in jobs), [job.communicate() for job in jobs]
+                time.sleep(0.1)
+            noted("network cut, 5 s", seconds=round(time.monotonic() - begun_s, 1), code=None, updates=before)
+        wait_for_checkpoint(folder, jobs, 3)
+        network.cut()
+        begun_s = time.monotonic()
+        ends = [end_of(job, 100) for job in jobs]
+        seconds = time.monotonic() - begun_s
+        time.sleep(max(0.0, begun_s + 120 - time.monotonic()))
+        network.mend()
+    finally:
+        for job in jobs:
+            job.kill()
+            job.communicate()  # closes its output
+    assert [code for code, _ in ends] == [75, 75], ends
+    (of_0,), (of_1,) = (errors_of(output) for _, output in ends)
+    assert re.match(r"error: process 1 \(\d+ on \S+\) has been silent for \d+ s", of_0), of_0
+    assert re.match(r"error: process 0 \(the coordinator, \S+\) has been silent for \d+ s", of_1), of_1
+    done = updates_of(folder)
+    all_done(start(manifests, folder, **of_both), folder, unbroken)
+    noted("network cut, 120 s", seconds=round(seconds, 1), code=75, updates=done)
+
+
+class Disk:
+    """A small file system that both processes write to."""
+
+    def __init__(self, folder):
+        self.image, self.folder = folder / "image", folder / "disk"
+        self.folder.mkdir()
+        with self.image.open("wb") as file:
+            file.truncate(64 << 20)
+        run("mkfs.ext4", "-q", "-m", "0", self.image)
+        self.mount()
+
+    def mount(self):
+        run("mount", "-o", "loop,errors=remount-ro", self.image, self.folder)
+
+    def fill(self):
+        with (self.folder / "filler").open("wb", buffering=0) as file:
+            for size in (1 << 20, 4096, 1):
+                with contextlib.suppress(OSError):
+                    while file.write(bytes(size)):
+                        pass
+
+    def free(self):
+        (self.folder / "filler").unlink()
+
+    def break_(self):
+        """Reports an error to the kernel, which makes the file system read-only, although files are open."""
+        device = Path(run("findmnt", "-n", "-o", "SOURCE", self.folder).strip()).name
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("test")
+
+    def repair(self):
+        run("umount", self.folder)
+        assert subprocess.run(["e2fsck", "-p", self.image], capture_output=True).returncode in (0, 1)
+        self.mount()
+
+    def close(self):
+        subprocess.run(["fsfreeze", "-u", self.folder], capture_output=True)
+        run("umount", "-l", self.folder)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    made = Disk(tmp_path)
+    yield made
+    made.close()
+
+
+SHARDED = ("--mesh.fsdp", 2, "--mesh.min-sharded", 16)
+"""Both processes write arrays."""
+
+
+@pytest.fixture(scope="module")
+def unbroken_sharded(manifests, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "sharded"
+    ends = [end_of(job, 400) for job in start(manifests, folder, *SHARDED)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    return folder
+
+
+@may_mount
+def test_a_shared_file_system_that_is_full_read_only_slow_or_loses_a_folder(
+    manifests, unbroken_sharded, tmp_path, disk
+):
+    """Both processes end with the reason, and the run goes on when the cause is removed; a slow one is waited for."""
+    folder = disk.folder / "run"
+    away = disk.folder / "away"
+    faults = [
+        ("full", disk.fill, disk.free, "No space left on device"),
+        ("read-only", disk.break_, disk.repair, "Read-only file system"),
+        ("removed", lambda: (folder / "checkpoints").rename(away), lambda: back(away, folder), "checkpoints"),
+    ]
+    for kind, fault, repair, reason in faults:
+        before = saved(folder)
+        jobs = start(manifests, folder, *SHARDED)
+        try:
+            wait_for_checkpoint(folder, jobs, before + 1)
+            fault()
+            begun_s = time.monotonic()
+            ends = [end_of(job) for job in jobs]
+            seconds = time.monotonic() - begun_s
+        finally:
+            for job in jobs:
+                job.kill()
+                job.communicate()  # closes its output
+        assert [code for code, _ in ends] == [1, 1], (kind, ends)
+        for _, output in ends:
+            assert any(reason in line for line in errors_of(output)), (kind, output)
+        done = updates_of(folder)
+        repair()
+        noted(f"shared file system {kind}", seconds=round(seconds, 1), code=1, updates=done)
+    jobs = start(manifests, folder, *SHARDED)
+    wait_for_checkpoint(folder, jobs, saved(folder) + 1)
+    for seconds in (5, 3 * LOST_S):
+        run("fsfreeze", "-f", disk.folder)
+        begun_s, done = time.monotonic(), updates_of(folder)
+        time.sleep(seconds)
+        assert updates_of(folder) == done < UPDATES
+        run("fsfreeze", "-u", disk.folder)
+        while updates_of(folder) == done:
+            assert time.monotonic() < begun_s + seconds + MOST_S
+            assert all(job.poll() is None for job in jobs), [job.communicate() for job in jobs]
+            time.sleep(0.1)
+        waited_s = time.monotonic() - begun_s - seconds
+        noted(f"shared file system stands still, {seconds} s", seconds=round(waited_s, 1), code=None, updates=done)
+    all_done(jobs, folder, unbroken_sharded)
+
+
+def saved(folder):
+    """Returns the number of checkpoints that the events name."""
+    events = folder / "events.jsonl"
+    return len(list(read_events(events, "checkpoint_saved"))) if events.exists() else 0
+
+
+def back(away, folder):
+    """Restores the folder of checkpoints that was moved away."""
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    away.rename(folder / "checkpoints")

@@ -16,10 +16,13 @@ from asr_jax.core.sharding import Sharding
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
+from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.cif import CIF
+from asr_jax.nn.parallel_decoder import SANMDecoder
 from asr_jax.nn.prediction import LSTMPrediction
 from asr_jax.nn.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
@@ -43,11 +46,14 @@ ZIPFORMER = Zipformer(
 LSTM = LSTMEncoder(num_mels=80, dim=12, layers_before=1, layers_after=1, dropout=0.1)
 RNNT = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
 CONTRASTIVE = Contrastive(**HEAD, diversity=0.1, penalty=10.0, across_negatives=2, codebook_negatives=2)
+DECODER = SANMDecoder(num_layers=2, num_attention_layers=1, num_heads=2, feedforward_dim=12, kernel_size=3, dropout=0.2)
+PARAFORMER = Paraformer(predictor=CIF(kind="depthwise", dropout=0.2), decoder=DECODER, sampling=1.0)
 MODELS = {
     "batch norm and babble": replace(toy_model(norm=True, dropout=0.1), augment=(Babble(probability=1.0), MASKS)),
     "regularisers": Model(encoder=ZIPFORMER, heads={"ctc": CTC()}, augment=()),
     "passed states": Model(encoder=LSTM, heads={"ctc": RNNT}, augment=()),
     "micro-batches": Model(encoder=Hiding(), heads={"ctc": CONTRASTIVE}, augment=(), sub_batches=2),
+    "parallel decoder": replace(toy_model(dropout=0.1), heads={"ctc": PARAFORMER}),
 }
 
 
@@ -91,7 +97,7 @@ def updates_of_one_device(name):
     return updates(recipe_of(name), data_mesh(1))
 
 
-WITHOUT_RULES = ("passed states", "micro-batches")
+WITHOUT_RULES = ("passed states", "micro-batches", "parallel decoder")
 """Models in which the test's rules spread no layer over the axis model."""
 CASES = [
     pytest.param(name, sizes, marks=() if name == FAST and sizes in FAST_MESHES else pytest.mark.slow)

@@ -1,0 +1,69 @@
+"""Compilation by one process of a run, from which the others load the executables through JAX's cache."""
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src.distributed import global_state
+
+from asr_jax.core.processes import gathered, is_main, on_main
+
+WAIT_S = 1800
+"""Longest time in seconds to wait for the main process; the program is then compiled here."""
+_calls = itertools.count()
+
+
+def compiler() -> Callable[[str, Callable[[], Any]], Any]:
+    """Returns a function that compiles the program of a name.
+
+    If the processes share the folder of JAX's cache, all wait until the main process has compiled a program and
+    written it there. Otherwise, and on accelerators, each one compiles: XLA divides the trials of kernels for GPUs
+    among the processes, which therefore have to compile at the same time. All processes must call this function
+    together, and must compile programs of the same names.
+    """
+    if jax.process_count() == 1 or not _share_cache():
+        return lambda name, compiled: compiled()
+    group = next(_calls)
+
+    def after_main(name: str, compiled: Callable[[], Any]) -> Any:
+        key = f"asr_jax/compiled/{group}/{name}"
+        if is_main():
+            try:
+                return compiled()
+            finally:
+                global_state.client.key_value_set(key, "done", allow_overwrite=True)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # after WAIT_S
+            global_state.client.blocking_key_value_get(key, WAIT_S * 1000)
+        return compiled()
+
+    return after_main
+
+
+def _share_cache() -> bool:
+    """Returns whether all have CPUs and see a file that the main process writes to its folder of the cache."""
+    is_used = jax.default_backend() == "cpu" and jax.config.jax_enable_compilation_cache
+    folder = jax.config.jax_compilation_cache_dir if is_used else None
+    folder = None if "://" in (folder or "") else folder
+    name = on_main(lambda: _mark(folder))
+    is_seen = bool(folder and name and (Path(folder) / name).exists())
+    shared = all(gathered(is_seen))
+    if is_main() and folder and name:
+        (Path(folder) / name).unlink(missing_ok=True)
+    return shared
+
+
+def _mark(folder: str | None) -> str:
+    """Writes an empty file with a unique name and returns the name; empty without a writable folder."""
+    if not folder:
+        return ""
+    name = f"shared-{uuid.uuid4().hex}"
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / name).touch()
+    except OSError:
+        return ""
+    return name
