@@ -1,19 +1,24 @@
 """Compilation by one process of a run, from which the others load the executables through JAX's cache."""
 
 import contextlib
+import functools
 import itertools
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax._src import cache_key
 from jax._src.distributed import global_state
 
 from asr_jax.core.processes import gathered, is_main, on_main
 
 WAIT_S = 1800
 """Longest time in seconds to wait for the main process; the program is then compiled here."""
+_CPU = Path("/proc/cpuinfo")
 _calls = itertools.count()
 
 
@@ -25,6 +30,8 @@ def compiler() -> Callable[[str, Callable[[], Any]], Any]:
     among the processes, which therefore have to compile at the same time. All processes must call this function
     together, and must compile programs of the same names.
     """
+    if jax.process_count() > 1 and _CPU.exists():
+        cache_key._hash_accelerator_config = _hash_devices
     if jax.process_count() == 1 or not _share_cache():
         return lambda name, compiled: compiled()
     group = next(_calls)
@@ -43,9 +50,34 @@ def compiler() -> Callable[[str, Callable[[], Any]], Any]:
     return after_main
 
 
+_hash_of_jax = cache_key._hash_accelerator_config
+
+
+def _hash_devices(hashed: Any, devices: np.ndarray) -> None:
+    """Adds the devices of a program to its key in JAX's cache.
+
+    JAX's own hash of CPUs of several processes has the number of the process, so that only the main process, which
+    writes the cache, would find its programs again.
+
+    Args:
+        hashed: Object of `hashlib`.
+        devices: Array of devices.
+    """
+    if devices.flat[0].platform != "cpu" or len({each.process_index for each in devices.flat}) == 1:
+        _hash_of_jax(hashed, devices)
+    else:
+        hashed.update(f"{devices.shape} {[each.device_kind for each in devices.flat]} {_cpu()}".encode())
+
+
+@functools.cache
+def _cpu() -> str:
+    """Returns the model and the features of this machine's CPU, which machine code depends on."""
+    return "".join(sorted(set(re.findall(r"^(?:model name|flags|Features).*", _CPU.read_text(), re.MULTILINE))))
+
+
 def _share_cache() -> bool:
     """Returns whether all have CPUs and see a file that the main process writes to its folder of the cache."""
-    is_used = jax.default_backend() == "cpu" and jax.config.jax_enable_compilation_cache
+    is_used = jax.default_backend() == "cpu" and jax.config.jax_enable_compilation_cache and _CPU.exists()
     folder = jax.config.jax_compilation_cache_dir if is_used else None
     folder = None if "://" in (folder or "") else folder
     name = on_main(lambda: _mark(folder))
