@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax._src import cache_key
 from jax._src.distributed import global_state
+from jax.sharding import Mesh
 
 from asr_jax.core.processes import gathered, is_main, on_main
 
@@ -22,17 +23,20 @@ _CPU = Path("/proc/cpuinfo")
 _calls = itertools.count()
 
 
-def compiler() -> Callable[[str, Callable[[], Any]], Any]:
+def compiler(mesh: Mesh) -> Callable[[str, Callable[[], Any]], Any]:
     """Returns a function that compiles the program of a name.
 
     If the processes share the folder of JAX's cache, all wait until the main process has compiled a program and
     written it there. Otherwise, and on accelerators, each one compiles: XLA divides the trials of kernels for GPUs
     among the processes, which therefore have to compile at the same time. All processes must call this function
     together, and must compile programs of the same names.
+
+    Args:
+        mesh: Devices of the programs.
     """
-    if jax.process_count() > 1 and _CPU.exists():
-        cache_key._hash_accelerator_config = _hash_devices
-    if jax.process_count() == 1 or not _share_cache():
+    store: Any = global_state.client
+    is_local = store is None or len({each.process_index for each in mesh.devices.flat}) == 1
+    if is_local or not _share_cache():
         return lambda name, compiled: compiled()
     group = next(_calls)
 
@@ -42,9 +46,9 @@ def compiler() -> Callable[[str, Callable[[], Any]], Any]:
             try:
                 return compiled()
             finally:
-                global_state.client.key_value_set(key, "done", allow_overwrite=True)
+                store.key_value_set(key, "done", allow_overwrite=True)
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # after WAIT_S
-            global_state.client.blocking_key_value_get(key, WAIT_S * 1000)
+            store.blocking_key_value_get(key, WAIT_S * 1000)
         return compiled()
 
     return after_main
@@ -75,9 +79,12 @@ def _cpu() -> str:
     return "".join(sorted(set(re.findall(r"^(?:model name|flags|Features).*", _CPU.read_text(), re.MULTILINE))))
 
 
+@functools.cache
 def _share_cache() -> bool:
     """Returns whether all have CPUs and see a file that the main process writes to its folder of the cache."""
     is_used = jax.default_backend() == "cpu" and jax.config.jax_enable_compilation_cache and _CPU.exists()
+    if is_used:
+        vars(cache_key)["_hash_accelerator_config"] = _hash_devices
     folder = jax.config.jax_compilation_cache_dir if is_used else None
     folder = None if "://" in (folder or "") else folder
     name = on_main(lambda: _mark(folder))

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jax.stages import Compiled
 
 from asr_jax.core.batch import Batch
+from asr_jax.core.compiled_once import compiler
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import abstract_on, by_rows, replicated
 from asr_jax.core.programs import Program, Programs
@@ -43,7 +44,7 @@ class ByShape:
         """
         self._name, self._function, self._mesh, self._programs, self._then = name, function, mesh, programs, then
         self._variables, self._more = abstract_on((variables, more), mesh)
-        self._pool = ThreadPoolExecutor(1)
+        self._pool, self._compile_once = ThreadPoolExecutor(1), compiler(mesh)
         self.compiled: dict[tuple[tuple[int, ...], ...], Future[Compiled]] = {}
         """Compiled programs by the shapes of signals and labels."""
 
@@ -51,7 +52,7 @@ class ByShape:
         """Starts to compile for the shapes of (abstract) batches, in a thread."""
         for batch in batches:
             if _shapes(batch) not in self.compiled:
-                self.compiled[_shapes(batch)] = self._pool.submit(self._compile, self.lower(batch))
+                self.compiled[_shapes(batch)] = self._pool.submit(self._compile, _shapes(batch), self.lower(batch))
 
     def lower(self, batch: Batch) -> Program:
         """Lowers the function for the shapes of a batch."""
@@ -59,9 +60,10 @@ class ByShape:
             self._name, self._function, self._variables, batch, *self._more, out_shardings=replicated(self._mesh)
         )
 
-    def _compile(self, program: Program) -> Compiled:
+    def _compile(self, shapes: tuple[tuple[int, ...], ...], program: Program) -> Compiled:
         self._then(program.lowered.out_info)
-        return program.compile()
+        compiled: Compiled = self._compile_once(str(shapes), program.compile)
+        return compiled
 
     def wait(self) -> None:
         """Waits until all prepared shapes are compiled."""

@@ -138,7 +138,7 @@ def compile_steps(
     on_device = jax.device_put(dict(sounds), same)
     step = StepPrograms(recipe, shapes, mesh, scale, num_batches, sounds, programs)
     ordered = [buckets[i] for i in largest_first(buckets)]
-    compile_once, numbers = compiler(), itertools.count()
+    compile_once, numbers = compiler(mesh), itertools.count()
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
         def compiling(program: Program) -> Compiling:

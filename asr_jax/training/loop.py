@@ -31,6 +31,7 @@ from asr_jax.config import (
     save_experiment,
 )  # fmt: skip
 from asr_jax.core import devices
+from asr_jax.core.compiled_once import compiler
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch, replicate
 from asr_jax.core.names import counted
@@ -332,7 +333,9 @@ def _train(
         raise Stopped(_stopped(setup, HOURS_OVER, first), HOURS_OVER)
     validator = Validator(setup, log, shapes, best=saver.best, num=saver.num_without_gain)
     with ThreadPoolExecutor(1) as pool:
-        drawing = pool.submit(beginning.compile) if checkpoints.latest is None else None
+        drawing = (
+            pool.submit(compiler(setup.mesh), "beginning", beginning.compile) if checkpoints.latest is None else None
+        )
         steps = _compile(setup, log, shapes, validator)
     if drawing:
         (state, average), update = _begun(setup, log, drawing.result(), given), 0

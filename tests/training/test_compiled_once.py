@@ -9,7 +9,7 @@ import pytest
 
 from tests.forked import ROOT, made_corpus, with_devices
 
-PROGRAMS = ("gradient", "apply_update", "add_denominators", "add")
+PROGRAMS = ("gradient", "apply_update", "add_denominators", "add", "decode_ctc", "losses")
 
 
 def outputs(manifests, folder, caches):
