@@ -260,7 +260,7 @@ def test_a_network_that_is_cut(manifests, unbroken, tmp_path, network):
     """Training waits for an interruption of 5 s. Both processes end in one of 120 s, and name each other."""
     folder = tmp_path / "cut"
     of_both = {"within": network.within, "host": network.host, "lost_s": 45}
-    jobs = start(manifests, folder, **of_both)
+    jobs, waits = start(manifests, folder, **of_both), []
     try:
         for number in (1, 2):
             wait_for_checkpoint(folder, jobs, number)
@@ -275,7 +275,7 @@ def test_a_network_that_is_cut(manifests, unbroken, tmp_path, network):
                 assert time.monotonic() < begun_s + MOST_S
                 assert all(job.poll() is None for job in jobs), [job.communicate() for job in jobs]
                 time.sleep(0.1)
-            noted("network cut, 5 s", seconds=round(time.monotonic() - begun_s, 1), code=None, updates=before)
+            waits.append({"seconds": round(time.monotonic() - begun_s, 1), "code": None, "updates": before})
         wait_for_checkpoint(folder, jobs, 3)
         network.cut()
         begun_s = time.monotonic()
@@ -293,6 +293,8 @@ def test_a_network_that_is_cut(manifests, unbroken, tmp_path, network):
     assert re.match(r"error: process 0 \(the coordinator, \S+\) has been silent for \d+ s", of_1), of_1
     done = updates_of(folder)
     all_done(start(manifests, folder, **of_both), folder, unbroken)
+    for each in waits:
+        noted("network cut, 5 s", **each)
     noted("network cut, 120 s", seconds=round(seconds, 1), code=75, updates=done)
 
 
@@ -364,6 +366,7 @@ def test_a_shared_file_system_that_is_full_read_only_slow_or_loses_a_folder(
         ("full", disk.fill, disk.free, "No space left on device"),
         ("read-only", disk.break_, disk.repair, "Read-only file system"),
     ]
+    found = []
     for kind, fault, repair, reason in faults:
         before = saved(folder)
         jobs = start(manifests, folder, *SHARDED)
@@ -382,7 +385,7 @@ def test_a_shared_file_system_that_is_full_read_only_slow_or_loses_a_folder(
             assert any(reason in line for line in errors_of(output)), (kind, output)
         done = updates_of(folder)
         repair()
-        noted(f"shared file system {kind}", seconds=round(seconds, 1), code=1, updates=done)
+        found.append((f"shared file system {kind}", {"seconds": round(seconds, 1), "code": 1, "updates": done}))
     before = saved(folder)
     jobs = start(manifests, folder, *SHARDED)
     try:
@@ -399,16 +402,19 @@ def test_a_shared_file_system_that_is_full_read_only_slow_or_loses_a_folder(
                 assert all(job.poll() is None for job in jobs), [job.communicate() for job in jobs]
                 time.sleep(0.1)
             waited_s = round(time.monotonic() - begun_s, 1)
-            noted(f"shared file system stands still, {seconds} s", seconds=waited_s, code=None, updates=done)
+            kind = f"shared file system stands still, {seconds} s"
+            found.append((kind, {"seconds": waited_s, "code": None, "updates": done}))
         wait_for_checkpoint(folder, jobs, before + 2)  # none is being written
         (folder / "checkpoints").rename(folder / "away")
         done = updates_of(folder)
         all_done(jobs, folder, unbroken_sharded)
-        noted("checkpoints moved away", seconds=0.0, code=0, updates=done)
+        found.append(("checkpoints moved away", {"seconds": 0.0, "code": 0, "updates": done}))
     finally:
         for job in jobs:
             job.kill()
             job.communicate()  # closes its output
+    for kind, figures in found:
+        noted(kind, **figures)
 
 
 def saved(folder):
