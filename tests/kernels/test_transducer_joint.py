@@ -12,7 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.programs import Programs
 from asr_jax.core.targets import target_of
 from asr_jax.kernels import implementations
-from asr_jax.kernels.transducer_joint import mosaic_tpu, xla
+from asr_jax.kernels.transducer_joint import api, mosaic_tpu, xla
 from asr_jax.kernels.transducer_joint.api import transducer_joint
 from tests.kernels.joint import BLANK, SIZES, made, reference_gradients
 
