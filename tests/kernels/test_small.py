@@ -86,7 +86,7 @@ def test_what_is_wrong_is_named():
             lambda: glu(x, axis=0),
             r"axis 0 of an array with 3 axes: expected the last one \(-1\) or that before it \(-2\)",
         ),
-        (lambda: relative_shift(x), "3 offsets for 5 queries: expected the number of queries and keys, minus 1"),
+        (lambda: relative_shift(x), "3 offsets for 5 queries: expected queries and keys together, minus 1"),
         (lambda: masking.mask_time(x, lengths[:1]), "1 lengths for 2 rows: expected one for each row"),
         (
             lambda: masking.residual_add_mask_time(x, x[:, :4], lengths),

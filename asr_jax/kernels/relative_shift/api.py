@@ -19,6 +19,8 @@ def relative_shift(
     """
     num_queries, num_offsets = scores.shape[-2:]
     if num_offsets < num_queries:
-        raise ValueError(f"{num_offsets} offsets for {num_queries} queries: expected the number of queries and keys, minus 1")
+        raise ValueError(
+            f"{num_offsets} offsets for {num_queries} queries: expected queries and keys together, minus 1"
+        )
     found: Array = module_of("relative_shift", implementation).relative_shift(scores)
     return found
