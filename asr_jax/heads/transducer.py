@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
 from asr_jax.core.errors import UserError, check_numbers
+from asr_jax.core.products import float32_product
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
@@ -21,7 +22,7 @@ from asr_jax.heads.ctc import WeightBy
 from asr_jax.kernels.implementations import selected
 from asr_jax.kernels.transducer_joint.api import transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
-from asr_jax.kernels.transducer_joint.xla import TILE_LOGITS, in_tiles
+from asr_jax.kernels.transducer_joint.xla import in_tiles, logits_of_tile
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
 from asr_jax.losses.pruned_transducer import (
     kept_log_probs,
@@ -114,7 +115,8 @@ class Transducer(HeadSettings):
     on it."""
     tile_frames: int = 0
     """Number of frames for which logits exist at a time; they are computed again in the backward pass. 0: chosen for
-    about 16 million logits on each device. -1: all frames; logits are stored if `split` is 1."""
+    about 16 million logits on each CPU and 64 million on each GPU or TPU. -1: all frames; logits are stored if `split`
+    is 1."""
     decoding: TransducerDecoding = TransducerDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -287,7 +289,7 @@ class TransducerHead(Head):
         if (name := selected("transducer_joint", "auto", "xla")) != "xla":
             self._check_kernel(name, drops=keys is not None)
             blank, label = transducer_joint(
-                *projected, kernel, bias[0, 0, 0], batch.tokens, lengths, batch.token_lengths,
+                *projected, kernel.astype(self.dtype), bias[0, 0, 0], batch.tokens, lengths, batch.token_lengths,
                 blank_id=self.blank_id, activation=settings.activation,
             )  # fmt: skip
             blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
@@ -295,7 +297,7 @@ class TransducerHead(Head):
         size = projected[1].shape[1] if starts is None else min(settings.pruning.size, projected[1].shape[1])  # type: ignore[union-attr]
 
         def compute(of_frames: Any, of_rows: Any, first: Any) -> Any:
-            frames, predictions = of_frames["frames"], of_rows["predictions"]
+            frames, predictions = of_frames["frames"], of_rows["predictions"].astype(self.dtype)
             if starts is None:
                 predictions = predictions[:, None]
             else:
@@ -306,7 +308,8 @@ class TransducerHead(Head):
             hidden = nn.relu(hidden) if settings.activation == "relu" else jnp.tanh(hidden)
             if keys is not None:
                 hidden = self._dropped(hidden, of_rows["keys"], first)
-            logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias
+            # The conversions of predictions and weights are within tiles, whose gradients are thus added in float32.
+            logits = float32_product("btsj,jv->btsv", hidden, kernel.astype(self.dtype)) + bias
             if starts is not None:
                 return kept_log_probs(logits, of_frames["starts"], of_rows["labels"], blank_id=self.blank_id)
             if not settings.durations:
@@ -320,7 +323,8 @@ class TransducerHead(Head):
             return of_arcs, arc_log_probs(logits[..., : self.vocab_size], of_rows["labels"], blank_id=self.blank_id)
 
         of_frames = {"frames": projected[0]} | ({} if starts is None else {"starts": starts})
-        of_rows = {"predictions": projected[1], "labels": batch.tokens} | ({} if keys is None else {"keys": keys})
+        of_rows = {"predictions": projected[1].astype(jnp.float32), "labels": batch.tokens}
+        of_rows |= {} if keys is None else {"keys": keys}
         # If `split` does not divide the rows of a device, there are more parts, so that memory does not grow.
         rows = len(lengths)
         num_splits = next(num for num in range(min(settings.split, rows), rows + 1) if rows % num == 0)
@@ -346,18 +350,18 @@ class TransducerHead(Head):
             )
 
     def output_parameters(self) -> tuple[Float[Array, "J V"], Float[Array, "1 1 1 V"]]:
-        """Returns the kernel of the output in the dtype of the computation, and its bias in float32."""
+        """Returns the kernel and the bias of the output in float32."""
         if self.is_initializing():
             self.output(jnp.zeros((1, self.settings.joint_dim), self.dtype))
         parameters: Any = nn.meta.unbox(self.variables["params"]["output"])
-        return parameters["kernel"].astype(self.dtype), parameters["bias"][None, None, None]
+        return parameters["kernel"], parameters["bias"][None, None, None]
 
     def _tile_frames(self, rows: int, num_frames: int, size: int) -> int:
         """Returns the number of frames of a tile; 0 for all frames."""
         if self.settings.tile_frames:
             return max(self.settings.tile_frames, 0)
         of_frame = rows * size * (self.vocab_size + len(self.settings.durations))
-        return 0 if of_frame * num_frames <= TILE_LOGITS else max(TILE_LOGITS // of_frame, 1)
+        return 0 if of_frame * num_frames <= logits_of_tile() else max(logits_of_tile() // of_frame, 1)
 
     def _dropped(
         self, hidden: Float[Array, "b t S J"], keys: UInt32[Array, "b 2"], first: Any
@@ -437,7 +441,7 @@ class TransducerHead(Head):
         kernel, bias = self.output_parameters()
         hidden = frames + projected
         hidden = nn.relu(hidden) if self.settings.activation == "relu" else jnp.tanh(hidden)
-        return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias[0]
+        return jnp.matmul(hidden, kernel.astype(self.dtype), preferred_element_type=jnp.float32) + bias[0]
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
         """Returns the token sequences of a greedy search, or projected frames for the host stage of beam search.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from asr_jax.kernels.transducer_joint.reference import picked
 from asr_jax.losses.lattice import NEVER, lattice_loss
 
 
@@ -52,7 +53,7 @@ def simple_log_probs(
     def log(values: Array) -> Array:
         return jnp.log(values + tiny)
 
-    def picked(values: Array) -> Array:
+    def of_next(values: Array) -> Array:
         """Returns the values of the next label: [B N V] to [B N U]."""
         return jnp.take_along_axis(values, jnp.broadcast_to(ids[:, None], (*values.shape[:2], num_labels)), axis=-1)
 
@@ -63,7 +64,7 @@ def simple_log_probs(
     log_norm = log(jnp.einsum("btv,bsv->bts", of_acoustic, of_language, precision=lax.Precision.HIGHEST))
     log_norm += acoustic_max + language_max[:, :, 0][:, None]
     blank = acoustic[..., blank_id, None] + language[:, None, :, blank_id] - log_norm
-    of_labels = picked(acoustic)
+    of_labels = of_next(acoustic)
     label = of_labels + next_label(language)[:, None] - log_norm[:, :, :num_labels]
     if not acoustic_scale and not language_scale:
         return blank, label
@@ -183,7 +184,7 @@ def kept_log_probs(
     # No label follows the last position. Its value is not used (`at_positions`).
     positions = jnp.minimum(starts[..., None] + jnp.arange(logits.shape[2])[None, None], num_labels - 1)
     ids = jax.vmap(lambda row, places: row[places])(labels, positions)
-    return blank, jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0] - log_norm
+    return blank, picked(logits, ids) - log_norm
 
 
 def pruned_log_probs(

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
+from asr_jax.core.products import float32_product
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.glu.api import glu
 from asr_jax.kernels.relative_attention.api import Implementation, relative_attention
@@ -17,7 +18,6 @@ from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm, layer_norm
 from asr_jax.nn.positions import clipped_distances
-from asr_jax.nn.products import float32_product
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.softmax import attention_softmax

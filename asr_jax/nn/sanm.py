@@ -12,9 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.core.errors import UserError
+from asr_jax.core.products import float32_product
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, uniform
-from asr_jax.nn.products import float32_product
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.softmax import attention_softmax

@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.core.devices import traced_for
+from asr_jax.core.products import float32_product
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import rotated
-from asr_jax.nn.products import float32_product
 from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.softmax import attention_softmax

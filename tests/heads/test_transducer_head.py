@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import asr_jax
+from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import num_elements
@@ -316,3 +317,26 @@ def test_least_frames_of_a_text():
     assert [SMALL.frames_needed(n, 0) for n in (0, 5)] == [1, 1]
     assert [replace(SMALL, pruning=Pruning(3)).frames_needed(n, 0) for n in (0, 1, 2, 5)] == [1, 1, 1, 3]
     assert replace(SMALL, durations=(1, 2)).frames_needed(4, 0) == 5
+
+
+def test_tiles_add_gradients_in_float32():
+    rng, rows, frames, labels = np.random.default_rng(0), 2, 200, 4
+    head = replace(SMALL, prediction=StatelessPrediction(8, regularise=False), dropout=0.0)
+    values = jnp.asarray(rng.normal(size=(rows, frames, 8)), jnp.bfloat16)
+    encoded = Encoded(Frames(values, jnp.full(rows, frames)), {})
+    tokens = jnp.asarray(rng.integers(0, 5, (rows, labels)), jnp.int32)
+    batch = Batch(
+        audio=None, features=jnp.zeros((rows, 1, 1)), lengths=jnp.zeros(rows, jnp.int32), tokens=tokens,
+        token_lengths=jnp.full(rows, labels), weights=jnp.ones(rows), utterances=jnp.zeros(rows, jnp.int32),
+    )  # fmt: skip
+
+    def gradient(tile_frames):
+        module = replace(head, tile_frames=tile_frames).build(vocab_size=6, blank_id=5, dtype=jnp.bfloat16)
+        params = module.init(jax.random.key(0), encoded, batch, step=None)["params"]
+        loss = lambda params: module.apply({"params": params}, encoded, batch, step=None)["loss"].total  # noqa: E731
+        return jax.jit(jax.grad(loss))(params)
+
+    whole, tiled = gradient(-1), gradient(1)
+    for name in ("output", "of_labels"):
+        one, other = tiled[name]["kernel"], whole[name]["kernel"]
+        assert float(jnp.linalg.norm(one - other) / jnp.linalg.norm(other)) < 5e-3

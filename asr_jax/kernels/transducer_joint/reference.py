@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.devices import traced_for
+
 Activation = Literal["relu", "tanh"]
 
 
@@ -50,6 +52,22 @@ def arc_log_probs(
     log_norm = jax.nn.logsumexp(logits, axis=-1)
     blank = logits[..., blank_id] - log_norm
     num_labels = logits.shape[2] - 1
-    ids = labels[:, None, :num_labels, None]
-    label = jnp.take_along_axis(logits[:, :, :num_labels], ids, axis=-1)[..., 0] - log_norm[:, :, :num_labels]
-    return blank, label
+    ids = labels[:, None, :num_labels]
+    return blank, picked(logits[:, :, :num_labels], ids) - log_norm[:, :, :num_labels]
+
+
+def picked(logits: Float[Array, "*rest V"], ids: Int[Array, "*#rest"]) -> Float[Array, "*rest"]:
+    """Returns the logit of one label at each node.
+
+    The gradient of a gather is a scatter, which on accelerators takes several passes over the logits. There, the logits
+    of other labels are masked instead, whose gradient is computed together with the gradient of the softmax.
+
+    Args:
+        logits: Logits of V labels.
+        ids: Label ids.
+    """
+    if traced_for().platform == "cpu":
+        ids = jnp.broadcast_to(ids, logits.shape[:-1])
+        return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    numbers = jnp.arange(logits.shape[-1]).reshape((1,) * ids.ndim + (-1,))
+    return jnp.sum(jnp.where(ids[..., None] == numbers, logits, 0), axis=-1)

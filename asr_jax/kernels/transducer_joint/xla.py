@@ -8,11 +8,19 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.devices import traced_for
 from asr_jax.kernels.transducer_joint import reference
 from asr_jax.kernels.transducer_joint.reference import Activation
 
 TILE_LOGITS = 1 << 24
-"""Number of logits of a tile, over all rows of a device."""
+"""Number of logits of a tile on CPUs, over all rows of a device."""
+TILE_LOGITS_OF_ACCELERATORS = 1 << 26
+"""The same on GPUs and TPUs. Each tile adds its gradient of the output's weights in memory."""
+
+
+def logits_of_tile() -> int:
+    """Returns the number of logits of a tile on the devices that the program is traced for."""
+    return TILE_LOGITS if traced_for().platform == "cpu" else TILE_LOGITS_OF_ACCELERATORS
 
 
 def joint(
@@ -24,7 +32,7 @@ def joint(
     *,
     blank_id: int,
     activation: Activation,
-    tile_logits: int = TILE_LOGITS,
+    tile_logits: int = 0,
 ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
     """Computes `api.transducer_joint` for all nodes, padding included.
 
@@ -36,7 +44,7 @@ def joint(
         labels: Label ids.
         blank_id: Id of the blank.
         activation: Activation of the joint network.
-        tile_logits: Number of logits of a tile.
+        tile_logits: Number of logits of a tile. 0: `logits_of_tile`.
     """
 
     def compute(frames: Array, of_rows: tuple[Array, Array], _: Any) -> tuple[Array, Array]:
@@ -44,7 +52,7 @@ def joint(
         return reference.joint(frames, predictions, kernel, bias, labels, blank_id=blank_id, activation=activation)
 
     rows, positions, _ = predictions.shape
-    tile_frames = max(tile_logits // (rows * positions * len(bias)), 1)
+    tile_frames = max((tile_logits or logits_of_tile()) // (rows * positions * len(bias)), 1)
     return in_tiles(compute, frames, (predictions, labels), tile_frames=tile_frames)
 
 

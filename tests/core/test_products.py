@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from asr_jax.core import products
 from asr_jax.core.devices import TracedFor
-from asr_jax.nn import products
-from asr_jax.nn.products import float32_product
+from asr_jax.core.products import float32_product
 
 CASES = {
     "by key": ("bthc,bshc->bhts", (2, 5, 3, 4), (2, 6, 3, 4)),
