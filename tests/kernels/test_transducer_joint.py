@@ -12,8 +12,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.programs import Programs
 from asr_jax.core.targets import target_of
 from asr_jax.kernels import implementations
-from asr_jax.kernels.transducer_joint import api, mosaic_tpu, xla
+from asr_jax.kernels.transducer_joint import api, mosaic_tpu, reference, xla
 from asr_jax.kernels.transducer_joint.api import transducer_joint
+from asr_jax.kernels.transducer_joint.reference import picked
 from tests.kernels.joint import BLANK, SIZES, made, reference_gradients
 
 
@@ -101,3 +102,16 @@ def test_it_compiles_for_accelerators(device, implementation, dtype):
     assert "custom-call" in compiled.as_text()
     logits_bytes = rows * frames * positions * vocab_size * 4
     assert compiled.memory_analysis().temp_size_in_bytes < logits_bytes / 4
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_the_gradient_of_the_label_is_at_the_label_alone(platform, monkeypatch):
+    monkeypatch.setattr(reference, "traced_for", lambda: TracedFor(platform, 1))
+    random = np.random.default_rng(0)
+    logits, factors = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in ((2, 3, 4, 7), (2, 3, 4)))
+    ids = random.integers(0, 7, (2, 1, 4))
+    found = jax.grad(lambda logits: jnp.sum(picked(logits, jnp.asarray(ids)) * factors))(logits)
+    expected = np.zeros(logits.shape, np.float32)
+    for place in np.ndindex(2, 3, 4):
+        expected[place][ids[place[0], 0, place[2]]] = factors[place]
+    np.testing.assert_array_equal(found, expected)

@@ -56,18 +56,32 @@ def arc_log_probs(
     return blank, picked(logits[:, :, :num_labels], ids) - log_norm[:, :, :num_labels]
 
 
+@jax.custom_vjp
 def picked(logits: Float[Array, "*rest V"], ids: Int[Array, "*#rest"]) -> Float[Array, "*rest"]:
     """Returns the logit of one label at each node.
 
-    The gradient of a gather is a scatter, which on accelerators takes several passes over the logits. There, the logits
-    of other labels are masked instead, whose gradient is computed together with the gradient of the softmax.
+    The gradient of a gather is a scatter, which on accelerators takes several passes over the logits. There, the
+    gradient is masked instead, in the same pass as the gradient of the softmax.
 
     Args:
         logits: Logits of V labels.
         ids: Label ids.
     """
-    if traced_for().platform == "cpu":
-        ids = jnp.broadcast_to(ids, logits.shape[:-1])
-        return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
-    numbers = jnp.arange(logits.shape[-1]).reshape((1,) * ids.ndim + (-1,))
-    return jnp.sum(jnp.where(ids[..., None] == numbers, logits, 0), axis=-1)
+    ids = jnp.broadcast_to(ids, logits.shape[:-1])
+    return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+
+
+def _forward(logits: Array, ids: Array) -> tuple[Array, tuple[Array, Array]]:
+    return picked(logits, ids), (ids, jnp.zeros((0, logits.shape[-1]), logits.dtype))
+
+
+def _backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
+    ids, (_, num_labels) = jnp.broadcast_to(kept[0], gradient.shape)[..., None], kept[1].shape
+    if traced_for().platform != "cpu":
+        numbers = jnp.arange(num_labels).reshape((1,) * gradient.ndim + (-1,))
+        return jnp.where(ids == numbers, gradient[..., None], 0).astype(kept[1].dtype), None
+    zeros = jnp.zeros((*gradient.shape, num_labels), kept[1].dtype)
+    return jnp.put_along_axis(zeros, ids, gradient[..., None], axis=-1, inplace=False), None
+
+
+picked.defvjp(_forward, _backward)
