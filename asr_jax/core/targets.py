@@ -119,8 +119,8 @@ def target_of(name: str) -> Target:
         UserError: If the kind or the topology is not known, or if the compiler is not installed.
     """
     kind, _, size = name.lower().partition(":")
-    if name == "cpu":
-        return Target(name, Accelerator("cpu", "", _memory_of_this_machine() / 1e9), data_mesh())
+    if name.lower() == "cpu":
+        return Target(kind, Accelerator("cpu", "", _memory_of_this_machine() / 1e9), data_mesh())
     if kind not in ACCELERATORS:
         raise UserError(
             f"--target {name}: {kind!r} is not known: expected cpu for this machine, or one of "

@@ -100,23 +100,25 @@ def module_of(folder: str, implementation: str, default: str = "reference") -> A
         ValueError: If the implementation does not exist or cannot run here.
     """
     name = selected(folder, implementation, default)
-    if name not in (default, *KERNELS):
-        raise ValueError(f"implementation is {name!r}: expected auto, {default}, {' or '.join(KERNELS)}")
-    if name in KERNELS:
+    if name != default:
         check_device(name, default)
     return importlib.import_module(f"asr_jax.kernels.{folder}.{'reference' if name == default else name}")
 
 
 def check_device(implementation: str, instead: str) -> None:
-    """Checks that a kernel can run on the devices that the program is traced for.
+    """Checks that a kernel exists, and can run on the devices that the program is traced for.
 
     Args:
-        implementation: "triton" or "mosaic_tpu".
+        implementation: Name of an implementation that is neither "auto" nor one that runs on all devices.
         instead: Implementations that run on all devices, for the message.
 
     Raises:
-        ValueError: If the kernel is for other devices, or a package that it needs is not installed.
+        ValueError: If the implementation does not exist or is for other devices, or a package that it needs is not
+            installed.
     """
+    if implementation not in KERNELS:
+        names = instead.replace(" or ", ", ")
+        raise ValueError(f"implementation is {implementation!r}: expected auto, {names}, {' or '.join(KERNELS)}")
     device, platform = KERNELS[implementation]
     if traced_for().platform != platform:
         raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected {instead}")

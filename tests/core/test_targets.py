@@ -34,7 +34,8 @@ def test_a_compiler_that_is_not_installed_is_named_with_its_extra(name, package,
 
 
 def test_the_devices_of_this_machine_are_a_target():
-    target = target_of("cpu")
+    target = target_of("CPU")
+    assert target.name == "cpu"
     assert target.mesh == data_mesh()
     assert target.one.size == 1
     assert target.memory_bytes > 1e8

@@ -78,6 +78,17 @@ def test_pairs_agree_with_the_layer_on_valid_frames():
     np.testing.assert_allclose(masking.mask_time(layer, halves), found, atol=1e-5)
 
 
+def test_the_frames_of_a_group_have_weights_however_different_their_logits_are():
+    found = pairwise_downsample(jnp.ones((1, 3, 1)), jnp.asarray([0.0, 200.0]), jnp.asarray([3]))
+    np.testing.assert_array_equal(found[0, :, 0], 1.0)
+
+
+def test_no_rows_or_no_frames_have_no_pairs():
+    for shape, groups in (((0, 3, 1), 2), ((2, 0, 1), 0)):
+        found = pairwise_downsample(jnp.ones(shape), jnp.zeros(2), jnp.zeros(shape[0], jnp.int32))
+        assert found.shape == (shape[0], groups, 1)
+
+
 def test_what_is_wrong_is_named():
     x, lengths = jnp.zeros((2, 5, 3)), jnp.ones(2, jnp.int32)
     for call, message in (
@@ -105,6 +116,9 @@ def test_what_is_wrong_is_named():
 def test_an_implementation_that_does_not_exist_or_is_not_installed_is_named(monkeypatch):
     with pytest.raises(ValueError, match="implementation is 'cuda': expected auto, reference, triton or mosaic_tpu"):
         implementations.module_of("swoosh", "cuda")
+    # The functions that call this are type-checked in tests, which refuses other names.
+    with pytest.raises(ValueError, match="implementation is 'cuda': expected auto, lax, shifted, triton or mosaic_tpu"):
+        implementations.check_device("cuda", "lax or shifted")
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("gpu", 1))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"jax-triton is not installed: pip install 'asr-jax\[kernels\]'"):

@@ -101,7 +101,7 @@ def depthwise_conv_2d(
     if implementation == "auto":
         found: Any = selected("depthwise_conv", implementation, "auto")
         implementation = "auto" if _reason_against(found, x, kernel, window) else found
-    if implementation in KERNELS:
+    if implementation not in ("auto", "lax", "shifted"):
         check_device(implementation, INSTEAD)
         if reason := _reason_against(implementation, x, kernel, window):
             raise ValueError(f"{reason} for {implementation}, or {INSTEAD}")

@@ -29,7 +29,8 @@ def grouped_conv(
             platforms (no other implementation was measured there), chosen when the program is compiled.
 
     Raises:
-        ValueError: If D is not a multiple of C, or E is not a multiple of the number of groups.
+        ValueError: If D is not a multiple of C, E is not a multiple of the number of groups, or the implementation does
+            not exist.
     """
     groups, rest = divmod(x.shape[-1], kernel.shape[1])
     if rest or kernel.shape[2] % max(groups, 1):
@@ -40,4 +41,6 @@ def grouped_conv(
     forms = {"lax": partial(grouped_conv_lax, groups=groups), "by_frequency": partial(by_frequency, groups=groups)}
     if implementation == "auto":
         return jax.lax.platform_dependent(x, kernel, cpu=forms["by_frequency"], default=forms["lax"])
+    if implementation not in forms:
+        raise ValueError(f"implementation is {implementation!r}: expected auto, {' or '.join(forms)}")
     return forms[implementation](x, kernel)

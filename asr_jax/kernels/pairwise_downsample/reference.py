@@ -6,6 +6,9 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
 
+MASKED = -1e30
+"""Logit of a frame of padding."""
+
 
 def group_weights(logits: Float[Array, " G"], lengths: Int[Array, " B"], num_frames: int) -> Float[Array, "B S G"]:
     """Returns the weights of the frames of each group, which sum to 1 over the valid ones; 0 for the others.
@@ -15,19 +18,18 @@ def group_weights(logits: Float[Array, " G"], lengths: Int[Array, " B"], num_fra
         lengths: Number of valid frames of each row.
         num_frames: Number of frames of the batch, which make S groups; the last one may lack frames.
     """
-    size = len(logits)
-    valid = length_mask(jnp.minimum(lengths, num_frames), -(-num_frames // size) * size)
-    valid = valid.reshape(len(lengths), -1, size)
-    weights = jnp.where(valid, jax.nn.softmax(logits.astype(jnp.float32))[None, None], 0.0)
-    total = weights.sum(-1, keepdims=True)
-    return weights / jnp.where(total > 0, total, 1.0)
+    size, num_groups = len(logits), -(-num_frames // len(logits))
+    valid = length_mask(jnp.minimum(lengths, num_frames), num_groups * size).reshape(len(lengths), num_groups, size)
+    # The softmax of the valid logits alone: with all of them, the weights of a group could all be rounded to 0.
+    weights = jax.nn.softmax(jnp.where(valid, logits.astype(jnp.float32)[None, None], MASKED), axis=-1)
+    return jnp.where(valid, weights, 0.0)
 
 
 def weighted_sums(x: Float[Array, "B T D"], weights: Float[Array, "B S G"]) -> Float[Array, "B S D"]:
     """Sums the frames of each group with its weights, in float32. Frames of weight 0 may have any values."""
     rows, num_groups, size = weights.shape
     more = num_groups * size - x.shape[1]
-    groups = jnp.pad(x, ((0, 0), (0, more), (0, 0))).reshape(rows, num_groups, size, -1)
+    groups = jnp.pad(x, ((0, 0), (0, more), (0, 0))).reshape(rows, num_groups, size, x.shape[2])
     weights = weights[..., None]
     valid = jnp.where(weights > 0, groups.astype(jnp.float32), 0.0)  # before the product, for its gradient
     return (valid * weights).sum(2).astype(x.dtype)
