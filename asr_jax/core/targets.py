@@ -4,15 +4,15 @@ The compiler of TPUs is in the package libtpu (extra `tpu`), that of GPUs in JAX
 `cuda13`), which has descriptions of GPUs for it. Peak rates are those of the vendors' data sheets, without sparsity.
 """
 
+import contextlib
 import functools
-import glob
 import importlib.util
 import math
 import mmap
 import os
 import re
-import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -118,9 +118,11 @@ def target_of(name: str) -> Target:
     Raises:
         UserError: If the kind or the topology is not known, or if the compiler is not installed.
     """
-    kind, _, size = name.lower().partition(":")
-    if name.lower() == "cpu":
+    kind, colon, size = name.lower().partition(":")
+    if kind == "cpu" and not colon:
         return Target(kind, Accelerator("cpu", "", _memory_of_this_machine() / 1e9), data_mesh())
+    if kind == "cpu":
+        raise UserError(f"--target {name}: expected cpu, which is all devices of this machine")
     if kind not in ACCELERATORS:
         raise UserError(
             f"--target {name}: {kind!r} is not known: expected cpu for this machine, or one of "
@@ -129,7 +131,7 @@ def target_of(name: str) -> Target:
         )
     accelerator = ACCELERATORS[kind]
     pattern = r"[1-9]\d*" if accelerator.platform == "gpu" else r"[1-9]\d*(x[1-9]\d*){1,2}"
-    if size and not re.fullmatch(pattern, size):
+    if colon and not re.fullmatch(pattern, size):
         expected = "a number of GPUs, such as 8" if accelerator.platform == "gpu" else "a topology, such as 4x4"
         raise UserError(f"--target {name}: {size!r} is not {expected}")
     try:
@@ -171,13 +173,11 @@ def descriptions_of_gpus() -> dict[str, str]:
     Raises:
         UserError: If the plugin is not installed.
     """
-    for plugin in ("xla_cuda12", "xla_cuda13"):
-        if found := glob.glob(f"{sys.prefix}/lib/python*/site-packages/jax_plugins/{plugin}/xla_cuda_plugin.so"):
-            break
-    else:
+    path = next(filter(None, map(_plugin, ("xla_cuda12", "xla_cuda13"))), None)
+    if path is None:
         raise UserError("the compiler of GPUs is not installed: pip install 'asr-jax[cuda12]'")
     descriptions = {}
-    with open(found[0], "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         start = data.find(b"gpu_device_info {")
         while start >= 0:
             text = data[start : data.find(b"\0", start)].decode("ascii", "replace")
@@ -185,8 +185,20 @@ def descriptions_of_gpus() -> dict[str, str]:
                 descriptions[name[1]] = text
             start = data.find(b"gpu_device_info {", start + 1)
     for derived, (like, values) in DERIVED.items():
+        if like not in descriptions:
+            continue
         changed = descriptions[like].replace(like, derived)
         for key, value in values.items():
             changed = re.sub(rf"\b{key}: \S+", f"{key}: {value}", changed)
         descriptions[derived] = changed
     return descriptions
+
+
+def _plugin(name: str) -> Path | None:
+    """Library of a CUDA plugin of JAX, if it is installed."""
+    with contextlib.suppress(ModuleNotFoundError):  # of the package jax_plugins
+        spec = importlib.util.find_spec(f"jax_plugins.{name}")
+        for folder in spec.submodule_search_locations or () if spec else ():
+            if (path := Path(folder, "xla_cuda_plugin.so")).exists():
+                return path
+    return None

@@ -41,6 +41,8 @@ def in_blocks(
     """
     scalars = () if lengths is None else (lengths.astype(jnp.int32),)
     output = jax.ShapeDtypeStruct(like.shape, like.dtype)
+    if math.prod(output.shape) == 0:
+        return jnp.zeros(output.shape, output.dtype)
     shapes: list[tuple[int, ...]] = [*(each.shape for each in inputs), output.shape]
     _, *largest = max(shapes, key=math.prod)
     sizes = _block(largest[0], largest[1], whole)
@@ -110,4 +112,4 @@ def elementwise(value: Callable[[Array], Array], slope: Callable[[Array], Array]
 def matrices(x: Float[Array, "..."]) -> Float[Array, "A M N"]:
     """Array of three axes; the last two keep their sizes, because another layout would have to be copied."""
     shape = (1, 1, *x.shape)[-max(x.ndim, 2) :]
-    return x.reshape(-1, *shape[-2:])
+    return x.reshape(math.prod(shape[:-2]), *shape[-2:])

@@ -3,6 +3,7 @@
 from typing import Any, no_type_check
 
 import jax
+import jax.numpy as jnp
 import triton
 import triton.language as tl
 from jaxtyping import Array
@@ -26,6 +27,8 @@ def in_blocks(*arguments: Any, kernel: Any, like: Any, rows: int, size: int, **c
         size: Number of elements of a row.
         constants: Constants of the kernel beside BLOCK.
     """
+    if rows * size == 0:
+        return jnp.zeros(like.shape, like.dtype)
     block = min(BLOCK, triton.next_power_of_2(size))
     out = (jax.ShapeDtypeStruct(like.shape, like.dtype),)
     grid = (rows * triton.cdiv(size, block),)

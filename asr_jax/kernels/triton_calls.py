@@ -1,6 +1,7 @@
 """Calls of Triton kernels in the versions of jax-triton that this package supports."""
 
 import inspect
+import math
 import os
 from typing import Any
 
@@ -12,6 +13,8 @@ from asr_jax.core.devices import traced_for
 PTX_VERSION = 86
 """Version of the code that Triton writes, that of CUDA 12.7. XLA assembles it with its own ptxas, which is older than
 Triton's."""
+MOST_ELEMENTS = 2**31 - 2**16
+"""Largest number of elements of an array. Kernels compute places in int32, also those of a block behind the end."""
 _PARAMETERS = inspect.signature(jax_triton.triton_call).parameters
 _OUT = "out_type" if "out_type" in _PARAMETERS else "out_shape"
 
@@ -31,7 +34,14 @@ def triton_call(*arguments: Any, kernel: Any, out: Any, grid: tuple[int, ...], *
         out: Shapes of the outputs, as `jax.ShapeDtypeStruct`.
         grid: Number of programs in up to three dimensions.
         options: Constants of the kernel, and options of `jax_triton.triton_call`.
+
+    Raises:
+        ValueError: If an array has more than `MOST_ELEMENTS` elements.
     """
+    for each in (*arguments, *out):
+        shape = getattr(each, "shape", ())
+        if math.prod(shape) > MOST_ELEMENTS:
+            raise ValueError(f"array of {shape}: expected at most {MOST_ELEMENTS:,} elements for triton")
     if capability := traced_for().capability:  # jax-triton asks a GPU of this machine otherwise
         options = {"compute_capability": capability} | options
     if "backend_options" in _PARAMETERS:

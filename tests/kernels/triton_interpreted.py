@@ -36,6 +36,9 @@ from tests.kernels.small import SIZES as SMALL_SIZES
 from tests.kernels.small import assert_close, cases, computed
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
 
+PRECISIONS = ("float32", 1e-5), ("bfloat16", 2e-2)
+"""Dtypes of the inputs, and differences from the reference relative to its largest magnitude."""
+
 
 class Tensor:
     """An array with the members of `torch.Tensor` that the interpreter uses."""
@@ -97,15 +100,7 @@ def main() -> None:
         given = for_lattices(*sizes, 2)
         assert_equal(lattice_sweep_triton.sweep(*given, *RNNT), lattice_sweep(*given, *RNNT))
         print(f"lattice_sweep {sizes}: equal")
-    for sizes in SIZES:
-        given = made(sizes)
-        expected, cotangent, gradients = reference_gradients(given)
-        mixed, kept = attention_triton._forward(*given, SCALE, 16)
-        np.testing.assert_allclose(mixed, expected, atol=1e-5)
-        found = attention_triton._backward(SCALE, 16, kept, cotangent)
-        for one, other in zip(found[:5], gradients, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max()))
-        print(f"relative_attention {sizes}: equal")
+    attentions()
     for sizes in SMALL_SIZES[::2]:
         for name, case in cases(sizes).items():
             for dtype in ("float32", "bfloat16"):
@@ -118,12 +113,28 @@ def main() -> None:
     joints()
 
 
+def attentions() -> None:
+    for sizes in SIZES:
+        for dtype, tolerance in PRECISIONS:
+            low = in_precision(made(sizes), dtype)
+            expected, cotangent, gradients = reference_gradients(in_precision(low, "float32"))
+            mixed, kept = attention_triton._forward(*low, SCALE, 0)
+            found = attention_triton._backward(SCALE, 0, kept, cotangent.astype(dtype))
+            assert_near((mixed, *found[:5]), (expected, *gradients), tolerance)
+            print(f"relative_attention {sizes} {dtype}: equal")
+
+
+def in_precision(given: Any, dtype: str) -> list[jax.Array]:
+    """Converts the arrays that are not integers."""
+    return [each.astype(dtype) if jnp.issubdtype(each.dtype, jnp.floating) else each for each in given]
+
+
 def depthwise_convs() -> None:
     depthwise_conv_triton.triton_call = interpreted
     for rows, frames, width, taps, padding, stride, dilation in KERNEL_CASES:
         given, expected = for_kernels(rows, frames, width, taps, padding, stride, dilation)
         steps = {"padding": padding, "stride": stride, "dilation": dilation}
-        for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 2e-2)):
+        for dtype, tolerance in PRECISIONS:
             x, kernel, dy = (each.astype(dtype) for each in given)
             y = depthwise_conv_triton.conv(x, kernel, **steps)
             assert_near((y, *depthwise_conv_triton.gradients(x, kernel, dy, **steps)), expected, tolerance)
@@ -147,7 +158,7 @@ def norms() -> None:
     bias_norm_triton.triton_call = batch_norm_triton.triton_call = interpreted
     for sizes in NORM_SIZES:
         x, dy, lengths, *vectors = for_norms(*sizes)
-        for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 2e-2)):
+        for dtype, tolerance in PRECISIONS:
             low = x.astype(dtype), dy.astype(dtype)
             given = [each.astype(jnp.float32) for each in low]
             y, saved = bias_norm_triton._forward(low[0].reshape(-1, sizes[2]), vectors[0], jnp.float32(0.3))
@@ -161,20 +172,23 @@ def norms() -> None:
 def assert_near(found: Any, expected: Any, tolerance: float) -> None:
     """Compares arrays, relative to their largest magnitude."""
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
+        np.testing.assert_allclose(
+            one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max(initial=0))
+        )
 
 
 def joints() -> None:
     joint_triton.triton_call = interpreted
     for sizes in joint.SIZES:
-        given, activation = joint.made(sizes), sizes[-1]
-        expected, cotangents, gradients = joint.reference_gradients(given, activation)
-        found, kept = joint_triton._forward(*given, joint.BLANK, activation)
-        found = [jnp.where(other == 0, 0, one) for one, other in zip(found, expected, strict=True)]  # padding
-        of_given = joint_triton._backward(joint.BLANK, activation, kept, cotangents)[:4]
-        for one, other in zip((*found, *of_given), (*expected, *gradients), strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.abs(other).max(initial=0)))
-        print(f"transducer_joint {sizes}: equal")
+        activation = sizes[-1]
+        for dtype, tolerance in PRECISIONS:
+            low = in_precision(joint.made(sizes), dtype)
+            expected, cotangents, gradients = joint.reference_gradients(in_precision(low, "float32"), activation)
+            found, kept = joint_triton._forward(*low, joint.BLANK, activation)
+            found = [jnp.where(other == 0, 0, one) for one, other in zip(found, expected, strict=True)]  # padding
+            of_given = joint_triton._backward(joint.BLANK, activation, kept, cotangents)[:4]
+            assert_near((*found, *of_given), (*expected, *gradients), tolerance)
+            print(f"transducer_joint {sizes} {dtype}: equal")
 
 
 if __name__ == "__main__":

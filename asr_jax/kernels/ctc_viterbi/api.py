@@ -29,7 +29,7 @@ def ctc_viterbi(
 
     Args:
         log_probs: Log-probabilities of all labels.
-        lengths: Number of frames of each row.
+        lengths: Number of frames of each row, at most T; larger ones count as T.
         labels: Label ids.
         label_lengths: Number of labels of each row.
         blank_id: Label id of the blank.
@@ -45,7 +45,7 @@ def ctc_viterbi(
         ValueError: If the implementation cannot run here.
     """
     used = jnp.arange(labels.shape[1])[None] < label_lengths[:, None]
-    given = (log_probs, lengths, jnp.where(used, labels, blank_id), label_lengths)
+    given = (log_probs, jnp.minimum(lengths, log_probs.shape[1]), jnp.where(used, labels, blank_id), label_lengths)
     module = module_of("ctc_viterbi", implementation, "scan")
     if module.__name__.endswith("mosaic_tpu") and labels.shape[1] > module.MOST_LABELS:
         raise ValueError(f"{labels.shape[1]} labels: expected at most {module.MOST_LABELS} for mosaic_tpu, or scan")

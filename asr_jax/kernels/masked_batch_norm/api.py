@@ -4,6 +4,7 @@ Forward: `masked_sums`, then `normalise`. Backward: `gradient_sums`, then `input
 added over the devices in between; `nn.normalization.masked_batch_norm` composes the parts.
 """
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.implementations import Implementation, module_of
@@ -21,7 +22,7 @@ def masked_sums(
 
     Args:
         x: Frames. Padding may be NaN.
-        lengths: Number of valid frames of each row.
+        lengths: Number of valid frames of each row, at most T; larger ones count as T.
         shift: Value of each channel that is subtracted; None: 0. The sum of squares is accurate for the mean or a value
             near it.
         implementation: See `Implementation`.
@@ -29,7 +30,7 @@ def masked_sums(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    return module_of("masked_batch_norm", implementation).masked_sums(x, lengths, shift)
+    return module_of("masked_batch_norm", implementation).masked_sums(x, jnp.minimum(lengths, x.shape[1]), shift)
 
 
 def normalise(
@@ -98,7 +99,7 @@ def input_gradient(
     Args:
         x: Frames.
         dy: Gradient with respect to the output.
-        lengths: Number of valid frames of each row.
+        lengths: Number of valid frames of each row, at most T; larger ones count as T.
         mean: Mean of each channel.
         inverse: Inverse of the standard deviation of each channel.
         gain: Gain of each channel.
@@ -109,5 +110,5 @@ def input_gradient(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    given = (x, dy, lengths, mean, inverse, gain, sums, num)
+    given = (x, dy, jnp.minimum(lengths, x.shape[1]), mean, inverse, gain, sums, num)
     return module_of("masked_batch_norm", implementation).input_gradient(*given)

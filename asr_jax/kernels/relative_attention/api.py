@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.implementations import check_device
@@ -33,7 +34,8 @@ def relative_attention(
         key: Keys.
         value: Values.
         offsets: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order.
-        lengths: Number of valid keys of each row. Padding after them is not attended to.
+        lengths: Number of valid keys of each row, at most T; larger ones count as T. Padding after them is not attended
+            to.
         scale: Factor of the scores.
         implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" keeps the scores
             of one block of queries and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs and heads
@@ -49,7 +51,7 @@ def relative_attention(
     num_frames = query.shape[1]
     if len(offsets) != 2 * num_frames - 1:
         raise ValueError(f"{len(offsets)} offsets for {num_frames} frames: expected {2 * num_frames - 1}")
-    given = (query, position_query, key, value, offsets, lengths)
+    given = (query, position_query, key, value, offsets, jnp.minimum(lengths, num_frames))
     if implementation in ("auto", "reference"):
         return reference.attend(*given, scale=scale)
     if implementation == "xla":
