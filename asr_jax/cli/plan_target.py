@@ -21,7 +21,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.losses import Losses
 from asr_jax.inference.model import make_model
-from asr_jax.kernels.implementations import selected_kernels
+from asr_jax.kernels.implementations import check_selected, selected_kernels
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.training.beginning import abstract_beginning, lower_beginning
@@ -67,7 +67,9 @@ class TargetSteps:
         )  # fmt: skip
         shapes = abstract_beginning(lower_beginning(recipe, seed=self.experiment.seed), mesh, recipe.sharding)
         options = QUICK[self.target.accelerator.platform] if self.quick else ()
-        programs = Programs(options=options, kernels=selected_kernels(training.kernels))
+        kernels = selected_kernels(training.kernels)
+        check_selected(kernels, self.target.accelerator.platform)
+        programs = Programs(options=options, kernels=kernels)
         num_batches = training.accumulate * training.split
         return StepPrograms(recipe, shapes, mesh, self.scale, num_batches, programs=programs)
 
@@ -296,4 +298,4 @@ def _devices(mesh: Mesh) -> str:
 
 
 def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.3g} GB" if math.isfinite(size) else "more than the compiler accepts"
+    return f"{size / 1e9:.3g} GB" if math.isfinite(size) else "too much for the compiler"

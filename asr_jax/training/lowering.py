@@ -14,7 +14,6 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Int, UInt32
 
 from asr_jax.core.batch import Batch
-from asr_jax.core.devices import platform_of
 from asr_jax.core.meshes import abstract, num_row_shards, replicated
 from asr_jax.core.programs import TRACED, Program, Programs
 from asr_jax.core.pytrees import Tree, flatten, unflatten
@@ -22,7 +21,6 @@ from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sharding import by_device, device_bytes, is_sharded
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.inference.by_shape import abstract_batch
-from asr_jax.kernels.implementations import check_selected
 from asr_jax.models.terms import batch_denominators
 from asr_jax.training.beginning import Beginning
 from asr_jax.training.step import Accumulated, Denominators, Recipe, add, added_denominators, apply_update, gradient_of
@@ -44,9 +42,6 @@ class StepPrograms:
     """Recordings that augmentations add."""
     programs: Programs = TRACED
     """Cache of traced programs."""
-
-    def __post_init__(self) -> None:
-        check_selected(self.programs.kernels, platform_of(self.mesh.devices.flat[0]))
 
     def gradient(self, bucket: Bucket) -> Program:
         """Lowers the gradient of a batch."""

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment, Training, load_experiment
+from asr_jax.core.devices import platform_of
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import num_row_shards
@@ -33,6 +34,7 @@ from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
 from asr_jax.inference.trained import WHOLE, longest_and_batch_s
+from asr_jax.kernels.implementations import check_selected, selected_kernels
 from asr_jax.metrics.measure import ALL, MEAN, Measure
 from asr_jax.models.base import EncoderSettings, Recogniser
 from asr_jax.optim.lora import LORA
@@ -224,6 +226,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
         raise UserError("model.heads is empty: expected at least one head to train, such as {'ctc': CTC()}")
     experiment.init.check_exists()
     mesh, source = experiment.mesh.mesh(), source or folder
+    check_selected(selected_kernels(training.kernels), platform_of(mesh.devices.flat[0]))
     layout = Layout.of(mesh, split=training.split, sub_batches=experiment.model.sub_batches)
     sets = read_sets(data, seed=experiment.seed)
     check_best_of(training.best_of, sets)

@@ -17,7 +17,9 @@ from asr_jax.core.targets import target_of
     [
         ("h1000", "'h1000' is not known.*h100, .*did you mean 'h100'"),
         ("h100:4x4", "'4x4' is not a number of GPUs"),
+        ("h100:", "'' is not a number of GPUs"),
         ("v5e:8", "'8' is not a topology"),
+        ("cpu:4", "expected cpu, which is all devices"),
     ],
 )
 def test_unknown_targets_are_named(name, message):

@@ -75,6 +75,16 @@ def test_gradients(name, dtype, tolerance):
         np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
 
 
+def test_lengths_above_the_number_of_frames_count_as_that_number(monkeypatch):
+    *arrays, _ = made(SIZES[0])
+    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
+    kernel = mosaic_tpu.attention
+    monkeypatch.setattr(mosaic_tpu, "attention", lambda *given: kernel(*given, True))
+    attend = jax.jit(functools.partial(relative_attention, scale=SCALE, implementation="mosaic_tpu"))
+    found, expected = (attend(*arrays, jnp.full(3, length)) for length in (12, 7))
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.slow
 def test_blocks_of_queries_need_less_memory():
     given = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in made((2, 1200, 4, 8, 8, 8))]

@@ -146,3 +146,18 @@ def test_they_compile_for_accelerators(name, device, implementation, sizes, dtyp
 
     text = Programs().lower(name, run, arrays, lengths).compile().as_text()
     assert text.count("custom-call(") >= (2 if arrays else 1)
+
+
+def test_empty_arrays(on_tpu):
+    for shape in ((0, 5), (3, 0), (0, 2, 5)):
+        found, gradient = jax.value_and_grad(lambda x: swoosh_l(x, implementation="mosaic_tpu").sum())(jnp.ones(shape))
+        assert found == 0
+        assert gradient.shape == shape
+
+
+def test_arrays_that_are_too_large_for_triton_are_refused():
+    pytest.importorskip("jax_triton", reason="needs the extra kernels")
+    from asr_jax.kernels.triton_calls import triton_call
+
+    with pytest.raises(ValueError, match=r"array of \(2, 1073741824\): expected at most 2,147,418,112 elements"):
+        triton_call(jax.ShapeDtypeStruct((2, 2**30), jnp.float32), kernel=None, out=(), grid=(1,))

@@ -165,6 +165,14 @@ def test_augmentations_of_audio_are_not_for_ready_features(tmp_path):
         set_up(run, tmp_path / "run")
 
 
+def test_kernels_for_other_devices_are_refused_before_data_are_read(tmp_path):
+    run = replace(
+        EXPERIMENT, data=Data(train=("absent.jsonl",)), training=Training(num_updates=1, kernels=("glu=triton",))
+    )
+    with pytest.raises(UserError, match="glu=triton, which is for NVIDIA GPUs, and the devices are cpu"):
+        set_up(run, tmp_path / "run")
+
+
 def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
     augment = (
         Gain(), UniformNoise(), BackgroundNoise(folder="n"), Babble(), Reverberation(folder="r"), NarrowBand(),

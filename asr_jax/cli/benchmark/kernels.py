@@ -8,6 +8,7 @@ XLA's implementations alone, and no limit is known for it.
 
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class KernelOptions:
     iterations: int = 100
     """Number of measured calls."""
     warm_ups: int = 10
-    """Number of calls before."""
+    """Number of calls before the measured ones."""
     operations: tuple[str, ...] = ()
     """Names of the operations, such as ctc_sweep. Empty: all."""
     json: Path | None = None
@@ -62,6 +63,8 @@ def main(arguments: Sequence[str]) -> None:
     sizes = {name: value for name, value in vars(options).items() if name not in ("json", "warm_ups", "operations")}
     if wrong := [name for name, value in sizes.items() if value < 1]:
         raise UserError(f"--{wrong[0].replace('_', '-')} {sizes[wrong[0]]}: expected at least 1")
+    if options.warm_ups < 0:
+        raise UserError(f"--warm-ups {options.warm_ups}: expected at least 0")
     if options.channels % options.heads:
         raise UserError(f"--heads {options.heads}: expected a divisor of --channels {options.channels}")
     if options.json:
@@ -80,7 +83,8 @@ def main(arguments: Sequence[str]) -> None:
             continue
         for form in case.forms:
             for with_gradient in (False, True)[: 1 + (case.num_gradients > 0)]:
-                rows.append(_measured(case, form, options, device, with_gradient=with_gradient))
+                rows.append(row := _measured(case, form, options, device, with_gradient=with_gradient))
+                print(f"{row['operation']}, {form}: {row['ms']:.3f} ms", file=sys.stderr, flush=True)
     title = f"{options.batch} × {options.seq_len} frames, {options.channels} channels on {device.device_kind}"
     print_table([{name: value for name, value in row.items() if name != "times_s"} for row in rows], title=title)
     if options.json:
@@ -128,7 +132,7 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
     convolutions: list[Any] = ["lax", "shifted", *filter(None, [kernel])]
     if kernel == "mosaic_tpu" and frames + options.taps > 5121:
         convolutions.pop()  # more frames than the kernel takes
-    joints: list[Any] = ["xla", *filter(None, [kernel])]
+    joints: list[Any] = ["reference", "xla", *filter(None, [kernel])]
 
     def drawn(*shape: int) -> Any:
         return jnp.asarray(random.normal(size=shape), jnp.float32)

@@ -122,7 +122,7 @@ def _store(array, content, row, frame, head, frames, heads, WIDTH: tl.constexpr,
 @triton.jit
 @no_type_check
 def _numbers(array, row, frame, head, frames, heads):
-    """Numbers of a head at frames of a row."""
+    """Scalars of a head at frames of a row."""
     return tl.load(array + (row * frames + frame) * heads + head, mask=frame < frames, other=0.0)
 
 
