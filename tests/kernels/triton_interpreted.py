@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder
 
 from asr_jax.core.devices import TracedFor
 from asr_jax.kernels import elementwise_triton, implementations
@@ -83,6 +85,16 @@ def interpreted(*arguments: Any, kernel: Any, out: Any, grid: Any, **constants: 
     ]
     kernel[grid](*given, *map(Tensor, outputs), **constants)
     return tuple(map(jnp.asarray, outputs))
+
+
+def dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+    """Multiplies matrices. Triton's interpreter multiplies the bits of bfloat16 as integers."""
+    wide = (builder.create_fp_ext(each, tl.float32) if each.dtype.scalar == tl.bfloat16 else each for each in (a, b))
+    return multiply(builder, *wide, *rest)
+
+
+multiply = InterpreterBuilder.create_dot
+InterpreterBuilder.create_dot = dot
 
 
 def main() -> None:
