@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.lattice_sweep.api import lattice_sweep
-from asr_jax.kernels.lattice_sweep.reference import NEVER, Start
+from asr_jax.kernels.lattice_sweep.reference import Start
+from asr_jax.kernels.log_space import NEVER
 
 Durations = tuple[int, ...]
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from asr_jax.kernels.ctc_sweep.reference import NEVER
 from asr_jax.kernels.lattice_sweep.reference import Start
+from asr_jax.kernels.log_space import NEVER
 
 CTC_SIZES = [(5, 3, 2, 2), (41, 9, 7, 2), (1, 1, 1, 1), (6, 2, 0, 2), (30, 2, 140, 1)]
 """Frames, rows, labels, directions: several blocks of frames, several tiles of rows and of columns, no labels, one

@@ -27,7 +27,7 @@ def ctc_sweep(
     Source: Graves et al. 2006, "Connectionist temporal classification", equations 6-10.
 
     Args:
-        emissions: Log-probabilities of the blank, the U labels and the blank again; at least `reference.NEVER`. Padding
+        emissions: Log-probabilities of the blank, the U labels and the blank again; at least `log_space.NEVER`. Padding
             frames must emit the blank with probability 1.
         labels: Labels of each direction; direction 1 has them in reverse.
         label_lengths: Number of valid labels of each row.

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from asr_jax.kernels.ctc_sweep.reference import NEVER, add, differs_from_before, first_states
+from asr_jax.kernels.ctc_sweep.reference import differs_from_before, first_states
+from asr_jax.kernels.log_space import NEVER, add
 
 
 class Prepared(NamedTuple):

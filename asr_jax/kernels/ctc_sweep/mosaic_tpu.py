@@ -10,7 +10,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.ctc_sweep.layout import log_probability, prepared
-from asr_jax.kernels.ctc_sweep.reference import NEVER, States
+from asr_jax.kernels.ctc_sweep.reference import States
+from asr_jax.kernels.log_space import NEVER, add_in_kernel
 
 ROWS, LANES = 8, 128
 """Sizes of a tile of float32."""
@@ -79,16 +80,12 @@ def _kernel(
     def step(t: Array, states: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         blank, label, total = states
         emission = emissions[0, t]
-        either = _add(blank, label)
+        either = add_in_kernel(blank, label)
         before = pltpu.roll(jnp.where(is_new, either, blank), 1, 1)
-        now = _add(label, jnp.where(is_first_column, NEVER, before))
+        now = add_in_kernel(label, jnp.where(is_first_column, NEVER, before))
         blanks[0, t], entered[0, t] = either, now
         blank, label = either + emission[:, :1], now + emission
         most = jnp.max(jnp.maximum(blank, label), axis=1, keepdims=True)
         return blank - most, label - most, total + most
 
     blank[0], label[0], largest[0] = jax.lax.fori_loop(0, frames, step, (blank[0], label[0], largest[0]))
-
-
-def _add(a: Array, b: Array) -> Array:
-    return jnp.maximum(a, b) + jnp.log(1 + jnp.exp(-jnp.abs(a - b)))

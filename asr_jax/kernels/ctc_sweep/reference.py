@@ -4,9 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-# Logarithm of probability 0: finite, because a difference of infinities is NaN, and of a magnitude at which adding
-# log-probabilities has no effect.
-NEVER = -1e30
+from asr_jax.kernels.log_space import NEVER, add
 
 States = tuple[Float[Array, "T K B U+1"], Float[Array, "T K B U+1"]]
 
@@ -56,11 +54,3 @@ def differs_from_before(labels: Int[Array, "K B U"]) -> Bool[Array, "K B U"]:
     """Returns whether each label differs from the one before it. The first one does."""
     new = jnp.pad(labels[..., 1:] != labels[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True)
     return new[..., : labels.shape[-1]]
-
-
-def add(a: Array, b: Array) -> Array:
-    """Computes log(exp a + exp b). Rounding 1 + exp has a smaller error than rounding the larger value."""
-    ratio = 1 + jnp.exp(-jnp.abs(a - b))
-    # XLA's CPU compiler does not vectorise a loop with both functions; two loops take a third of the time.
-    ratio = lax.platform_dependent(ratio, cpu=lax.optimization_barrier, default=lambda ratio: ratio)
-    return jnp.maximum(a, b) + jnp.log(ratio)

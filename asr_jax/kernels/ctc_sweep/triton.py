@@ -9,7 +9,8 @@ import triton.language as tl
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.ctc_sweep.layout import log_probability, prepared
-from asr_jax.kernels.ctc_sweep.reference import NEVER, States
+from asr_jax.kernels.ctc_sweep.reference import States
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.triton_calls import triton_call
 
 

@@ -9,7 +9,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int, Int32, UInt8
 
-from asr_jax.kernels.ctc_sweep.reference import NEVER
 from asr_jax.kernels.ctc_viterbi.reference import (
     BLANK_FROM_LABEL,
     FROM_BLANK,
@@ -20,6 +19,7 @@ from asr_jax.kernels.ctc_viterbi.reference import (
     moved,
     new_labels,
 )  # fmt: skip
+from asr_jax.kernels.log_space import NEVER
 
 ROWS, LANES = 8, 128
 """Sizes of a tile. Frames are padded to a multiple of `LANES`, because the states of a row are in lanes."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer, UInt8
 
-from asr_jax.kernels.ctc_sweep.reference import NEVER
+from asr_jax.kernels.log_space import NEVER
 
 STAY, FROM_BLANK, FROM_LABEL = 0, 1, 2
 """Predecessor of a label's state: itself, the blank before it, or the label before it."""

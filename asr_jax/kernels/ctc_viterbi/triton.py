@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from jaxtyping import Array, Float, Int, Int32, UInt8
 
-from asr_jax.kernels.ctc_sweep.reference import NEVER
 from asr_jax.kernels.ctc_viterbi.reference import BLANK_FROM_LABEL, FROM_BLANK, FROM_LABEL, STAY, Last, final
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.triton_calls import triton_call
 
 

@@ -10,7 +10,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.lattice_sweep.reference import NEVER, Start, arrivals
+from asr_jax.kernels.lattice_sweep.reference import Start, arrivals
+from asr_jax.kernels.log_space import NEVER, add_in_kernel
 
 ROWS, LANES = 8, 128
 """Sizes of a tile of float32."""
@@ -86,7 +87,7 @@ def _kernel(first: Any, column: Any, *refs: Any, spans: tuple[int, ...], moves: 
 
     def step(number: Array, history: tuple[Array, ...]) -> tuple[Array, ...]:
         arriving = arrivals(history, [each[0, number] for each in arcs], spans, moves, by_one=by_one)
-        state = jnp.maximum(functools.reduce(_add, arriving), NEVER)
+        state = jnp.maximum(functools.reduce(add_in_kernel, arriving), NEVER)
         state = jnp.where((block * size + number == starts_at) & is_start, 0.0, state)
         largest = jnp.max(state, axis=1, keepdims=True)
         largest = jnp.where(largest < NEVER / 2, 0.0, largest)
@@ -98,7 +99,3 @@ def _kernel(first: Any, column: Any, *refs: Any, spans: tuple[int, ...], moves: 
     history = jax.lax.fori_loop(0, size, step, tuple(kept[i] for i in range(max(spans))))
     for i, each in enumerate(history):
         kept[i] = each
-
-
-def _add(a: Array, b: Array) -> Array:
-    return jnp.maximum(a, b) + jnp.log(1 + jnp.exp(-jnp.abs(a - b)))

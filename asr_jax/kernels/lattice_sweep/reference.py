@@ -8,9 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-NEVER = -1e30
-"""Logarithm of probability 0: finite, because a difference of infinities is NaN, and of a magnitude at which adding
-log-probabilities has no effect."""
+from asr_jax.kernels.log_space import NEVER, add
 
 
 class Start(NamedTuple):
@@ -67,11 +65,3 @@ def arrivals(
 
 def _by_one(states: Array) -> Array:
     return jnp.pad(states[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=NEVER)
-
-
-def add(a: Array, b: Array) -> Array:
-    """Computes log(exp a + exp b)."""
-    ratio = 1 + jnp.exp(-jnp.abs(a - b))
-    # XLA's CPU compiler does not vectorise a loop with both functions; two loops take a third of the time.
-    ratio = lax.platform_dependent(ratio, cpu=lax.optimization_barrier, default=lambda ratio: ratio)
-    return jnp.maximum(a, b) + jnp.log(ratio)

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.lattice_sweep.reference import NEVER, Start
+from asr_jax.kernels.lattice_sweep.reference import Start
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.triton_calls import triton_call
 
 

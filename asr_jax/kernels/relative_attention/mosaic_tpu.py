@@ -9,6 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
+from asr_jax.kernels.products_tpu import product
 from asr_jax.kernels.relative_attention.reference import MASKED
 from asr_jax.kernels.relative_shift.mosaic_tpu import staggered
 
@@ -105,7 +106,7 @@ def _forward_kernel(
     most = jnp.max(scores, axis=1, keepdims=True)
     weights = jnp.where(valid, jnp.exp(scores - most), 0.0)
     total = jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), jnp.finfo(jnp.float32).tiny)  # 0 without keys
-    mixed[...] = _product((weights / total).astype(value.dtype), value[...], 1, 0).astype(mixed.dtype)
+    mixed[...] = product((weights / total).astype(value.dtype), value[...], 1, 0).astype(mixed.dtype)
     logs[...] = most + jnp.log(total)
 
 
@@ -126,16 +127,16 @@ def _backward_kernel(
 
     scores, valid, window = _scores(lengths, query, position_query, key, offsets, scale)
     weights = jnp.where(valid, jnp.exp(scores - logs[...]), 0.0)
-    of_weights = _product(of_mixed[...], value[...], 1, 1)
+    of_weights = product(of_mixed[...], value[...], 1, 1)
     of_scores = scale * weights * (of_weights - sums[...])
     dtype = key.dtype
-    of_value[...] += _product(weights.astype(dtype), of_mixed[...], 0, 0)
+    of_value[...] += product(weights.astype(dtype), of_mixed[...], 0, 0)
     low = of_scores.astype(dtype)
-    of_query[...] = _product(low, key[...], 1, 0)
-    of_key[...] += _product(low, query[...], 0, 0)
+    of_query[...] = product(low, key[...], 1, 0)
+    of_key[...] += product(low, query[...], 0, 0)
     by_offset = _by_offset(of_scores).astype(dtype)
-    of_position_query[...] = _product(by_offset, offsets[window, :], 1, 0)
-    of_offsets[window, :] += _product(by_offset, position_query[...], 0, 0)
+    of_position_query[...] = product(by_offset, offsets[window, :], 1, 0)
+    of_offsets[window, :] += product(by_offset, position_query[...], 0, 0)
 
 
 def _scores(
@@ -145,24 +146,17 @@ def _scores(
     num_frames = key.shape[0]
     width = num_frames + BLOCK
     window = pl.ds((pl.num_programs(2) - 1 - pl.program_id(2)) * BLOCK, width)
-    by_offset = _product(position_query[...], offsets[window, :], 1, 1)
+    by_offset = product(position_query[...], offsets[window, :], 1, 1)
     # Row r of the block begins with offset BLOCK - 1 - r of the window.
     by_offset = pltpu.roll(by_offset, width - (BLOCK - 1), 1, stride=1, stride_axis=0)[:, :num_frames]
     valid = jax.lax.broadcasted_iota(jnp.int32, (BLOCK, num_frames), 1) < lengths[pl.program_id(1)]
-    scores = scale * (_product(query[...], key[...], 1, 1) + by_offset)
+    scores = scale * (product(query[...], key[...], 1, 1) + by_offset)
     return jnp.where(valid, scores, MASKED), valid, window
 
 
 def _by_offset(scores: Array) -> Array:
     """Moves row r of a block to the right by BLOCK - 1 - r."""
     return staggered(jnp.concatenate([scores, jnp.zeros((BLOCK, BLOCK), scores.dtype)], axis=1))
-
-
-def _product(a: Array, b: Array, axis: int, other: int) -> Array:
-    """Product of matrices over an axis of each, in float32."""
-    numbers = (((axis,), (other,)), ((), ()))
-    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return jax.lax.dot_general(a, b, numbers, precision=precision, preferred_element_type=jnp.float32)
 
 
 def _padded(query: Array, position_query: Array, key: Array, value: Array, offsets: Array) -> tuple[Array, ...]:

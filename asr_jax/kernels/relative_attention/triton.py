@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.relative_attention.reference import MASKED
 from asr_jax.kernels.triton_calls import triton_call
+from asr_jax.kernels.triton_products import dot
 
 MOST_WIDTH = 128
 """Largest width of a head. Blocks of wider heads do not fit into registers."""
@@ -128,18 +129,11 @@ def _numbers(array, row, frame, head, frames, heads):
 
 @triton.jit
 @no_type_check
-def _dot(a, b):
-    """Product of matrices in float32."""
-    return tl.dot(a, b, input_precision="ieee")
-
-
-@triton.jit
-@no_type_check
 def _scores(q, p, k, window, scale, BLOCK: tl.constexpr):
     """Scores of a block of queries and of keys. The window has the offsets of the last query from the first key on."""
-    by_offset = _dot(p, tl.trans(window))
+    by_offset = dot(p, tl.trans(window))
     index = tl.arange(0, BLOCK)[None, :] + (BLOCK - 1 - tl.arange(0, BLOCK)[:, None])
-    return scale * (_dot(q, tl.trans(k)) + tl.gather(by_offset, index, 1))
+    return scale * (dot(q, tl.trans(k)) + tl.gather(by_offset, index, 1))
 
 
 @triton.jit
@@ -170,7 +164,7 @@ def _forward_kernel(
         weights = tl.where(valid, tl.exp(scores - now[:, None]), 0.0)
         kept = tl.exp(most - now)
         total = total * kept + tl.sum(weights, 1)
-        found = found * kept[:, None] + _dot(weights.to(v.dtype), v)
+        found = found * kept[:, None] + dot(weights.to(v.dtype), v)
         most = now
     total = tl.maximum(total, 1e-37)  # 0 without keys
     _store(mixed, found / total[:, None], row, t, head, frames, heads, V, V_BLOCK)
@@ -205,11 +199,11 @@ def _query_kernel(
         window = _rows(offsets, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
         scores = _scores(q, p, k, window, scale, BLOCK)
         weights = tl.where((s < length)[None, :], tl.exp(scores - log[:, None]), 0.0)
-        of_scores = scale * weights * (_dot(of_mixed, tl.trans(v)) - total[:, None])
-        of_q += _dot(of_scores.to(k.dtype), k)
+        of_scores = scale * weights * (dot(of_mixed, tl.trans(v)) - total[:, None])
+        of_q += dot(of_scores.to(k.dtype), k)
         there = (shift >= 0) & (shift < BLOCK)
         by_offset = tl.gather(of_scores, tl.where(there, shift, 0), 1)
-        of_p += _dot(tl.where(there, by_offset, 0.0).to(k.dtype), window)
+        of_p += dot(tl.where(there, by_offset, 0.0).to(k.dtype), window)
     _store(of_query, of_q, row, t, head, frames, heads, C, C_BLOCK)
     _store(of_position_query, of_p, row, t, head, frames, heads, P, P_BLOCK)
 
@@ -241,9 +235,9 @@ def _key_kernel(
         total = _numbers(sums, row, t, head, frames, heads)
         scores = _scores(q, p, k, window, scale, BLOCK)
         weights = tl.where(valid & (t < frames)[:, None], tl.exp(scores - log[:, None]), 0.0)
-        of_scores = scale * weights * (_dot(of_mixed, tl.trans(v)) - total[:, None])
-        of_v += _dot(tl.trans(weights.to(v.dtype)), of_mixed)
-        of_k += _dot(tl.trans(of_scores.to(q.dtype)), q)
+        of_scores = scale * weights * (dot(of_mixed, tl.trans(v)) - total[:, None])
+        of_v += dot(tl.trans(weights.to(v.dtype)), of_mixed)
+        of_k += dot(tl.trans(of_scores.to(q.dtype)), q)
     _store(of_key, of_k, row, s, head, frames, heads, C, C_BLOCK)
     _store(of_value, of_v, row, s, head, frames, heads, V, V_BLOCK)
 
@@ -276,11 +270,11 @@ def _offset_kernel(
             of_mixed = _rows(cotangent, row, t, head, frames, heads, V, V_BLOCK)
             log = _numbers(logs, row, t, head, frames, heads)
             total = _numbers(sums, row, t, head, frames, heads)
-            content = tl.gather(_dot(q, tl.trans(k)), column, 1)
-            scores = scale * (content + _dot(p, tl.trans(encoding)))
+            content = tl.gather(dot(q, tl.trans(k)), column, 1)
+            scores = scale * (content + dot(p, tl.trans(encoding)))
             valid = (begin + column >= 0) & (begin + column < length) & (t < frames)[:, None]
             weights = tl.where(valid, tl.exp(scores - log[:, None]), 0.0)
-            of_weights = tl.gather(_dot(of_mixed, tl.trans(v)), column, 1)
+            of_weights = tl.gather(dot(of_mixed, tl.trans(v)), column, 1)
             of_scores = scale * weights * (of_weights - total[:, None])
-            found += _dot(tl.trans(of_scores.to(p.dtype)), p)
+            found += dot(tl.trans(of_scores.to(p.dtype)), p)
     _store(of_offsets, found, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)

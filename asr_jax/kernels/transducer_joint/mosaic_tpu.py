@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
+from asr_jax.kernels.products_tpu import product
 from asr_jax.kernels.transducer_joint.reference import Activation
 
 LANES = 128
@@ -182,7 +183,7 @@ def _hidden(frames: Any, predictions: Any, activation: Activation) -> Array:
 def _logits(hidden: Array, weights: Any, bias: Any, first: Any) -> tuple[Array, Array]:
     """Logits of some labels at all nodes [v N], and the ids of the labels."""
     some = pl.ds(first, LABELS)
-    logits = _product(weights[some, :], hidden, 1, 1) + bias[some, :]
+    logits = product(weights[some, :], hidden, 1, 1) + bias[some, :]
     return logits, first + jax.lax.broadcasted_iota(jnp.int32, logits.shape, 0)
 
 
@@ -241,19 +242,12 @@ def _backward_kernel(
             of_logits = -jnp.exp(logits - log_norm) * (of_blank + of_label)
             of_logits += jnp.where(ids == blank_id, of_blank, 0.0) + jnp.where(ids == labels[...], of_label, 0.0)
             low = of_logits.astype(frames.dtype)
-            of_weights[some, :] += _product(low, hidden, 1, 0)
+            of_weights[some, :] += product(low, hidden, 1, 0)
             of_bias[some, :] += jnp.sum(of_logits, axis=1, keepdims=True)
-            return of_hidden + _product(low, weights[some, :], 0, 0)
+            return of_hidden + product(low, weights[some, :], 0, 0)
 
         found = jax.lax.fori_loop(0, weights.shape[0] // LABELS, step, jnp.zeros(hidden.shape, jnp.float32))
         found = found.reshape(by_node.shape)
         found = jnp.where(by_node > 0, found, 0.0) if activation == "relu" else found * (1 - by_node * by_node)
         of_frames[...] = jnp.sum(found, axis=1)
         of_predictions[...] += jnp.sum(found, axis=0)
-
-
-def _product(a: Array, b: Array, axis: int, other: int) -> Array:
-    """Product of matrices over an axis of each, in float32."""
-    numbers = (((axis,), (other,)), ((), ()))
-    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return jax.lax.dot_general(a, b, numbers, precision=precision, preferred_element_type=jnp.float32)

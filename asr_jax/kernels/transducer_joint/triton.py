@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.transducer_joint.reference import Activation
 from asr_jax.kernels.triton_calls import triton_call
+from asr_jax.kernels.triton_products import dot
 
 FRAMES, POSITIONS = 8, 8
 """Numbers of frames and of label positions of a block of nodes, powers of 2."""
@@ -119,13 +120,6 @@ def _constants(arrays: Any, blank_id: int, activation: Activation) -> dict[str, 
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
-def _dot(a, b):
-    """Product of matrices in float32."""
-    return tl.dot(a, b, input_precision="ieee")
-
-
-@triton.jit
-@no_type_check
 def _nodes(block, num_positions, FRAMES: tl.constexpr, POSITIONS: tl.constexpr):
     """Frames and positions of the nodes of a block."""
     blocks = tl.cdiv(num_positions, POSITIONS)
@@ -174,7 +168,7 @@ def _logits(
     for first in range(0, D, D_BLOCK):
         d = first + tl.arange(0, D_BLOCK)
         weights = _weights(kernel, d, v, D, V)
-        found += _dot(_hidden(frames, predictions, row, t, s, d, T, S, D, RELU).to(weights.dtype), weights)
+        found += dot(_hidden(frames, predictions, row, t, s, d, T, S, D, RELU).to(weights.dtype), weights)
     found += tl.load(bias + v, mask=v < V, other=0.0).to(tl.float32)[None, :]
     return tl.where((v < V)[None, :], found, float("-inf"))
 
@@ -250,7 +244,7 @@ def _node_kernel(
         logits = _logits(frames, predictions, kernel, bias, row, t, s, v, T, S, D, V, D_BLOCK, RELU)
         of_logits = _of_logits(logits, v, label, log_norm, of_blank, of_label, row, t, s, T, S, BLANK)
         weights = _weights(kernel, outer, v, D, V)
-        found += _dot(of_logits.to(weights.dtype), tl.trans(weights))
+        found += dot(of_logits.to(weights.dtype), tl.trans(weights))
     hidden = _hidden(frames, predictions, row, t, s, outer, T, S, D, RELU)
     if RELU:
         found = tl.where(hidden > 0, found, 0.0)
@@ -292,7 +286,7 @@ def _output_kernel(
             of_logits = _of_logits(logits, v, label, log_norm, of_blank, of_label, row, t, s, T, S, BLANK)
             hidden = _hidden(frames, predictions, row, t, s, outer, T, S, D, RELU)
             low = kernel.dtype.element_ty
-            found += _dot(tl.trans(hidden.to(low)), of_logits.to(low))
+            found += dot(tl.trans(hidden.to(low)), of_logits.to(low))
             total += tl.sum(of_logits, 0)
     place = (part * D + outer)[:, None] * V + v[None, :]
     tl.store(of_kernel + place, found, mask=(outer < D)[:, None] & (v < V)[None, :])
