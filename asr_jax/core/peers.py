@@ -6,6 +6,7 @@ the store names process 0. Collectives would otherwise wait for the missing proc
 """
 
 import atexit
+import functools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from asr_jax.core.errors import RunError
@@ -64,6 +66,8 @@ class Watch:
         self._count, self._reached = 0, clock()
         self._seen: dict[str, tuple[str, float]] = {}
         self._closed = threading.Event()
+        self.is_told = False
+        """Whether the other processes have been told of an error that ends this one."""
 
     def start(self) -> None:
         """Starts the threads. A call of the store may wait for a process that hangs, and has a thread of its own."""
@@ -71,22 +75,27 @@ class Watch:
             threading.Thread(target=self._repeat, args=(function,), daemon=True).start()
 
     def _repeat(self, function: Callable[[], None]) -> None:
-        while not self._closed.wait(BEAT_S):
+        while True:  # at once: a process may die within the first seconds
             function()
+            if self._closed.wait(BEAT_S):
+                return
 
     def beat(self) -> None:
         """Counts, and ends this process if the store has a message."""
         try:
             self._count += 1
             self._write(str(self._count))
+            if self._closed.is_set():  # `close` may have written first
+                return self._write("")
             if self._index == 0:
                 self._judge()
             verdict = self._verdict()
         except Exception:  # the store is not reached; `check` ends the process if this persists
-            return
+            return None
         self._reached = self._clock()
         if verdict and not self._closed.wait(GRACE_S):
             self._end(*verdict)
+        return None
 
     def check(self) -> None:
         """Ends this process if it has not reached the store for too long."""
@@ -176,6 +185,15 @@ def watch(store: Any, index: int, address: str) -> None:
     _watch = Watch(store, index, address=address)
     _watch.start()
     atexit.register(_watch.close)
+    sys.excepthook = functools.partial(_uncaught, sys.excepthook)  # of a Python program; commands call `explain`
+
+
+def _uncaught(
+    print_error: Callable[..., Any], kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Prints an error that ends this process, and tells the other processes."""
+    print_error(kind, error, trace)
+    explain(error)
 
 
 def lost_after(seconds: float) -> None:
@@ -185,7 +203,7 @@ def lost_after(seconds: float) -> None:
 
 
 def explain(error: BaseException) -> None:
-    """Tells the other processes that an error ends this one.
+    """Tells the other processes that an error ends this one, unless all end as planned, after a signal or a time limit.
 
     If another process is lost, its collectives fail here: this process then waits until the watch names the other one
     and ends.
@@ -193,8 +211,9 @@ def explain(error: BaseException) -> None:
     Args:
         error: Error that ends this process.
     """
-    if _watch is None:
+    if _watch is None or _watch.is_told or getattr(error, "is_planned", False):
         return
+    _watch.is_told = True
     if type(error).__name__ == "JaxRuntimeError" or OF_COLLECTIVES.search(str(error)):
         limit_s, _watch.lost_s = _watch.lost_s, min(_watch.lost_s, FAILED_S)
         time.sleep(limit_s + 2 * BEAT_S + GRACE_S)

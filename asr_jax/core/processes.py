@@ -42,15 +42,17 @@ LAUNCHERS = (
 
 
 def join(environment: Mapping[str, str] = os.environ) -> None:
-    """Joins the processes of a run if the environment describes several. Call it before JAX is used.
+    """Joins the processes of a run if the environment describes several; a process that has joined does nothing.
 
-    JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID describe them explicitly.
-    With the address alone, the other two are those of Open MPI's mpirun, srun or an indexed job of Kubernetes. Without
-    an address, JAX detects srun, mpirun and Cloud TPU pods.
+    Call it before JAX is used. JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID
+    describe the processes explicitly. With the address alone, the other two are those of Open MPI's mpirun, srun or an
+    indexed job of Kubernetes. Without an address, JAX detects srun, mpirun and Cloud TPU pods.
 
     Raises:
         UserError: If one of the three variables is missing or invalid, or if JAX needs the address to detect mpirun.
     """
+    if global_state.client is not None:
+        return
     launcher = next((each for each in LAUNCHERS if {each.size, each.rank} <= environment.keys()), Launcher())
     if any(name in environment for name in EXPLICIT):
         others = dict(zip(EXPLICIT[1:], launcher[:2], strict=True))

@@ -181,8 +181,10 @@ def newest_traces(folder: Path) -> list[Path]:
     """Returns the newest trace of each process of a run.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is none, or no such folder.
     """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected the folder of a training run")
     found = {path.parents[3]: path for path in sorted((folder / PROFILE).rglob("*.xplane.pb"))}  # by time
     if not found:
         raise UserError(f"{folder / PROFILE} has no trace; the next job writes one with --profile 10:15")

@@ -23,8 +23,8 @@ def traced_processes(training: Training) -> list[int]:
     numbers = sorted(set(map(int, training.profile_processes.split(","))))
     if training.profile and numbers[-1] >= num:
         raise UserError(
-            f"training.profile_processes is {training.profile_processes}, and the job has {num} processes: expected "
-            f"numbers from 0 to {num - 1}, or all"
+            f"training.profile_processes is {training.profile_processes}, and the job has {num} "
+            f"process{'es' * (num > 1)}: expected {f'numbers from 0 to {num - 1}' if num > 1 else '0'}, or all"
         )
     return numbers
 

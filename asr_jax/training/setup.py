@@ -17,7 +17,7 @@ from asr_jax.config import Experiment, Training, load_experiment
 from asr_jax.core.devices import platform_of
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.meshes import MODEL, num_row_shards
 from asr_jax.core.names import counted
 from asr_jax.core.programs import Programs
 from asr_jax.core.pytrees import digest_of
@@ -41,6 +41,7 @@ from asr_jax.optim.lora import LORA
 from asr_jax.optim.schedules import RunLength, Schedule
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizers import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
+from asr_jax.training.beginning import abstract_beginning, lower_beginning
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
 from asr_jax.training.profile import traced_processes
 from asr_jax.training.run import was_saved
@@ -211,8 +212,8 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
         source: Folder of the run that a new run continues. None: `folder`.
 
     Raises:
-        UserError: If data are missing or do not fit the settings, or if more characters are removed from the texts of a
-            new run than `Data.max_removed_share`.
+        UserError: If data are missing or do not fit the settings, if more characters are removed from the texts of a
+            new run than `Data.max_removed_share`, or if the model cannot be spread over the axis model.
     """
     data, training = experiment.data, experiment.training
     check_length(training.num_updates, training.num_epochs)
@@ -255,7 +256,7 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     num_updates = run_length(training.num_updates, training.num_epochs, groups)
     validation = plan_validation(sets, train, experiment, tokenizer)
     for_losses = plan_losses(sets, train, experiment, model, tokenizer) if experiment.model.recognises else validation
-    return Setup(
+    setup = Setup(
         experiment=experiment,
         folder=folder,
         source=source,
@@ -280,6 +281,11 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
     )
+    if mesh.shape[MODEL] > 1:  # shapes that cannot be spread are refused before the run begins
+        abstract_beginning(
+            lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs), mesh, setup.recipe.sharding
+        )
+    return setup
 
 
 def plan_train(

@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from asr_jax.core import processes
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import join
 
@@ -37,9 +38,19 @@ def test_processes_join_as_their_launcher_says(environment, expected, monkeypatc
         assert (cluster_detection_method == "deactivate") == (address is not None)
         found.append((address, count, number, local_device_ids))
 
+    watched = []
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(processes, "watch", lambda *arguments: watched.append(arguments))
     join(environment)
     assert found == ([expected] if expected else [])
+    assert len(watched) == len(found)
+
+
+def test_a_process_joins_once(monkeypatch):
+    """A Python program may train several runs one after another."""
+    monkeypatch.setattr(processes.global_state, "client", object())
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_: pytest.fail("joined again"))
+    join(ADDRESS | SRUN)
 
 
 def test_mpirun_that_gives_no_address_is_refused():

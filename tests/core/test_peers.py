@@ -1,10 +1,15 @@
 """Watch over the processes of a run, with a store and a clock of the test."""
 
 import json
+import sys
+import time
 
 import pytest
 
-from asr_jax.core.peers import LOST_CODE, LOST_S, VERDICT, Watch
+from asr_jax.core import peers
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.peers import COUNTS, LOST_CODE, LOST_S, VERDICT, Watch
+from asr_jax.training.stopping import Stopped
 
 
 class Store:
@@ -110,3 +115,77 @@ def test_a_process_that_is_done_is_not_missed(run):
     watches[2].close()
     go_on(clock, watches[:2], 3 * LOST_S)
     assert ended == [[], [], []]
+
+
+def count_of(store, index):
+    return json.loads(store.values[f"{COUNTS}/{index}"])[0]
+
+
+def test_a_count_that_is_written_while_the_process_closes_is_withdrawn(run):
+    store, clock, watches, ended = run
+    go_on(clock, watches, 20)
+    write = store.key_value_set
+
+    def closes_first(*arguments, **more):
+        store.key_value_set = write
+        watches[2].close()
+        write(*arguments, **more)
+
+    store.key_value_set = closes_first
+    watches[2].beat()
+    assert count_of(store, 2) == ""
+    go_on(clock, watches[:2], 3 * LOST_S)
+    assert ended == [[], [], []]
+
+
+def eventually(condition):
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_process_counts_at_once(run, monkeypatch):
+    monkeypatch.setattr(peers, "BEAT_S", 600.0)
+    store, _, watches, _ = run
+    watches[1].start()
+    eventually(lambda: f"{COUNTS}/1" in store.values)
+    watches[1].close()
+    eventually(lambda: count_of(store, 1) == "")
+
+
+@pytest.fixture
+def exits(monkeypatch):
+    """Exit codes of a process that ends although JAX waits for others."""
+    found = []
+    monkeypatch.setattr(peers, "ENDING_S", 0.0)
+    monkeypatch.setattr(peers.os, "_exit", found.append)
+    return found
+
+
+def test_an_error_is_announced_once_but_not_a_planned_end(run, exits, monkeypatch):
+    """All processes end as planned together. Those that are faster must not end the one that draws curves."""
+    store, _, watches, _ = run
+    monkeypatch.setattr(peers, "_watch", watches[1])
+    peers.explain(Stopped("SIGTERM: saved after update 7", "SIGTERM"))
+    assert VERDICT not in store.values
+    peers.explain(RunError("the disk is full\nfree it"))
+    assert json.loads(store.values[VERDICT]) == [1, "process 1 ended: RunError: the disk is full"]
+    eventually(lambda: exits == [1])
+    peers.explain(RunError("another"))
+    assert exits == [1]
+
+
+def test_an_error_that_a_program_does_not_catch_is_announced(exits, monkeypatch):
+    """`asr_jax.train` in a Python program; the others would wait for this process until JAX gives up."""
+    store, printed = Store(), []
+    monkeypatch.setattr(Watch, "start", lambda watch: None)
+    monkeypatch.setattr(peers.atexit, "register", lambda function: None)
+    monkeypatch.setattr(peers, "_watch", None)
+    monkeypatch.setattr(sys, "excepthook", lambda *error: printed.append(error))
+    peers.watch(store, 1, "host:1")
+    error = UserError("no data")
+    sys.excepthook(UserError, error, None)
+    assert printed == [(UserError, error, None)]
+    assert json.loads(store.values[VERDICT]) == [2, "process 1 ended: UserError: no data"]
+    eventually(lambda: exits == [2])

@@ -107,6 +107,9 @@ def test_a_folder_without_a_trace_and_a_file_that_is_not_one_are_refused(tmp_pat
     with pytest.raises(SystemExit):
         main([str(tmp_path)])
     assert "--profile 10:15" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "absent")])
+    assert "absent: no such folder" in capsys.readouterr().err
     path = tmp_path / "a.xplane.pb"
     for content in (b"", b"no trace"):
         path.write_bytes(content)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from asr_jax.audio.distort import Babble
+from asr_jax.audio.presets import rust_squeezeformer
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.core.hlo import Module
 from asr_jax.core.meshes import data_mesh, global_batch, mesh_of, replicated
@@ -17,12 +18,14 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
+from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.cif import CIF
-from asr_jax.nn.parallel_decoder import SANMDecoder
+from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.nn.prediction import LSTMPrediction
 from asr_jax.nn.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
@@ -48,19 +51,34 @@ RNNT = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dr
 CONTRASTIVE = Contrastive(**HEAD, diversity=0.1, penalty=10.0, across_negatives=2, codebook_negatives=2)
 DECODER = SANMDecoder(num_layers=2, num_attention_layers=1, num_heads=2, feedforward_dim=12, kernel_size=3, dropout=0.2)
 PARAFORMER = Paraformer(predictor=CIF(kind="depthwise", dropout=0.2), decoder=DECODER, sampling=1.0)
+CONFORMER = Conformer.paraformer(
+    "small", dim=24, num_layers=2, num_heads=2, feedforward_dim=32, kernel_size=5, taps=("layer_0",)
+)
+ALIGNED = {
+    "paraformer": ParaformerV2(
+        decoder=TransformerDecoder(num_layers=2, num_heads=2, feedforward_dim=12), enhanced=Enhancement(tap="layer_0")
+    ),
+    "ctc": CTC(dropout=0.0),
+    "shallow": CTC(dropout=0.0, tap="layer_0", scale=0.3),
+}
+"""Heads of configs/paraformer_rust.py with ENHANCED=1."""
 MODELS = {
     "batch norm and babble": replace(toy_model(norm=True, dropout=0.1), augment=(Babble(probability=1.0), MASKS)),
     "regularisers": Model(encoder=ZIPFORMER, heads={"ctc": CTC()}, augment=()),
     "passed states": Model(encoder=LSTM, heads={"ctc": RNNT}, augment=()),
     "micro-batches": Model(encoder=Hiding(), heads={"ctc": CONTRASTIVE}, augment=(), sub_batches=2),
     "parallel decoder": replace(toy_model(dropout=0.1), heads={"ctc": PARAFORMER}),
+    "decoder of aligned labels": Model(
+        front_end=rust_squeezeformer(), encoder=CONFORMER, heads=ALIGNED, augment=(), primary="paraformer"
+    ),
 }
 
 
 def recipe_of(name):
     model = MODELS[name].build(vocab_size=6, blank_id=5, precision="f32")
     passing = StatePassing((0.0, 0.0, 1.0)) if name == "passed states" else StatePassing()
-    return Recipe(model, {"ctc": 1.0}, AdamW().build(RunLength(100, 10)), passing=passing, most_rows=8)
+    scales = {name: head.scale for name, head in MODELS[name].heads.items()}
+    return Recipe(model, scales, AdamW().build(RunLength(100, 10)), passing=passing, most_rows=8)
 
 
 def updates(recipe, mesh):

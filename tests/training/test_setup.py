@@ -12,6 +12,7 @@ from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.config import Experiment, Init, Resume, Training, from_json, is_among, leaves, to_json
 from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.programs import TRACED
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_training
@@ -154,14 +155,24 @@ def test_a_rate_that_decays_from_layer_to_layer():
     assert layer_factors(EXPERIMENT)("encoder/embed/conv_0/kernel", np.zeros(3)) == 1.0
 
 
-def test_augmentations_of_audio_are_not_for_ready_features(tmp_path):
-    np.zeros((90, 80), "<f4").tofile(tmp_path / "a.f32")
+def run_on_features(folder, **settings):
+    """Returns an experiment on one utterance of precomputed features."""
+    np.zeros((90, 80), "<f4").tofile(folder / "a.f32")
     line = {"id": "a", "features_path": "a.f32", "text": "ab", "rows": 90, "cols": 80}
-    (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
-    data = Data(train=(str(tmp_path / "train.jsonl"),), validation=(str(tmp_path / "train.jsonl"),))
-    model = Model(encoder=Toy(), augment=(Gain(),))
-    run = replace(EXPERIMENT, data=replace(data, buckets=Buckets(batch_multiple=4)), model=model)
+    (folder / "train.jsonl").write_text(json.dumps(line) + "\n")
+    data = Data(train=(str(folder / "train.jsonl"),), validation=(str(folder / "train.jsonl"),))
+    return replace(EXPERIMENT, data=replace(data, buckets=Buckets(batch_multiple=4)), **settings)
+
+
+def test_augmentations_of_audio_are_not_for_ready_features(tmp_path):
+    run = run_on_features(tmp_path, model=Model(encoder=Toy(), augment=(Gain(),)))
     with pytest.raises(UserError, match=r"Gain.*features"):
+        set_up(run, tmp_path / "run")
+
+
+def test_a_model_without_rules_for_the_axis_model_is_refused_by_the_setup(tmp_path):
+    run = run_on_features(tmp_path, model=Model(encoder=Toy(), augment=()), mesh=MeshSizes(model=2))
+    with pytest.raises(UserError, match=r"--mesh\.model 2: the model has no rules for the axis model"):
         set_up(run, tmp_path / "run")
 
 
@@ -188,7 +199,7 @@ def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
 def test_processes_that_are_traced():
     assert traced_processes(Training()) == traced_processes(Training(profile="1:2", profile_processes="all")) == [0]
     assert traced_processes(Training(profile_processes="3,0,3")) == [0, 3]  # without a trace, any number
-    with pytest.raises(UserError, match=r"profile_processes is 0,3, and the job has 1 process.*from 0 to 0, or all"):
+    with pytest.raises(UserError, match=r"profile_processes is 0,3, and the job has 1 process: expected 0, or all"):
         traced_processes(Training(profile="1:2", profile_processes="0,3"))
     for wrong in ("", "0,", "main", "-1"):
         with pytest.raises(ValueError, match=r"profile_processes is .*expected numbers such as 0,3, or all"):
