@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -105,7 +106,8 @@ class Training:
     milestones: tuple[int, ...] = ()
     """Updates whose checkpoints are never deleted, if a checkpoint is saved after them."""
     log_every: int = 50
-    """Number of updates between progress lines, train_step events and TensorBoard points."""
+    """Number of updates between progress lines, train_step events and TensorBoard points. Several processes also check
+    then whether one of them has received a signal."""
     num_samples: int = 3
     """Number of transcripts to show at each validation."""
     max_rejected: int = 100
@@ -134,7 +136,8 @@ class Training:
     ctc_sweep=triton (docs/accelerators.md). Evaluation on other devices ignores them."""
     lost_after_s: float = 45.0
     """Seconds after which a process of the run that is silent is lost: it was killed, hangs or cannot be reached. All
-    others then name it and end with exit code 75. At least 10."""
+    others then name it and end with exit code 75. At least 10. JAX itself ends the run 100 s after a process is killed
+    or cannot be reached."""
     alarm_wer: float = 0.9
     """Validation WER above which a warning is written, from update alarm_updates on."""
     alarm_updates: int = 0
@@ -158,8 +161,8 @@ class Training:
             selected_kernels(self.kernels)
         except ValueError as error:
             problems.append(f"kernels: {error}")
-        if not self.lost_after_s >= 10:
-            problems.append(f"lost_after_s is {self.lost_after_s}: expected at least 10")
+        if not 10 <= self.lost_after_s < math.inf:
+            problems.append(f"lost_after_s is {self.lost_after_s}: expected a finite number at least 10")
         if self.profile and profiled(self.profile) is None:
             problems.append(f"profile is {self.profile!r}: expected BEGIN:END with BEGIN < END, or nothing")
         if not re.fullmatch(r"all|\d+(,\d+)*", self.profile_processes):

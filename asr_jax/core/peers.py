@@ -31,6 +31,8 @@ ENDING_S = 15.0
 """Longest time in seconds in which a process ends after an error."""
 OF_COLLECTIVES = re.compile("Gloo|NCCL|coordination service|UNAVAILABLE")
 """Errors of collectives whose other processes are lost. JAX raises some of them as ValueError."""
+OF_MEMORY = "RESOURCE_EXHAUSTED"
+"""Error of a device's memory, which is no sign of a lost process, although its type is that of failed collectives."""
 GRACE_S = 5.0
 """Seconds in which a process that reads the message about another one may end by itself, with an error of its own."""
 LOST_CODE = 75
@@ -214,7 +216,8 @@ def explain(error: BaseException) -> None:
     if _watch is None or _watch.is_told or getattr(error, "is_planned", False):
         return
     _watch.is_told = True
-    if type(error).__name__ == "JaxRuntimeError" or OF_COLLECTIVES.search(str(error)):
+    is_of_peers = type(error).__name__ == "JaxRuntimeError" or OF_COLLECTIVES.search(str(error))
+    if is_of_peers and OF_MEMORY not in str(error):
         limit_s, _watch.lost_s = _watch.lost_s, min(_watch.lost_s, FAILED_S)
         time.sleep(limit_s + 2 * BEAT_S + GRACE_S)
     code = getattr(error, "exit_code", RunError.exit_code)

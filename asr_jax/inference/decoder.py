@@ -3,7 +3,7 @@
 import functools
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.errors import UserError
-from asr_jax.core.meshes import own_mesh
+from asr_jax.core.meshes import abstract_on, own_mesh, replicated
 from asr_jax.core.processes import gathered
 from asr_jax.core.programs import TRACED, Program, Programs
 from asr_jax.core.pytrees import Tree
@@ -174,6 +174,8 @@ class Decoder:
             gives_log_probs=gives_log_probs, programs=programs,
         )  # fmt: skip
         self._gives_log_probs = gives_log_probs
+        self._variables = abstract_on(variables, mesh)
+        self._fetch: Callable[[Tree], Tree] | None = None
         self.programs = ByShape(
             f"decode_{self.head}{'_log_probs' * gives_log_probs}", self._emit, variables, mesh=mesh,
             programs=programs.given(decoding=decoding, head=self.head, gives_log_probs=gives_log_probs),
@@ -184,6 +186,19 @@ class Decoder:
     def of_this_process(self) -> "Decoder":
         """This decoder on the devices of this process alone; the same one if there are no other processes."""
         return self if jax.process_count() == 1 else self._remade(mesh=own_mesh(), num_shares=1)
+
+    def fetching(self) -> Callable[[Tree], Tree]:
+        """Returns a function that copies variables that are spread over devices to each of them.
+
+        The first call compiles. All processes must call this function, and the returned one, together.
+        """
+        if self._fetch is None:
+            is_spread = any(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(self._variables))
+            self._fetch = lambda variables: variables
+            if is_spread and jax.process_count() > 1:
+                copied = jax.jit(lambda variables: variables, out_shardings=replicated(self.mesh))
+                self._fetch = copied.lower(self._variables).compile()
+        return self._fetch
 
     @property
     def calibration(self) -> Calibration | None:

@@ -250,7 +250,7 @@ def recognise_all(
 
     transcripts, rejected, differing = dict[int, Transcript](), list[Rejected](), list[Rejected]()
     alone = decoder.of_this_process
-    local = replace(trained, variables=of_this_process(trained.variables, alone.mesh))
+    local = replace(trained, variables=of_this_process(decoder.fetching()(trained.variables), alone.mesh))
     for each in Transcriber(local, alone).of_windows(own, take=add if log_probs else None):
         row = int(each.utterance.id)
         if each.transcript:
@@ -276,6 +276,8 @@ def prepare_windows(trained: Trained, decoder: Decoder, data: PlannedData) -> No
         decoder: Decoder of the run.
         data: Set planned by `Trained.plan`.
     """
+    if data.windowed_rows:
+        decoder.fetching()  # compiles in all processes
     if rows := own_windowed_rows(data):
         long_audio = LongAudio(trained, decoder.of_this_process)
         long_audio.make_room(data.index.utterances[row] for row in rows)

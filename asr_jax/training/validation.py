@@ -100,7 +100,9 @@ class Validator:
     def wait(self) -> None:
         """Waits until the programs of `prepare` are compiled."""
         if self._setup.recipe.lora.rank:  # merging adapters is a program, too
-            self._evaluated = jax.jit(self._setup.recipe.evaluated).lower(self._shapes.state).compile()
+            same = jax.tree.map(lambda leaf: leaf.sharding, self._shapes.average)  # that the programs are compiled for
+            evaluated = jax.jit(self._setup.recipe.evaluated, out_shardings=same)
+            self._evaluated = evaluated.lower(self._shapes.state).compile()
         for decoder in self._decoders:
             decoder.wait()
             decoder.of_this_process.wait()

@@ -176,6 +176,25 @@ def test_an_error_is_announced_once_but_not_a_planned_end(run, exits, monkeypatc
     assert exits == [1]
 
 
+class JaxRuntimeError(RuntimeError):
+    """Has the name of JAX's error."""
+
+
+@pytest.mark.parametrize(
+    ("message", "waits"), [("INTERNAL: Gloo all-reduce failed", True), ("RESOURCE_EXHAUSTED: Out of memory", False)]
+)
+def test_only_an_error_that_may_be_of_a_lost_process_waits_for_its_name(run, exits, monkeypatch, message, waits):
+    store, _, watches, _ = run
+    slept = []
+    monkeypatch.setattr(peers, "_watch", watches[1])
+    with monkeypatch.context() as patched:
+        patched.setattr(peers.time, "sleep", slept.append)
+        peers.explain(JaxRuntimeError(message))
+    eventually(lambda: exits == [1])
+    assert [seconds > LOST_S for seconds in slept] == [True] * waits
+    assert message in json.loads(store.values[VERDICT])[1]
+
+
 def test_an_error_that_a_program_does_not_catch_is_announced(exits, monkeypatch):
     """`asr_jax.train` in a Python program; the others would wait for this process until JAX gives up."""
     store, printed = Store(), []

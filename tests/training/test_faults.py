@@ -137,7 +137,8 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on(
         for job in jobs:
             job.kill()
             job.communicate()  # closes its output
-    assert code in (75, -signal.SIGABRT), output
+    of_jax = -signal.SIGABRT  # JAX notices the end of process 0 itself
+    assert code == 75 or ((victim, number, code) == (0, signal.SIGKILL, of_jax)), output
     lines = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, output
     assert re.match(message, lines[0])

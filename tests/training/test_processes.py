@@ -220,6 +220,14 @@ def test_two_processes_agree_with_one(manifests, alone, tmp_path):
 
 
 @pytest.mark.slow
+def test_two_processes_that_share_the_parameters_agree_with_one(manifests, alone, tmp_path):
+    """Each fetches the whole parameters for the utterances that it computes in windows."""
+    folder = tmp_path / "spread"
+    finish(*two(manifests, folder, "--mesh.fsdp", "2", "--mesh.min-sharded", "16"))
+    assert_alike(folder, alone)
+
+
+@pytest.mark.slow
 def test_a_run_of_one_process_goes_on_in_two_from_a_checkpoint(manifests, alone, tmp_path):
     shutil.copytree(alone, tmp_path / "whole")
     checkpoint = tmp_path / "whole" / "checkpoints" / "10"

@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -182,6 +183,12 @@ def test_kernels_for_other_devices_are_refused_before_data_are_read(tmp_path):
     )
     with pytest.raises(UserError, match="glu=triton, which is for NVIDIA GPUs, and the devices are cpu"):
         set_up(run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 9.9, math.inf, math.nan])
+def test_processes_are_not_lost_at_once_or_never(seconds):
+    with pytest.raises(ValueError, match=f"lost_after_s is {seconds}: expected a finite number at least 10"):
+        Training(lost_after_s=seconds)
 
 
 def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
