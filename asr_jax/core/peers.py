@@ -68,8 +68,8 @@ class Watch:
         self._count, self._reached = 0, clock()
         self._seen: dict[str, tuple[str, float]] = {}
         self._closed = threading.Event()
-        self.is_told = False
-        """Whether the other processes have been told of an error that ends this one."""
+        self.has_announced = False
+        """Whether an error that ends this process was announced."""
 
     def start(self) -> None:
         """Starts the threads. A call of the store may wait for a process that hangs, and has a thread of its own."""
@@ -213,9 +213,9 @@ def explain(error: BaseException) -> None:
     Args:
         error: Error that ends this process.
     """
-    if _watch is None or _watch.is_told or getattr(error, "is_planned", False):
+    if _watch is None or _watch.has_announced or getattr(error, "is_planned", False):
         return
-    _watch.is_told = True
+    _watch.has_announced = True
     is_of_peers = type(error).__name__ == "JaxRuntimeError" or OF_COLLECTIVES.search(str(error))
     if is_of_peers and OF_MEMORY not in str(error):
         limit_s, _watch.lost_s = _watch.lost_s, min(_watch.lost_s, FAILED_S)
