@@ -218,7 +218,9 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     from asr_jax.training.run import find_run, source_of
     from asr_jax.training.setup import (
         check_sets,
+        check_spread,
         count_removed_of,
+        make_recipe,
         make_tokenizer,
         other_product,
         plan_losses,
@@ -249,6 +251,10 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
             warnings += check.lines()
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
+    try:
+        check_spread(make_recipe(experiment, model, length_of(planned, experiment)), mesh)
+    except UserError as error:
+        warnings.append(f"training would stop, because {error}")
     warnings += find_overlap(sets.train, sets.validation).lines()
     warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
     warnings += other_product(experiment, mesh.size)

@@ -19,7 +19,7 @@ from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import MODEL, num_row_shards
 from asr_jax.core.names import counted
-from asr_jax.core.programs import Programs
+from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.core.sharding import Sharding
@@ -281,11 +281,24 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
         overlap=find_overlap(sets.train, sets.validation),
         audio=tuple(audio),
     )
-    if mesh.shape[MODEL] > 1:  # shapes that cannot be spread are refused before the run begins
-        abstract_beginning(
-            lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs), mesh, setup.recipe.sharding
-        )
+    check_spread(setup.recipe, mesh, seed=experiment.seed, programs=setup.programs)
     return setup
+
+
+def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Programs = TRACED) -> None:
+    """Checks that the parameters can be spread over the axis model, before a run begins.
+
+    Args:
+        recipe: Settings of the training step.
+        mesh: Devices.
+        seed: Random seed of the run, by which `programs` finds its traced program.
+        programs: Cache of traced programs.
+
+    Raises:
+        UserError: If no rule matches a parameter, or a dimension is not divisible.
+    """
+    if mesh.shape[MODEL] > 1:
+        abstract_beginning(lower_beginning(recipe, seed=0, programs=programs), mesh, recipe.sharding)
 
 
 def plan_train(

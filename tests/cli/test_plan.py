@@ -242,6 +242,11 @@ def test_the_frames_that_labels_need_are_those_of_the_primary_head(tmp_path):
 TEXTS = ("Der Zug nach Köln fährt um 5 Uhr.", "Grüße aus München!", "straße der lieder", "ein haus am see")
 
 
+def test_a_model_that_cannot_be_spread_stops_training(manifest, tmp_path, capsys):
+    output = printed(capsys, *arguments(manifest, tmp_path, "--mesh.model", "2", "--data.validation", manifest))
+    assert "warning: training would stop, because --mesh.model 2: the model has no rules for the axis model" in output
+
+
 @pytest.fixture
 def german(tmp_path: Path) -> list[str]:
     """Arguments of a run whose normaliser removes a tenth of the characters."""
