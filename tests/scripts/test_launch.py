@@ -137,6 +137,21 @@ def test_job_sets_have_one_number_of_processes(path):
         assert int(env["JAX_NUM_PROCESSES"]) == template["parallelism"]
 
 
+@pytest.mark.parametrize(
+    ("code", "restarts", "requeued"), [(75, 0, True), (75, 3, True), (75, 4, False), (137, 0, False), (2, 0, False)]
+)
+def test_the_job_is_requeued_a_limited_number_of_times(code, restarts, requeued, tmp_path):
+    for name, line in {"srun": f"exit {code}", "scontrol": f'echo "$@" > {tmp_path}/requeued'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    given = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "MAX_REQUEUES": "4"}
+    given |= {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
+    done = subprocess.run(["bash", ROOT / "scripts/slurm.sh"], env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert (tmp_path / "requeued").exists() == requeued
+    assert ("not requeued after 4 times" in done.stderr) == (restarts == 4)
+
+
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory):
     manifests = made_corpus(tmp_path_factory.mktemp("corpus") / "made")
