@@ -319,6 +319,23 @@ def kernel_vmem() -> str:
     return table("operation | dtype | kernel | blocks and temporary values, MiB of VMEM | whole arrays, MiB", rows)
 
 
+COLD_START = (
+    "imports", "trace initial parameters", "compile initial parameters", "trace gradient", "compile gradient",
+    "trace update", "compile update", "total",
+)  # fmt: skip
+"""Phases of a cold start."""
+
+
+def cold_start() -> str:
+    """Processor time of the phases of a cold start, in seconds."""
+    rows = [
+        [f"`{each['config']}.py`", f"{each['parameters M']:.1f}",
+         *(f"{each[f'{phase} s']:.1f}" for phase in COLD_START)]
+        for each in read("cold_start_cpu")
+    ]  # fmt: skip
+    return table(f"config | parameters, M | {' | '.join(COLD_START)}", rows)
+
+
 def sharded_memory() -> str:
     """Memory of a device by model and mesh, in GB."""
     rows = [
@@ -521,10 +538,10 @@ def faults() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        steps, remat, hourglass, inference, training, smoke_runs, front_ends, data, searches, transducer_searches,
-        transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring, fine_tuning, sampling_modes,
-        compiled_programs, roofline, kernel_registers, kernel_vmem, sharded_memory, scale_rings, scale_bytes,
-        scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
+        steps, remat, hourglass, inference, training, smoke_runs, cold_start, front_ends, data, searches,
+        transducer_searches, transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring,
+        fine_tuning, sampling_modes, compiled_programs, roofline, kernel_registers, kernel_vmem, sharded_memory,
+        scale_rings, scale_bytes, scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
     )
 }  # fmt: skip
 
