@@ -1,6 +1,6 @@
 """Writes the tables of docs/results.md, docs/scale.md and docs/failures.md: `python scripts/results_tables.py`.
 
-The figures are those of benchmarks/results. Each table is between two comments, `<!-- table: NAME -->` and
+The figures come from benchmarks/results. Each table is between two comments, `<!-- table: NAME -->` and
 `<!-- end -->`. `tests/scripts/test_results_tables.py` fails if a page differs from what this script writes.
 """
 

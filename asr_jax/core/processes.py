@@ -45,8 +45,8 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
     """Joins the processes of a run if the environment describes several; a process that has joined does nothing.
 
     Call it before JAX is used. JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID
-    describe the processes explicitly. With the address alone, the other two are those of Open MPI's mpirun, srun or an
-    indexed job of Kubernetes. Without an address, JAX detects srun, mpirun and Cloud TPU pods.
+    describe the processes explicitly. With the address alone, Open MPI's mpirun, srun or an indexed job of
+    Kubernetes gives the other two. Without an address, JAX detects srun, mpirun and Cloud TPU pods.
 
     Raises:
         UserError: If one of the three variables is missing or invalid, or if JAX needs the address to detect mpirun.

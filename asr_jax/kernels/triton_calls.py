@@ -14,7 +14,8 @@ PTX_VERSION = 86
 """Version of the code that Triton writes, that of CUDA 12.7. XLA assembles it with its own ptxas, which is older than
 Triton's."""
 MOST_ELEMENTS = 2**31 - 2**16
-"""Largest number of elements of an array. Kernels compute places in int32, also those of a block behind the end."""
+"""Largest number of elements of an array. Kernels compute offsets in int32, and the last block may
+extend beyond the end of the array."""
 _PARAMETERS = inspect.signature(jax_triton.triton_call).parameters
 _OUT = "out_type" if "out_type" in _PARAMETERS else "out_shape"
 

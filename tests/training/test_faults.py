@@ -150,16 +150,7 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on(
 def test_a_signal_to_one_process_saves_together(manifests, unbroken, tmp_path):
     folder = tmp_path / "asked"
     jobs = start(manifests, folder)
-    try:
-        wait_for_checkpoint(folder, jobs)
-        jobs[1].send_signal(signal.SIGTERM)
-        begun_s = time.monotonic()
-        ends = [end_of(job) for job in jobs]
-        seconds = time.monotonic() - begun_s
-    finally:
-        for job in jobs:
-            job.kill()
-            job.communicate()  # closes its output
+    ends, seconds = ends_after(lambda: jobs[1].send_signal(signal.SIGTERM), folder, jobs)
     assert [code for code, _ in ends] == [75, 75], ends
     (stopped,) = [event["data"]["update"] for event in read_events(folder / "events.jsonl", "job_stopped")]
     assert (folder / "checkpoints" / str(stopped)).is_dir()
@@ -199,6 +190,19 @@ def run(*command, **more):
     return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, **more).stdout
 
 
+def ends_after(fault, folder, jobs, checkpoints=1):
+    """Calls a function after a number of checkpoints. Returns how the jobs ended, and the seconds until then."""
+    try:
+        wait_for_checkpoint(folder, jobs, checkpoints)
+        fault()
+        begun_s = time.monotonic()
+        return [end_of(job) for job in jobs], time.monotonic() - begun_s
+    finally:
+        for job in jobs:
+            job.kill()
+            job.communicate()  # closes its output
+
+
 may_mount = pytest.mark.skipif(
     subprocess.run(["unshare", "-nm", "true"], capture_output=True).returncode != 0 or not Path("/dev/loop0").exists(),
     reason="network namespaces and mounts are for root",
@@ -228,10 +232,10 @@ class Network:
             self.within.append(("ip", "netns", "exec", name, "sh", "-c", mounted, hosts))
 
     def cut(self):
-        """Drops all packets between the two; neither is told."""
+        """Drops all packets between the two; neither gets an error."""
         run("ip", "link", "set", self.names[1], "nomaster")
 
-    def mend(self):
+    def reconnect(self):
         run("ip", "link", "set", self.names[1], "master", self.bridge)
 
     def close(self):
@@ -270,7 +274,7 @@ def test_a_network_that_is_cut(manifests, unbroken, tmp_path, network):
             before = updates_of(folder)
             time.sleep(3)
             assert updates_of(folder) == before < UPDATES
-            network.mend()
+            network.reconnect()
             begun_s = time.monotonic()
             while updates_of(folder) == before:
                 assert time.monotonic() < begun_s + MOST_S
@@ -283,7 +287,7 @@ def test_a_network_that_is_cut(manifests, unbroken, tmp_path, network):
         ends = [end_of(job, 100) for job in jobs]
         seconds = time.monotonic() - begun_s
         time.sleep(max(0.0, begun_s + 120 - time.monotonic()))
-        network.mend()
+        network.reconnect()
     finally:
         for job in jobs:
             job.kill()
@@ -371,16 +375,7 @@ def test_a_shared_file_system_that_is_full_read_only_slow_or_loses_a_folder(
     for kind, fault, repair, reason in faults:
         before = saved(folder)
         jobs = start(manifests, folder, *SHARDED)
-        try:
-            wait_for_checkpoint(folder, jobs, before + 1)
-            fault()
-            begun_s = time.monotonic()
-            ends = [end_of(job) for job in jobs]
-            seconds = time.monotonic() - begun_s
-        finally:
-            for job in jobs:
-                job.kill()
-                job.communicate()  # closes its output
+        ends, seconds = ends_after(fault, folder, jobs, before + 1)
         assert [code for code, _ in ends] == [1, 1], (kind, ends)
         for _, output in ends:
             assert any(reason in line for line in errors_of(output)), (kind, output)

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from jaxtyping import Array, Float, Int
 
+from asr_jax.kernels.products_triton import dot
 from asr_jax.kernels.relative_attention.reference import MASKED
 from asr_jax.kernels.triton_calls import triton_call
-from asr_jax.kernels.triton_products import dot
 
 MOST_WIDTH = 128
 """Largest width of a head. Blocks of wider heads do not fit into registers."""

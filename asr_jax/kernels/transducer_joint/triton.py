@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from jaxtyping import Array, Float, Int
 
+from asr_jax.kernels.products_triton import dot
 from asr_jax.kernels.transducer_joint.reference import Activation
 from asr_jax.kernels.triton_calls import triton_call
-from asr_jax.kernels.triton_products import dot
 
 FRAMES, POSITIONS = 8, 8
 """Numbers of frames and of label positions of a block of nodes, powers of 2."""
