@@ -1,5 +1,6 @@
 """Checkpoints of a run. They are written atomically in the background; the newest, best and milestones are kept."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -38,11 +39,41 @@ def _is_news(record: LogRecord) -> bool:
 
 logging.get_absl_logger().addFilter(_is_news)
 get_logger("asyncio").setLevel("CRITICAL")  # hides the other writes of a failed save
-# The state is replicated and the first device writes it. By default, Orbax lets every device write a slice, which
-# compiles a program for each shape during the run.
-ocp.type_handlers.register_type_handler(
-    jax.Array, ocp.type_handlers.ArrayHandler(use_replica_parallel=False), override=True
-)
+
+
+class _Arrays(ocp.type_handlers.ArrayHandler):
+    """Writes arrays, and stores the error of a failed write.
+
+    Orbax raises it after a barrier, at which the other processes wait for the one that failed until a timeout of
+    20 minutes.
+    """
+
+    error: Exception | None = None
+    """Error of the last save on this process, and None if there is none."""
+
+    async def serialize(self, *args: Any, **options: Any) -> list["_Write"]:
+        return [_Write(self, write) for write in await super().serialize(*args, **options)]
+
+
+@dataclasses.dataclass
+class _Write:
+    """A future of Orbax whose error is stored in the handler."""
+
+    handler: _Arrays
+    write: Any
+
+    def result(self, timeout: float | None = None) -> Any:
+        try:
+            return self.write.result(timeout=timeout)
+        except Exception as error:
+            self.handler.error = error
+            raise
+
+
+# A replicated state is written by the first device. By default, Orbax lets every device write a slice, which compiles a
+# program for each shape during the run.
+_arrays = _Arrays(use_replica_parallel=False)
+ocp.type_handlers.register_type_handler(jax.Array, _arrays, override=True)
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 METRICS = "metrics/metrics"
@@ -96,6 +127,7 @@ class Checkpoints:
             )
         self.folder, self._found_by = folder, {"decoding": decoding, "head": head, "best_of": best_of}
         self._saving: int | None = None
+        self._is_abandoned = False
         self._manager = ocp.CheckpointManager(
             folder.absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -121,7 +153,8 @@ class Checkpoints:
             if error is None:  # otherwise the first error is the one to report
                 raise
         finally:
-            self._manager.close()
+            if not self._is_abandoned:
+                self._manager.close()
             sys.unraisablehook = sys.__unraisablehook__
 
     def wait(self) -> None:
@@ -130,14 +163,28 @@ class Checkpoints:
         Raises:
             RunError: If it could not be written.
         """
+        if self._is_abandoned:
+            return
         try:
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
         except Exception as error:  # errors of Orbax, TensorStore and the file system
-            raise RunError(
-                f"checkpoint {self.path(self._saving or 0)} could not be written: {_reason(error)}; earlier "
-                "checkpoints are intact: remove the cause (for example, free disk space) and run the same command again"
-            ) from error
+            raise self._not_written(error) from error
+
+    def abandon(self) -> None:
+        """Gives up the checkpoint that is being written, because another process cannot write its part."""
+        self._is_abandoned = True
+
+    def _not_written(self, error: Exception) -> RunError:
+        return RunError(
+            f"checkpoint {self.path(self._saving or 0)} could not be written: {_reason(error)}; earlier "
+            "checkpoints are intact: remove the cause (for example, free disk space) and run the same command again"
+        )
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._saving is not None and self._manager.is_saving_in_progress()
 
     @property
     def latest(self) -> int | None:
@@ -156,8 +203,10 @@ class Checkpoints:
         """Returns the number of updates of the last checkpoint, once, after it is written; otherwise None.
 
         Raises:
-            RunError: If the checkpoint could not be written.
+            RunError: If the checkpoint, or the part of this process, could not be written.
         """
+        if jax.process_count() > 1 and _arrays.error:
+            raise self._not_written(_arrays.error)
         if self._saving is None or self._manager.is_saving_in_progress():
             return None
         self.wait()
@@ -185,7 +234,7 @@ class Checkpoints:
         if updates in self._manager.all_steps():  # it was saved before its validation
             on_main(lambda: _move(self.path(updates), self.folder.parent / REPLACED))
             self._manager.reload()
-        self._saving = updates
+        self._saving, _arrays.error = updates, None
         self._manager.save(
             updates,
             args=ocp.args.Composite(

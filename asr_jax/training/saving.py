@@ -17,6 +17,9 @@ from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 from asr_jax.training.uploads import Uploads
 
+POLL_S = 0.05
+"""Seconds between two looks at a checkpoint that is being written."""
+
 
 class Saver:
     """Saves checkpoints, and writes an event for each of them when it is on disk."""
@@ -155,15 +158,21 @@ class Saver:
         Raises:
             RunError: On all processes, if one of them could not write the checkpoint.
         """
-        done, wrong = None, ""
-        try:
-            if wait:
-                self._checkpoints.wait()
-            done = self._checkpoints.finished()
-        except RunError as error:
-            wrong = str(error)
-        if wrong := next(filter(None, gathered(wrong)), ""):
-            raise RunError(wrong)
+        # A process whose part could not be written is known before Orbax's barrier, where the others would wait for it.
+        done: int | None = None
+        while True:
+            wrong = ""
+            try:
+                done = self._checkpoints.finished() or done
+            except RunError as error:
+                wrong = str(error)
+            of_all = gathered([wrong, self._checkpoints.is_saving])
+            if wrong := next((each for each, _ in of_all if each), ""):
+                self._checkpoints.abandon()
+                raise RunError(wrong)
+            if not wait or not any(is_saving for _, is_saving in of_all):
+                break
+            time.sleep(POLL_S)
         if done is not None:
             self._log.write("checkpoint_saved", update=done, path=self._checkpoints.path(done))
             self._uploads.offer(self._checkpoints.best)

@@ -147,6 +147,19 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on(
     noted(request.node.callspec.id, seconds=round(seconds, 1), code=code, updates=done)
 
 
+def test_one_process_that_cannot_write_ends_both(manifests, unbroken_sharded, tmp_path):
+    folder = tmp_path / "limited"
+    jobs = start(manifests, folder, *SHARDED)
+    limit = ("prlimit", "--fsize=1000", "--pid", jobs[1].pid)  # bytes of a file; process 1 writes checkpoints alone
+    ends, seconds = ends_after(lambda: run(*limit), folder, jobs)
+    assert [code for code, _ in ends] == [1, 1], ends
+    for _, output in ends:
+        assert any("could not be written" in line and "File too large" in line for line in errors_of(output)), output
+    done = updates_of(folder)
+    all_done(start(manifests, folder, *SHARDED), folder, unbroken_sharded)
+    noted("process 1 cannot write", seconds=round(seconds, 1), code=1, updates=done)
+
+
 def test_a_signal_to_one_process_saves_together(manifests, unbroken, tmp_path):
     folder = tmp_path / "asked"
     jobs = start(manifests, folder)
