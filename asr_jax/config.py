@@ -136,8 +136,7 @@ class Training:
     ctc_sweep=triton (docs/accelerators.md). Evaluation on other devices ignores them."""
     lost_after_s: float = 45.0
     """Seconds after which a process of the run that is silent is lost: it was killed, hangs or cannot be reached. All
-    others then name it and end with exit code 75. At least 10. JAX itself ends the run 100 s after a process is killed
-    or cannot be reached."""
+    others then name it and end with exit code 75. At least 10."""
     alarm_wer: float = 0.9
     """Validation WER above which a warning is written, from update alarm_updates on."""
     alarm_updates: int = 0

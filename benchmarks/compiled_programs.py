@@ -88,7 +88,8 @@ def compiled(config: str, target: str, *, seconds: float | None, quick: bool, op
     """Compiles the gradient of a batch and the update for all devices of a target.
 
     A device has the rows of the config's batch for one device, or fewer in the proportion of its memory to that of an
-    H100. They are halved until they fit.
+    H100. They are halved until they fit, by smaller batches, and then by `training.split` where the model has
+    micro-batches.
     """
     experiment, devices = load_config(ROOT / "configs" / f"{config}.py"), target_of(target)
     scale = scale_of(experiment.model.front_end, of_features=False)
@@ -105,11 +106,16 @@ def compiled(config: str, target: str, *, seconds: float | None, quick: bool, op
         bucket = replace(chosen, batch_size=units * parts * size)
         steps = TargetSteps(experiment, tokenizer, LENGTH, devices, (bucket,), scale, quick, 10 if operations else 0)
         rows = steps.rows_on(devices.mesh, lambda message: None)
-        if units == 1 or "✗" not in rows[0].get("of memory", "✗"):
+        fits, split = "✗" not in rows[0].get("of memory", "✗"), 2 * experiment.training.split
+        if not fits and units > 1:
+            units //= 2
+        elif not fits and experiment.model.sub_batches % split == 0:
+            experiment = replace(experiment, training=replace(experiment.training, split=split))
+        else:
             break
-        units //= 2
     for row in rows:
-        row["audio_s"] = bucket.batch_size * bucket.length / scale.per_s / size
+        row["audio_s"] = rows[0]["rows"] * bucket.length / scale.per_s
+        row |= {"split": experiment.training.split} if experiment.training.split > 1 else {}
     return rows
 
 

@@ -259,11 +259,13 @@ def compiled_programs() -> str:
             rows.append([name, f"{target}{quick}", gradient.get("failure", ""), *[""] * 6])
             continue
         audio_s, compile_s = gradient["audio_s"], gradient["compile s"] + update["compile s"]
+        split = gradient.get("split", 1)
+        parts = f"{split} × " if split > 1 else ""
         rows.append([
-            name, f"{target}{quick}", f"{gradient['rows']} × {gradient['seconds']:.1f} s", f"{compile_s:.0f}",
+            name, f"{target}{quick}", f"{parts}{gradient['rows']} × {gradient['seconds']:.1f} s", f"{compile_s:.0f}",
             f"{gradient['memory GB']:.1f} ({gradient['of memory']})", f"{1e3 * gradient['GB moved'] / audio_s:,.0f}",
             f"{1e3 * gradient['TFLOP'] / audio_s:,.1f}", gradient["limit"],
-            f"{1e3 * audio_s / (gradient['least ms'] + update['least ms']):,.0f}",
+            f"{1e3 * audio_s / (gradient['least ms'] + update['least ms'] / split):,.0f}",
         ])  # fmt: skip
     header = (
         "config | target | batch of a device | compilation, s of CPU | memory, GB | MB per audio second | GFLOP per "
@@ -374,11 +376,11 @@ def _compiled() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any] | Non
 
 
 def _hours_per_hour(gradient: dict[str, Any], update: dict[str, Any], device: Accelerator) -> float:
-    seconds = sum(
+    of_part, of_update = (
         max(each["TFLOP"] / device.peak_tflops, each["GB moved"] / device.memory_gb_per_s)
         for each in (gradient, update)
     )
-    return gradient["audio_s"] / seconds
+    return gradient["audio_s"] / (of_part + of_update / gradient.get("split", 1))
 
 
 def lstm() -> str:

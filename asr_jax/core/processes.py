@@ -19,7 +19,8 @@ from asr_jax.core.peers import watch
 
 # Each size of a message compiles a program, so all messages have one size.
 MESSAGE_BYTES = 4096
-
+HEARTBEAT_S = 86_400
+"""Seconds after which JAX itself ends the run because of a silent process. `asr_jax.core.peers` does it earlier."""
 
 EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
@@ -67,9 +68,13 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
             )
         own = _own_devices(environment, launcher)
         # Otherwise, JAX would ask the launcher, or Kubernetes, for the devices.
-        jax.distributed.initialize(address, int(count), int(number), own, cluster_detection_method="deactivate")
+        jax.distributed.initialize(
+            address, int(count), int(number), own,
+            cluster_detection_method="deactivate", heartbeat_timeout_seconds=HEARTBEAT_S,
+        )  # fmt: skip
     elif _launched(environment, launcher):
-        jax.distributed.initialize(local_device_ids=_own_devices(environment, launcher))
+        own = _own_devices(environment, launcher)
+        jax.distributed.initialize(local_device_ids=own, heartbeat_timeout_seconds=HEARTBEAT_S)
     else:
         return
     watch(global_state.client, global_state.process_id, global_state.coordinator_address or "")
