@@ -2,10 +2,11 @@
 
     .venv-reference/bin/python benchmarks/model_side.py '{"peer": "quartznet", "rows": 4, "frames": 800}'
 
-Reads {"peer", "rows", "frames", "labels", "vocabulary", "threads", "repeats", "sizes"} as JSON from its argument; all
-except "peer" have defaults. Prints {"parameters", "forward_s": […], "step_s": […]} as JSON. The forward pass includes
-the CTC loss; the step is the forward pass, the backward pass and an update with AdamW. Both are in float32 and in
-training mode, on random features. The sources of the originals are loaded from .peers (scripts/setup_reference.sh
+Reads {"peer", "rows", "frames", "labels", "vocabulary", "threads", "repeats", "sizes", "operations"} as JSON from its
+argument; all except "peer" have defaults. Prints {"parameters", "forward_s": […], "step_s": […], "operations": […]} as
+JSON. The forward pass includes the CTC loss; the step is the forward pass, the backward pass and an update with AdamW.
+Both are in float32 and in training mode, on random features. The operations are those with the largest shares of the
+time of a step, from PyTorch's profiler. The sources of the originals are loaded from .peers (scripts/setup_reference.sh
 --peers). Stubs below replace frameworks that are not installed; the modules of the originals run unchanged.
 """
 
@@ -25,7 +26,16 @@ import torch
 from torch import Tensor, nn
 
 PEERS = Path(__file__).resolve().parents[1] / ".peers"
-DEFAULTS = {"rows": 4, "frames": 800, "labels": 40, "vocabulary": 500, "threads": 2, "repeats": 5, "sizes": {}}
+DEFAULTS = {
+    "rows": 4,
+    "frames": 800,
+    "labels": 40,
+    "vocabulary": 500,
+    "threads": 2,
+    "repeats": 5,
+    "sizes": {},
+    "operations": 5,
+}
 
 
 def stand_in(name: str, **attributes: Any) -> None:
@@ -316,6 +326,19 @@ def seconds(call: Callable[[], Any], repeats: int) -> Sequence[float]:
     return times
 
 
+def operations(call: Callable[[], Any], *, number: int, repeats: int = 2) -> list[dict[str, Any]]:
+    """Returns names, shares of the time and calls of the operations that take the most time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(repeats):
+            call()
+    found = sorted(profile.key_averages(), key=lambda each: -each.self_cpu_time_total)
+    total = sum(each.self_cpu_time_total for each in found)
+    return [
+        {"name": each.key, "share": each.self_cpu_time_total / total, "calls": each.count // repeats}
+        for each in found[:number]
+    ]
+
+
 def main() -> None:
     settings = DEFAULTS | json.loads(sys.argv[1])
     torch.set_num_threads(settings["threads"])
@@ -344,7 +367,8 @@ def main() -> None:
         optimizer.step()
 
     times = {"forward_s": seconds(forward, settings["repeats"]), "step_s": seconds(step, settings["repeats"])}
-    print(json.dumps({"parameters": sum(p.numel() for p in model.parameters())} | times))
+    largest = operations(step, number=settings["operations"])
+    print(json.dumps({"parameters": sum(p.numel() for p in model.parameters())} | times | {"operations": largest}))
 
 
 if __name__ == "__main__":

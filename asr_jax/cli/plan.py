@@ -194,6 +194,8 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
     rows = steps.rows(tell)
     of_each = [(_program(row), row.pop("largest", [])) for row in rows]
     print_table(rows, title=f"programs compiled for {target.name}, not run", console=console)
+    if kernels := [each for each in experiment.training.kernels if each.endswith(("=triton", "=mosaic_tpu"))]:
+        say(console, f"TFLOP and least ms leave out the products within the kernels: {', '.join(kernels)}")
     for name, operations in of_each:
         if operations:
             print_table(operations, title=f"largest operations: {name}", console=console)

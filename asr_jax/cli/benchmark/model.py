@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / ".venv-reference/bin/python"
 SIDE = ROOT / "benchmarks/model_side.py"
 PROG = "python -m asr_jax.benchmark model"
+NUM_OPERATIONS = 5
+"""Number of the operations with the largest shares of the time, here and in the original."""
 
 PEERS = {
     "Zipformer": "icefall", "QuartzNet": "quartznet", "Squeezeformer": "squeezeformer", "Conformer": "parakeet",
@@ -101,7 +103,7 @@ def main(arguments: Sequence[str]) -> None:
         again = stepping.times(options.repeats)  # the load may have been higher before
         times = {name: each + again[name] for name, each in times.items()}
     figures["times_s"] = times
-    figures["operations"] = stepping.operations(number=5)
+    figures["operations"] = stepping.operations(number=NUM_OPERATIONS)
     show(figures)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
@@ -149,6 +151,11 @@ def show(figures: dict[str, Any]) -> None:
         )  # fmt: skip
     else:
         print("operations: the trace of this device contains no names of operations")
+    if peer and (of_peer := peer.get("operations")):
+        print_table(
+            [{"share": f"{each['share']:.1%}", "calls": each["calls"], "operation": each["name"]} for each in of_peer],
+            title=f"operations of a step of {peer['name']}, by share of its time (PyTorch's profiler)",
+        )
 
 
 def median(values: Sequence[float]) -> float:
@@ -240,6 +247,7 @@ def _theirs(experiment: Experiment, peer: str, options: ModelOptions, num_frames
         "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels,
         "sizes": _sizes(experiment, peer),
         "vocabulary": options.vocabulary, "threads": os.cpu_count() or 1, "repeats": options.repeats,
+        "operations": NUM_OPERATIONS,
     }  # fmt: skip
     done = subprocess.run(
         [str(REFERENCE), str(SIDE), json.dumps(settings)], capture_output=True, text=True, check=False
