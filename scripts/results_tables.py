@@ -513,6 +513,7 @@ FAULTS = {
     "network cut, 120 s": ("network cut for 120 s, 45 s until a process is lost", "each names the other and ends"),
     "shared file system full": ("shared file system full", "both end with the reason"),
     "shared file system read-only": ("shared file system read-only after an error", "both end with the reason"),
+    "process 1 cannot write": ("process 1 alone cannot write its part of a checkpoint", "both end with the reason"),
     "shared file system stands still, 5 s": ("shared file system stands still for 5 s", "both wait and go on"),
     "shared file system stands still, 30 s": ("shared file system stands still for 30 s", "both wait and go on"),
     "checkpoints moved away": ("folder of checkpoints moved away", "later ones are written to a new folder"),

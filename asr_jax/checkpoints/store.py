@@ -153,7 +153,7 @@ class Checkpoints:
             if error is None:  # otherwise the first error is the one to report
                 raise
         finally:
-            if not self._is_abandoned:
+            if not self._is_abandoned:  # otherwise Orbax waits for the other processes
                 self._manager.close()
             sys.unraisablehook = sys.__unraisablehook__
 
@@ -205,9 +205,11 @@ class Checkpoints:
         Raises:
             RunError: If the checkpoint, or the part of this process, could not be written.
         """
+        if self._saving is None:
+            return None
         if jax.process_count() > 1 and _arrays.error:
             raise self._not_written(_arrays.error)
-        if self._saving is None or self._manager.is_saving_in_progress():
+        if self.is_saving:
             return None
         self.wait()
         done, self._saving = self._saving, None
