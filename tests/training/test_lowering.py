@@ -42,8 +42,8 @@ SCALE = Scale(16000, 160, 80)
 BUCKET = Bucket(6400, 3, 8, 6400)
 MASKS = SpecAugment(max_time_frames=5)
 ZIPFORMER = Zipformer(
-    downsampling=(1, 2), dims=(24, 32), num_layers=(1, 1), unmasked_dims=(16, 24), num_heads=(2, 2), query_dims=(8, 8),
-    value_dims=(6, 6), position_dims=(4, 4), feedforward_dims=(32, 40), kernel_sizes=(5, 5), positions_dim=8,
+    downsampling=(1, 2), dims=(32, 64), num_layers=(1, 1), unmasked_dims=(16, 24), num_heads=(2, 2), query_dims=(8, 8),
+    value_dims=(6, 6), position_dims=(4, 4), feedforward_dims=(32, 64), kernel_sizes=(5, 5), positions_dim=8,
     embed_channels=(2, 4, 8),
 )  # fmt: skip
 LSTM = LSTMEncoder(num_mels=80, dim=12, layers_before=1, layers_after=1, dropout=0.1)
