@@ -34,8 +34,12 @@ SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", 
 def test_processes_join_as_their_launcher_says(environment, expected, monkeypatch):
     found = []
 
-    def initialize(address=None, count=None, number=None, local_device_ids=None, cluster_detection_method=None):
+    def initialize(
+        address=None, count=None, number=None, local_device_ids=None, cluster_detection_method=None,
+        heartbeat_timeout_seconds=100,
+    ):  # fmt: skip
         assert (cluster_detection_method == "deactivate") == (address is not None)
+        assert heartbeat_timeout_seconds > 3600  # otherwise JAX ends the run before training.lost_after_s
         found.append((address, count, number, local_device_ids))
 
     watched = []
