@@ -1,6 +1,5 @@
 """Checkpoints of a run. They are written atomically in the background; the newest, best and milestones are kept."""
 
-import dataclasses
 import functools
 import json
 import math
@@ -39,41 +38,11 @@ def _is_news(record: LogRecord) -> bool:
 
 logging.get_absl_logger().addFilter(_is_news)
 get_logger("asyncio").setLevel("CRITICAL")  # hides the other writes of a failed save
-
-
-class _Arrays(ocp.type_handlers.ArrayHandler):
-    """Writes arrays, and stores the error of a failed write.
-
-    Orbax raises it after a barrier, at which the other processes wait for the one that failed until a timeout of
-    20 minutes.
-    """
-
-    error: Exception | None = None
-    """Error of the last save on this process, and None if there is none."""
-
-    async def serialize(self, *args: Any, **options: Any) -> list["_Write"]:
-        return [_Write(self, write) for write in await super().serialize(*args, **options)]
-
-
-@dataclasses.dataclass
-class _Write:
-    """A future of Orbax whose error is stored in the handler."""
-
-    handler: _Arrays
-    write: Any
-
-    def result(self, timeout: float | None = None) -> Any:
-        try:
-            return self.write.result(timeout=timeout)
-        except Exception as error:
-            self.handler.error = error
-            raise
-
-
 # A replicated state is written by the first device. By default, Orbax lets every device write a slice, which compiles a
 # program for each shape during the run.
-_arrays = _Arrays(use_replica_parallel=False)
-ocp.type_handlers.register_type_handler(jax.Array, _arrays, override=True)
+ocp.type_handlers.register_type_handler(
+    jax.Array, ocp.type_handlers.ArrayHandler(use_replica_parallel=False), override=True
+)
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 METRICS = "metrics/metrics"
@@ -81,6 +50,24 @@ OTHERS = 1e6
 """Added to measures of other decodings or validation sets, to rank them last; larger than any measure."""
 # Folders next to the folder of checkpoints.
 REFUSED, REPLACED = "refused", "replaced"
+
+
+class _Manager(ocp.CheckpointManager):
+    """Stores the error of a save on this process as soon as it occurs.
+
+    Orbax raises it after a barrier, at which this process would wait for the others, and they for it, until a timeout
+    of 20 minutes.
+    """
+
+    error: Exception | None = None
+    """Error of the last save on this process, and None if there is none."""
+
+    def _wait_for_checkpointers(self) -> None:
+        try:
+            super()._wait_for_checkpointers()
+        except Exception as error:
+            self.error = error
+            raise
 
 
 class Checkpoints:
@@ -128,7 +115,7 @@ class Checkpoints:
         self.folder, self._found_by = folder, {"decoding": decoding, "head": head, "best_of": best_of}
         self._saving: int | None = None
         self._is_abandoned = False
-        self._manager = ocp.CheckpointManager(
+        self._manager = _Manager(
             folder.absolute(),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=preservation.AnyPreservationPolicy(policies),
@@ -172,7 +159,7 @@ class Checkpoints:
             raise self._not_written(error) from error
 
     def abandon(self) -> None:
-        """Gives up the checkpoint that is being written, because another process cannot write its part."""
+        """Gives up the checkpoint that is being written, because this process or another one cannot write its part."""
         self._is_abandoned = True
 
     def _not_written(self, error: Exception) -> RunError:
@@ -203,12 +190,12 @@ class Checkpoints:
         """Returns the number of updates of the last checkpoint, once, after it is written; otherwise None.
 
         Raises:
-            RunError: If the checkpoint, or the part of this process, could not be written.
+            RunError: If this process could not write its part of the checkpoint.
         """
         if self._saving is None:
             return None
-        if jax.process_count() > 1 and _arrays.error:
-            raise self._not_written(_arrays.error)
+        if jax.process_count() > 1 and self._manager.error:
+            raise self._not_written(self._manager.error)
         if self.is_saving:
             return None
         self.wait()
@@ -236,7 +223,7 @@ class Checkpoints:
         if updates in self._manager.all_steps():  # it was saved before its validation
             on_main(lambda: _move(self.path(updates), self.folder.parent / REPLACED))
             self._manager.reload()
-        self._saving, _arrays.error = updates, None
+        self._saving, self._manager.error = updates, None
         self._manager.save(
             updates,
             args=ocp.args.Composite(

@@ -158,7 +158,7 @@ class Saver:
         Raises:
             RunError: On all processes, if one of them could not write the checkpoint.
         """
-        # A process whose part could not be written is known before Orbax's barrier, where the others would wait for it.
+        # The error of a process is exchanged before Orbax's barrier, where the others would wait for it.
         done: int | None = None
         while True:
             wrong = ""
@@ -167,9 +167,12 @@ class Saver:
             except RunError as error:
                 wrong = str(error)
             of_all = gathered([wrong, self._checkpoints.is_saving])
-            if wrong := next((each for each, _ in of_all if each), ""):
-                self._checkpoints.abandon()
-                raise RunError(wrong)
+            for number, (found, _) in enumerate(of_all):
+                if found and len(of_all) > 1:
+                    self._checkpoints.abandon()
+                    raise RunError(f"process {number}: {found}")
+                if found:
+                    raise RunError(found)
             if not wait or not any(is_saving for _, is_saving in of_all):
                 break
             time.sleep(POLL_S)

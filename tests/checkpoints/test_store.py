@@ -1,3 +1,5 @@
+import errno
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +8,7 @@ import pytest
 from flax import struct
 
 from asr_jax.checkpoints.store import Checkpoints, checkpoint_to_evaluate, refuse_damaged, restore_item
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import abstract, data_mesh, mesh_of, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.core.sharding import Sharding
@@ -159,6 +161,18 @@ def test_a_checkpoint_that_is_written_again_is_there_all_the_while(tmp_path, on_
         assert (checkpoints.latest, checkpoints.best) == (10, 10)
     assert not (tmp_path / "replaced").exists()
     assert refuse_damaged(folder) == []
+
+
+def test_the_error_of_a_save_is_stored_for_the_other_processes(tmp_path, on_mesh, monkeypatch):
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("asr_jax.checkpoints.store.seal", full)  # one of the last steps, in process 0 alone
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        save(checkpoints, 1, on_mesh, wer=None)
+        with pytest.raises(RunError, match="No space left on device"):
+            checkpoints.wait()
+        assert checkpoints._manager.error.errno == errno.ENOSPC
 
 
 def test_missing_checkpoints_are_named(tmp_path, on_mesh):

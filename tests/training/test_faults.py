@@ -154,7 +154,7 @@ def test_one_process_that_cannot_write_ends_both(manifests, unbroken_sharded, tm
     ends, seconds = ends_after(lambda: run(*limit), folder, jobs)
     assert [code for code, _ in ends] == [1, 1], ends
     for _, output in ends:
-        assert any("could not be written" in line and "File too large" in line for line in errors_of(output)), output
+        assert any("process 1: checkpoint" in line and "File too large" in line for line in errors_of(output)), output
     done = updates_of(folder)
     all_done(start(manifests, folder, *SHARDED), folder, unbroken_sharded)
     noted("process 1 cannot write", seconds=round(seconds, 1), code=1, updates=done)
