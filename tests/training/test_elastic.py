@@ -143,6 +143,18 @@ def test_other_meshes_compute_the_same_updates(manifests, unbroken, tmp_path, on
     assert not events(folder, "recompiled")
 
 
+MESHES = {"4 × data": {}, "2 × data, 2 × fsdp": {"fsdp": 2}, "4 × fsdp": {"fsdp": 4}, "4 × model": {"model": 4}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", MESHES.values(), ids=MESHES)
+def test_a_run_on_a_mesh_has_the_losses_of_one_device(manifests, unbroken, tmp_path, on, monkeypatch, sizes):
+    monkeypatch.setattr(type(toy_model().encoder), "model_axis_rules", lambda self: ((r".*/hidden/kernel", -1),))
+    on(4)
+    train(replace(experiment(manifests, tmp_path / "run"), mesh=MeshSizes(**sizes, min_sharded=100)))
+    assert_alike(tmp_path / "run", unbroken[0])
+
+
 @pytest.mark.parametrize(("number", "split"), [(1, 2), pytest.param(2, 3, marks=pytest.mark.slow)])
 @pytest.mark.slow
 def test_a_named_checkpoint_begins_a_run_and_its_batches_may_be_computed_in_parts(

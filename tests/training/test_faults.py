@@ -32,7 +32,9 @@ def manifests(tmp_path_factory):
     return made_corpus(tmp_path_factory.mktemp("corpus") / "made")
 
 
-def start(manifests, folder, *more, roots=(ROOT, ROOT), within=((), ()), host="127.0.0.1", lost_s=LOST_S):
+def start(
+    manifests, folder, *more, roots=(ROOT, ROOT), before=((), ()), within=((), ()), host="127.0.0.1", lost_s=LOST_S
+):
     """Starts two processes of a run.
 
     Args:
@@ -40,6 +42,7 @@ def start(manifests, folder, *more, roots=(ROOT, ROOT), within=((), ()), host="1
         folder: Folder of the run.
         *more: More flags.
         roots: Folder of the package for each process.
+        before: Folders for each process with a sitecustomize.py, which Python runs at its start.
         within: Command that runs each process, before its own command.
         host: Address of process 0.
         lost_s: Seconds after which a silent process is lost.
@@ -57,7 +60,7 @@ def start(manifests, folder, *more, roots=(ROOT, ROOT), within=((), ()), host="1
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env=with_devices(
                 1, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(number),
-                PYTHONPATH=str(root),
+                PYTHONPATH=os.pathsep.join(map(str, [*before[number], root])),
             ),
         )
         for number, root in enumerate(roots)
@@ -182,6 +185,53 @@ def test_other_code_is_refused(manifests, tmp_path):
     assert all("source code of asr_jax: " in output for output in outputs)
     assert not (tmp_path / "run" / "events.jsonl").exists()
     noted("other code", seconds=0.0, code=2, updates=0)
+
+
+OTHER_VERSION = """
+import importlib.metadata
+version = importlib.metadata.version
+importlib.metadata.version = lambda name: "0.0.1" if name == "flax" else version(name)
+"""
+SLOW_FILES = """
+import time
+import soundfile
+opens = soundfile.SoundFile.__init__
+def wait_and_open(*arguments, **options):
+    time.sleep(0.3)
+    opens(*arguments, **options)
+soundfile.SoundFile.__init__ = wait_and_open
+"""
+
+
+def patched(folder, code):
+    """Returns a folder with code that Python runs at its start."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(code)
+    return folder
+
+
+def test_other_versions_of_libraries_are_refused(manifests, tmp_path):
+    before = ((), (patched(tmp_path / "other", OTHER_VERSION),))
+    ends = [end_of(job, PATIENT_S) for job in start(manifests, tmp_path / "run", before=before)]
+    outputs = [output for _, output in ends]
+    assert [code for code, _ in ends] == [2, 2], outputs
+    assert all("libraries: " in output and "0.0.1" in output for output in outputs), outputs
+    assert not (tmp_path / "run" / "events.jsonl").exists()
+    noted("other library", seconds=0.0, code=2, updates=0)
+
+
+def test_a_process_that_loads_slowly_is_named(manifests, unbroken, tmp_path):
+    folder, before = tmp_path / "slow", ((), (patched(tmp_path / "patch", SLOW_FILES),))
+    all_done(start(manifests, folder, "--training.log-every", 10, before=before), folder, unbroken)
+    warnings = [event["data"] for event in read_events(folder / "events.jsonl", "warning")]
+    named = [each["process"] for each in warnings if each.get("detector") == "straggler"]
+    assert named
+    assert set(named) == {1}
+    health = subprocess.run(
+        [sys.executable, "-m", "asr_jax.observe.health", folder], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "process 1 waited longest" in health.stdout
+    noted("process 1 loads slowly", seconds=0.0, code=0, updates=UPDATES)
 
 
 def test_a_flipped_byte_in_a_shard_is_refused_by_both(manifests, unbroken, tmp_path):
