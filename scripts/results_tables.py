@@ -518,6 +518,8 @@ FAULTS = {
     "shared file system stands still, 30 s": ("shared file system stands still for 30 s", "both wait and go on"),
     "checkpoints moved away": ("folder of checkpoints moved away", "later ones are written to a new folder"),
     "other code": ("process 1 has other code", "both are refused before the first update"),
+    "other library": ("process 1 has another version of Flax", "both are refused before the first update"),
+    "process 1 loads slowly": ("process 1 opens each file 0.3 s later", "the log and the health report name it"),
     "flipped byte": ("a flipped byte in an array's file of a checkpoint", "it is refused, the one before is used"),
 }  # fmt: skip
 
