@@ -1,7 +1,7 @@
 """Type checker of the package in tests; it accepts an int for a float.
 
-It checks functions with shapes of arrays that are not local: the check of a local function is compiled at each
-definition, which took a tenth of the time of all tests. mypy checks the types of all functions.
+It checks functions whose annotations have shapes of arrays, except local functions, whose check is compiled at each
+definition: in three files, 19 of 63 s (BUILD_NOTES.md). mypy checks the types of all functions.
 """
 
 import inspect

@@ -193,7 +193,7 @@ def watch(store: Any, index: int, address: str) -> None:
 def _uncaught(
     print_error: Callable[..., Any], kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Prints an error that ends this process, and tells the other processes."""
+    """Prints an error that ends this process, and announces it to the other processes."""
     print_error(kind, error, trace)
     explain(error)
 
@@ -205,7 +205,9 @@ def lost_after(seconds: float) -> None:
 
 
 def explain(error: BaseException) -> None:
-    """Tells the other processes that an error ends this one, unless all end as planned, after a signal or a time limit.
+    """Announces to the other processes that an error ends this one.
+
+    Nothing is announced if all processes end as planned, after a signal or a time limit.
 
     If another process is lost, its collectives fail here: this process then waits until the watch names the other one
     and ends.

@@ -20,7 +20,7 @@ from asr_jax.core.peers import watch
 # Each size of a message compiles a program, so all messages have one size.
 MESSAGE_BYTES = 4096
 HEARTBEAT_S = 86_400
-"""Seconds after which JAX itself ends the run because of a silent process. `asr_jax.core.peers` does it earlier."""
+"""Seconds after which JAX itself ends the run because of a silent process. `asr_jax.core.peers` ends it earlier."""
 
 EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 

@@ -18,7 +18,7 @@ from asr_jax.training.state import TrainState
 from asr_jax.training.uploads import Uploads
 
 POLL_S = 0.05
-"""Seconds between two looks at a checkpoint that is being written."""
+"""Seconds between two checks whether a checkpoint is written."""
 
 
 class Saver:

@@ -298,7 +298,7 @@ def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Program
         UserError: If no rule matches a parameter, or a dimension is not divisible.
     """
     if mesh.shape[MODEL] > 1:
-        abstract_beginning(lower_beginning(recipe, seed=0, programs=programs), mesh, recipe.sharding)
+        abstract_beginning(lower_beginning(recipe, seed=seed, programs=programs), mesh, recipe.sharding)
 
 
 def plan_train(
