@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.config import Experiment, from_json, load_experiment, save_experiment, to_json
-from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
 from asr_jax.models.base import Model
-from asr_jax.pretrained.formats import SUFFIXES, exported, save_exported, save_huggingface, save_weights
-from asr_jax.pretrained.funasr_folder import save_folder
+from asr_jax.pretrained.formats import SUFFIXES, exported, save_exported, save_folder, save_weights
 from asr_jax.pretrained.hub import Upload
 from asr_jax.text.tokenizers import Tokenizer, load_tokenizer
 
@@ -45,12 +43,8 @@ def write_model(
         save_weights(weights, tokenizer.symbols, out)
     elif out.suffix in SUFFIXES:
         save_exported(exported(weights, model, names), model, names, tokenizer.symbols, out, like=like)
-    elif names == "funasr":
-        save_folder(exported(weights, model, "funasr"), model, tokenizer, out)
-    elif names == "huggingface":
-        save_huggingface(weights, model, tokenizer.symbols, out)
     else:
-        raise UserError(f"--names {names} writes only weights: expected --out NAME.safetensors, .pt or .nemo")
+        save_folder(weights, model, tokenizer, names, out)
 
 
 def write_shared(run: Path, weights: Tree, out: Path, *, names: str = OURS) -> None:

@@ -46,6 +46,8 @@ class Format(NamedTuple):
     checkpoint: Callable[[NamedWeights, Model, Symbols], dict[str, Any]] | None = None
     """`checkpoint(weights, model, symbols)` returns the content of a `.pt` file with everything that the system needs.
     None: such files contain only weights."""
+    save_folder: Callable[[NamedWeights, Model, Tokenizer, Path], None] | None = None
+    """`save_folder(weights, model, tokenizer, out)` writes a folder of the system's own kind. None: it has none."""
     heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
     """`heads(model)` returns the keyword arguments of `find` and `export` that describe the model's heads, without its
     transducer."""

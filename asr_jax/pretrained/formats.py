@@ -22,7 +22,7 @@ from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.pretrained.transducers import WITHOUT_DROPOUT, as_nemo_numbers, check_export, transducer_of
-from asr_jax.text.tokenizers import HF_CONFIG
+from asr_jax.text.tokenizers import HF_CONFIG, Tokenizer
 from asr_jax.text.vocabularies import read_vocabulary
 
 SUFFIXES = (".safetensors", ".nemo", *TORCH_SUFFIXES)
@@ -116,6 +116,27 @@ def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -
         )
     files = known.folder(model, symbols)
     huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))
+
+
+def save_folder(weights: Tree, model: Model, tokenizer: Tokenizer, names: str, out: Path) -> None:
+    """Writes a folder with weights, settings and tokenizer that another system reads.
+
+    Args:
+        weights: `{"params": …, "batch_stats": …}`.
+        model: Model that the weights belong to.
+        tokenizer: Its tokenizer.
+        names: Identifier of the system, such as `funasr`.
+        out: Folder to write.
+
+    Raises:
+        UserError: If the system has no such folders, or does not have the model, its front-end or its labels.
+    """
+    if names == "huggingface":
+        return save_huggingface(weights, model, tokenizer.symbols, out)
+    known = format_of(model, names)
+    if known.save_folder is None:
+        raise UserError(f"--names {names} writes only weights: expected --out NAME.safetensors, .pt or .nemo")
+    return known.save_folder(exported(weights, model, names), model, tokenizer, out)
 
 
 def save_exported(

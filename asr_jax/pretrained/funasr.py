@@ -19,7 +19,7 @@ from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.models.sanm import SANM
 from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder
-from asr_jax.pretrained.base import Format, NamedWeights, Paths
+from asr_jax.pretrained.base import NamedWeights, Paths
 from asr_jax.pretrained.funasr_files import STATISTICS
 from asr_jax.pretrained.keymap import CONV_1D, DEPTHWISE, LINEAR, SAME, Layout, Row, export_params, find_params
 
@@ -318,11 +318,3 @@ def check_heads(heads: Mapping[str, HeadSettings]) -> None:
             raise UserError(f"FunASR has no head {name} ({type(head).__name__}): expected a Paraformer and a CTC head")
         if head.tap != OUTPUT:
             raise UserError(f"head {name} reads the tap {head.tap!r}: expected the encoder's output, as in FunASR")
-
-
-FORMATS = (
-    Format(
-        "funasr", "FunASR (Paraformer)", SANM, lambda weights: any("encoders0.0" in name for name in weights), find,
-        export, heads=lambda model: {"heads": model.heads},
-    ),
-)  # fmt: skip

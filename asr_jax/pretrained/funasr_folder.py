@@ -19,8 +19,18 @@ from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.sanm import SANM
 from asr_jax.nn.parallel_decoder import SANMDecoder
-from asr_jax.pretrained.base import Description, NamedWeights, Symbols
-from asr_jax.pretrained.funasr import HEAD, PREDICTORS, UNUSED, Config, check_heads, front_end_of, settings_of
+from asr_jax.pretrained.base import Description, Format, NamedWeights, Symbols
+from asr_jax.pretrained.funasr import (
+    HEAD,
+    PREDICTORS,
+    UNUSED,
+    Config,
+    check_heads,
+    export,
+    find,
+    front_end_of,
+    settings_of,
+)  # fmt: skip
 from asr_jax.pretrained.funasr_files import CONFIG, HUB, STATISTICS, WEIGHTS, is_folder
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.text.base import Tokenizer
@@ -316,6 +326,12 @@ def _settings(path: Path) -> tuple[SANM, dict[str, HeadSettings]]:
     return settings_of(config_of(path), str(path / CONFIG))
 
 
+FORMATS = (
+    Format(
+        "funasr", "FunASR (Paraformer)", SANM, lambda weights: any("encoders0.0" in name for name in weights), find,
+        export, save_folder=save_folder, heads=lambda model: {"heads": model.heads},
+    ),
+)  # fmt: skip
 DESCRIPTIONS = (
     Description(
         "FunASR's folders", is_folder, lambda path, **changes: replace(_settings(path)[0], **changes),
