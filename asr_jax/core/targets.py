@@ -66,8 +66,9 @@ SMALLEST = {"v4": "2x2x1", "v5e": "1x1", "v5p": "2x2x1", "v6e": "1x1"}
 """Smallest topology of each generation that libtpu describes."""
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }  # fmt: skip
-"""Environment variables with which libtpu starts on a machine without TPUs."""
+"""Environment variables with which libtpu starts on a machine without TPUs, and in several processes at a time."""
 
 
 QUICK: dict[str, tuple[tuple[str, Any], ...]] = {

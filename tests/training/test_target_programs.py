@@ -5,15 +5,11 @@ kernels for products on GPUs, and the optimisation of generated code on TPUs).
 
 tests/training/test_lowering.py compares sums over devices on CPUs; these programs come from other compilers.
 
-The compilers are in the extras cuda12 and tpu; without them, these tests are skipped. Only one process at a time may
-use libtpu.
+The compilers are in the extras cuda12 and tpu; without them, these tests are skipped.
 """
 
-import fcntl
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -91,14 +87,6 @@ class Compiled(NamedTuple):
     state_bytes: int
     alias_bytes: int
     """Memory that arguments and outputs of the update share."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def alone() -> Iterator[None]:
-    """Lock, because libtpu starts in one process only."""
-    with Path(tempfile.gettempdir(), "asr_jax_libtpu.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def step_of(settings: Model, target: str, kernels: Sequence[str] = ()) -> StepPrograms:
