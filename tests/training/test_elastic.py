@@ -195,6 +195,7 @@ def test_a_run_may_go_on_in_another_precision(manifests, unbroken, on, capsys):
     assert_alike(whole.with_name(folder.rpartition("/")[2]), whole, first=15, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_another_size_of_updates_follows_the_last_batch(manifests, unbroken, tmp_path, on):
     """The way that keeps the utterances of each update is named. The change itself needs the setting's own name."""
     whole, _ = unbroken

@@ -28,7 +28,6 @@ HEADS = {
     "pruned": replace(HEAD, prediction=StatelessPrediction(8, regularise=False), pruning=Pruning(2)),
     "tdt": replace(HEAD, durations=(0, 1, 2), omega=0.2),
 }
-SLOW = pytest.mark.slow
 BAD_SAMPLES = 4000
 """Length of the utterance that makes the joint network's input NaN; it has `BAD_FRAMES` feature frames."""
 BAD_FRAMES = 25
@@ -38,7 +37,8 @@ def without_key(tree):
     return {path: leaf for path, leaf in flatten(tree).items() if path not in ("key", "passed/left")}
 
 
-@pytest.mark.parametrize("name", ["rnnt", pytest.param("pruned", marks=SLOW), pytest.param("tdt", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
 def test_nan_in_the_joint_network_changes_nothing(name):
     """One utterance of one of the two batches of an update; states that are passed on are zeros after it."""
     model = replace(toy_model(poison=(("loss", BAD_FRAMES),)), heads={"transducer": HEADS[name]})
