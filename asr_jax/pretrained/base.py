@@ -40,9 +40,9 @@ class Format(NamedTuple):
     export: Callable[..., dict[str, np.ndarray]]
     """`export(variables, encoder_settings, **heads)` returns the weights under this format's names. It raises a
     UserError if a parameter has no name."""
-    folder: Callable[[Model, Symbols], dict[str, Any]] | None = None
-    """`folder(model, symbols)` returns the JSON files of a Hugging Face folder, keyed by file name. None: such folders
-    cannot be written."""
+    json_files: Callable[[Model, Symbols], dict[str, Any]] | None = None
+    """`json_files(model, symbols)` returns the JSON files of a Hugging Face folder, keyed by file name. None: such
+    folders cannot be written."""
     checkpoint: Callable[[NamedWeights, Model, Symbols], dict[str, Any]] | None = None
     """`checkpoint(weights, model, symbols)` returns the content of a `.pt` file with everything that the system needs.
     None: such files contain only weights."""

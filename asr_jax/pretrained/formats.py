@@ -109,12 +109,12 @@ def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -
         UserError: If transformers does not support the model, its front-end, its heads or its labels.
     """
     known = format_of(model, "huggingface")
-    if known.folder is None:
+    if known.json_files is None:
         raise UserError(
             f"Hugging Face folders of {type(model.encoder).__name__} cannot be written, only those of wav2vec 2.0 and "
             "W2V-BERT 2.0; expected --out NAME.safetensors, which contains the weights alone"
         )
-    files = known.folder(model, symbols)
+    files = known.json_files(model, symbols)
     huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))
 
 
