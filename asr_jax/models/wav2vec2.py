@@ -60,7 +60,8 @@ class Hourglass:
         if self.factor < 1 or self.before < 0 or self.middle < least or self.after < 0:
             raise ValueError(
                 f"hourglass has before {self.before}, middle {self.middle}, factor {self.factor} and after "
-                f"{self.after}, expected before and after of at least 0, middle of at least 1 and factor of at least 1"
+                f"{self.after}, expected before and after of at least 0, middle and factor of at least 1, or before, "
+                "middle and after of 0 for no hourglass"
             )
 
     def __bool__(self) -> bool:
