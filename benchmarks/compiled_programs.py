@@ -134,4 +134,5 @@ def librispeech_buckets(experiment: Experiment, scale: Scale) -> tuple[Bucket, .
 
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)  # times are those without it
     main()

@@ -10,12 +10,14 @@ export JAX_PLATFORMS=cpu
 measure() {  # name, config, options
     local name=$1 config=$2
     shift 2
+    known+=("$name")
     [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $name "* ]] && return
+    num_measured=$((num_measured + 1))
     .venv/bin/python -m asr_jax.benchmark model --config "$config" --training.precision f32 "$@" \
         --peer --json "benchmarks/results/model_${name}_cpu.json"
 }
 
-wanted=("$@")
+wanted=("$@") known=() num_measured=0
 measure quartznet_10x5 configs/quartznet_librispeech.py --model.encoder.copies 2
 measure zipformer_s configs/zipformer.py --model.encoder.dims 192 256 256 256 256 256 --model.encoder.num-layers 2 2 2 2 2 2 \
     --model.encoder.feedforward-dims 512 768 768 768 768 768 --model.encoder.unmasked-dims 192 192 192 192 192 192
@@ -28,3 +30,7 @@ measure wav2vec2_base_pretraining configs/wav2vec2_pretrain.py --model.sub-batch
     --model.encoder.hourglass.before 0 --model.encoder.hourglass.middle 0 --model.encoder.hourglass.after 0 --repeats 3
 measure wav2vec2_hourglass_pretraining configs/wav2vec2_pretrain.py --model.sub-batches 1 --model.encoder.layer-drop 0 --repeats 3
 measure wav2vec2_base_ctc benchmarks/wav2vec2_base_ctc.py --vocabulary 32 --model.encoder.layer-drop 0 --repeats 3
+if [ ${#wanted[@]} -gt 0 ] && [ $num_measured != ${#wanted[@]} ]; then
+    echo "steps_on_cpu.sh ${wanted[*]}: $num_measured of ${#wanted[@]} names are known; expected names of ${known[*]}" >&2
+    exit 2
+fi

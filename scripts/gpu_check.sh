@@ -28,8 +28,9 @@ if ls .wheels/*.whl >/dev/null 2>&1; then
 fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 if [ -z "$smoke" ]; then
+    command -v nvidia-smi >/dev/null || { echo "gpu_check: no GPU was found (there is no nvidia-smi); --smoke runs on a CPU" >&2; exit 2; }
     nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
-    export JAX_PLATFORMS=cuda,cpu XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}
+    export JAX_PLATFORMS=cuda,cpu
 else
     export JAX_PLATFORMS=cpu
 fi

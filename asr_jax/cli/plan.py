@@ -61,7 +61,7 @@ class PlanOptions:
     rejected: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
     """File for the rejected utterances, one line of JSON each, as in rejected.jsonl of a run."""
     target: Annotated[str, arg(metavar="DEVICES")] = ""
-    """Devices to compile the training programs for: a100, a100-40gb, a6000, b200, h100, h200, l40s, v4, v5e, v5p or
+    """Devices to compile the training programs for: a100, a100-40gb, a6000, b200, h100, h200, l40s, v5e, v5p or
     v6e, with the number of GPUs (h100:8) or the topology of a TPU slice (v5e:4x4), or cpu for this machine."""
     fit: Annotated[Path | None, arg(metavar="OUT.json")] = None
     """File for the batches with the most rows that fit the memory of the target. Training reads it with

@@ -14,3 +14,9 @@ os.environ.setdefault("NPROC", "16")
 CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(CACHES, "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+
+# JAX allocates this share of a GPU's memory when it starts. Its default of 0.75 leaves 21 GB of an H100 unused. JAX
+# refuses to start if both names of the variable are set.
+DEPRECATED = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+GPU_SHARE = DEPRECATED if DEPRECATED in os.environ else "XLA_CLIENT_MEM_FRACTION"
+os.environ.setdefault(GPU_SHARE, "0.92")

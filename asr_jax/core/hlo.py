@@ -1,7 +1,7 @@
 """Reads the text of a compiled program (HLO): its operations, with bytes, floating-point operations and collectives.
 
 The analyses of XLA count the body of a loop once, and on GPUs they are empty. Here an operation counts as often as its
-loops run.
+loops run, and of a conditional only one branch counts.
 """
 
 import re
@@ -125,15 +125,18 @@ class Module:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """All operations of the program, including the bodies of loops."""
+        """All operations, including the bodies of loops and the branch of each conditional that moves the most bytes."""
         return tuple(self._run(self.entry, 1))
 
     def _run(self, name: str, times: int) -> Iterator[Operation]:
         computation = self.computations[name]
         for each in computation.values():
             if each.opcode in RUNS:
-                for called in each.called:
-                    yield from self._run(called, times * self._runs(each))
+                parts = [list(self._run(called, times * self._runs(each))) for called in each.called]
+                if each.opcode == "conditional":  # one branch runs
+                    parts = [max(parts, key=lambda branch: sum(one.times * one.bytes for one in branch))]
+                for part in parts:
+                    yield from part
             elif each.opcode not in FREE and not each.opcode.endswith("-done"):
                 shape = ", ".join(_shown(array) for array in each.outputs)
                 products = list(self._products(each, computation))
@@ -147,6 +150,8 @@ class Module:
     def _bytes(self, each: Instruction, computation: Mapping[str, Instruction]) -> int:
         # The output of a start has its operands and the result.
         outputs = each.outputs[len(each.operands) :] if each.opcode.endswith("-start") else each.outputs
+        if each.kind.startswith("__cu"):  # scratch memory of cuBLAS and cuDNN, which may stay unused
+            outputs = tuple(array for array in outputs if array.dtype not in ("s8", "u8") or len(array.dims) != 1)
         written = sum(array.num_bytes for array in outputs if array.in_main_memory)
         if each.opcode in SLICES:
             return 2 * written
@@ -294,22 +299,37 @@ def _part_written(root: Instruction, inside: Mapping[str, Instruction]) -> int:
 
 def _product_flops(each: Instruction, computation: Mapping[str, Instruction]) -> float:
     left, right = (computation[operand].outputs[0].dims for operand in each.operands[:2])
-    out = prod(each.outputs[0].dims)
+    out = each.outputs[0].dims
     if each.opcode == "dot":
         found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", each.rest)
-        contracted = [left[int(axis)] for axis in found[1].split(",") if axis] if found else []
-        return 2.0 * out * prod(contracted)
-    labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
-    features = right[labels[1].index("o")] if labels else 1
+        return 2.0 * prod(out) * prod(left[int(axis)] for axis in _numbers(found))
     spread = re.search(r"lhs_dilate=([\dx]+)", each.rest)
     zeros = prod(int(one) for one in spread[1].split("x")) if spread else 1
-    return 2.0 * out * prod(right) / features / zeros
+    return _convolution_flops(each, result=out, kernel=right) / zeros
 
 
 def _custom_flops(each: Instruction, computation: Mapping[str, Instruction]) -> float:
+    """Returns the floating-point operations of a call of cuBLAS or cuDNN; 0 for other custom calls."""
+    if each.kind.startswith("__cudnn$conv"):
+        left, right = (computation[operand].outputs[0].dims for operand in each.operands[:2])
+        out = each.outputs[0].dims
+        if each.kind == "__cudnn$convBackwardInput":
+            return _convolution_flops(each, result=left, kernel=right)
+        if each.kind == "__cudnn$convBackwardFilter":
+            return _convolution_flops(each, result=right, kernel=out)
+        return _convolution_flops(each, result=out, kernel=right)
     if "gemm" not in each.kind and "matmul" not in each.kind:
         return 0.0
     left = computation[each.operands[0]].outputs[0].dims
     found = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', each.rest)
-    axes = [int(axis.strip('" ')) for axis in found[1].split(",") if axis.strip('" ')] if found else []
-    return 2.0 * prod(each.outputs[0].dims) * prod(left[axis] for axis in axes)
+    return 2.0 * prod(each.outputs[0].dims) * prod(left[axis] for axis in _numbers(found))
+
+
+def _convolution_flops(each: Instruction, *, result: Sequence[int], kernel: Sequence[int]) -> float:
+    """Each value of the result of a convolution is a sum over the kernel's taps and input channels."""
+    labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
+    return 2.0 * prod(result) * prod(kernel) / (kernel[labels[1].index("o")] if labels else 1)
+
+
+def _numbers(found: re.Match[str] | None) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", found[1])] if found else []

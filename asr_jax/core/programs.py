@@ -42,8 +42,6 @@ class Program(NamedTuple):
     lowered: Lowered
     flops: float
     """Floating-point operations on all devices together, as `products` counts them."""
-    are_present: bool = True
-    """Whether the devices are those of this machine. JAX's cache cannot read executables of absent ones."""
     options: tuple[tuple[str, Any], ...] = ()
     """Names and values of options of the compiler."""
 
@@ -104,7 +102,7 @@ class Programs:
         chosen = _devices_of(leaves)
         function = _traced_for(chosen, self.kernels, name, function)
         if self.inputs is None or not _are_present(chosen):
-            return _traced(jitted(function, **shardings), arguments)._replace(are_present=_are_present(chosen))
+            return _traced(jitted(function, **shardings), arguments)
         key = self._key(name, leaves, in_tree, shardings)
         folder = _folder()
         found = folder and _read(folder / f"{name}-{key}")

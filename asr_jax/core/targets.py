@@ -19,6 +19,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
+from asr_jax.core.environment import GPU_SHARE
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.meshes import MeshSizes, data_mesh, mesh_of
 
@@ -49,7 +50,6 @@ ACCELERATORS = {
     "h200": Accelerator("gpu", "NVIDIA H200 141GB HBM3e", 151.4, 989, 4800, 450),
     "b200": Accelerator("gpu", "NVIDIA B200", 191.5, 2250, 7672, 900),
     "l40s": Accelerator("gpu", "NVIDIA L40S", 47.8, 362, 864, 32),
-    "v4": Accelerator("tpu", "v4", 34.4, 275, 1228, 300),
     "v5e": Accelerator("tpu", "v5e", 17.2, 197, 819, 200),
     "v5p": Accelerator("tpu", "v5p", 102.0, 459, 2765, 600),
     "v6e": Accelerator("tpu", "v6e", 34.4, 918, 1640, 400),
@@ -62,7 +62,11 @@ DERIVED = {
     )
 }  # fmt: skip
 """Descriptions of GPUs that the plugin lacks: the GPU that they differ from, and the values that differ."""
-SMALLEST = {"v4": "2x2x1", "v5e": "1x1", "v5p": "2x2x1", "v6e": "1x1"}
+DEVICE_KINDS = {
+    "NVIDIA H200": "h200", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e",
+}  # fmt: skip
+"""Names of accelerators whose `jax.Device.device_kind` differs from `Accelerator.described`, by that kind."""
+SMALLEST = {"v5e": "1x1", "v5p": "2x2x1", "v6e": "1x1"}
 """Smallest topology of each generation that libtpu describes."""
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -105,8 +109,9 @@ class Target:
 
     @property
     def memory_bytes(self) -> float:
-        """Memory of a device in bytes."""
-        return 1e9 * self.accelerator.memory_gb
+        """Memory of a device that JAX uses, in bytes: on a GPU, the share in XLA_CLIENT_MEM_FRACTION (default: 0.92)."""
+        share = float(os.environ[GPU_SHARE]) if self.accelerator.platform == "gpu" else 1.0
+        return 1e9 * self.accelerator.memory_gb * share
 
 
 def target_of(name: str) -> Target:
@@ -140,6 +145,12 @@ def target_of(name: str) -> Target:
     except (RuntimeError, ValueError) as error:  # jax.errors.JaxRuntimeError is a RuntimeError
         raise UserError(f"--target {name}: {str(error).partition(chr(10))[0]}") from error
     return Target(name, accelerator, mesh_of(found))
+
+
+def accelerator_of(device_kind: str) -> Accelerator | None:
+    """Returns the accelerator of a `jax.Device.device_kind`. None: it is not known."""
+    by_kind = {each.described: each for each in ACCELERATORS.values()}
+    return by_kind.get(device_kind) or ACCELERATORS.get(DEVICE_KINDS.get(device_kind, ""))
 
 
 def _memory_of_this_machine() -> int:

@@ -89,6 +89,39 @@ def test_products_of_16_bits_are_counted_beside_all():
     assert found == {"low": (128.0, 128.0), "mixed": (128.0, 0.0)}
 
 
+CONVOLUTION = "window={size=3x3 stride=2x2}, dim_labels=b01f_o01i->b01f"
+OF_CUDNN = [("Forward", "%x, %kernel", "f32[2,100,40,64]"), ("BackwardInput", "%y, %kernel", "f32[2,201,81,32]"),
+            ("BackwardFilter", "%x, %y", "f32[64,3,3,32]")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "operands", "result"), OF_CUDNN)
+def test_convolutions_of_cudnn_count_without_their_scratch_memory(kind, operands, result):
+    text = f"""ENTRY %main (x: f32[2,201,81,32], kernel: f32[64,3,3,32], y: f32[2,100,40,64]) -> f32[] {{
+  %x = f32[2,201,81,32] parameter(0)
+  %kernel = f32[64,3,3,32] parameter(1)
+  %y = f32[2,100,40,64] parameter(2)
+  ROOT %conv = ({result}, u8[4096]{{0}}) custom-call({operands}), {CONVOLUTION}, custom_call_target="__cudnn$conv{kind}"
+}}"""
+    (found,) = Module(text).operations
+    assert found.flops == 2 * (2 * 100 * 40 * 64) * (3 * 3 * 32)
+    sizes = {"%x": 2 * 201 * 81 * 32, "%kernel": 64 * 3 * 3 * 32, "%y": 2 * 100 * 40 * 64}
+    read = sum(sizes[name] for name in operands.split(", "))
+    written = (set(sizes) - set(operands.split(", "))).pop()
+    assert found.bytes == 4 * (read + sizes[written])
+
+
+def test_a_conditional_counts_one_branch():
+    array = jax.ShapeDtypeStruct((300, 300), jnp.float32)
+
+    def function(flag, x):
+        return jax.lax.cond(flag, lambda x: jnp.tanh(x @ x) @ x, jnp.tanh, x)
+
+    shapes = jax.ShapeDtypeStruct((), bool), array
+    found = Module(compiled(function, *shapes))
+    flops = sum(each.flops for each in found.operations)
+    assert flops == products(jax.make_jaxpr(function)(*shapes).jaxpr) == 4 * 300**3
+
+
 def test_types_and_text_that_is_no_program():
     array = jax.ShapeDtypeStruct((4, 4), jnp.bfloat16)
     assert "bf16" in Module(compiled(lambda x: x + 1, array)).dtypes()

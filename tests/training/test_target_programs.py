@@ -87,6 +87,8 @@ class Compiled(NamedTuple):
     state_bytes: int
     alias_bytes: int
     """Memory that arguments and outputs of the update share."""
+    flops: float
+    """Floating-point operations of the products of the gradient on all devices, as traced."""
 
 
 def step_of(settings: Model, target: str, kernels: Sequence[str] = ()) -> StepPrograms:
@@ -109,7 +111,7 @@ def compiled(name: str, target: str) -> Compiled:
     memory: Any = update.memory_analysis()
     return Compiled(
         Module(gradient.compile().as_text()), Module(update.as_text()), num_bytes(shapes.state.params),
-        num_bytes(shapes.state), memory.alias_size_in_bytes,
+        num_bytes(shapes.state), memory.alias_size_in_bytes, gradient.flops,
     )  # fmt: skip
 
 
@@ -143,6 +145,13 @@ def test_products_have_operands_of_16_bits(name: str, target: str) -> None:
     operations = [each for each in compiled(name, target).gradient.operations if ".augmented/" not in each.op_name]
     total, low = (sum(each.times * getattr(each, field) for each in operations) for field in ("flops", "flops_16bit"))
     assert low > 0.9 * total
+
+
+@each_program
+def test_all_products_are_read_from_the_program(name: str, target: str) -> None:
+    found = compiled(name, target)
+    flops = 4 * sum(each.times * each.flops for each in found.gradient.operations)
+    assert flops == pytest.approx(found.flops, rel=0.1)
 
 
 @each_program
