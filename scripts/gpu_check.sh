@@ -48,7 +48,9 @@ size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --r
 
 echo "gpu_check: kernels"
 size=(); [ -n "$smoke" ] && size=(--batch 2 --seq-len 16 --channels 8 --labels 4 --iterations 2 --warm-ups 1)
-"$python" -m asr_jax.benchmark kernels ${size[@]+"${size[@]}"} --json "$out/kernels_gpu.json" || code=$?
+for precision in f32 bf16; do
+    "$python" -m asr_jax.benchmark kernels ${size[@]+"${size[@]}"} --precision $precision --json "$out/kernels_gpu_$precision.json" || code=$?
+done
 
 data=()
 manifests="$shared/data/read_speech_6h/manifests"

@@ -125,7 +125,7 @@ class Module:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """All operations, including the bodies of loops and the branch of each conditional that moves the most bytes."""
+        """All operations, with the bodies of loops and the branch of each conditional that moves the most bytes."""
         return tuple(self._run(self.entry, 1))
 
     def _run(self, name: str, times: int) -> Iterator[Operation]:

@@ -109,7 +109,7 @@ class Target:
 
     @property
     def memory_bytes(self) -> float:
-        """Memory of a device that JAX uses, in bytes: on a GPU, the share in XLA_CLIENT_MEM_FRACTION (default: 0.92)."""
+        """Memory of a device that JAX uses, in bytes: on a GPU, the share XLA_CLIENT_MEM_FRACTION (default: 0.92)."""
         share = float(os.environ[GPU_SHARE]) if self.accelerator.platform == "gpu" else 1.0
         return 1e9 * self.accelerator.memory_gb * share
 

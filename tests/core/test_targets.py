@@ -6,10 +6,11 @@ import jax
 import pytest
 
 from asr_jax.core.devices import traced_for, tracing_for
+from asr_jax.core.environment import GPU_SHARE
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, data_mesh, replicated
 from asr_jax.core.programs import Programs
-from asr_jax.core.targets import target_of
+from asr_jax.core.targets import ACCELERATORS, DEVICE_KINDS, Target, accelerator_of, target_of
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,19 @@ def test_a_compiler_that_is_not_installed_is_named_with_its_extra(name, package,
         pytest.skip(f"this environment has the compiler {package}")
     with pytest.raises(UserError, match="is not installed: pip install 'asr-jax"):
         target_of(name)
+
+
+def test_accelerators_have_the_names_of_present_devices():
+    assert accelerator_of("NVIDIA H100 80GB HBM3") == ACCELERATORS["h100"]
+    assert accelerator_of("TPU v5 lite") == ACCELERATORS["v5e"]
+    assert accelerator_of("cpu") is None
+    assert set(DEVICE_KINDS.values()) <= set(ACCELERATORS)
+
+
+def test_a_gpu_has_the_memory_that_jax_allocates(monkeypatch):
+    target = Target("h100", ACCELERATORS["h100"], data_mesh(1))
+    monkeypatch.setenv(GPU_SHARE, "0.5")
+    assert target.memory_bytes == pytest.approx(84.9e9 / 2)
 
 
 def test_the_devices_of_this_machine_are_a_target():

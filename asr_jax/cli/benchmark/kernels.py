@@ -1,9 +1,10 @@
 """Benchmark of kernels: `python -m asr_jax.benchmark kernels [--batch 8 --seq-len 512 --channels 512 --json OUT]`.
 
-Measures each implementation of each operation that runs on this device, on random float32 arrays: the median time of a
-call, the bytes and floating-point operations of its compiled program, and the least time that the device's bandwidth
-and peak rate allow, as a share of the measured one. Operations with gradients are also measured with them. A CPU has
-XLA's implementations alone, and no limit is known for it.
+Measures each implementation of each operation that runs on this device, on random arrays: the median time of a
+call, the bytes of its compiled program, the bytes of its arguments and results, the floating-point operations of the
+first implementation's products, and the least time that these two and the device's bandwidth and peak rate of bfloat16
+allow, as a share of the measured one. Operations with gradients are also measured with them, for random cotangents. A
+CPU has XLA's implementations alone, and no limit is known for it.
 """
 
 import json
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
@@ -42,6 +43,8 @@ class KernelOptions:
     """Number of measured calls."""
     warm_ups: int = 10
     """Number of calls before the measured ones."""
+    precision: Literal["f32", "bf16"] = "f32"
+    """Precision of the arrays, except those of recursions, which are always float32."""
     operations: tuple[str, ...] = ()
     """Names of the operations, such as ctc_sweep. Empty: all."""
     json: Path | None = None
@@ -60,7 +63,7 @@ class Case(NamedTuple):
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(KernelOptions, arguments, prog="python -m asr_jax.benchmark kernels", about=__doc__)
-    sizes = {name: value for name, value in vars(options).items() if name not in ("json", "warm_ups", "operations")}
+    sizes = {name: value for name, value in vars(options).items() if isinstance(value, int) and name != "warm_ups"}
     if wrong := [name for name, value in sizes.items() if value < 1]:
         raise UserError(f"--{wrong[0].replace('_', '-')} {sizes[wrong[0]]}: expected at least 1")
     if options.warm_ups < 0:
@@ -85,10 +88,17 @@ def main(arguments: Sequence[str]) -> None:
             for with_gradient in (False, True)[: 1 + (case.num_gradients > 0)]:
                 rows.append(row := _measured(case, form, options, device, with_gradient=with_gradient))
                 print(f"{row['operation']}, {form}: {row['ms']:.3f} ms", file=sys.stderr, flush=True)
-    title = f"{options.batch} × {options.seq_len} frames, {options.channels} channels on {device.device_kind}"
+    shape = f"{options.batch} × {options.seq_len} frames, {options.channels} channels"
+    title = f"{shape}, {options.precision}, on {device.device_kind}"
     print_table([{name: value for name, value in row.items() if name != "times_s"} for row in rows], title=title)
     if options.json:
-        figures = {"device": device.device_kind, **sizes, "warm_ups": options.warm_ups, "rows": rows}
+        figures = {
+            "device": device.device_kind,
+            **sizes,
+            "precision": options.precision,
+            "warm_ups": options.warm_ups,
+            "rows": rows,
+        }
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
@@ -134,15 +144,18 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
         convolutions.pop()  # more frames than the kernel takes
     joints: list[Any] = ["reference", "xla", *filter(None, [kernel])]
 
-    def drawn(*shape: int) -> Any:
-        return jnp.asarray(random.normal(size=shape), jnp.float32)
+    precision = {"f32": jnp.float32, "bf16": jnp.bfloat16}[options.precision]
+
+    def drawn(*shape: int, dtype: Any = precision) -> Any:
+        return jnp.asarray(random.normal(size=shape), dtype)
 
     x, full = drawn(rows, frames, options.channels), jnp.full(rows, frames, jnp.int32)
     of_head = (options.heads, options.channels // options.heads)
     padding = ((options.taps - 1) // 2, options.taps // 2)
     numbers = jnp.asarray(random.integers(1, 64, (2, rows, labels)), jnp.int32)
-    emissions = -jnp.abs(drawn(frames, rows, labels + 2))
-    weights = tuple(-jnp.abs(drawn(frames + labels, 2, rows, labels + 1)) for _ in range(2))
+    emissions = -jnp.abs(drawn(frames, rows, labels + 2, dtype=jnp.float32))
+    scores = -jnp.abs(drawn(rows, frames, 500, dtype=jnp.float32))
+    weights = tuple(-jnp.abs(drawn(frames + labels, 2, rows, labels + 1, dtype=jnp.float32)) for _ in range(2))
     start = Start(jnp.zeros((2, rows), jnp.int32), jnp.broadcast_to(jnp.arange(labels + 1) == 0, (2, rows, labels + 1)))
     lengths, heads = jnp.asarray(random.integers(1, frames + 1, rows), jnp.int32), options.heads
 
@@ -204,7 +217,7 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
             num_gradients=0,
         ),
         Case(
-            "ctc_viterbi", (-jnp.abs(drawn(rows, frames, 500)), full, numbers[0], jnp.full(rows, labels, jnp.int32)),
+            "ctc_viterbi", (scores, full, numbers[0], jnp.full(rows, labels, jnp.int32)),
             {name: partial(ctc_viterbi, blank_id=0, implementation=name) for name in recursions}, num_gradients=0,
         ),
         Case(
@@ -225,36 +238,48 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
 
 
 def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, with_gradient: bool) -> dict[str, Any]:
-    """Times an implementation, and reads its compiled program."""
+    """Times an implementation, and counts what its arguments, results and products need at least."""
     import jax
-    import jax.numpy as jnp
+    import numpy as np
 
     from asr_jax.core.hlo import Module
-    from asr_jax.core.targets import ACCELERATORS
+    from asr_jax.core.programs import products
+    from asr_jax.core.pytrees import num_bytes
+    from asr_jax.core.targets import accelerator_of
 
-    function = case.forms[form]
-    if with_gradient:
-        function = jax.value_and_grad(
-            lambda *each: sum(map(jnp.sum, jax.tree.leaves(case.forms[form](*each)))), range(case.num_gradients)
-        )
-    program = jax.jit(function).lower(*case.arguments).compile()
+    def called(name: str) -> Callable[..., Any]:
+        """Returns the function to measure; with gradients, it has the cotangents of its outputs as first argument."""
+        if not with_gradient:
+            return case.forms[name]
+
+        def gradient(cotangents: Any, *arguments: Any) -> Any:
+            first, others = arguments[: case.num_gradients], arguments[case.num_gradients :]
+            outputs, backward = jax.vjp(lambda *each: case.forms[name](*each, *others), *first)
+            return outputs, backward(cotangents)
+
+        return gradient
+
+    arguments = case.arguments
+    if with_gradient:  # random, since XLA simplifies a gradient of ones
+        random = np.random.default_rng(1)
+        outputs = jax.eval_shape(case.forms[form], *arguments)
+        arguments = (jax.tree.map(lambda each: random.normal(size=each.shape).astype(each.dtype), outputs), *arguments)
+    program = jax.jit(called(form)).lower(*arguments).compile()
     times = list[float]()
     for number in range(options.warm_ups + options.iterations):
         begun = time.perf_counter()
-        jax.block_until_ready(program(*case.arguments))
+        jax.block_until_ready(program(*arguments))
         if number >= options.warm_ups:
             times.append(time.perf_counter() - begun)
-    module, median = Module(program.as_text() or ""), statistics.median(times)
-    flops = sum(each.times * each.flops for each in module.operations)
+    median = statistics.median(times)
+    flops = products(jax.make_jaxpr(called(next(iter(case.forms))))(*arguments).jaxpr)
+    least_bytes = num_bytes((arguments, program.out_info))
     row = {
         "operation": case.name + " with gradient" * with_gradient, "implementation": form, "ms": 1000 * median,
-        "MB": module.bytes / 1e6,
+        "MB": Module(program.as_text() or "").bytes / 1e6, "MB at least": least_bytes / 1e6,
+        "GFLOP of products": flops / 1e9,
     }  # fmt: skip
-    if form in ("triton", "mosaic_tpu"):  # the text of a program does not have the products of its kernels
-        return row | {"times_s": times}
-    row["GFLOP of products"] = flops / 1e9
-    known = next((each for each in ACCELERATORS.values() if each.described == device.device_kind), None)
-    if known:
-        least = max(module.bytes / (1e9 * known.memory_gb_per_s), flops / (1e12 * known.peak_tflops))
+    if known := accelerator_of(device.device_kind):
+        least = max(least_bytes / (1e9 * known.memory_gb_per_s), flops / (1e12 * known.peak_tflops))
         row["of the limit"] = f"{least / median:.0%}"
     return row | {"times_s": times}
