@@ -269,13 +269,13 @@ def compiled_programs() -> str:
         ])  # fmt: skip
     header = (
         "config | target | batch of a device | compilation, s of CPU | memory, GB | MB per audio second | GFLOP per "
-        "audio second | limit | audio-hours per hour at most"
+        "audio second | limit | audio-hours per hour"
     )
     return table(header, rows)
 
 
 def roofline() -> str:
-    """Audio-hours per hour that products and memory of devices allow, beside published figures of other systems."""
+    """Estimated audio-hours per hour of devices by products and bytes of memory, beside published figures of other systems."""
     limits: dict[str, dict[str, float]] = {}
     for config, target, gradient, update in _compiled():
         for kind in OF_TARGET.get(target, ()) if update else ():
@@ -287,7 +287,7 @@ def roofline() -> str:
             f"`{config}`", *(f"{of[kind]:,.0f}" if kind in of else "" for kind in DEVICES),
             "; ".join(f"{name}: {value:,} ({value / of[kind]:.0%})" for name, kind, value in published),
         ])  # fmt: skip
-    return table("config | H100 | H200 | A100 | v5e | v6e | published, per device (share of the limit)", rows)
+    return table("config | H100 | H200 | A100 | v5e | v6e | published, per device (share of the estimate)", rows)
 
 
 def kernel_registers() -> str:

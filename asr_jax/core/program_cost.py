@@ -37,7 +37,7 @@ class ProgramCost:
 
     @property
     def collective_bytes(self) -> int:
-        """Output bytes of all collectives."""
+        """Bytes of the operands of all collectives on one device."""
         return sum(size for _, size in self.collectives.values())
 
 
