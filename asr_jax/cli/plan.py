@@ -64,8 +64,8 @@ class PlanOptions:
     """Devices to compile the training programs for: a100, a100-40gb, a6000, b200, h100, h200, l40s, v4, v5e, v5p or
     v6e, with the number of GPUs (h100:8) or the topology of a TPU slice (v5e:4x4), or cpu for this machine."""
     fit: Annotated[Path | None, arg(metavar="OUT.json")] = None
-    """File for the batches with the most rows that fit the memory of the target. Training reads it with
-    --data.buckets.file OUT.json."""
+    """File for the batches with the most rows that fit the memory of the target, up to --data.buckets.max-batch rows
+    over all devices. Training reads it with --data.buckets.file OUT.json."""
     margin: float = 0.1
     """Share of the target's memory that --fit leaves free."""
     operations: Annotated[int, arg(metavar="N")] = 0
@@ -187,9 +187,14 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
         print(line, file=sys.stderr)
 
     if options.fit:
-        buckets = steps.fit(options.margin, tell)
+        buckets, limited = steps.fit(options.margin, tell)
         write_buckets(options.fit, buckets, scale, target=target.name, margin=options.margin, quick=options.quick)
-        say(console, f"{options.fit}: the rows that fit; train with --data.buckets.file {options.fit}")
+        say(
+            console, f"{options.fit}: the most rows that fit the memory, up to data.buckets.max_batch "
+            f"{experiment.data.buckets.max_batch}; train with --data.buckets.file {options.fit}",
+        )  # fmt: skip
+        if limited:
+            say(console, f"warning: {limited}", style="bold yellow")
         steps = replace(steps, buckets=buckets)
     rows = steps.rows(tell)
     of_each = [(_program(row), row.pop("largest", [])) for row in rows]

@@ -7,18 +7,22 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 from asr_jax.cli import plan as command
+from asr_jax.cli import plan_target
 from asr_jax.cli.command_line import parse_experiment
-from asr_jax.cli.plan_target import TargetSteps, costs, largest_rows
+from asr_jax.cli.plan_target import TargetSteps, _changes, costs, largest_rows
 from asr_jax.core import targets
 from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import Operation
 from asr_jax.core.program_cost import ProgramCost
+from asr_jax.core.programs import Program
 from asr_jax.core.targets import ACCELERATORS
+from asr_jax.models.conformer import Conformer
 from asr_jax.training import setup
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
@@ -90,13 +94,87 @@ def test_a_file_that_does_not_fit_the_data_is_refused(manifest, tmp_path, conten
         command.plan(experiment)
 
 
-def test_memory_that_does_not_suffice_is_refused_with_settings_that_need_less(manifest, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(targets, "_memory_of_this_machine", lambda: 1_000_000)
-    given = arguments(manifest, tmp_path, *ROWS, "--target", "cpu", "--fit", str(tmp_path / "fit.json"))
-    with pytest.raises(
-        UserError, match=r"does not fit the memory of cpu, of which 0.0009 GB .*--training.split 2: 0\.\d+"
-    ):
-        command.main(given)
+def steps_of(manifest, tmp_path, *more):  # noqa: F811
+    experiment = parse_experiment(arguments(manifest, tmp_path, *more), prog="")
+    target = targets.target_of("cpu")
+    made = command.plan(experiment, mesh=target.mesh)
+    length = command.length_of(made.train, experiment)
+    return TargetSteps(experiment, made.tokenizer, length, target, made.train.plan.buckets, made.train.index.scale)
+
+
+def test_the_limit_of_rows_is_named(manifest, tmp_path, monkeypatch, capsys):  # noqa: F811
+    """Memory that is simulated: the limit binds in the bucket of shorter utterances alone."""
+    short, long = steps_of(manifest, tmp_path, *ROWS).buckets
+    monkeypatch.setattr(
+        TargetSteps, "memory", lambda _, step, part: 1e6 * part.batch_size * (1 if part.length == long.length else 0.1)
+    )
+    monkeypatch.setattr(TargetSteps, "rows", lambda *_: [{"program": "gradient", "devices": 1}])
+    monkeypatch.setattr(targets, "_memory_of_this_machine", lambda: 65_000_000)
+    given = arguments(manifest, tmp_path, *ROWS[:2], "--data.buckets.max-batch", "66", "--target", "cpu")
+    command.main([*given, "--fit", str(tmp_path / "fit.json")])
+    printed = capsys.readouterr().out
+    assert "the most rows that fit the memory, up to data.buckets.max_batch 66; train with" in printed
+    rows = -(-64 // len(jax.devices()))
+    assert (
+        "warning: data.buckets.max_batch 66 (rows over all devices) limits 1 of 2 buckets, and a higher "
+        f"--data.buckets.max-batch allows more rows: {short.length / 16000:.2f} s, 8 labels: {rows} rows per device, "
+        "10% of its memory\n"
+    ) in printed
+    sizes = [each["batch_size"] for each in json.loads((tmp_path / "fit.json").read_text())["buckets"]]
+    assert sizes == [64, 56]
+
+
+def needing(change):
+    """Memory of a part that depends on the settings alone."""
+
+    def memory(self, step, part):
+        training, encoder = self.experiment.training, self.experiment.model.encoder
+        return 1e9 * change.get((training.split, training.precision, encoder.remat), 9.0)
+
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("of_settings", "message"),
+    [
+        (
+            {(4, "f32", "none"): 5.0, (8, "f32", "none"): 4.0, (4, "bf16", "none"): 3.0, (8, "bf16", "none"): 2.0},
+            r"it needs 5 GB, and with other settings --training.split 8: 4 GB, --training.precision bf16: 3 GB, "
+            r"all together \(--training.split 8 --training.precision bf16\): 2 GB; a lower --data.filters.max-dur",
+        ),
+        ({(4, "f32", "none"): 5.0, (4, "f32", "layers"): 3.0}, r"settings --model.encoder.remat layers: 3 GB; a lower"),
+        ({(4, "f32", "none"): 5.0}, r"no other split, precision or rematerialisation needs less: expected a lower --"),
+    ],
+)
+def test_only_settings_that_need_less_are_proposed(manifest, tmp_path, monkeypatch, of_settings, message):  # noqa: F811
+    monkeypatch.setattr(TargetSteps, "memory", needing(of_settings))
+    monkeypatch.setattr(TargetSteps, "step", lambda self, mesh: SimpleNamespace(scale=self.scale))
+    steps = steps_of(manifest, tmp_path, *ROWS, "--training.split", "4", "--training.precision", "f32")
+    model = replace(steps.experiment.model, encoder=Conformer(remat="none"))
+    steps = replace(steps, experiment=replace(steps.experiment, model=model))
+    with pytest.raises(UserError, match=rf"does not fit the memory of cpu, of which 0.036 GB may be used; .*{message}"):
+        steps.fit(0.1, print)
+
+
+def test_a_split_that_does_not_divide_the_micro_batches_is_not_proposed(manifest, tmp_path):  # noqa: F811
+    experiment = steps_of(manifest, tmp_path, *ROWS).experiment
+    assert "--training.split 2" in _changes(experiment)
+    assert "--training.split 2" not in _changes(replace(experiment, model=replace(experiment.model, sub_batches=3)))
+
+
+def test_a_program_is_compiled_once_for_the_search_and_the_table(manifest, tmp_path, monkeypatch):  # noqa: F811
+    compiled, steps = [], replace(steps_of(manifest, tmp_path, *ROWS), buckets=())
+    cost = ProgramCost(1.0, 10**6, 0, 0, 0, 0.0, 0, {})
+    monkeypatch.setattr(
+        plan_target, "compile_and_measure", lambda program, num_devices: (None, compiled.append(program) or cost)
+    )
+    programs = [Program(jax.jit(lambda x, k=k: k * x).lower(1.0), 0.0) for k in (2, 2, 3)]
+    again = replace(steps, quick=True)  # as with other buckets
+    shown = [
+        of._measured(each, steps.target.mesh, 10**6) for of, each in zip((steps, again, again), programs, strict=True)
+    ]
+    assert [each["memory GB"] for each in shown] == [0.002, 0.002, 0.002]
+    assert compiled == [programs[0], programs[2]]
 
 
 @pytest.mark.parametrize(
