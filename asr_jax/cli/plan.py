@@ -29,6 +29,7 @@ from asr_jax.cli.tuning import tuning_lines
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.meshes import described_devices
 from asr_jax.core.names import counted
 from asr_jax.core.targets import Target, target_of
 from asr_jax.data.batching.buckets import perturbed_lengths, write_buckets
@@ -86,6 +87,11 @@ def main(arguments: Sequence[str]) -> None:
         check_writable(options.fit)
     if options.fit and not options.target:
         raise UserError("--fit without --target: expected the devices to fit, such as --target h100")
+    if options.fit and (mode := experiment.data.sampling.mode) != "planned":
+        raise UserError(
+            f"--fit with --data.sampling.mode {mode}: training reads the file of --fit in mode planned only; expected "
+            "--data.sampling.mode planned"
+        )
     if not options.target and (options.quick or options.operations):
         raise UserError("--quick and --operations without --target: expected the devices, such as --target h100")
     if options.operations < 0:
@@ -188,7 +194,10 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
 
     if options.fit:
         buckets, limited = steps.fit(options.margin, tell)
-        write_buckets(options.fit, buckets, scale, target=target.name, margin=options.margin, quick=options.quick)
+        write_buckets(
+            options.fit, buckets, scale, target=target.name, devices=described_devices(target.mesh),
+            margin=options.margin, quick=options.quick,
+        )  # fmt: skip
         say(
             console, f"{options.fit}: the most rows that fit the memory, up to data.buckets.max_batch "
             f"{experiment.data.buckets.max_batch}; train with --data.buckets.file {options.fit}",
@@ -229,6 +238,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         count_removed_of,
         make_recipe,
         make_tokenizer,
+        other_devices,
         other_product,
         plan_losses,
         plan_train,
@@ -265,6 +275,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     warnings += find_overlap(sets.train, sets.validation).lines()
     warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
     warnings += other_product(experiment, mesh.size)
+    warnings += other_devices(experiment, mesh)
     validation = for_losses = None
     try:
         validation = plan_validation(sets, planned, experiment, tokenizer)

@@ -13,7 +13,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import largest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.meshes import described_devices, num_row_shards
 from asr_jax.core.names import counted
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
 from asr_jax.core.programs import Program, Programs
@@ -136,7 +136,7 @@ class TargetSteps:
         for name, (validated, buckets) in programs.items():
             for bucket in (buckets[number] for number in largest_first(buckets)):
                 seconds = bucket.length / self.scale.per_s
-                say(f"compiling {name} of {bucket.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
+                say(f"compiling {name} of {bucket.batch_size} × {seconds:.2f} s for {described_devices(mesh)}")
                 row = {"program": name, "devices": mesh.size, "rows": -(-bucket.batch_size // num_row_shards(mesh))}
                 measured = self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)
                 found.append(row | {"seconds": seconds} | measured)
@@ -153,13 +153,13 @@ class TargetSteps:
         for bucket in (self.buckets[number] for number in largest_first(self.buckets)):
             part = self.part(bucket, mesh)
             seconds = part.length / step.scale.per_s
-            say(f"compiling {part.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
+            say(f"compiling {part.batch_size} × {seconds:.2f} s for {described_devices(mesh)}")
             program = step.gradient(part)
             accumulated = step.accumulated(program)
             row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // num_row_shards(mesh)}
             row |= {"seconds": seconds, "labels": part.num_tokens}
             found.append(row | self._measured(program, mesh, step.kept_bytes))
-        say(f"compiling the update for {_devices(mesh)}")
+        say(f"compiling the update for {described_devices(mesh)}")
         update = {"program": "update", "devices": mesh.size}
         return [*found, update | self._measured(step.update(accumulated), mesh, 0)]
 
@@ -267,7 +267,7 @@ class TargetSteps:
             found[f"all together ({' '.join(found)})"] = size
         shorter = "a lower --data.filters.max-duration-s"
         if not found:
-            return f"no other split, precision or rematerialisation needs less: expected {shorter}"
+            return f"it needs {_gigabytes(now)}, and no other split, precision or rematerialisation less: use {shorter}"
         listed = ", ".join(f"{flag}: {_gigabytes(size)}" for flag, size in found.items())
         return f"it needs {_gigabytes(now)}, and with other settings {listed}; {shorter} also helps"
 
@@ -332,10 +332,6 @@ def largest_rows(cost: ProgramCost, number: int) -> list[dict[str, Any]]:
         }
         for by in ("bytes", "flops") for each in largest(cost.operations, by, number) if getattr(each, by)
     ]  # fmt: skip
-
-
-def _devices(mesh: Mesh) -> str:
-    return f"{mesh.size} × {mesh.devices.flat[0].device_kind}"
 
 
 def _gigabytes(size: float) -> str:

@@ -1,6 +1,7 @@
 """Training programs compiled for a target, and batches that fit its memory."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -23,12 +24,13 @@ from asr_jax.core.program_cost import ProgramCost
 from asr_jax.core.programs import Program
 from asr_jax.core.targets import ACCELERATORS
 from asr_jax.models.conformer import Conformer
-from asr_jax.training import setup
+from asr_jax.training import reporting, setup
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 from tests.cli.test_plan import arguments, manifest, row  # noqa: F401  a fixture
 
 ROOT = Path(__file__).parents[2]
+BUCKET = {"length": 16000, "num_tokens": 8, "batch_size": 4, "longest": 15000}
 ROWS = ("--data.buckets.batch-multiple", "4", "--data.buckets.max-batch", "512")
 
 
@@ -77,10 +79,34 @@ def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noq
     ("content", "message"),
     [
         (None, r"file .*none.json: .*No such file.*asr_jax.plan --target DEVICES --fit"),
-        ({"per_s": 100, "buckets": []}, r"units of 1/100 s, and the data have 1/16000 s"),
-        ({"per_s": 16000, "buckets": [{"rows": 3}]}, r"(missing a required|unexpected keyword) argument"),
+        ([], r"per_s is missing: expected a number from 1 to"),
+        ({"per_s": "16000", "buckets": [BUCKET]}, r'per_s is "16000": expected a number from 1 to'),
+        ({"per_s": math.nan, "buckets": [BUCKET]}, r"per_s is NaN: expected a number from 1 to"),
+        ({"per_s": 100, "buckets": [BUCKET]}, r"units of 1/100 s, and the data have 1/16000 s"),
+        ({"per_s": 16000}, r"buckets is null: expected a list of at least one bucket; make it again"),
+        ({"per_s": 16000, "buckets": []}, r"buckets is \[\]: expected a list of at least one bucket; make it again"),
+        ({"per_s": 16000, "buckets": [BUCKET], "devices": 8}, r"devices is 8: expected their number and kind"),
         (
-            {"per_s": 16000, "buckets": [{"length": 16000, "num_tokens": 8, "batch_size": 4, "longest": 15000}]},
+            {"per_s": 16000, "buckets": [BUCKET, {"rows": 3}]},
+            r'buckets\[1\] is {"rows": 3}: expected an object with length, num_tokens, batch_size, longest; make it',
+        ),
+        ({"per_s": 16000, "buckets": [3]}, r"buckets\[0\] is 3: expected an object with length,"),
+        (
+            {"per_s": 16000, "buckets": [BUCKET | {"batch_size": 0}]},
+            r"buckets\[0\].batch_size is 0: expected a whole number from 1 to 2147483647; make it again",
+        ),
+        ({"per_s": 16000, "buckets": [BUCKET | {"num_tokens": -8}]}, r"\.num_tokens is -8: expected .* from 0 to"),
+        ({"per_s": 16000, "buckets": [BUCKET | {"length": 16000.5}]}, r"\.length is 16000\.5: expected a whole number"),
+        ({"per_s": 16000, "buckets": [BUCKET | {"length": True}]}, r"\.length is true: expected a whole number"),
+        ({"per_s": 16000, "buckets": [BUCKET | {"longest": 1 << 40}]}, r"\.longest is 1099511627776: expected"),
+        ({"per_s": 16000, "buckets": [BUCKET | {"longest": 16001}]}, r"longest is 16001: expected at most its length"),
+        ({"per_s": 16000, "buckets": [BUCKET | {"length": 16001}]}, r"length 16001, and a frame .* a multiple of 160"),
+        (
+            {"per_s": 16000, "buckets": [BUCKET, BUCKET]},
+            r"buckets\[0\] has length, longest and num_tokens \(16000, 15000, 8\), and buckets\[1\] .* ascending",
+        ),
+        (
+            {"per_s": 16000, "buckets": [BUCKET]},
             r"room for 0.94 s and 8 labels, but an utterance has \d\.\d\d s .*max-duration-s",
         ),
     ],
@@ -92,6 +118,33 @@ def test_a_file_that_does_not_fit_the_data_is_refused(manifest, tmp_path, conten
     experiment = parse_experiment(arguments(manifest, tmp_path, "--data.buckets.file", str(file)), prog="")
     with pytest.raises(UserError, match=message):
         command.plan(experiment)
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (
+            "8 × NVIDIA H100 80GB HBM3",
+            r"file .*fit.json has rows for the memory of 8 × NVIDIA H100 80GB HBM3, and the ",
+        ),
+        (None, r"file .*fit.json has rows for the memory of unknown devices, and the devices are \d+ × cpu: .* again"),
+        (f"{len(jax.devices())} × cpu", ""),
+    ],
+)
+def test_a_file_for_other_devices_is_named(manifest, tmp_path, devices, message, capsys):  # noqa: F811
+    room, file = {"length": 80000, "num_tokens": 8, "batch_size": 4, "longest": 79000}, tmp_path / "fit.json"
+    file.write_text(json.dumps({"per_s": 16000, "buckets": [room]} | ({"devices": devices} if devices else {})))
+    given = arguments(manifest, tmp_path, "--data.validation", manifest, "--data.buckets.file", str(file))
+    command.main(given)
+    printed = capsys.readouterr().out
+    assert re.search(f"warning: data.buckets.{message}", printed) if message else "the devices are" not in printed
+    assert "batch-seconds" not in printed  # the rows of the file do not follow it
+    assert [row(printed, f"{number}. ")[1] for number in range(1, 5)] == ["start", "raise", "the", "set"]
+    experiment, warnings = parse_experiment(given, prog=""), []
+    reporting.report_data(set_up(experiment, find_run(experiment)), lambda name, **more: warnings.append(more))
+    found = [each["message"] for each in warnings if each.get("detector") == "devices of the batches"]
+    assert bool(found) == bool(message)
+    assert all(re.search(message, each) for each in found)
 
 
 def steps_of(manifest, tmp_path, *more):  # noqa: F811
@@ -120,7 +173,9 @@ def test_the_limit_of_rows_is_named(manifest, tmp_path, monkeypatch, capsys):  #
         f"--data.buckets.max-batch allows more rows: {short.length / 16000:.2f} s, 8 labels: {rows} rows per device, "
         "10% of its memory\n"
     ) in printed
-    sizes = [each["batch_size"] for each in json.loads((tmp_path / "fit.json").read_text())["buckets"]]
+    content = json.loads((tmp_path / "fit.json").read_text())
+    assert content["devices"] == f"{len(jax.devices())} × cpu"
+    sizes = [each["batch_size"] for each in content["buckets"]]
     assert sizes == [64, 56]
 
 
@@ -143,7 +198,10 @@ def needing(change):
             r"all together \(--training.split 8 --training.precision bf16\): 2 GB; a lower --data.filters.max-dur",
         ),
         ({(4, "f32", "none"): 5.0, (4, "f32", "layers"): 3.0}, r"settings --model.encoder.remat layers: 3 GB; a lower"),
-        ({(4, "f32", "none"): 5.0}, r"no other split, precision or rematerialisation needs less: expected a lower --"),
+        (
+            {(4, "f32", "none"): 5.0},
+            r"it needs 5 GB, and no other split, precision or rematerialisation less: use a low",
+        ),
     ],
 )
 def test_only_settings_that_need_less_are_proposed(manifest, tmp_path, monkeypatch, of_settings, message):  # noqa: F811
@@ -181,6 +239,10 @@ def test_a_program_is_compiled_once_for_the_search_and_the_table(manifest, tmp_p
     ("given", "message"),
     [
         (("--fit", "x.json"), "--fit without --target"),
+        (
+            ("--target", "cpu", "--fit", "x.json", "--data.sampling.mode", "fixed", "--data.sampling.device-rows", "4"),
+            "--fit with --data.sampling.mode fixed: training reads the file of --fit in mode planned only",
+        ),
         (("--target", "cpu", "--margin", "1"), "--margin 1: expected 0 or more, and less than 1"),
         (
             ("--data.sampling.mode", "fixed", "--data.sampling.device-rows", "4", "--data.buckets.order", "sorted"),
