@@ -48,6 +48,9 @@ LISTED = 20
 LABELS_SHOWN = 200
 """Number of labels that are printed."""
 
+MANIFESTS = "\nA plan needs the manifests with their durations and texts; their audio files may be absent."
+"""Addition to the errors of training data that cannot be read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
@@ -251,7 +254,10 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     try:
         sets = read_sets(data, seed=experiment.seed)
     except UserError as error:
-        train = read_training(data, seed=experiment.seed)
+        try:
+            train = read_training(data, seed=experiment.seed)
+        except UserError as of_training:
+            raise UserError(f"{of_training}{'' if data.order == 'sharded' else MANIFESTS}") from error
         sets = Sets(train, Utterances.of([]), is_split=False)
         warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
