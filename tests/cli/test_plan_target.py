@@ -179,6 +179,14 @@ def test_the_limit_of_rows_is_named(manifest, tmp_path, monkeypatch, capsys):  #
     assert sizes == [64, 56]
 
 
+def test_memory_that_does_not_suffice_is_refused(manifest, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(targets, "_memory_of_this_machine", lambda: 1_000_000)
+    given = arguments(manifest, tmp_path, *ROWS, "--target", "cpu", "--fit", str(tmp_path / "fit.json"))
+    message = r"does not fit the memory of cpu, of which 0.0009 GB may be used; it needs 0\.\d+ GB, and (no|with) other"
+    with pytest.raises(UserError, match=message):
+        command.main(given)
+
+
 def needing(change):
     """Memory of a part that depends on the settings alone."""
 
