@@ -29,6 +29,7 @@ from asr_jax.cli.tuning import tuning_lines
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.meshes import described_devices
 from asr_jax.core.names import counted
 from asr_jax.core.targets import Target, target_of
 from asr_jax.data.batching.buckets import perturbed_lengths, write_buckets
@@ -47,6 +48,9 @@ LISTED = 20
 LABELS_SHOWN = 200
 """Number of labels that are printed."""
 
+MANIFESTS = "\nA plan needs the manifests with their durations and texts; their audio files may be absent."
+"""Addition to the errors of training data that cannot be read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
@@ -64,8 +68,8 @@ class PlanOptions:
     """Devices to compile the training programs for: a100, a100-40gb, a6000, b200, h100, h200, l40s, v5e, v5p or
     v6e, with the number of GPUs (h100:8) or the topology of a TPU slice (v5e:4x4), or cpu for this machine."""
     fit: Annotated[Path | None, arg(metavar="OUT.json")] = None
-    """File for the batches with the most rows that fit the memory of the target. Training reads it with
-    --data.buckets.file OUT.json."""
+    """File for the batches with the most rows that fit the memory of the target, up to --data.buckets.max-batch rows
+    over all devices. Training reads it with --data.buckets.file OUT.json."""
     margin: float = 0.1
     """Share of the target's memory that --fit leaves free."""
     operations: Annotated[int, arg(metavar="N")] = 0
@@ -86,6 +90,11 @@ def main(arguments: Sequence[str]) -> None:
         check_writable(options.fit)
     if options.fit and not options.target:
         raise UserError("--fit without --target: expected the devices to fit, such as --target h100")
+    if options.fit and (mode := experiment.data.sampling.mode) != "planned":
+        raise UserError(
+            f"--fit with --data.sampling.mode {mode}: training reads the file of --fit in mode planned only; expected "
+            "--data.sampling.mode planned"
+        )
     if not options.target and (options.quick or options.operations):
         raise UserError("--quick and --operations without --target: expected the devices, such as --target h100")
     if options.operations < 0:
@@ -187,9 +196,17 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
         print(line, file=sys.stderr)
 
     if options.fit:
-        buckets = steps.fit(options.margin, tell)
-        write_buckets(options.fit, buckets, scale, target=target.name, margin=options.margin, quick=options.quick)
-        say(console, f"{options.fit}: the rows that fit; train with --data.buckets.file {options.fit}")
+        buckets, limited = steps.fit(options.margin, tell)
+        write_buckets(
+            options.fit, buckets, scale, target=target.name, devices=described_devices(target.mesh),
+            margin=options.margin, quick=options.quick,
+        )  # fmt: skip
+        say(
+            console, f"{options.fit}: the most rows that fit the memory, up to data.buckets.max_batch "
+            f"{experiment.data.buckets.max_batch}; train with --data.buckets.file {options.fit}",
+        )  # fmt: skip
+        if limited:
+            say(console, f"warning: {limited}", style="bold yellow")
         steps = replace(steps, buckets=buckets)
     rows = steps.rows(tell)
     of_each = [(_program(row), row.pop("largest", [])) for row in rows]
@@ -224,6 +241,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         count_removed_of,
         make_recipe,
         make_tokenizer,
+        other_devices,
         other_product,
         plan_losses,
         plan_train,
@@ -236,7 +254,10 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     try:
         sets = read_sets(data, seed=experiment.seed)
     except UserError as error:
-        train = read_training(data, seed=experiment.seed)
+        try:
+            train = read_training(data, seed=experiment.seed)
+        except UserError as of_training:
+            raise UserError(f"{of_training}{'' if data.order == 'sharded' else MANIFESTS}") from error
         sets = Sets(train, Utterances.of([]), is_split=False)
         warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
@@ -260,6 +281,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     warnings += find_overlap(sets.train, sets.validation).lines()
     warnings += short_run(experiment.optim.schedule, length_of(planned, experiment))
     warnings += other_product(experiment, mesh.size)
+    warnings += other_devices(experiment, mesh)
     validation = for_losses = None
     try:
         validation = plan_validation(sets, planned, experiment, tokenizer)

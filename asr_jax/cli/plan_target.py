@@ -1,9 +1,10 @@
 """Compilation of a run's training programs for devices that may be absent, for `python -m asr_jax.plan --target`."""
 
+import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import jax
 from jax.sharding import Mesh
@@ -12,7 +13,8 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import largest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.meshes import described_devices, num_row_shards
+from asr_jax.core.names import counted
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
 from asr_jax.core.programs import Program, Programs
 from asr_jax.core.sharding import device_bytes
@@ -53,6 +55,9 @@ class TargetSteps:
     """Shapes of the batches of recognition in validation, on all devices of the target."""
     losses: tuple[Bucket, ...] = ()
     """Shapes of the batches whose loss validation computes, on all devices of the target."""
+    measured: dict[str, ProgramCost | None] = field(default_factory=dict)
+    """Costs of the programs that are compiled so far, by digests of their texts; None for those that the compiler
+    refuses because of memory. The search of `fit` and the table then compile a program once."""
 
     def step(self, mesh: Mesh) -> StepPrograms:
         """Returns the training programs for devices.
@@ -131,7 +136,7 @@ class TargetSteps:
         for name, (validated, buckets) in programs.items():
             for bucket in (buckets[number] for number in largest_first(buckets)):
                 seconds = bucket.length / self.scale.per_s
-                say(f"compiling {name} of {bucket.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
+                say(f"compiling {name} of {bucket.batch_size} × {seconds:.2f} s for {described_devices(mesh)}")
                 row = {"program": name, "devices": mesh.size, "rows": -(-bucket.batch_size // num_row_shards(mesh))}
                 measured = self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)
                 found.append(row | {"seconds": seconds} | measured)
@@ -148,22 +153,19 @@ class TargetSteps:
         for bucket in (self.buckets[number] for number in largest_first(self.buckets)):
             part = self.part(bucket, mesh)
             seconds = part.length / step.scale.per_s
-            say(f"compiling {part.batch_size} × {seconds:.2f} s for {_devices(mesh)}")
+            say(f"compiling {part.batch_size} × {seconds:.2f} s for {described_devices(mesh)}")
             program = step.gradient(part)
             accumulated = step.accumulated(program)
             row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // num_row_shards(mesh)}
             row |= {"seconds": seconds, "labels": part.num_tokens}
             found.append(row | self._measured(program, mesh, step.kept_bytes))
-        say(f"compiling the update for {_devices(mesh)}")
+        say(f"compiling the update for {described_devices(mesh)}")
         update = {"program": "update", "devices": mesh.size}
         return [*found, update | self._measured(step.update(accumulated), mesh, 0)]
 
     def _measured(self, program: Program, mesh: Mesh, kept_bytes: int) -> dict[str, Any]:
-        try:
-            _, cost = compile_and_measure(program, num_devices=mesh.size)
-        except jax.errors.JaxRuntimeError as error:
-            if TOO_LARGE not in str(error):
-                raise
+        cost = self._cost(program, mesh)
+        if not cost:
             return {"memory GB": "does not fit"}
         needed = cost.memory_bytes + kept_bytes
         return (
@@ -176,32 +178,46 @@ class TargetSteps:
             | ({"largest": largest_rows(cost, self.num_operations)} if self.num_operations else {})
         )
 
-    def fit(self, margin: float, say: Callable[[str], None]) -> tuple[Bucket, ...]:
-        """Finds the most rows of each bucket that fit the memory of a device.
+    def _cost(self, program: Program, mesh: Mesh) -> ProgramCost | None:
+        """Cost of a program; None if it needs more memory than the compiler allows. Compiles only if necessary."""
+        text = hashlib.sha256(program.lowered.as_text().encode()).hexdigest()
+        if text not in self.measured:
+            try:
+                _, self.measured[text] = compile_and_measure(program, num_devices=mesh.size)
+            except jax.errors.JaxRuntimeError as error:
+                if TOO_LARGE not in str(error):
+                    raise
+                self.measured[text] = None
+        return self.measured[text]
+
+    def fit(self, margin: float, say: Callable[[str], None]) -> tuple[tuple[Bucket, ...], str]:
+        """Finds the most rows of each bucket that fit the memory of a device, up to `data.buckets.max_batch`.
 
         Args:
             margin: Share of the memory that is left free.
             say: Called with a message after each compilation.
 
         Returns:
-            The buckets of the plan with these rows, over all devices.
+            The buckets of the plan with these rows, over all devices, and a message on those that
+            `data.buckets.max_batch` limits; empty if there are none.
 
         Raises:
             UserError: If the smallest batch of a bucket does not fit. The message has settings that need less memory.
         """
         # The memory of a device depends on the number of devices, for example through collectives.
         step, layout = self.step(self.target.mesh), self.layout(self.target.mesh)
-        unit = self.experiment.data.buckets.batch_multiple
-        budget, found = self.target.memory_bytes * (1 - margin), list[Bucket]()
+        settings = self.experiment.data.buckets
+        unit, most = settings.batch_multiple, settings.max_batch // settings.batch_multiple
+        budget, found, limited = self.target.memory_bytes * (1 - margin), list[Bucket](), list[str]()
         for bucket in self.buckets:
+            sizes = dict[int, float]()
 
-            def needed(number: int, bucket: Bucket = bucket) -> float:
+            def needed(number: int, bucket: Bucket = bucket, sizes: dict[int, float] = sizes) -> float:
                 part = layout.shape(replace(bucket, batch_size=number * unit))
-                size = self.memory(step, part)
+                size = sizes[number] = self.memory(step, part)
                 say(f"{part.batch_size} × {part.length / step.scale.per_s:.2f} s: {_gigabytes(size)} of a device")
                 return size
 
-            most = max(self.experiment.data.buckets.max_batch // unit, 1)
             number = most_within(needed, most, budget)
             if not number:
                 raise UserError(
@@ -209,7 +225,18 @@ class TargetSteps:
                     f"{self.target.name}, of which {_gigabytes(budget)} may be used; {self._savings(bucket)}"
                 )
             found.append(replace(bucket, batch_size=number * unit))
-        return tuple(found)
+            if number == most:
+                rows = -(-number * unit // num_row_shards(self.target.mesh))
+                limited.append(
+                    f"{bucket.length / step.scale.per_s:.2f} s, {bucket.num_tokens} labels: "
+                    f"{counted(rows, 'row')} per device, {sizes[number] / self.target.memory_bytes:.0%} of its memory"
+                )
+        message = (
+            f"data.buckets.max_batch {settings.max_batch} (rows over all devices) limits {len(limited)} of "
+            f"{counted(len(found), 'bucket')}, and a higher --data.buckets.max-batch allows more rows: "
+            f"{'; '.join(limited)}"
+        )
+        return tuple(found), message if limited else ""
 
     def memory(self, step: StepPrograms, part: Bucket) -> float:
         """Memory of a device in bytes during the gradient of a part; infinite if the compiler refuses it.
@@ -218,32 +245,46 @@ class TargetSteps:
             step: Training programs.
             part: Shape of the part.
         """
-        try:
-            return step.gradient_memory(part)
-        except jax.errors.JaxRuntimeError as error:
-            if TOO_LARGE not in str(error):
-                raise
-            return math.inf
+        cost = self._cost(step.gradient(part), step.mesh)
+        return cost.memory_bytes + step.kept_bytes if cost else math.inf
 
     def _savings(self, bucket: Bucket) -> str:
-        """Message with the memory of the smallest batch of a bucket under settings that need less."""
-        training, found = self.experiment.training, list[str]()
+        """Message with the memory of the smallest batch of a bucket under settings that need less, alone and together.
+
+        A setting can need more: with a split, for example, the sum of the gradients of earlier parts is kept.
+        """
         mesh, part = self.target.mesh, replace(bucket, batch_size=self.experiment.data.buckets.batch_multiple)
-        encoder: Any = self.experiment.model.encoder
-        changes = {
-            "--training.split 2": replace(self.experiment, training=replace(training, split=2)),
-            "--training.precision bf16": replace(self.experiment, training=replace(training, precision="bf16")),
-        }
-        if hasattr(encoder, "remat"):
-            layers = replace(self.experiment.model, encoder=replace(encoder, remat="layers"))
-            changes["--model.encoder.remat layers"] = replace(self.experiment, model=layers)
-        for flag, experiment in changes.items():
-            if experiment == self.experiment:
-                continue
+
+        def needed(experiment: Experiment) -> float:
             other = replace(self, experiment=experiment)
-            size = other.memory(other.step(mesh), other.layout(mesh).shape(part))
-            found.append(f"{flag}: {_gigabytes(size)}")
-        return f"with other settings it needs {', '.join(found)}; a lower --data.filters.max-duration-s also helps"
+            return other.memory(other.step(mesh), other.layout(mesh).shape(part))
+
+        now, found, together = needed(self.experiment), dict[str, float](), self.experiment
+        for flag, change in _changes(self.experiment).items():
+            if (size := needed(change(self.experiment))) < now:
+                found[flag], together = size, change(together)
+        if len(found) > 1 and (size := needed(together)) < now:
+            found[f"all together ({' '.join(found)})"] = size
+        shorter = "a lower --data.filters.max-duration-s"
+        if not found:
+            return f"it needs {_gigabytes(now)}, and no other split, precision or rematerialisation less: use {shorter}"
+        listed = ", ".join(f"{flag}: {_gigabytes(size)}" for flag, size in found.items())
+        return f"it needs {_gigabytes(now)}, and with other settings {listed}; {shorter} also helps"
+
+
+def _changes(experiment: Experiment) -> dict[str, Callable[[Experiment], Experiment]]:
+    """Changes of an experiment that may need less memory, by their flags."""
+    training, encoder, sub_batches = experiment.training, experiment.model.encoder, experiment.model.sub_batches
+    split, changes = 2 * training.split, dict[str, Callable[[Experiment], Experiment]]()
+    if sub_batches == 1 or sub_batches % split == 0:
+        changes[f"--training.split {split}"] = lambda of: replace(of, training=replace(of.training, split=split))
+    if training.precision != "bf16":
+        changes["--training.precision bf16"] = lambda of: replace(of, training=replace(of.training, precision="bf16"))
+    if getattr(encoder, "remat", "layers") != "layers":
+        changes["--model.encoder.remat layers"] = lambda of: replace(
+            of, model=replace(of.model, encoder=replace(cast(Any, of.model.encoder), remat="layers"))
+        )
+    return changes
 
 
 def costs(cost: ProgramCost, accelerator: Accelerator) -> dict[str, Any]:
@@ -291,10 +332,6 @@ def largest_rows(cost: ProgramCost, number: int) -> list[dict[str, Any]]:
         }
         for by in ("bytes", "flops") for each in largest(cost.operations, by, number) if getattr(each, by)
     ]  # fmt: skip
-
-
-def _devices(mesh: Mesh) -> str:
-    return f"{mesh.size} × {mesh.devices.flat[0].device_kind}"
 
 
 def _gigabytes(size: float) -> str:

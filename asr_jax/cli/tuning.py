@@ -23,17 +23,22 @@ def tuning_lines(planned: PlannedData, experiment: Experiment) -> list[str]:
     seconds, utterances = plan.length_per_epoch / per_s / batches, plan.entries_per_epoch / batches
     largest = plan.buckets[largest_first(plan.buckets)[0]]
     reaching = {"utterances": math.ceil(UTTERANCES / utterances), "hours": math.ceil(3600 * HOURS / seconds)}
-    return [
-        "tuning of an update, in this order, on the whole training set (a change of split changes no result):",
-        f"1. start with --training.accumulate 1 (now {accumulate}) and {_split(experiment)}",
-        f"2. raise {_size(experiment)} until the largest batch fills the device: now "
-        f"{_shape(largest, per_s)}; --dry-run prints the memory of every shape",
-        "3. raise the split as long as the throughput rises: python -m asr_jax.benchmark train",
-        f"4. the mean batch, over all devices: {seconds:,.1f} s of audio, {utterances:,.1f} utterances",
-        f"5. set --training.accumulate {reaching['utterances']} for {UTTERANCES:,} utterances per update, or "
+    # The rows of a file do not follow the settings of the size.
+    raised = [] if experiment.data.buckets.file else [
+        f"raise {_size(experiment)} until the largest batch fills the device: now {_shape(largest, per_s)}; --dry-run "
+        "prints the memory of every shape"
+    ]  # fmt: skip
+    steps = [
+        f"start with --training.accumulate 1 (now {accumulate}) and {_split(experiment)}",
+        *raised,
+        "raise the split as long as the throughput rises: python -m asr_jax.benchmark train",
+        f"the mean batch, over all devices: {seconds:,.1f} s of audio, {utterances:,.1f} utterances",
+        f"set --training.accumulate {reaching['utterances']} for {UTTERANCES:,} utterances per update, or "
         f"{reaching['hours']} for {HOURS:g} h; now {accumulate * utterances:,.1f} utterances and "
         f"{accumulate * seconds / 3600:,.2f} h",
     ]
+    title = "tuning of an update, in this order, on the whole training set (a change of split changes no result):"
+    return [title, *(f"{number}. {step}" for number, step in enumerate(steps, 1))]
 
 
 def _split(experiment: Experiment) -> str:

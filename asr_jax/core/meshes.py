@@ -93,6 +93,11 @@ def own_mesh() -> Mesh:
     return mesh_of(local_devices())
 
 
+def described_devices(mesh: Mesh) -> str:
+    """Returns the number and kind of the devices of a mesh, such as `8 × NVIDIA H100 80GB HBM3`."""
+    return f"{mesh.size} × {mesh.devices.flat[0].device_kind}"
+
+
 def num_row_shards(mesh: Mesh) -> int:
     """Returns the number of parts that the rows of a batch are divided into."""
     return int(mesh.shape[DATA] * mesh.shape[FSDP])

@@ -27,7 +27,7 @@ from asr_jax.metrics.throughput import Throughput
 from asr_jax.models.terms import total_of
 from asr_jax.observe.events import EventLog
 from asr_jax.training.run import append_lines, append_rejected, rejected_utterances
-from asr_jax.training.setup import Setup
+from asr_jax.training.setup import Setup, other_devices
 from asr_jax.training.step import UpdateReport
 
 
@@ -77,7 +77,7 @@ class RejectedAudio:
 
 
 def report_data(setup: Setup, write: Callable[..., None]) -> None:
-    """Reports how the data are read, and warns of characters, audio and overlap, before training.
+    """Reports how the data are read, and warns of characters, devices, audio and overlap, before training.
 
     Args:
         setup: Setup of the run.
@@ -105,6 +105,8 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
     if share := share_absent(setup.absent, "validation"):
         message = "\n".join([share, *setup.absent.lines()])
         write("warning", detector="absent_characters", set="validation", share=setup.absent.share, message=message)
+    for message in other_devices(setup.experiment, setup.mesh):
+        write("warning", detector="devices of the batches", message=message)
     for message in (line for check in setup.audio for line in check.lines()):
         write("warning", detector="audio", message=message)
     for message in setup.overlap.lines():

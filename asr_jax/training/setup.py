@@ -17,13 +17,13 @@ from asr_jax.config import Experiment, Training, load_experiment
 from asr_jax.core.devices import platform_of
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import MODEL, num_row_shards
+from asr_jax.core.meshes import MODEL, described_devices, num_row_shards
 from asr_jax.core.names import counted
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.core.sharding import Sharding
-from asr_jax.data.batching.buckets import Bucket
+from asr_jax.data.batching.buckets import AGAIN, Bucket, load_buckets
 from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
 from asr_jax.data.batching.evaluation import about_long, plan_evaluation, plan_with_labels
 from asr_jax.data.batching.limits import BatchLimits
@@ -354,6 +354,22 @@ def other_product(experiment: Experiment, num_devices: int) -> list[str]:
         f"an update has {product:,} rows (data.sampling.device_rows {sampling.device_rows} × training.accumulate "
         f"{accumulate} × {counted(devices, 'device')}), and data.sampling.rows_product is {sampling.rows_product:,}: "
         "the learning rate may not fit; change the rows or the accumulation, or set rows_product to the new product"
+    ]
+
+
+def other_devices(experiment: Experiment, mesh: Mesh) -> list[str]:
+    """Returns a warning if `Buckets.file` was made for another kind or number of devices, otherwise nothing.
+
+    Args:
+        experiment: Settings of the run.
+        mesh: Devices of the run.
+    """
+    path, now = experiment.data.buckets.file, described_devices(mesh)
+    if not path or (before := load_buckets(Path(path)).devices) == now:
+        return []
+    return [
+        f"data.buckets.file {path} has rows for the memory of {before}, and the devices are {now}: a step may need "
+        f"more memory than they have, or use little of it; {AGAIN}"
     ]
 
 

@@ -16,6 +16,7 @@ from asr_jax.cli import plan as command
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.mixing import Mixing
+from asr_jax.data.manifests.checking import check_audio
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
@@ -344,3 +345,12 @@ def test_utterances_that_fit_no_bucket_are_counted(manifest, tmp_path, capsys):
     durations = np.random.default_rng(0).uniform(0.5, 4.0, 60)
     assert row(output, "longer than the last bucket")[5] == str((durations > 3).sum())
     assert row(output, "an epoch:")[2] == str((durations <= 3).sum())
+
+
+def test_absent_manifests_are_refused_and_absent_audio_is_not(manifest, tmp_path, monkeypatch, capsys):
+    with pytest.raises(
+        UserError, match=r"gone.jsonl: no such file .*\n(.*\n)+A plan needs the manifests .* be absent\.$"
+    ):
+        command.main(arguments(str(tmp_path / "gone.jsonl"), tmp_path))
+    monkeypatch.setattr(setup, "check_audio", check_audio)
+    assert "warning: training would stop, because " in printed(capsys, *arguments(manifest, tmp_path))

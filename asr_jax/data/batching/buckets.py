@@ -4,9 +4,10 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Int32, UInt
@@ -16,6 +17,10 @@ from asr_jax.core.files import write_whole
 from asr_jax.data.batching.edges import equal_count, equal_duration, least_padding
 
 TOKEN_MULTIPLE = 8
+AGAIN = "make it again with python -m asr_jax.plan --target DEVICES --fit OUT.json"
+"""Fix of a file of buckets."""
+LARGEST = int(np.iinfo(np.int32).max)
+"""Largest number in a file of buckets."""
 logger = logging.getLogger(__name__)
 
 EDGES = {"least-padding": least_padding, "equal-duration": equal_duration, "equal-count": equal_count}
@@ -184,7 +189,7 @@ def make_buckets(
 
 
 def write_buckets(
-    path: Path, buckets: Sequence[Bucket], scale: Scale, *, target: str, margin: float, quick: bool
+    path: Path, buckets: Sequence[Bucket], scale: Scale, *, target: str, devices: str, margin: float, quick: bool
 ) -> None:
     """Writes the shapes of batches for `Buckets.file`.
 
@@ -192,24 +197,94 @@ def write_buckets(
         path: File to write.
         buckets: Buckets.
         scale: Unit of lengths.
-        target: Name of the devices that the rows fit.
+        target: Name of the devices that the rows fit, as in `core.targets.target_of`.
+        devices: Their number and kind, as in `core.meshes.described_devices`.
         margin: Share of their memory that is left free.
         quick: Whether they were compiled with `--quick`.
     """
     content = {
         "target": target,
+        "devices": devices,
         "margin": margin,
         "quick": quick,
         "per_s": scale.per_s,
         "buckets": [asdict(each) for each in buckets],
     }
-    write_whole(path, json.dumps(content, indent=1) + "\n")
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+class BucketsFile(NamedTuple):
+    """Content of a file of `write_buckets`."""
+
+    per_s: float
+    """Units of length per second."""
+    buckets: tuple[Bucket, ...]
+    devices: str
+    """Number and kind of the devices that the rows fit."""
+
+
+def load_buckets(path: Path) -> BucketsFile:
+    """Reads a file of `write_buckets`.
+
+    Raises:
+        UserError: If the file cannot be read, or if a value in it cannot be used.
+    """
+    try:
+        content = json.loads(path.read_text())
+        per_s, devices = _number(content, "per_s", whole=False), content.get("devices", "unknown devices")
+        if not isinstance(devices, str):
+            raise ValueError(
+                f"devices is {json.dumps(devices)}: expected their number and kind, such as '8 × NVIDIA H100'"
+            )
+        each = content.get("buckets")
+        if not isinstance(each, list) or not each:
+            raise ValueError(f"buckets is {json.dumps(each)}: expected a list of at least one bucket")
+        buckets = tuple(_bucket(values, f"buckets[{number}]") for number, values in enumerate(each))
+        shapes = [(bucket.length, bucket.longest, bucket.num_tokens) for bucket in buckets]
+        for number, (shape, after) in enumerate(pairwise(shapes)):
+            if shape >= after:
+                raise ValueError(
+                    f"buckets[{number}] has length, longest and num_tokens {shape}, and buckets[{number + 1}] has "
+                    f"{after}: expected ascending lengths, and of one length, ascending numbers of labels"
+                )
+    except (OSError, ValueError) as error:
+        raise UserError(f"data.buckets.file {path}: {error}; {AGAIN}") from error
+    return BucketsFile(per_s, buckets, devices)
+
+
+def _bucket(values: Any, of: str) -> Bucket:
+    """Bucket of an object of JSON.
+
+    Raises:
+        ValueError: If a field is missing, not known, or outside of its limits.
+    """
+    names = [each.name for each in fields(Bucket)]
+    if not isinstance(values, dict) or set(values) != set(names):
+        raise ValueError(f"{of} is {json.dumps(values)}: expected an object with {', '.join(names)}")
+    bucket = Bucket(**{name: _number(values, name, of=f"{of}.", least=int(name != "num_tokens")) for name in names})
+    if bucket.longest > bucket.length:
+        raise ValueError(f"{of}.longest is {bucket.longest}: expected at most its length {bucket.length}")
+    return bucket
+
+
+def _number(values: Any, name: str, *, of: str = "", least: int = 1, whole: bool = True) -> Any:
+    """Number of an object of JSON.
+
+    Raises:
+        ValueError: If it is missing, has another type, or is not between `least` and `LARGEST`.
+    """
+    value: Any = values.get(name) if isinstance(values, dict) else None
+    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not (is_number and least <= value <= LARGEST):
+        found = "missing" if value is None else json.dumps(value)
+        raise ValueError(f"{of}{name} is {found}: expected a {'whole ' * whole}number from {least} to {LARGEST}")
+    return value
 
 
 def read_buckets(
     path: Path, lengths: Int[np.ndarray, " E"], num_labels: Int[np.ndarray, " E"], scale: Scale, *, row_parts: int = 1
 ) -> tuple[Bucket, ...]:
-    """Reads a file of `write_buckets`.
+    """Reads the buckets of a file of `write_buckets` for entries.
 
     Args:
         path: The file.
@@ -222,24 +297,24 @@ def read_buckets(
         Buckets that have entries.
 
     Raises:
-        UserError: If the file cannot be read, has another unit or rows that `row_parts` does not divide, or has no
-            bucket with room for an entry.
+        UserError: As `load_buckets`, or if the file has another unit, lengths that are not whole frames, rows that
+            `row_parts` does not divide, or no bucket with room for an entry.
     """
-    again = "make it again with python -m asr_jax.plan --target DEVICES --fit OUT.json"
-    try:
-        content = json.loads(path.read_text())
-        per_s, buckets = content["per_s"], tuple(Bucket(**each) for each in content["buckets"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"data.buckets.file {path}: {error or type(error).__name__}; {again}") from error
+    per_s, buckets, _ = load_buckets(path)
     if per_s != scale.per_s:
         raise UserError(
             f"data.buckets.file {path} has lengths in units of 1/{per_s:g} s, and the data have 1/{scale.per_s:g} s; "
-            f"{again}"
+            f"{AGAIN}"
+        )
+    if odd := [bucket.length for bucket in buckets if bucket.length % scale.hop]:
+        raise UserError(
+            f"data.buckets.file {path} has rows of length {odd[0]}, and a frame of the front-end has {scale.hop}: "
+            f"expected a multiple of {scale.hop}; {AGAIN}"
         )
     if odd := [bucket.batch_size for bucket in buckets if bucket.batch_size % row_parts]:
         raise UserError(
             f"data.buckets.file {path} has batches of {odd[0]} rows, and the model splits batches into {row_parts} "
-            f"parts (model.sub_batches, model.heads.*.split): expected a multiple of {row_parts}; {again}"
+            f"parts (model.sub_batches, model.heads.*.split): expected a multiple of {row_parts}; {AGAIN}"
         )
     try:
         numbers = np.bincount(assign(lengths, num_labels, buckets), minlength=len(buckets))
@@ -248,7 +323,7 @@ def read_buckets(
         raise UserError(
             f"data.buckets.file {path} has room for {longest / scale.per_s:.2f} s and {most} labels, but an utterance "
             f"has {lengths.max() / scale.per_s:.2f} s (at its slowest speed), or one has {num_labels.max()} labels; "
-            f"{again}, or lower --data.filters.max-duration-s"
+            f"{AGAIN}, or lower --data.filters.max-duration-s"
         ) from error
     return tuple(bucket for bucket, number in zip(buckets, numbers, strict=True) if number)
 

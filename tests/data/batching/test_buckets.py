@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from asr_jax.data.batching.buckets import (
     Scale,
     assign,
     largest_first,
+    load_buckets,
     make_buckets,
     perturbed_lengths,
+    write_buckets,
 )
 from asr_jax.data.batching.edges import equal_count, equal_duration
 
@@ -213,3 +216,11 @@ def test_what_cannot_be_planned_is_named() -> None:
 def test_impossible_settings_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Buckets(**options)
+
+
+@pytest.mark.parametrize("settings", [Buckets(num=6), Buckets(num=2, num_by_labels=4), Buckets(edges_s=(4.0, 25.0))])
+def test_a_written_file_is_read_back(settings: Buckets, tmp_path: Path) -> None:
+    samples = librispeech_like(500)
+    buckets = make_buckets(samples, samples // 1200, settings, scale=SCALE)
+    write_buckets(tmp_path / "x", buckets, SCALE, target="h100", devices="1 × NVIDIA H100", margin=0.1, quick=False)
+    assert load_buckets(tmp_path / "x") == (RATE, buckets, "1 × NVIDIA H100")
