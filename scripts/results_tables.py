@@ -275,7 +275,7 @@ def compiled_programs() -> str:
 
 
 def roofline() -> str:
-    """Estimated audio-hours per hour of devices by products and bytes of memory, beside published figures of other systems."""
+    """Estimated audio-hours per hour of devices, beside published figures of other systems."""
     limits: dict[str, dict[str, float]] = {}
     for config, target, gradient, update in _compiled():
         for kind in OF_TARGET.get(target, ()) if update else ():

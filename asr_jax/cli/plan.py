@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 from rich.console import Console
@@ -181,6 +182,9 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
     from asr_jax.inference.recognition import used_buckets
     from asr_jax.observe.tables import print_table, say
 
+    if target.accelerator.platform != "cpu":
+        # JAX cannot read programs of absent devices from its cache, and would warn at each attempt.
+        jax.config.update("jax_enable_compilation_cache", False)
     planned = made.train
     buckets, scale = planned.plan.buckets, planned.index.scale
     # The validation batches depend on the training buckets, which --fit changes.
