@@ -1,7 +1,5 @@
 """Compares results of a GPU with those of the CPU of the same machine. Run by scripts/gpu_check.sh."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +9,10 @@ from support import relative
 from asr_jax.audio.presets import PRESETS
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import flatten
-from asr_jax.kernels.ctc_sweep.api import ctc_sweep
-from asr_jax.kernels.lattice_sweep.api import lattice_sweep
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.transformer import fused_attention
-from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
+from tests.kernels.triton_compared import COMPARED
 
 pytestmark = pytest.mark.gpu
 
@@ -50,16 +46,14 @@ def test_features_agree(name):
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
-def test_the_kernels_of_recursions_agree_with_the_scans():
+@pytest.mark.parametrize("kernel", COMPARED)
+def test_kernels_agree_with_their_references(kernel):
     pytest.importorskip("jax_triton", reason="needs the extra kernels")
     if jax.default_backend() != "gpu":
         pytest.skip("no GPU")
-    lattices = partial(lattice_sweep, spans=RNNT[0], moves=RNNT[1])
-    for function, given in [
-        *((ctc_sweep, for_ctc(*sizes)) for sizes in [*CTC_SIZES, (400, 32, 60, 2)]),
-        *((lattices, for_lattices(*sizes, 2)) for sizes in [*LATTICE_SIZES, (375, 16, 75, 2)]),
-    ]:
-        assert_equal(jax.jit(partial(function, implementation="triton"))(*given), jax.jit(function)(*given))
+    compared = COMPARED[kernel]
+    for sizes in (*compared.sizes, *compared.more):
+        compared.compare(sizes)
 
 
 def test_ctc_agrees_in_value_and_gradient():

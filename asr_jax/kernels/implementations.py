@@ -88,13 +88,15 @@ def selected(kernel: str, implementation: str, default: str) -> str:
     return found if found and KERNELS[found][1] == devices.platform else default
 
 
-def module_of(folder: str, implementation: str, default: str = "reference") -> Any:
+def module_of(folder: str, implementation: str, default: str = "reference", *, given: Any = None) -> Any:
     """Returns the module of an implementation, which is imported late: Pallas takes a second, and Triton is optional.
 
     Args:
         folder: Folder of the kernel in `asr_jax.kernels`.
         implementation: Name of an implementation, or "auto".
         default: Name of the implementation in the module `reference`, which "auto" is if no other one is selected.
+        given: Main array of the kernel. If it has no elements, the default computes the result, because a kernel needs
+            at least one program.
 
     Raises:
         ValueError: If the implementation does not exist or cannot run here.
@@ -102,6 +104,8 @@ def module_of(folder: str, implementation: str, default: str = "reference") -> A
     name = selected(folder, implementation, default)
     if name != default:
         check_device(name, default)
+    if given is not None and given.size == 0:
+        name = default
     return importlib.import_module(f"asr_jax.kernels.{folder}.{'reference' if name == default else name}")
 
 

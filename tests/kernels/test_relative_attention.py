@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from asr_jax.core.devices import TracedFor
-from asr_jax.core.errors import UserError
-from asr_jax.core.programs import Programs
-from asr_jax.core.targets import target_of
 from asr_jax.kernels import implementations
 from asr_jax.kernels.relative_attention import mosaic_tpu, xla
 from asr_jax.kernels.relative_attention.api import relative_attention
 from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
+from tests.kernels.compiled import compiled_for
 
 IMPLEMENTATIONS = {
     "reference": functools.partial(relative_attention, scale=SCALE, implementation="reference"),
@@ -109,6 +107,18 @@ def test_what_cannot_run_is_named(monkeypatch):
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="2049 frames: expected at most 2048 for mosaic_tpu, or xla"):
         jax.eval_shape(call, *long, lengths)
+    message = (
+        r"2048 frames and heads of widths \[768, 768, 768\] in float32 need 113 MiB of VMEM: expected at most 100 for "
+        "mosaic_tpu, or xla"
+    )
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(call, *described(1, 2048, 1, 768))
+
+
+def described(rows, frames, heads, width, dtype="float32"):
+    """Shapes and dtypes of the arguments."""
+    shapes = [(rows, frames, heads, width)] * 4 + [(2 * frames - 1, heads, width)]
+    return *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes), jax.ShapeDtypeStruct((rows,), "int32")
 
 
 def test_heads_that_are_too_wide_for_triton_are_named(monkeypatch):
@@ -119,25 +129,32 @@ def test_heads_that_are_too_wide_for_triton_are_named(monkeypatch):
         jax.eval_shape(functools.partial(relative_attention, scale=1.0, implementation="triton"), *wide, lengths)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("frames", [400, 2048])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
-def test_it_compiles_for_accelerators(device, implementation, frames, dtype):
-    try:
-        mesh = target_of(device).mesh
-    except UserError as error:
-        pytest.skip(str(error))
-    same = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    given = made((2, 3, 1, 64, 64, 64), jnp.dtype(dtype))
-    shapes = [(2, frames, 4, 64)] * 4 + [(2 * frames - 1, 4, 64), (2,)]
-    arrays = [jax.ShapeDtypeStruct(shape, of.dtype, sharding=same) for shape, of in zip(shapes, given, strict=True)]
+def gradient_for(device, implementation, sizes, dtype):
+    """Compiles the gradient for a device that is absent."""
     call = functools.partial(relative_attention, scale=SCALE, implementation=implementation)
 
     def gradient(*given):
         return jax.grad(lambda *each: jnp.sum(call(*each, given[5]).astype(jnp.float32)), range(5))(*given[:5])
 
-    compiled = Programs().lower("gradient", gradient, *arrays).compile()
+    return compiled_for(device, gradient, *described(*sizes, dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frames", [400, 2048])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
+def test_it_compiles_for_accelerators(device, implementation, frames, dtype):
+    compiled = gradient_for(device, implementation, (2, frames, 4, 64), dtype)
     assert "custom-call" in compiled.as_text()
     scores_bytes = 2 * 4 * frames * frames * 4
     assert compiled.memory_analysis().temp_size_in_bytes < scores_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "dtype"), [
+    ((8, 2048, 64, 64), "float32"), ((2, 2048, 8, 640), "float32"), ((2, 1024, 8, 1280), "float32"),
+    ((2, 2048, 8, 768), "bfloat16"),
+])  # fmt: skip
+def test_what_is_accepted_fits_into_vmem(sizes, dtype):
+    """The first one has arrays that XLA cannot keep in VMEM as a whole; the others have the widest heads."""
+    assert "custom-call" in gradient_for("v5e", "mosaic_tpu", sizes, dtype).as_text()

@@ -14,26 +14,26 @@ from asr_jax.cli.benchmark.kernels import KernelOptions, cases
 ROOT = Path(__file__).parents[2]
 SHARED_BYTES = {"a100": 163 << 10, "h100": 227 << 10}
 """Largest shared memory of a program."""
-VMEM_BYTES = 128 << 20
-"""VMEM of a v5e."""
-SCOPED_BYTES = {"transducer_joint": 100 << 20, "transducer_joint_gradient": 100 << 20}
-"""VMEM for blocks and temporary values that kernels ask for. Others have the default of 16 MiB."""
+SCOPED_BYTES = {"transducer_joint_gradient": 24 << 20}
+"""VMEM of a v5e for blocks and temporary values that a kernel may use: a little more than the committed table has. The
+compiler itself refuses kernels only above the limit that they ask for."""
+MOST_SCOPED_BYTES = 6 << 20
+"""The same for the other kernels."""
 SPILLED_BYTES = 16
 """Bytes that a thread may spill. Attention in float32 spills 8 with 64 or 80 registers, of which a thread may have 255:
 ptxas prefers to have more programs on a multiprocessor."""
 
 
 def check(rows):
-    """Checks that the resources of kernels are within the limits of their devices."""
+    """Checks that kernels need no more resources than their devices have, or than is expected of them."""
     assert rows
     for row in rows:
         if row["target"] in SHARED_BYTES:
-            assert row["registers"] <= 255, row
             assert row["shared_bytes"] <= SHARED_BYTES[row["target"]], row
             assert row["spilled_bytes"] <= SPILLED_BYTES, row
         else:
-            assert row["scoped_bytes"] <= SCOPED_BYTES.get(row["kernel"], 16 << 20), row
-            assert 0 < row["scoped_bytes"] + row["array_bytes"] <= VMEM_BYTES, row
+            assert row["scoped_bytes"] <= SCOPED_BYTES.get(row["kernel"], MOST_SCOPED_BYTES), row
+            assert row["scoped_bytes"] + row["array_bytes"] > 0, row
 
 
 def test_the_committed_resources_are_within_the_limits():

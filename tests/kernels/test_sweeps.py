@@ -19,12 +19,8 @@ from asr_jax.kernels.ctc_sweep import mosaic_tpu as ctc_tpu
 from asr_jax.kernels.ctc_sweep.api import ctc_sweep
 from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
 from asr_jax.kernels.lattice_sweep.api import lattice_sweep
-from tests.kernels import attention, joint
-from tests.kernels.convolutions import KERNEL_CASES
-from tests.kernels.norms import NORM_SIZES
-from tests.kernels.paths import PATH_SIZES
-from tests.kernels.small import cases
 from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, TDT, assert_equal, for_ctc, for_lattices
+from tests.kernels.triton_compared import COMPARED
 
 ARCS = pytest.mark.parametrize(("spans", "moves"), [RNNT, TDT], ids=["rnnt", "tdt"])
 
@@ -53,9 +49,7 @@ def test_the_kernels_for_gpus_equal_the_scans():
     command = [sys.executable, "-m", "tests.kernels.triton_interpreted"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
-    in_both_precisions = (attention.SIZES, KERNEL_CASES, NORM_SIZES, joint.SIZES, cases((2, 1, 1)))
-    expected = sum(map(len, (CTC_SIZES, LATTICE_SIZES, PATH_SIZES))) + 2 * sum(map(len, in_both_precisions))
-    assert done.stdout.count("equal") == expected
+    assert done.stdout.count("equal") == sum(len(each.sizes) for each in COMPARED.values())
 
 
 def test_an_implementation_that_cannot_run_says_why(monkeypatch):

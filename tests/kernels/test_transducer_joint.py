@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from asr_jax.core.devices import TracedFor
-from asr_jax.core.errors import UserError
-from asr_jax.core.programs import Programs
-from asr_jax.core.targets import target_of
 from asr_jax.kernels import implementations
 from asr_jax.kernels.transducer_joint import api, mosaic_tpu, reference, xla
 from asr_jax.kernels.transducer_joint.api import transducer_joint
 from asr_jax.kernels.transducer_joint.reference import picked
+from tests.kernels.compiled import compiled_for
 from tests.kernels.joint import BLANK, SIZES, made, reference_gradients
 
 
@@ -38,6 +36,7 @@ def values_and_gradients(name, given, activation, cotangents, monkeypatch):
     """Calls an implementation: of XLA with tiles of 5,000 logits, of Pallas in its interpreter."""
     monkeypatch.setattr(xla, "joint", functools.partial(xla.joint, tile_logits=5000))
     if name == "mosaic_tpu":
+        monkeypatch.setattr(api, "check_device", lambda *_: None)
         monkeypatch.setattr(api, "_kernel", lambda *_: lambda *given: mosaic_tpu.joint(*given, True))
     call = functools.partial(transducer_joint, blank_id=BLANK, activation=activation, implementation=name)
 
@@ -74,31 +73,41 @@ def test_an_implementation_that_cannot_run_says_why(monkeypatch):
     with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference or xla"):
         call(*made(SIZES[0]))
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
-    large = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((1, 9, 1024), (1, 4, 1024), (1024, 16384), (16384,))]
-    more = [jax.ShapeDtypeStruct(shape, "int32") for shape in ((1, 3), (1,), (1,))]
-    with pytest.raises(ValueError, match=r"weights of 1024 × 16384 need 144 MiB .* expected at most 64"):
-        jax.eval_shape(call, *large, *more)
+    for width, vocab_size, positions, size in ((1024, 16384, 4, 162), (640, 1024, 601, 232), (1024, 4096, 201, 154)):
+        message = (
+            f"weights of {width} × {vocab_size} and {positions} label positions in float32 need {size} MiB of VMEM: "
+            "expected at most 100 for mosaic_tpu, or xla"
+        )
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(call, *described(1, 9, positions, width, vocab_size))
+
+
+def described(rows, frames, positions, width, vocab_size, dtype="float32"):
+    """Shapes and dtypes of the arguments."""
+    shapes = [(rows, frames, width), (rows, positions, width), (width, vocab_size), (vocab_size,)]
+    more = [jax.ShapeDtypeStruct(shape, "int32") for shape in ((rows, positions - 1), (rows,), (rows,))]
+    return *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes), *more
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
-def test_it_compiles_for_accelerators(device, implementation, dtype):
-    try:
-        mesh = target_of(device).one
-    except UserError as error:
-        pytest.skip(str(error))
-    rows, frames, positions, width, vocab_size = 8, 200, 51, 512, 1024
-    same = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    shapes = [(rows, frames, width), (rows, positions, width), (width, vocab_size), (vocab_size,)]
-    arrays = [jax.ShapeDtypeStruct(shape, dtype, sharding=same) for shape in shapes]
-    more = [jax.ShapeDtypeStruct(shape, "int32", sharding=same) for shape in ((rows, positions - 1), (rows,), (rows,))]
+@pytest.mark.parametrize(
+    ("device", "implementation", "sizes", "dtype"),
+    [
+        *((device, implementation, (8, 200, 51, 512, 1024), dtype)
+          for device, implementation in (("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton"))
+          for dtype in ("float32", "bfloat16")),
+        ("v5e", "mosaic_tpu", (32, 400, 51, 1024, 7168), "float32"),  # the largest vocabularies that are accepted
+        ("v5e", "mosaic_tpu", (32, 400, 51, 1024, 11776), "bfloat16"),
+    ],
+)  # fmt: skip
+def test_it_compiles_for_accelerators(device, implementation, sizes, dtype):
+    rows, frames, positions, _, vocab_size = sizes
     call = functools.partial(transducer_joint, blank_id=0, activation="tanh", implementation=implementation)
 
     def gradient(*given):
         return jax.grad(lambda *each: sum(map(jnp.sum, call(*each, *given[4:]))), range(4))(*given[:4])
 
-    compiled = Programs().lower("gradient", gradient, *arrays, *more).compile()
+    compiled = compiled_for(device, gradient, *described(*sizes, dtype))
     assert "custom-call" in compiled.as_text()
     logits_bytes = rows * frames * positions * vocab_size * 4
     assert compiled.memory_analysis().temp_size_in_bytes < logits_bytes / 4

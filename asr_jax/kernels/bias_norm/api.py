@@ -1,5 +1,7 @@
 """Bias norm, with an implementation chosen for the device."""
 
+import math
+
 from jaxtyping import Array, Float
 
 from asr_jax.kernels.implementations import Implementation, module_of
@@ -28,5 +30,6 @@ def bias_norm(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    found: Array = module_of("bias_norm", implementation).bias_norm(x.reshape(-1, x.shape[-1]), bias, log_scale)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    found: Array = module_of("bias_norm", implementation, given=x).bias_norm(rows, bias, log_scale)
     return found.reshape(x.shape)

@@ -42,7 +42,7 @@ def ctc_sweep(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    module = module_of("ctc_sweep", implementation, "scan")
+    module = module_of("ctc_sweep", implementation, "scan", given=emissions)
     if module.__name__.endswith("mosaic_tpu") and emissions.dtype != jax.numpy.float32:
         raise ValueError(f"emissions have dtype {emissions.dtype}: expected float32 for mosaic_tpu")
     found: tuple[Array, States] = module.sweep(emissions, labels, label_lengths)

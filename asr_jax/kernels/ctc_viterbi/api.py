@@ -46,7 +46,7 @@ def ctc_viterbi(
     """
     used = jnp.arange(labels.shape[1])[None] < label_lengths[:, None]
     given = (log_probs, jnp.minimum(lengths, log_probs.shape[1]), jnp.where(used, labels, blank_id), label_lengths)
-    module = module_of("ctc_viterbi", implementation, "scan")
+    module = module_of("ctc_viterbi", implementation, "scan", given=log_probs)
     if module.__name__.endswith("mosaic_tpu") and labels.shape[1] > module.MOST_LABELS:
         raise ValueError(f"{labels.shape[1]} labels: expected at most {module.MOST_LABELS} for mosaic_tpu, or scan")
     found: tuple[Array, Array] = module.best_path(*given, blank_id=blank_id)

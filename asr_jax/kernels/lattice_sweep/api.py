@@ -39,7 +39,7 @@ def lattice_sweep(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    module = module_of("lattice_sweep", implementation, "scan")
+    module = module_of("lattice_sweep", implementation, "scan", given=weights[0])
     if module.__name__.endswith("mosaic_tpu") and weights[0].dtype != jnp.float32:
         raise ValueError(f"weights have dtype {weights[0].dtype}: expected float32 for mosaic_tpu")
     found: tuple[Array, Array] = module.sweep(weights, start, spans, moves)

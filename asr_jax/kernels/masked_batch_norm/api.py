@@ -30,7 +30,8 @@ def masked_sums(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    return module_of("masked_batch_norm", implementation).masked_sums(x, jnp.minimum(lengths, x.shape[1]), shift)
+    lengths = jnp.minimum(lengths, x.shape[1])
+    return module_of("masked_batch_norm", implementation, given=x).masked_sums(x, lengths, shift)
 
 
 def normalise(
@@ -53,7 +54,7 @@ def normalise(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    return module_of("masked_batch_norm", implementation).normalise(x, mean, scale, bias)
+    return module_of("masked_batch_norm", implementation, given=x).normalise(x, mean, scale, bias)
 
 
 def gradient_sums(
@@ -76,7 +77,7 @@ def gradient_sums(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    return module_of("masked_batch_norm", implementation).gradient_sums(x, dy, mean, inverse)
+    return module_of("masked_batch_norm", implementation, given=x).gradient_sums(x, dy, mean, inverse)
 
 
 def input_gradient(
@@ -111,4 +112,4 @@ def input_gradient(
         ValueError: If the implementation cannot run here.
     """
     given = (x, dy, jnp.minimum(lengths, x.shape[1]), mean, inverse, gain, sums, num)
-    return module_of("masked_batch_norm", implementation).input_gradient(*given)
+    return module_of("masked_batch_norm", implementation, given=x).input_gradient(*given)

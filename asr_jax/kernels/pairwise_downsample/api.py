@@ -38,5 +38,5 @@ def pairwise_downsample(
     if len(lengths) != len(x):
         raise ValueError(f"{len(lengths)} lengths for {len(x)} rows: expected one for each row")
     weights = group_weights(logits, lengths, x.shape[1])
-    found: Array = module_of("pairwise_downsample", implementation).weighted_sums(x, weights)
+    found: Array = module_of("pairwise_downsample", implementation, given=x).weighted_sums(x, weights)
     return found

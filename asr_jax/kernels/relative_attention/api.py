@@ -40,7 +40,8 @@ def relative_attention(
         implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" keeps the scores
             of one block of queries and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs and heads
             of at most 128 channels, which needs the extra kernels; "mosaic_tpu" is a kernel for TPUs and at most 2,048
-            frames. "auto" is "reference", because no kernel was measured on a device yet.
+            frames, of which the keys, values and offsets of a head fit into VMEM. "auto" is "reference", because no
+            kernel was measured on a device yet.
 
     Returns:
         Means of the values, in their dtype. 0 in rows without valid keys.
@@ -57,15 +58,19 @@ def relative_attention(
     if implementation == "xla":
         return xla.blocked(*given, scale)
     check_device(implementation, "reference or xla")
+    if not all(each.size for each in given):  # a kernel needs at least one program
+        return reference.attend(*given, scale=scale)
+    widths = [each.shape[3] for each in (query, position_query, value)]
     if implementation == "triton":
         from asr_jax.kernels.relative_attention import triton
 
-        widths = [each.shape[3] for each in (query, position_query, value)]
         if max(widths) > triton.MOST_WIDTH:
             raise ValueError(f"heads of widths {widths}: expected at most {triton.MOST_WIDTH} for triton, or xla")
         return triton.attention(*given, scale)
     from asr_jax.kernels.relative_attention import mosaic_tpu  # imported late, because Pallas takes a second
+    from asr_jax.kernels.vmem_tpu import check_vmem
 
     if num_frames > mosaic_tpu.MOST_FRAMES:
         raise ValueError(f"{num_frames} frames: expected at most {mosaic_tpu.MOST_FRAMES} for mosaic_tpu, or xla")
+    check_vmem(mosaic_tpu.vmem_bytes(*given[:5]), f"{num_frames} frames and heads of widths {widths} in {query.dtype}")
     return mosaic_tpu.attention(*given, scale)

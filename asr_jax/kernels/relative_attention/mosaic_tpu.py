@@ -12,11 +12,29 @@ from jaxtyping import Array, Float, Int
 from asr_jax.kernels.products_tpu import product
 from asr_jax.kernels.relative_attention.reference import MASKED
 from asr_jax.kernels.relative_shift.mosaic_tpu import staggered
+from asr_jax.kernels.vmem_tpu import DEFAULT_BYTES, VMEM_BYTES, bytes_of, bytes_of_blocks
 
 BLOCK = 128
 """Number of queries of a program. Frames are padded to a multiple of it."""
 MOST_FRAMES = 2048
-"""Largest number of frames whose keys, values, offsets and scores fit into the VMEM of a program."""
+"""Largest number of frames; programs for more were not compiled."""
+SCORES = 12
+"""Number of arrays of scores of a block of queries that a program keeps beside its blocks; 8 to 11 were measured for a
+v5e."""
+
+
+def vmem_bytes(*given: Any) -> int:
+    """Returns an estimate of the VMEM of a program for the gradient, which needs more than one for the values.
+
+    Args:
+        given: Queries, queries of the positions, keys, values and offsets, or descriptions of them.
+    """
+    arrays = jax.eval_shape(_padded, *given)
+    blocks = [*arrays, arrays[3], *(_per_query(arrays[0]) for _ in range(2))]
+    gradients = [jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in arrays]
+    scores = bytes_of((BLOCK, arrays[2].shape[2] + BLOCK), 4)
+    specs = [*_specs(arrays), *map(_of_block, blocks[5:]), *_specs(arrays)]
+    return bytes_of_blocks(specs, [*blocks, *gradients]) + SCORES * scores
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
@@ -62,7 +80,7 @@ def _forward(
             out_specs=[_of_block(each) for each in outputs],
         ),
         out_shape=outputs,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "parallel")),
+        compiler_params=_params(given, "parallel"),
         interpret=interpret,
         name="relative_attention",
     )(lengths, *arrays)
@@ -85,7 +103,7 @@ def _backward(scale: float, interpret: bool, kept: tuple[Array, ...], cotangent:
         ),
         out_shape=[jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in arrays],
         # The gradients of keys, values and offsets are sums over programs, which run one after the other.
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary")),
+        compiler_params=_params(given, "arbitrary"),
         interpret=interpret,
         name="relative_attention_gradient",
     )(lengths, *arrays, of_mixed, logs, sums)
@@ -181,7 +199,13 @@ def _of_row(x: Any) -> Any:
     return pl.BlockSpec((None, None, *x.shape[2:]), lambda h, b, i, _: (b, h, 0, 0))
 
 
-def _per_query(x: Array) -> jax.ShapeDtypeStruct:
+def _params(given: Any, order: Any) -> Any:
+    """Parameters of a kernel whose programs of a head run in some order. It asks for more VMEM only if it needs it."""
+    limit = VMEM_BYTES if vmem_bytes(*given) > DEFAULT_BYTES else None
+    return pltpu.CompilerParams(dimension_semantics=("parallel", order, order), vmem_limit_bytes=limit)
+
+
+def _per_query(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((*x.shape[:3], 1), jnp.float32)
 
 

@@ -45,8 +45,9 @@ def transducer_joint(
         activation: Activation of the joint network, "relu" or "tanh".
         implementation: "reference" keeps the logits of all nodes [B T S V] in memory; "xla" keeps the logits of some
             frames and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the extra
-            kernels; "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM. "auto" is the one that
-            the setting training.kernels selects, otherwise "xla", because no kernel was measured on a device yet.
+            kernels; "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM beside the
+            nodes of 16 frames. "auto" is the one that the setting training.kernels selects, otherwise "xla", because no
+            kernel was measured on a device yet.
 
     Returns:
         Log-probabilities of blanks and of labels in float32. They are 0 at padding, which has no gradient.
@@ -56,24 +57,30 @@ def transducer_joint(
     """
     name = selected("transducer_joint", implementation, "xla")
     given = (frames, predictions, kernel, bias, labels)
+    if name not in ("xla", "reference"):
+        check_device(name, "reference or xla")
+    if not all(each.size for each in given[:4]):  # a kernel needs at least one program, and a tile one node
+        name = "reference"
     if name in ("xla", "reference"):
         joint: Any = reference.joint if name == "reference" else xla.joint
         blank, label = joint(*given, blank_id=blank_id, activation=activation)
     else:
-        blank, label = _kernel(name, kernel)(*given, num_frames, num_labels, blank_id, activation)
+        blank, label = _kernel(name, *given)(*given, num_frames, num_labels, blank_id, activation)
     in_time = length_mask(num_frames, frames.shape[1])[..., None]
     positions = length_mask(num_labels + 1, predictions.shape[1])[:, None]
     blank = jnp.where(in_time & positions, blank, 0.0)
     return blank, jnp.where(in_time & positions[..., 1:], label, 0.0)
 
 
-def _kernel(name: str, weights: Array) -> Any:
-    """Returns the function of a kernel for an output with these weights."""
-    check_device(name, "reference or xla")
+def _kernel(name: str, *given: Array) -> Any:
+    """Returns the function of a kernel for frames, predictions, weights, bias and labels."""
     module = importlib.import_module(f"asr_jax.kernels.transducer_joint.{name}")  # late, as in `module_of`
-    if name == "mosaic_tpu" and (size := module.weights_bytes(weights)) > module.MOST_WEIGHTS_BYTES:
-        raise ValueError(
-            f"weights of {weights.shape[0]} × {weights.shape[1]} need {size >> 20} MiB of VMEM with their "
-            f"gradients: expected at most {module.MOST_WEIGHTS_BYTES >> 20} for mosaic_tpu, or xla"
+    if name == "mosaic_tpu":
+        from asr_jax.kernels.vmem_tpu import check_vmem
+
+        (_, positions, _), (width, vocab_size) = given[1].shape, given[2].shape
+        check_vmem(
+            module.vmem_bytes(*given),
+            f"weights of {width} × {vocab_size} and {positions} label positions in {given[2].dtype}",
         )
     return module.joint

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.products_tpu import product
 from asr_jax.kernels.transducer_joint.reference import Activation
+from asr_jax.kernels.vmem_tpu import VMEM_BYTES, bytes_of, bytes_of_blocks
 
 LANES = 128
 MULTIPLE = 16
@@ -24,20 +25,26 @@ LABELS = 256
 """Number of labels whose logits are computed at a time. Labels are padded to a multiple of it."""
 PADDED = -1e30
 """Bias of labels that are padding."""
-VMEM_BYTES = 100 << 20
-"""Memory that a kernel may use, of the 128 MiB of a v5e or a v6e."""
-MOST_WEIGHTS_BYTES = 64 << 20
-"""Largest size of the output's weights and bias with their gradients in float32, which are all in VMEM."""
+KEPT = {2: (4, 1), 4: (8, 3)}
+"""Numbers of arrays in float32 that a program keeps beside its blocks, of its nodes' channels and of the logits that it
+computes at a time, by the size of a value in bytes. 3.6 and 0.9, 7.4 and 2.6 were measured for a v5e."""
 
 
-def weights_bytes(kernel: Any) -> int:
-    """Returns the size in VMEM of the weights and the bias of the output with their gradients.
+def vmem_bytes(*given: Any) -> int:
+    """Returns an estimate of the VMEM of a program for the gradient, which needs more than one for the values.
 
     Args:
-        kernel: Weights [D V].
+        given: Frames, predictions, weights, bias and labels, or descriptions of them.
     """
-    width, vocab_size = kernel.shape
-    return _multiple(vocab_size, LABELS) * (_multiple(width, LANES) * (kernel.dtype.itemsize + 4) + 2 * LANES * 4)
+    inputs = jax.eval_shape(_padded, *given)
+    rows, blocks, block, positions = _sizes(inputs)
+    nodes, width = block * positions, inputs[0].shape[3]
+    logs = jax.ShapeDtypeStruct((rows, blocks, 3, nodes), jnp.float32)
+    gradients = [jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in inputs[:4]]
+    specs = [*_specs(inputs), _of_nodes(logs), *_specs(inputs)[:4]]
+    hidden, logits = KEPT[inputs[0].dtype.itemsize]
+    kept = hidden * bytes_of((nodes, width), 4) + logits * bytes_of((LABELS, nodes), 4)
+    return bytes_of_blocks(specs, [*inputs, logs, *gradients]) + kept
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(7, 8, 9))

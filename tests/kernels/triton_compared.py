@@ -1,0 +1,172 @@
+"""Comparisons of the kernels for NVIDIA GPUs with their references, in Triton's interpreter and on a GPU.
+
+Triton need not be installed to import this. References are computed on the CPU, because products of matrices in float32
+are less precise on a GPU.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
+from asr_jax.kernels.ctc_viterbi import reference as ctc_viterbi
+from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
+from tests.kernels import attention, joint
+from tests.kernels.convolutions import KERNEL_CASES, for_kernels
+from tests.kernels.norms import NORM_SIZES, batch_norm_expected, batch_norm_parts, bias_norm_expected, for_norms
+from tests.kernels.paths import PATH_SIZES, for_paths
+from tests.kernels.small import SIZES as SMALL_SIZES
+from tests.kernels.small import assert_close, cases, computed
+from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
+
+PRECISIONS = ("float32", 1e-5), ("bfloat16", 2e-2)
+"""Dtypes of the inputs, and differences from the reference relative to its largest magnitude."""
+
+
+class Compared(NamedTuple):
+    """Comparison of a kernel with its reference, values and gradients."""
+
+    compare: Callable[[Any], None]
+    """Function of some sizes."""
+    sizes: Sequence[Any]
+    """Sizes that take little time in the interpreter."""
+    more: Sequence[Any] = ()
+    """Sizes for a GPU."""
+
+
+def kernel_of(folder: str) -> Any:
+    """Module of a kernel, which needs Triton."""
+    return importlib.import_module(f"asr_jax.kernels.{folder}.triton")
+
+
+def on_cpu() -> Any:
+    return jax.default_device(jax.devices("cpu")[0])
+
+
+def in_precision(given: Any, dtype: str) -> list[jax.Array]:
+    """Converts the arrays that are not integers."""
+    return [each.astype(dtype) if jnp.issubdtype(each.dtype, jnp.floating) else each for each in given]
+
+
+def assert_near(found: Any, expected: Any, tolerance: float) -> None:
+    """Compares arrays, relative to their largest magnitude."""
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(
+            one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max(initial=0))
+        )
+
+
+def compare_ctc_sweep(sizes: Any) -> None:
+    with on_cpu():
+        given = for_ctc(*sizes)
+        expected = ctc_sweep(*given)
+    assert_equal(kernel_of("ctc_sweep").sweep(*given), expected)
+
+
+def compare_lattice_sweep(sizes: Any) -> None:
+    with on_cpu():
+        given = for_lattices(*sizes, 2)
+        expected = lattice_sweep(*given, *RNNT)
+    assert_equal(kernel_of("lattice_sweep").sweep(*given, *RNNT), expected)
+
+
+def compare_ctc_viterbi(sizes: Any) -> None:
+    def both(module: Any) -> Any:
+        return jax.tree.leaves((module.forward(*given, blank_id=0), module.best_path(*given, blank_id=0)))
+
+    with on_cpu():
+        given = for_paths(*sizes)
+        expected = both(ctc_viterbi)
+    for one, other in zip(both(kernel_of("ctc_viterbi")), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def compare_relative_attention(sizes: Any) -> None:
+    kernel = kernel_of("relative_attention")
+    for dtype, tolerance in PRECISIONS:
+        with on_cpu():
+            low = in_precision(attention.made(sizes), dtype)
+            expected, cotangent, gradients = attention.reference_gradients(tuple(in_precision(low, "float32")))
+        mixed, kept = kernel._forward(*low, attention.SCALE, 0)
+        found = kernel._backward(attention.SCALE, 0, kept, cotangent.astype(dtype))
+        assert_near((mixed, *found[:5]), (expected, *gradients), tolerance)
+
+
+def compare_depthwise_conv(sizes: Any) -> None:
+    kernel, (*_, padding, stride, dilation) = kernel_of("depthwise_conv"), sizes
+    steps = {"padding": padding, "stride": stride, "dilation": dilation}
+    with on_cpu():
+        given, expected = for_kernels(*sizes)
+    for dtype, tolerance in PRECISIONS:
+        x, filters, dy = in_precision(given, dtype)
+        y = kernel.conv(x, filters, **steps)
+        assert_near((y, *kernel.gradients(x, filters, dy, **steps)), expected, tolerance)
+
+
+def compare_bias_norm(sizes: Any) -> None:
+    kernel = kernel_of("bias_norm")
+    for dtype, tolerance in PRECISIONS:
+        with on_cpu():
+            x, dy, _, bias, *_ = for_norms(*sizes)
+            low = in_precision((x, dy), dtype)
+            expected = bias_norm_expected(*in_precision(low, "float32"), bias)
+        y, saved = kernel._forward(low[0].reshape(-1, sizes[2]), bias, jnp.float32(0.3))
+        assert_near((y, *kernel._backward(saved, low[1].reshape(y.shape))), expected, tolerance)
+
+
+def compare_masked_batch_norm(sizes: Any) -> None:
+    for dtype, tolerance in PRECISIONS:
+        with on_cpu():
+            x, dy, *rest = for_norms(*sizes)
+            low = in_precision((x, dy), dtype)
+            expected = batch_norm_expected(*in_precision(low, "float32"), *rest)
+        assert_near(batch_norm_parts(kernel_of("masked_batch_norm"), *low, *rest), expected, tolerance)
+
+
+def compare_transducer_joint(sizes: Any) -> None:
+    kernel, activation = kernel_of("transducer_joint"), sizes[-1]
+    for dtype, tolerance in PRECISIONS:
+        with on_cpu():
+            low = in_precision(joint.made(sizes), dtype)
+            expected, cotangents, gradients = joint.reference_gradients(tuple(in_precision(low, "float32")), activation)
+        found, kept = kernel._forward(*low, joint.BLANK, activation)
+        found = [jnp.where(other == 0, 0, one) for one, other in zip(found, expected, strict=True)]  # padding
+        of_given = kernel._backward(joint.BLANK, activation, kept, cotangents)[:4]
+        assert_near((*found, *of_given), (*expected, *gradients), tolerance)
+
+
+def compare_small(folder: str, sizes: Any) -> None:
+    """Compares the operations of a folder."""
+    with on_cpu():
+        all_of = cases(sizes).values()
+    for case in (case for case in all_of if _folder_of(case.function) == folder):
+        for dtype, _ in PRECISIONS:
+            with on_cpu():
+                low = case._replace(arrays=tuple(in_precision(in_precision(case.arrays, dtype), "float32")))
+                expected = computed(low, "reference")
+            assert_close(computed(low, "triton", dtype), expected, jnp.dtype(dtype))
+
+
+def _folder_of(function: Any) -> str:
+    return str(getattr(function, "func", function).__module__.split(".")[2])
+
+
+COMPARED = {
+    "bias_norm": Compared(compare_bias_norm, NORM_SIZES),
+    "ctc_sweep": Compared(compare_ctc_sweep, CTC_SIZES, [(400, 32, 60, 2)]),
+    "ctc_viterbi": Compared(compare_ctc_viterbi, PATH_SIZES),
+    "depthwise_conv": Compared(compare_depthwise_conv, KERNEL_CASES),
+    "lattice_sweep": Compared(compare_lattice_sweep, LATTICE_SIZES, [(375, 16, 75, 2)]),
+    "masked_batch_norm": Compared(compare_masked_batch_norm, NORM_SIZES),
+    "relative_attention": Compared(compare_relative_attention, attention.SIZES),
+    "transducer_joint": Compared(compare_transducer_joint, joint.SIZES),
+} | {
+    folder: Compared(partial(compare_small, folder), SMALL_SIZES[::2], SMALL_SIZES[1:2])
+    for folder in ("glu", "masking", "pairwise_downsample", "relative_shift", "swoosh")
+}
+"""Comparisons by the folders of the kernels."""
