@@ -303,9 +303,8 @@ def _product_flops(each: Instruction, computation: Mapping[str, Instruction]) ->
     if each.opcode == "dot":
         found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", each.rest)
         return 2.0 * prod(out) * prod(left[int(axis)] for axis in _numbers(found))
-    spread = re.search(r"lhs_dilate=([\dx]+)", each.rest)
-    zeros = prod(int(one) for one in spread[1].split("x")) if spread else 1
-    return _convolution_flops(each, result=out, kernel=right) / zeros
+    spread = _numbers(re.search(r"lhs_dilate=([\dx]+)", each.rest))
+    return _convolution_flops(each, result=out, kernel=right) / prod(spread) * _share_of_taps(each, left)
 
 
 def _custom_flops(each: Instruction, computation: Mapping[str, Instruction]) -> float:
@@ -329,6 +328,21 @@ def _convolution_flops(each: Instruction, *, result: Sequence[int], kernel: Sequ
     """Each value of the result of a convolution is a sum over the kernel's taps and input channels."""
     labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
     return 2.0 * prod(result) * prod(kernel) / (kernel[labels[1].index("o")] if labels else 1)
+
+
+def _share_of_taps(each: Instruction, inputs: Sequence[int]) -> float:
+    """Share of a convolution's taps that can meet an input, since windows may be larger than all inputs.
+
+    Compilers for TPUs write products with several axes as such convolutions, whose other taps only meet padding.
+    """
+    sizes = _numbers(re.search(r"size=([\dx]+)", each.rest))
+    labels = re.search(r"dim_labels=(\w+?)_", each.rest)
+    if not labels:
+        return 1.0
+    lengths = [inputs[labels[1].index(str(axis))] for axis in range(len(sizes))]
+    spread = _numbers(re.search(r"lhs_dilate=([\dx]+)", each.rest)) or [1] * len(sizes)
+    spans = [(length - 1) * between + 1 for length, between in zip(lengths, spread, strict=True)]
+    return prod(min(size, span) / size for size, span in zip(sizes, spans, strict=True))
 
 
 def _numbers(found: re.Match[str] | None) -> list[int]:

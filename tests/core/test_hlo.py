@@ -76,6 +76,16 @@ def test_a_convolution_counts_its_taps_and_channels():
     assert sum(each.flops for each in module.operations) == 2 * 2 * 50 * 16 * 5 * 8
 
 
+def test_a_product_that_is_written_as_a_convolution_over_padding_counts_as_a_product():
+    text = """ENTRY %main (a: f32[73,24,1,1], b: f32[2,99,4,24]) -> f32[73,2,99,4] {
+  %a = f32[73,24,1,1] parameter(0)
+  %b = f32[2,99,4,24] parameter(1)
+  ROOT %c = f32[73,2,99,4] convolution(%a, %b), window={WINDOW}, dim_labels=bf01_0o1i->b0f1
+}""".replace("WINDOW", "size=2x4 pad=1_1x3_3 rhs_reversal=1x1")
+    (found,) = Module(text).operations
+    assert found.flops == 2 * (73 * 2 * 99 * 4) * 24
+
+
 def test_products_of_16_bits_are_counted_beside_all():
     product = "dot({}, {}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
     text = f"""ENTRY %main (a: bf16[4,8], b: bf16[8,2], c: f32[8,2]) -> f32[4,2] {{
