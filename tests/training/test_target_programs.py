@@ -78,6 +78,11 @@ MODELS = {
 }  # fmt: skip
 
 
+PLACES = (".augmented/", "/heads_", "/downsample/", "._masked/", "._mask/")
+"""Parts of a model that look up or order frames and labels: features and augmentation, heads, the last frame of a row,
+and spans of masks."""
+
+
 class Compiled(NamedTuple):
     """Programs of a step for four devices."""
 
@@ -158,6 +163,16 @@ def test_products_have_operands_of_16_bits(name: str, target: str) -> None:
 def test_all_products_are_read_from_the_program(name: str, target: str) -> None:
     found = compiled(name, target)
     assert flops_of(found, "flops") == pytest.approx(found.flops / 4, rel=0.1)  # of one of four devices
+
+
+@each_program
+def test_layers_have_no_operations_that_are_slow_on_accelerators(name: str, target: str) -> None:
+    found = compiled(name, target)
+    slow = {
+        each.op_name for module in (found.gradient, found.update) for computation in module.computations.values()
+        for each in computation.values() if each.opcode in ("fft", "gather", "scatter", "sort") and each.op_name
+    }  # fmt: skip
+    assert not {each for each in slow if not any(place in each for place in PLACES)}
 
 
 @each_program
