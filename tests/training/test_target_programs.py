@@ -145,7 +145,7 @@ def test_nothing_is_computed_in_float64_or_by_the_host(name: str, target: str) -
 
 
 def flops_of(found: Compiled, field: str) -> float:
-    """Sum of a field over the operations of the gradient, except those of the features.
+    """Floating-point operations of the gradient, without the computation of features.
 
     Features are computed in float32, and on TPUs, products compute their Fourier transform.
     """

@@ -44,7 +44,7 @@ class KernelOptions:
     warm_ups: int = 10
     """Number of calls before the measured ones."""
     precision: Literal["f32", "bf16"] = "f32"
-    """Precision of the arrays, except those of recursions, which are always float32."""
+    """Precision of the arrays. The recursions of CTC and of transducers always have float32."""
     operations: tuple[str, ...] = ()
     """Names of the operations, such as ctc_sweep. Empty: all."""
     json: Path | None = None
