@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# Runs everything that needs a GPU in less than 9 minutes: the tests marked gpu; front-ends; training throughput of
-# Zipformer-S and -M with synthetic batches and the real loader, with memory, roofline and an XLA trace; recognition
-# with models of 115 and 120 M parameters (goal: 12,000 × real time). Writes figures as JSON.
+# Runs everything that needs a GPU in one call, and writes the figures to DEVICE.json: the tests marked gpu; kernels and
+# front-ends; training of each family in the precision of its config, with the real loader, memory, share of the peak rate
+# and an XLA trace; recognition with models of 115 and 120 M parameters (goal: 12,000 × real time).
 #   --smoke            use tiny sizes on a CPU, to test only whether it runs
+#   SECONDS_LEFT       time limit in seconds (default: 530); benchmarks that do not fit are named in DEVICE.json
+#   FAMILIES           names of configs to train (default: all of the list below)
 #   PYTHON             Python with jax (default: .venv/bin/python if it exists, otherwise python3)
-#   ASR_JAX_SHARED     folder with data/read_speech_6h and goldens; without it, those parts are omitted
-#   OUT                folder for figures and trace (default: benchmarks/results)
+#   ASR_JAX_SHARED     folder with data/read_speech_6h and goldens; without it, training has synthetic batches
+#   OUT                folder for the figures (default: benchmarks/results; with --smoke, a temporary folder)
 # Missing packages are installed from .wheels (see scripts/gpu_wheels.sh) to .carry/packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 smoke=""; [ "${1:-}" = "--smoke" ] && smoke="--smoke"
 python=${PYTHON:-python3}; [ -z "${PYTHON:-}" ] && [ -x .venv/bin/python ] && python=.venv/bin/python
-out=${OUT:-benchmarks/results}; mkdir -p "$out"
+if [ -n "$smoke" ]; then out=${OUT:-$(mktemp -d)}; else out=${OUT:-benchmarks/results}; fi
 shared=${ASR_JAX_SHARED:-../shared}
+parts=$out/parts; rm -rf "$parts"; mkdir -p "$parts"
 
 if ls .wheels/*.whl >/dev/null 2>&1; then
     missing=()
@@ -35,39 +38,85 @@ else
     export JAX_PLATFORMS=cpu
 fi
 
-started=$SECONDS
-echo "gpu_check: tests marked gpu"
-code=0
-"$python" -m pytest -q -m gpu -p no:cacheprovider tests > "$out/gpu_tests.txt" 2>&1 || code=$?
-tail -n 15 "$out/gpu_tests.txt"
-[ "$code" = 5 ] && { echo "gpu_check: no test is marked gpu" >&2; exit 1; }
+started=$SECONDS limit=${SECONDS_LEFT:-530} code=0
+[ -n "$smoke" ] && limit=${SECONDS_LEFT:-3600}
 
-echo "gpu_check: front-ends"
-size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --repeats 1)
-"$python" -m asr_jax.benchmark frontend "${size[@]}" --json "$out/frontend_gpu.json" || code=$?
+run() {  # name of the part, and a command, which is stopped at the time limit
+    local name=$1 left=$((limit - SECONDS + started)) status=0
+    shift
+    echo "gpu_check: $name, after $((SECONDS - started)) s"
+    if [ $left -lt 15 ]; then
+        echo "$name: no time left" >> "$parts/omitted.txt"
+        return
+    fi
+    timeout $left "$@" || status=$?
+    [ $status = 0 ] || { echo "$name: exit code $status$([ $status = 124 ] && echo ", no time left")" >> "$parts/omitted.txt"; code=1; }
+}
 
-echo "gpu_check: kernels"
+tests() { "$python" -m pytest -q -m gpu -p no:cacheprovider tests > "$parts/tests.txt" 2>&1; }
+export -f tests; export python parts
+run tests bash -c tests
+tail -n 15 "$parts/tests.txt"
+
 size=(); [ -n "$smoke" ] && size=(--batch 2 --seq-len 16 --channels 8 --labels 4 --iterations 2 --warm-ups 1)
 for precision in f32 bf16; do
-    "$python" -m asr_jax.benchmark kernels ${size[@]+"${size[@]}"} --precision $precision --json "$out/kernels_gpu_$precision.json" || code=$?
+    run "kernels_$precision" "$python" -m asr_jax.benchmark kernels ${size[@]+"${size[@]}"} --precision $precision \
+        --json "$parts/kernels_$precision.json"
 done
 
-data=()
+families=(
+    zipformer conformer_librispeech fastconformer_librispeech squeezeformer_librispeech quartznet_librispeech
+    zipformer_transducer rnnt_base wav2vec2_pretrain wav2vec2_finetune w2v_bert_finetune paraformer_rust
+)
+[ -n "$smoke" ] && families=(quartznet_librispeech conformer_librispeech)
+[ -n "${FAMILIES:-}" ] && read -ra families <<< "$FAMILIES"
 manifests="$shared/data/read_speech_6h/manifests"
-[ -f "$manifests/train.jsonl" ] && data=(--data "$manifests/train.jsonl" --validation "$manifests/val.jsonl")
-echo "gpu_check: throughput"
-"$python" benchmarks/training_throughput.py $smoke ${data[@]+"${data[@]}"} --json "$out/gpu_check.json" \
-    --trace "$out/trace" || code=$?
-# A copy with a fixed path, for machines from which only single files can be fetched.
-find "$out/trace" -name 'perfetto_trace.json.gz' -exec cp {} "$out/perfetto_trace.json.gz" \; 2>/dev/null || true
 
-echo "gpu_check: recognition, greedy CTC; goal for about 100 M parameters: 12,000 x real time"
+train() {  # config, seconds of audio of a batch, options
+    local config=$1 seconds=$2 data=(--synthetic 16) tiny=() options=()
+    shift 2
+    [ -f "$manifests/train.jsonl" ] && data=(--data.train "$manifests/train.jsonl" --data.validation "$manifests/val.jsonl")
+    case $config in quartznet*|wav2vec2*|w2v_bert*) ;; *) options=(--data.tokenizer.vocab-size 500) ;; esac
+    if [ -n "$smoke" ]; then
+        case $config in
+            quartznet*) tiny=(--model.encoder.copies 1) ;;
+            *) tiny=(--model.encoder.dim 16 --model.encoder.num-layers 1 --model.encoder.subsampling-channels 8) ;;
+        esac
+    fi
+    "$python" -m asr_jax.benchmark train --config "configs/$config.py" "${data[@]}" --data.buckets.num 1 \
+        --data.buckets.unit padded-duration-ms --data.buckets.budget "${seconds}000" --data.buckets.max-batch 1024 \
+        --data.buckets.batch-multiple 1 --num-devices 1 --no-published ${options[@]+"${options[@]}"} \
+        ${tiny[@]+"${tiny[@]}"} "$@"
+}
+export -f train; export smoke manifests
+# The programs of several families are compiled at the same time and kept in the cache of JAX.
+compile() { train "$1" "$batch" --warm-ups 1 --updates 1 > "$parts/compile_$1.txt" 2>&1; }
+export -f compile; export batch=600
+[ -n "$smoke" ] && batch=32
+if [ -z "$smoke" ]; then
+    run compile env XLA_CLIENT_MEM_FRACTION=0.22 bash -c 'printf "%s\n" "$@" | xargs -P 4 -I{} bash -c "compile {}"' _ "${families[@]}"
+fi
+sizes=(--warm-ups 5 --updates 20); [ -n "$smoke" ] && sizes=(--warm-ups 1 --updates 2)
+for family in "${families[@]}"; do
+    more=(); [ "$family" = "${families[0]}" ] && more=(--trace "$parts/trace")
+    run "train_$family" bash -c 'train "$@"' _ "$family" "$batch" "${sizes[@]}" ${more[@]+"${more[@]}"} \
+        --json "$parts/train_$family.json"
+done
+# A copy with a fixed path, for machines from which only single files can be fetched.
+find "$parts/trace" -name 'perfetto_trace.json.gz' -exec cp {} "$out/perfetto_trace.json.gz" \; 2>/dev/null || true
+
 models=(fastconformer conformer); sizes=(--batch-sizes 64 256 --seconds 16.7 --steps 30 --precision bf16)
 [ -n "$smoke" ] && models=(conformer) && sizes=(--batch-sizes 1 --seconds 1 --steps 1 --warm-ups 1 --model.dim 16
     --model.num-layers 1 --model.subsampling-channels 8)
-for model in "${models[@]}"; do
-    "$python" -m asr_jax.benchmark inference --config "configs/${model}_librispeech.py" "${sizes[@]}" --no-published \
-        --json "$out/inference_${model}_gpu.json" || code=$?
+for model in "${models[@]}"; do  # greedy CTC
+    run "inference_$model" "$python" -m asr_jax.benchmark inference --config "configs/${model}_librispeech.py" \
+        "${sizes[@]}" --no-published --json "$parts/inference_$model.json"
 done
-echo "gpu_check: done in $((SECONDS - started)) s, exit code $code; figures in $out/gpu_check.json"
+
+size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --repeats 1)
+run frontend "$python" -m asr_jax.benchmark frontend "${size[@]}" --json "$parts/frontend.json"
+
+file=$("$python" -m benchmarks.device_results collect "$parts" --out "$out")
+echo "gpu_check: done in $((SECONDS - started)) s, exit code $code; figures in $file"
+[ -f "$parts/omitted.txt" ] && sed 's/^/gpu_check: omitted or failed: /' "$parts/omitted.txt"
 exit $code

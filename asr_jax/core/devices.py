@@ -34,6 +34,8 @@ class TracedFor(NamedTuple):
     """Compute capability of absent NVIDIA GPUs without its point, such as 90; otherwise 0."""
     kernels: tuple[tuple[str, str], ...] = ()
     """Names of kernels, and of the implementations that the setting training.kernels selects for them."""
+    kind: str = ""
+    """JAX's name of the device, such as NVIDIA H100 80GB HBM3."""
 
 
 # A change of the value makes JAX trace functions again that were traced for other devices.
@@ -51,7 +53,7 @@ def tracing_for(
     """
     capability = int(str(getattr(chosen[0], "compute_capability", 0)).replace(".", ""))
     context: AbstractContextManager[None] = _traced_for(
-        TracedFor(platform_of(chosen[0]), len(chosen), capability, kernels)
+        TracedFor(platform_of(chosen[0]), len(chosen), capability, kernels, chosen[0].device_kind)
     )
     return context
 
@@ -64,7 +66,7 @@ def platform_of(device: jax.Device) -> str:
 def traced_for() -> TracedFor:
     """Returns the devices of the surrounding `tracing_for`; outside of it, the devices of this machine."""
     found: TracedFor | None = _traced_for.value
-    return found or TracedFor(jax.default_backend(), len(devices()))
+    return found or TracedFor(jax.default_backend(), len(devices()), kind=devices()[0].device_kind)
 
 
 def choose(kind: Kind | None, numbers: Sequence[int]) -> None:

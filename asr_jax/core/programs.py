@@ -289,7 +289,12 @@ def _write(path: Path, program: export.Exported, out_tree: Any, flops: float) ->
 def _sources() -> str:
     """Returns a digest of the package's sources on disk."""
     root = Path(__file__).parents[1]
-    return _digest(*(f"{path.relative_to(root)} {path.read_text()}" for path in sorted(root.rglob("*.py"))))
+    return _digest(
+        *(
+            f"{path.relative_to(root)} {path.read_text()}"
+            for path in sorted((*root.rglob("*.py"), *root.rglob("*.json")))
+        )
+    )
 
 
 def _surroundings() -> dict[str, str]:

@@ -20,7 +20,7 @@ from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings, LabelAxis
 from asr_jax.heads.ctc import WeightBy
 from asr_jax.kernels.implementations import selected
-from asr_jax.kernels.transducer_joint.api import transducer_joint
+from asr_jax.kernels.transducer_joint.api import reason_against, transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
 from asr_jax.kernels.transducer_joint.xla import in_tiles, logits_of_tile
 from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
@@ -286,12 +286,15 @@ class TransducerHead(Head):
         """
         settings, arcs = self.settings, self.arcs
         kernel, bias = self.output_parameters()
-        if (name := selected("transducer_joint", "auto", "xla")) != "xla":
-            self._check_kernel(name, drops=keys is not None)
+        given = (*projected, kernel.astype(self.dtype), bias[0, 0, 0], batch.tokens)
+        reason = self._reason_against_kernels(drops=keys is not None)
+        name = selected("transducer_joint", "auto", "xla", lambda name: reason or reason_against(name, *given))
+        if name != "xla":
+            if reason:
+                raise UserError(f"training.kernels has transducer_joint={name}, and {reason}")
             blank, label = transducer_joint(
-                *projected, kernel.astype(self.dtype), bias[0, 0, 0], batch.tokens, lengths, batch.token_lengths,
-                blank_id=self.blank_id, activation=settings.activation,
-            )  # fmt: skip
+                *given, lengths, batch.token_lengths, blank_id=self.blank_id, activation=settings.activation
+            )
             blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
             return (blank[None], label[None]), None
         size = projected[1].shape[1] if starts is None else min(settings.pruning.size, projected[1].shape[1])  # type: ignore[union-attr]
@@ -340,14 +343,15 @@ class TransducerHead(Head):
         blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
         return (blank[None], label[None]), None
 
-    def _check_kernel(self, name: str, *, drops: bool) -> None:
-        """Checks that a kernel computes this joint network."""
+    def _reason_against_kernels(self, *, drops: bool) -> str:
+        """Returns the reason why no kernel computes this joint network; empty if there is none."""
         settings = self.settings
-        if drops or settings.pruning or settings.durations:
-            raise UserError(
-                f"training.kernels has transducer_joint={name}, and the head has dropout {settings.dropout}, pruning "
-                f"{settings.pruning} and durations {settings.durations}: expected none of these for the kernel"
-            )
+        if not (drops or settings.pruning or settings.durations):
+            return ""
+        return (
+            f"the head has dropout {settings.dropout}, pruning {settings.pruning} and durations {settings.durations}: "
+            "expected none of these for the kernel"
+        )
 
     def output_parameters(self) -> tuple[Float[Array, "J V"], Float[Array, "1 1 1 V"]]:
         """Returns the kernel and the bias of the output in float32."""

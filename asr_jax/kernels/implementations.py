@@ -1,9 +1,15 @@
 """Choice of the implementation of a kernel, and the devices and packages that implementations need."""
 
+import functools
 import importlib
 import importlib.util
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
+
+import jax
 
 from asr_jax.core.devices import traced_for
 from asr_jax.core.errors import UserError
@@ -12,8 +18,13 @@ Implementation = Literal["auto", "reference", "triton", "mosaic_tpu"]
 """Name of an implementation.
 
 "reference" is a program of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a
-kernel for TPUs. "auto" is the implementation that the setting training.kernels selects, otherwise "reference", because
-no kernel was measured on a device yet.
+kernel for TPUs. "auto" is the implementation that the setting training.kernels selects, otherwise the one that
+`FASTEST` has for the device if it can compute the arrays, otherwise "reference".
+"""
+FASTEST = Path(__file__).with_name("fastest.json")
+"""Kernels that are faster than all other implementations, by device: for each `jax.Device.device_kind`, the names of
+kernels and of their implementations. `python -m benchmarks.device_results fastest` writes it from the benchmarks of
+devices.
 """
 KERNELS = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}
 """Devices of the implementations that are kernels, and JAX's name of their platform."""
@@ -67,28 +78,64 @@ def check_selected(kernels: Sequence[tuple[str, str]], platform: str) -> None:
                 f"training.kernels has {kernel}={implementation}, which is for {device}, and the devices are "
                 f"{platform}: remove it"
             )
-        if implementation == "triton" and importlib.util.find_spec("jax_triton") is None:
+        if not _is_installed(implementation):
             raise UserError(
                 f"training.kernels has {kernel}=triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'"
             )
 
 
-def selected(kernel: str, implementation: str, default: str) -> str:
+def none_against(implementation: str) -> str:
+    """Returns no reason: the implementation computes all arrays."""
+    return ""
+
+
+def selected(
+    kernel: str, implementation: str, default: str, reason_against: Callable[[str], str] = none_against
+) -> str:
     """Returns the implementation of a kernel that a program uses.
 
     Args:
         kernel: Name of the kernel, of `SELECTABLE`.
         implementation: Argument of the kernel's function; all but "auto" are returned.
-        default: Implementation if none is selected for the devices that the program is traced for.
+        default: Implementation if none is selected for the devices that the program is traced for, and none was
+            measured to be faster there.
+        reason_against: Returns the reason why an implementation cannot compute the arrays, or an empty text.
     """
     if implementation != "auto":
         return implementation
     devices = traced_for()
     found = dict(devices.kernels).get(kernel)
-    return found if found and KERNELS[found][1] == devices.platform else default
+    if found and KERNELS[found][1] == devices.platform:
+        return found
+    found = fastest().get(devices.kind, {}).get(kernel)
+    return found if found and _is_local() and _is_installed(found) and not reason_against(found) else default
 
 
-def module_of(folder: str, implementation: str, default: str = "reference", *, given: Any = None) -> Any:
+@functools.cache
+def fastest() -> dict[str, dict[str, str]]:
+    """Returns the contents of `FASTEST`."""
+    found: dict[str, dict[str, str]] = json.loads(FASTEST.read_text())
+    return found
+
+
+def _is_local() -> bool:
+    """Returns whether each device computes its own arrays: XLA cannot spread a kernel over devices."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return traced_for().number == 1 and math.prod(mesh.shape[name] for name in mesh.auto_axes) == 1
+
+
+def _is_installed(implementation: str) -> bool:
+    return implementation != "triton" or importlib.util.find_spec("jax_triton") is not None
+
+
+def module_of(
+    folder: str,
+    implementation: str,
+    default: str = "reference",
+    *,
+    given: Any = None,
+    reason_against: Callable[[str], str] = none_against,
+) -> Any:
     """Returns the module of an implementation, which is imported late: Pallas takes a second, and Triton is optional.
 
     Args:
@@ -97,13 +144,16 @@ def module_of(folder: str, implementation: str, default: str = "reference", *, g
         default: Name of the implementation in the module `reference`, which "auto" is if no other one is selected.
         given: Main array of the kernel. If it has no elements, the default computes the result, because a kernel needs
             at least one program.
+        reason_against: As for `selected`.
 
     Raises:
-        ValueError: If the implementation does not exist or cannot run here.
+        ValueError: If the implementation does not exist, cannot run here or cannot compute the arrays.
     """
-    name = selected(folder, implementation, default)
+    name = selected(folder, implementation, default, reason_against)
     if name != default:
         check_device(name, default)
+        if reason := reason_against(name):
+            raise ValueError(f"{reason} for {name}, or {default}")
     if given is not None and given.size == 0:
         name = default
     return importlib.import_module(f"asr_jax.kernels.{folder}.{'reference' if name == default else name}")
@@ -126,5 +176,5 @@ def check_device(implementation: str, instead: str) -> None:
     device, platform = KERNELS[implementation]
     if traced_for().platform != platform:
         raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected {instead}")
-    if implementation == "triton" and importlib.util.find_spec("jax_triton") is None:
+    if not _is_installed(implementation):
         raise ValueError("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")

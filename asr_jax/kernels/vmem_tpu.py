@@ -41,18 +41,13 @@ def bytes_of_blocks(specs: Sequence[Any], arrays: Sequence[Any]) -> int:
     return total
 
 
-def check_vmem(num_bytes: int, what: str) -> None:
-    """Checks that a program fits into VMEM.
+def too_large(num_bytes: int, what: str) -> str:
+    """Returns a message if a program does not fit into VMEM, otherwise an empty text.
 
     Args:
         num_bytes: Estimate of what it needs.
         what: Sizes that the need is for.
-
-    Raises:
-        ValueError: If it does not fit.
     """
-    if num_bytes > VMEM_BYTES:
-        raise ValueError(
-            f"{what} need {num_bytes / (1 << 20):.0f} MiB of VMEM: expected at most {VMEM_BYTES >> 20} for mosaic_tpu, "
-            "or xla"
-        )
+    if num_bytes <= VMEM_BYTES:
+        return ""
+    return f"{what} need {num_bytes / (1 << 20):.0f} MiB of VMEM: expected at most {VMEM_BYTES >> 20}"

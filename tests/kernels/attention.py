@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.kernels.relative_attention.reference import attend
+from tests.kernels.drawn import drawn
 
 SIZES = [(3, 7, 2, 4, 3, 5), (2, 130, 1, 8, 4, 8), (2, 1, 1, 4, 4, 4)]
 """Rows, frames, heads, widths of queries, of position queries and of values: odd sizes, several blocks, one frame."""
+DRAWN = drawn((1, 3), (1, 200), (1, 4), (1, 40), (1, 8), (1, 40))
 SCALE = 0.3
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from tests.kernels.drawn import drawn
 
 KERNEL_CASES = [
     (2, 9, 3, 5, (4, 0), 1, 1),
@@ -17,6 +18,13 @@ KERNEL_CASES = [
 ]
 """Rows, frames, channels, taps, padding, stride and dilation: causal, more taps than frames, several blocks of frames
 and channels with cropping and dilation, stride."""
+DRAWN = [
+    (rows, frames + dilation * (taps - 1), width, taps, (left, right), 1 + number % 2, dilation)
+    for number, (rows, frames, width, taps, left, right, dilation) in enumerate(
+        drawn((1, 3), (1, 100), (1, 200), (1, 31), (0, 20), (0, 20), (1, 3), number=4)
+    )
+]
+"""Half of them have a stride of 2."""
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:

@@ -8,10 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.kernels.transducer_joint.api import transducer_joint
+from tests.kernels.drawn import drawn
 
 SIZES = [(3, 11, 5, 20, 37, "relu"), (2, 35, 10, 70, 270, "tanh"), (1, 1, 1, 3, 2, "tanh")]
 """Rows, frames, label positions, channels, labels with the blank, and activation: odd sizes, several blocks, one
 node."""
+DRAWN = [
+    (*sizes, ("relu", "tanh")[number % 2])
+    for number, sizes in enumerate(drawn((1, 3), (1, 40), (1, 20), (1, 80), (2, 300)))
+]
 BLANK = 1
 
 

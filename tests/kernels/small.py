@@ -13,6 +13,7 @@ from asr_jax.kernels.masking import api as masking
 from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.kernels.swoosh import api as swoosh
+from tests.kernels.drawn import SEED, drawn
 
 HEADS, EXTRA = 3, 4
 """Heads of masks, and number of keys beyond that of queries."""
@@ -32,12 +33,13 @@ class Case(NamedTuple):
 
 def drawn_sizes(number: int, fewest: int) -> tuple[int, int, int]:
     """Rows, and odd numbers of frames and of channels."""
-    random = np.random.default_rng(number)
+    random = np.random.default_rng(SEED + number)
     return int(random.integers(2, 4)), *(2 * int(each) + 1 for each in random.integers(fewest, 2 * fewest, 2))
 
 
 SIZES = [drawn_sizes(0, 8), drawn_sizes(1, 40), (2, 1, 1)]
 """The second sizes have several blocks of frames and of channels, if blocks are small."""
+DRAWN = drawn((2, 4), (1, 150), (1, 200))
 
 
 def cases(sizes: tuple[int, int, int]) -> dict[str, Case]:

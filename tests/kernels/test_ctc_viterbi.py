@@ -13,10 +13,11 @@ from asr_jax.kernels.ctc_viterbi import mosaic_tpu, reference
 from asr_jax.kernels.ctc_viterbi.api import ctc_viterbi
 from asr_jax.kernels.log_space import NEVER
 from tests.kernels.compiled import compiled_for
-from tests.kernels.paths import PATH_SIZES, for_paths
+from tests.kernels.drawn import with_drawn
+from tests.kernels.paths import DRAWN, PATH_SIZES, for_paths
 
 
-@pytest.mark.parametrize("sizes", PATH_SIZES)
+@pytest.mark.parametrize("sizes", with_drawn(PATH_SIZES, DRAWN))
 def test_the_kernel_for_tpus_equals_the_scan(sizes):
     rows, frames, num_labels, _ = sizes
 

@@ -13,7 +13,8 @@ from asr_jax.kernels import implementations
 from asr_jax.kernels.depthwise_conv import mosaic_tpu, xla
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
 from tests.kernels.compiled import compiled_for
-from tests.kernels.convolutions import KERNEL_CASES, draw, for_kernels
+from tests.kernels.convolutions import DRAWN, KERNEL_CASES, draw, for_kernels
+from tests.kernels.drawn import with_drawn
 
 # rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames,
 # cropping, sizes of 1, a number of rows above MOST_ROWS_UNROLLED that is no multiple of it, strides that reach the last
@@ -78,9 +79,12 @@ def test_values_and_gradients_of_all_forms(rows, frames, width, taps, padding, s
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
-@pytest.mark.parametrize(SHAPES, [case for case in KERNEL_CASES if case[5] == 1])
-def test_the_kernel_for_tpus(rows, frames, width, taps, padding, stride, dilation, dtype, tolerance):
-    given, expected = for_kernels(rows, frames, width, taps, padding, stride, dilation)
+@pytest.mark.parametrize(
+    "sizes", with_drawn(*([case for case in cases if case[5] == 1] for cases in (KERNEL_CASES, DRAWN)))
+)
+def test_the_kernel_for_tpus(sizes, dtype, tolerance):
+    *_, padding, _, dilation = sizes
+    given, expected = for_kernels(*sizes)
     steps = {"padding": padding, "dilation": dilation, "interpret": True}
 
     @jax.jit

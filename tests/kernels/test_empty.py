@@ -31,8 +31,8 @@ def calls(rows, frames):
     x, lengths, vector = jnp.ones((rows, frames, 4)), jnp.zeros(rows, jnp.int32), jnp.ones(4)
     labels = jnp.ones((rows, 2), jnp.int32)
     start = Start(jnp.zeros((1, rows), jnp.int32), jnp.ones((1, rows, 3), bool))
-    heads = jnp.ones((rows, frames, 2, 4))
-    found = {
+    heads, offsets = jnp.ones((rows, frames, 2, 4)), max(2 * frames - 1, 0)
+    return {
         "bias_norm": (lambda name, *given: bias_norm(*given, implementation=name), x, vector, jnp.zeros(())),
         "ctc_viterbi": (
             lambda name, each: ctc_viterbi(each, lengths, labels, lengths, blank_id=0, implementation=name), x
@@ -60,21 +60,19 @@ def calls(rows, frames):
             ),
             x, jnp.ones((rows, 3, 4)), jnp.ones((4, 5)), jnp.ones(5),
         ),
-    }  # fmt: skip
-    if frames:  # the references of these need one
-        found["ctc_sweep"] = (
+        "ctc_sweep": (
             lambda name, each: ctc_sweep(each, labels[None], lengths, implementation=name),
             jnp.ones((frames, rows, 4)),
-        )
-        found["relative_shift"] = (
+        ),
+        "relative_shift": (
             lambda name, each: relative_shift(each, implementation=name),
-            jnp.ones((rows, frames, 2 * frames - 1)),
-        )
-        found["relative_attention"] = (
+            jnp.ones((rows, frames, offsets)),
+        ),
+        "relative_attention": (
             lambda name, *given: relative_attention(*given, lengths, scale=1.0, implementation=name),
-            *[heads] * 4, jnp.ones((2 * frames - 1, 2, 4)),
-        )  # fmt: skip
-    return found
+            *[heads] * 4, jnp.ones((offsets, 2, 4)),
+        ),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("implementation", "platform"), [("mosaic_tpu", "tpu"), ("triton", "gpu")])

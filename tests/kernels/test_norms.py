@@ -13,7 +13,9 @@ from asr_jax.kernels.masked_batch_norm import mosaic_tpu as batch_norm_tpu
 from asr_jax.kernels.masked_batch_norm.api import masked_sums
 from asr_jax.nn.normalization import masked_batch_norm
 from tests.kernels.compiled import compiled_for
+from tests.kernels.drawn import with_drawn
 from tests.kernels.norms import (
+    DRAWN,
     NORM_SIZES,
     batch_norm_expected,
     batch_norm_parts,
@@ -22,7 +24,7 @@ from tests.kernels.norms import (
     for_norms,
 )  # fmt: skip
 
-each_size = pytest.mark.parametrize("sizes", NORM_SIZES)
+each_size = pytest.mark.parametrize("sizes", with_drawn(NORM_SIZES, DRAWN))
 each_dtype = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 
 

@@ -11,8 +11,9 @@ from asr_jax.core.devices import TracedFor
 from asr_jax.kernels import implementations
 from asr_jax.kernels.relative_attention import mosaic_tpu, xla
 from asr_jax.kernels.relative_attention.api import relative_attention
-from tests.kernels.attention import SCALE, SIZES, made, reference_gradients
+from tests.kernels.attention import DRAWN, SCALE, SIZES, made, reference_gradients
 from tests.kernels.compiled import compiled_for
+from tests.kernels.drawn import with_drawn
 
 IMPLEMENTATIONS = {
     "reference": functools.partial(relative_attention, scale=SCALE, implementation="reference"),
@@ -44,7 +45,7 @@ def expected(query, position_query, key, value, offsets, lengths):
 
 
 @each_one
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
 def test_values(name, sizes):
     given = made(sizes)
     np.testing.assert_allclose(jax.jit(IMPLEMENTATIONS[name])(*given), expected(*given), atol=1e-5)
@@ -62,8 +63,9 @@ def test_values_in_bfloat16(name):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-5), pytest.param("bfloat16", 2e-2, marks=pytest.mark.slow)]
 )
-def test_gradients(name, dtype, tolerance):
-    *arrays, lengths = made(SIZES[1])
+@pytest.mark.parametrize("sizes", with_drawn(SIZES[1:2], DRAWN))
+def test_gradients(name, sizes, dtype, tolerance):
+    *arrays, lengths = made(sizes)
     _, cotangent, gradients = reference_gradients((*arrays, lengths))
     given = [each.astype(dtype) for each in arrays]
     loss = lambda *each: jnp.sum(IMPLEMENTATIONS[name](*each, lengths) * cotangent)  # noqa: E731

@@ -21,14 +21,15 @@ from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.kernels.swoosh.api import swoosh_l
 from asr_jax.nn.subsampling import Downsample
-from tests.kernels.small import SIZES, assert_close, cases, computed
+from tests.kernels.drawn import with_drawn
+from tests.kernels.small import DRAWN, SIZES, assert_close, cases, computed
 
 NAMES = tuple(cases(SIZES[0]))
 each_operation = pytest.mark.parametrize("name", NAMES)
 
 
 @each_operation
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
 def test_values_of_the_reference(name, sizes):
     case = cases(sizes)[name]
     found = case.function(*case.arrays, *case.others)
@@ -63,7 +64,7 @@ def test_kernels_for_tpus_equal_the_reference(name, sizes, dtype, on_tpu, monkey
 @pytest.mark.slow
 @each_operation
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sizes", [*SIZES, *DRAWN])
 def test_kernels_for_tpus_equal_the_reference_in_the_interpreter_of_memory(name, sizes, dtype, on_tpu):
     with pltpu.force_tpu_interpret_mode():
         compare(name, sizes, dtype, "mosaic_tpu")

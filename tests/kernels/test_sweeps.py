@@ -19,13 +19,24 @@ from asr_jax.kernels.ctc_sweep import mosaic_tpu as ctc_tpu
 from asr_jax.kernels.ctc_sweep.api import ctc_sweep
 from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
 from asr_jax.kernels.lattice_sweep.api import lattice_sweep
-from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, TDT, assert_equal, for_ctc, for_lattices
+from tests.kernels.drawn import with_drawn
+from tests.kernels.sweeps import (
+    CTC_DRAWN,
+    CTC_SIZES,
+    LATTICE_DRAWN,
+    LATTICE_SIZES,
+    RNNT,
+    TDT,
+    assert_equal,
+    for_ctc,
+    for_lattices,
+)  # fmt: skip
 from tests.kernels.triton_compared import COMPARED
 
 ARCS = pytest.mark.parametrize(("spans", "moves"), [RNNT, TDT], ids=["rnnt", "tdt"])
 
 
-@pytest.mark.parametrize("sizes", CTC_SIZES)
+@pytest.mark.parametrize("sizes", with_drawn(CTC_SIZES, CTC_DRAWN))
 def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, monkeypatch):
     given = for_ctc(*sizes)
     monkeypatch.setattr(ctc_tpu, "BLOCK", 16 * ctc_tpu.ROWS * ctc_tpu.LANES)
@@ -34,7 +45,7 @@ def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, monkeypatch):
 
 
 @ARCS
-@pytest.mark.parametrize("sizes", LATTICE_SIZES)
+@pytest.mark.parametrize("sizes", with_drawn(LATTICE_SIZES, LATTICE_DRAWN))
 def test_the_kernel_of_lattices_for_tpus_equals_the_scan(sizes, spans, moves, monkeypatch):
     given = for_lattices(*sizes, len(spans))
     monkeypatch.setattr(lattice_tpu, "BLOCK", 64 * lattice_tpu.ROWS * lattice_tpu.LANES)

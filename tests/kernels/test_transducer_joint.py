@@ -13,7 +13,8 @@ from asr_jax.kernels.transducer_joint import api, mosaic_tpu, reference, xla
 from asr_jax.kernels.transducer_joint.api import transducer_joint
 from asr_jax.kernels.transducer_joint.reference import picked
 from tests.kernels.compiled import compiled_for
-from tests.kernels.joint import BLANK, SIZES, made, reference_gradients
+from tests.kernels.drawn import with_drawn
+from tests.kernels.joint import BLANK, DRAWN, SIZES, made, reference_gradients
 
 
 def expected(given, activation):
@@ -47,7 +48,7 @@ def values_and_gradients(name, given, activation, cotangents, monkeypatch):
     return jax.jit(both)(*given[:4])
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
 def test_values_of_the_reference(sizes):
     given = made(sizes)
     for one, other in zip(reference_gradients(given, sizes[-1])[0], expected(given, sizes[-1]), strict=True):
@@ -56,7 +57,7 @@ def test_values_of_the_reference(sizes):
 
 @pytest.mark.parametrize("name", ["xla", "mosaic_tpu"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
 def test_values_and_gradients(name, dtype, tolerance, sizes, monkeypatch):
     given = tuple(each.astype(dtype).astype(jnp.float32) for each in made(sizes)[:4]) + made(sizes)[4:]
     values, cotangents, gradients = reference_gradients(given, sizes[-1])

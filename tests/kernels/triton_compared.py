@@ -16,13 +16,9 @@ import numpy as np
 from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
 from asr_jax.kernels.ctc_viterbi import reference as ctc_viterbi
 from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
-from tests.kernels import attention, joint
-from tests.kernels.convolutions import KERNEL_CASES, for_kernels
-from tests.kernels.norms import NORM_SIZES, batch_norm_expected, batch_norm_parts, bias_norm_expected, for_norms
-from tests.kernels.paths import PATH_SIZES, for_paths
-from tests.kernels.small import SIZES as SMALL_SIZES
+from tests.kernels import attention, convolutions, joint, norms, paths, small, sweeps
 from tests.kernels.small import assert_close, cases, computed
-from tests.kernels.sweeps import CTC_SIZES, LATTICE_SIZES, RNNT, assert_equal, for_ctc, for_lattices
+from tests.kernels.sweeps import RNNT, assert_equal
 
 PRECISIONS = ("float32", 1e-5), ("bfloat16", 2e-2)
 """Dtypes of the inputs, and differences from the reference relative to its largest magnitude."""
@@ -63,14 +59,14 @@ def assert_near(found: Any, expected: Any, tolerance: float) -> None:
 
 def compare_ctc_sweep(sizes: Any) -> None:
     with on_cpu():
-        given = for_ctc(*sizes)
+        given = sweeps.for_ctc(*sizes)
         expected = ctc_sweep(*given)
     assert_equal(kernel_of("ctc_sweep").sweep(*given), expected)
 
 
 def compare_lattice_sweep(sizes: Any) -> None:
     with on_cpu():
-        given = for_lattices(*sizes, 2)
+        given = sweeps.for_lattices(*sizes, 2)
         expected = lattice_sweep(*given, *RNNT)
     assert_equal(kernel_of("lattice_sweep").sweep(*given, *RNNT), expected)
 
@@ -80,7 +76,7 @@ def compare_ctc_viterbi(sizes: Any) -> None:
         return jax.tree.leaves((module.forward(*given, blank_id=0), module.best_path(*given, blank_id=0)))
 
     with on_cpu():
-        given = for_paths(*sizes)
+        given = paths.for_paths(*sizes)
         expected = both(ctc_viterbi)
     for one, other in zip(both(kernel_of("ctc_viterbi")), expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -101,7 +97,7 @@ def compare_depthwise_conv(sizes: Any) -> None:
     kernel, (*_, padding, stride, dilation) = kernel_of("depthwise_conv"), sizes
     steps = {"padding": padding, "stride": stride, "dilation": dilation}
     with on_cpu():
-        given, expected = for_kernels(*sizes)
+        given, expected = convolutions.for_kernels(*sizes)
     for dtype, tolerance in PRECISIONS:
         x, filters, dy = in_precision(given, dtype)
         y = kernel.conv(x, filters, **steps)
@@ -112,9 +108,9 @@ def compare_bias_norm(sizes: Any) -> None:
     kernel = kernel_of("bias_norm")
     for dtype, tolerance in PRECISIONS:
         with on_cpu():
-            x, dy, _, bias, *_ = for_norms(*sizes)
+            x, dy, _, bias, *_ = norms.for_norms(*sizes)
             low = in_precision((x, dy), dtype)
-            expected = bias_norm_expected(*in_precision(low, "float32"), bias)
+            expected = norms.bias_norm_expected(*in_precision(low, "float32"), bias)
         y, saved = kernel._forward(low[0].reshape(-1, sizes[2]), bias, jnp.float32(0.3))
         assert_near((y, *kernel._backward(saved, low[1].reshape(y.shape))), expected, tolerance)
 
@@ -122,10 +118,10 @@ def compare_bias_norm(sizes: Any) -> None:
 def compare_masked_batch_norm(sizes: Any) -> None:
     for dtype, tolerance in PRECISIONS:
         with on_cpu():
-            x, dy, *rest = for_norms(*sizes)
+            x, dy, *rest = norms.for_norms(*sizes)
             low = in_precision((x, dy), dtype)
-            expected = batch_norm_expected(*in_precision(low, "float32"), *rest)
-        assert_near(batch_norm_parts(kernel_of("masked_batch_norm"), *low, *rest), expected, tolerance)
+            expected = norms.batch_norm_expected(*in_precision(low, "float32"), *rest)
+        assert_near(norms.batch_norm_parts(kernel_of("masked_batch_norm"), *low, *rest), expected, tolerance)
 
 
 def compare_transducer_joint(sizes: Any) -> None:
@@ -157,16 +153,18 @@ def _folder_of(function: Any) -> str:
 
 
 COMPARED = {
-    "bias_norm": Compared(compare_bias_norm, NORM_SIZES),
-    "ctc_sweep": Compared(compare_ctc_sweep, CTC_SIZES, [(400, 32, 60, 2)]),
-    "ctc_viterbi": Compared(compare_ctc_viterbi, PATH_SIZES),
-    "depthwise_conv": Compared(compare_depthwise_conv, KERNEL_CASES),
-    "lattice_sweep": Compared(compare_lattice_sweep, LATTICE_SIZES, [(375, 16, 75, 2)]),
-    "masked_batch_norm": Compared(compare_masked_batch_norm, NORM_SIZES),
-    "relative_attention": Compared(compare_relative_attention, attention.SIZES),
-    "transducer_joint": Compared(compare_transducer_joint, joint.SIZES),
+    "bias_norm": Compared(compare_bias_norm, [*norms.NORM_SIZES, *norms.DRAWN]),
+    "ctc_sweep": Compared(compare_ctc_sweep, [*sweeps.CTC_SIZES, *sweeps.CTC_DRAWN], [(400, 32, 60, 2)]),
+    "ctc_viterbi": Compared(compare_ctc_viterbi, [*paths.PATH_SIZES, *paths.DRAWN]),
+    "depthwise_conv": Compared(compare_depthwise_conv, [*convolutions.KERNEL_CASES, *convolutions.DRAWN]),
+    "lattice_sweep": Compared(
+        compare_lattice_sweep, [*sweeps.LATTICE_SIZES, *sweeps.LATTICE_DRAWN], [(375, 16, 75, 2)]
+    ),
+    "masked_batch_norm": Compared(compare_masked_batch_norm, [*norms.NORM_SIZES, *norms.DRAWN]),
+    "relative_attention": Compared(compare_relative_attention, [*attention.SIZES, *attention.DRAWN]),
+    "transducer_joint": Compared(compare_transducer_joint, [*joint.SIZES, *joint.DRAWN]),
 } | {
-    folder: Compared(partial(compare_small, folder), SMALL_SIZES[::2], SMALL_SIZES[1:2])
+    folder: Compared(partial(compare_small, folder), [*small.SIZES[::2], *small.DRAWN], small.SIZES[1:2])
     for folder in ("glu", "masking", "pairwise_downsample", "relative_shift", "swoosh")
 }
 """Comparisons by the folders of the kernels."""

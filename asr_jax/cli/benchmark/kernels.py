@@ -59,6 +59,8 @@ class Case(NamedTuple):
     forms: Mapping[str, Callable[..., Any]]
     num_gradients: int = 1
     """Number of the first arguments that have gradients."""
+    folder: str = ""
+    """Folder of the kernel in `asr_jax.kernels`. Empty: the name."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.core.devices import devices
     from asr_jax.observe.tables import print_table
 
-    device, rows = devices()[0], list[dict[str, Any]]()
+    device, rows, refused = devices()[0], list[dict[str, Any]](), list[dict[str, str]]()
     made = cases(options, "triton" if device.platform == "gpu" else "mosaic_tpu" if device.platform == "tpu" else "")
     names = [case.name for case in made]
     if unknown := [name for name in options.operations if name not in names]:
@@ -85,12 +87,16 @@ def main(arguments: Sequence[str]) -> None:
         if options.operations and case.name not in options.operations:
             continue
         for form in case.forms:
+            if reason := _refusal(case, form):
+                refused.append({"operation": case.name, "implementation": form, "reason": reason})
+                print(f"{case.name}, {form}: not measured: {reason}", file=sys.stderr, flush=True)
+                continue
             for with_gradient in (False, True)[: 1 + (case.num_gradients > 0)]:
                 rows.append(row := _measured(case, form, options, device, with_gradient=with_gradient))
                 print(f"{row['operation']}, {form}: {row['ms']:.3f} ms", file=sys.stderr, flush=True)
     shape = f"{options.batch} × {options.seq_len} frames, {options.channels} channels"
     title = f"{shape}, {options.precision}, on {device.device_kind}"
-    print_table([{name: value for name, value in row.items() if name != "times_s"} for row in rows], title=title)
+    print_table([{name: row[name] for name in row if name not in ("kernel", "times_s")} for row in rows], title=title)
     if options.json:
         figures = {
             "device": device.device_kind,
@@ -98,6 +104,7 @@ def main(arguments: Sequence[str]) -> None:
             "precision": options.precision,
             "warm_ups": options.warm_ups,
             "rows": rows,
+            "refused": refused,
         }
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
@@ -107,8 +114,7 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
 
     Args:
         options: Sizes.
-        kernel: Name of the implementation for a kind of device, which is added where it is installed and takes these
-            sizes. Empty: none.
+        kernel: Name of the implementation for a kind of device, which is added if it is installed. Empty: none.
     """
     import importlib.util
     from functools import partial
@@ -135,13 +141,9 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
     if kernel == "triton" and importlib.util.find_spec("jax_triton") is None:
         kernel = ""
     attentions: list[Any] = ["reference", "xla", *filter(None, [kernel])]
-    if kernel == "mosaic_tpu" and frames > 2048:
-        attentions.pop()  # more frames than the kernel takes
     recursions: list[Any] = ["scan", *filter(None, [kernel])]
     norms: list[Any] = ["reference", *filter(None, [kernel])]
     convolutions: list[Any] = ["lax", "shifted", *filter(None, [kernel])]
-    if kernel == "mosaic_tpu" and frames + options.taps > 5121:
-        convolutions.pop()  # more frames than the kernel takes
     joints: list[Any] = ["reference", "xla", *filter(None, [kernel])]
 
     precision = {"f32": jnp.float32, "bf16": jnp.bfloat16}[options.precision]
@@ -164,7 +166,7 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
         names: list[Any] = ["reference", *filter(None, [kernel])]
         forms = {name: partial(function, implementation=name, **constants) for name in names}
         floats = sum(jnp.issubdtype(each.dtype, jnp.floating) for each in arrays)
-        return Case(function.__name__, arrays, forms, num_gradients=floats)
+        return Case(function.__name__, arrays, forms, floats, function.__module__.split(".")[-2])
 
     return [
         *(small(getattr(swoosh, name), x) for name in ("swoosh_l", "swoosh_r", "shifted_swish_l", "shifted_swish_r")),
@@ -237,6 +239,17 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
     ]  # fmt: skip
 
 
+def _refusal(case: Case, form: str) -> str:
+    """Returns the reason why an implementation cannot compute a case; empty if there is none."""
+    import jax
+
+    try:
+        jax.eval_shape(case.forms[form], *case.arguments)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, with_gradient: bool) -> dict[str, Any]:
     """Times an implementation, and counts what its arguments, results and products need at least."""
     import jax
@@ -275,7 +288,8 @@ def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, wit
     flops = products(jax.make_jaxpr(called(next(iter(case.forms))))(*arguments).jaxpr)
     least_bytes = num_bytes((arguments, program.out_info))
     row = {
-        "operation": case.name + " with gradient" * with_gradient, "implementation": form, "ms": 1000 * median,
+        "kernel": case.folder or case.name, "operation": case.name + " with gradient" * with_gradient,
+        "implementation": form, "ms": 1000 * median,
         "MB": Module(program.as_text() or "").bytes / 1e6, "MB at least": least_bytes / 1e6,
         "GFLOP of products": flops / 1e9,
     }  # fmt: skip

@@ -1,9 +1,11 @@
 """Benchmark of training: `python -m asr_jax.benchmark train --config FILE [--synthetic [SECONDS …]] [--field …]`.
 
-Measures updates after warm-ups, by accumulation and number of devices. An update has the same number of utterances in
-each case: a device has the rows of the update / accumulation / devices. With the data of the config, figures include
-the loader; with `--synthetic`, the input is full batches of noise of these lengths. Front-end, augmentation, loss,
-optimizer and averaging are those of the config. Published figures of NVIDIA and others are printed with their hardware.
+Measures updates after warm-ups, by accumulation and number of devices: throughput, the rate of products and its share
+of the device's peak rate of bfloat16, the share of the time that is spent waiting for data, and memory. An update has
+the same number of utterances in each case: a device has the rows of the update / accumulation / devices. With the data
+of the config, figures include the loader; with `--synthetic`, the input is full batches of noise of these lengths.
+Front-end, augmentation, loss, optimizer and averaging are those of the config. Published figures of NVIDIA and others
+are printed with their hardware.
 
 Source: scripts/train_benchmark.sh of QuartzNet in NVIDIA/DeepLearningExamples: the rule of constant updates, lengths
 (1408 to 1920 frames) and 100 labels. Differs from it: that script discards whole epochs as warm-up and disables
@@ -62,6 +64,8 @@ class TrainOptions:
     """Precision of the computation. Default: that of the config."""
     published: bool = True
     """Also print published figures of other systems."""
+    trace: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Folder for an XLA trace of three updates after those of the first case, for XProf or Perfetto."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
 
@@ -77,6 +81,8 @@ def main(arguments: Sequence[str]) -> None:
     experiment = in_precision(experiment, options.precision)
     if options.json:
         check_writable(options.json)
+    if options.trace:
+        check_writable(options.trace, is_folder=True)
     figures: dict[str, Any] = {
         "machine": machine(), "config": experiment.name, "precision": experiment.training.precision,
         "data": "the config's own" if options.synthetic is None else {"synthetic_s": options.synthetic or QUARTZNET_S},
@@ -117,7 +123,9 @@ def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, A
     for accumulation in accumulations:
         settings = updating.with_accumulation(experiment, accumulation)
         for num in counts:
-            times = {"num_devices": num, "accumulation": accumulation, **how}
+            times: dict[str, Any] = {"num_devices": num, "accumulation": accumulation, **how}
+            if (accumulation, num) == (accumulations[0], counts[0]):
+                times["trace"] = options.trace
             if options.synthetic is None:
                 with updating.loaded_groups(settings) as (case, groups):
                     yield updating.time_updates(case, groups, **times)
@@ -187,7 +195,8 @@ def show(figures: dict[str, Any]) -> None:
                 "utterances/s": each["utterances_per_s"], "audio-s/s": each["audio_s_per_s"],
                 "padded": each["padded_audio_s_per_s"], "/device": each["audio_s_per_s"] / each["devices"],
                 "× one device": each["audio_s_per_s"] / single if single else None,
-                "waiting_share": each["waiting_share"], "bytes": each["planned_bytes"],
+                "waiting_share": each["waiting_share"], "TFLOP/s/device": each["tflops_of_a_device"],
+                "of peak": each["share_of_peak"], "bytes": each["planned_bytes"],
             }
         )  # fmt: skip
     print_table(

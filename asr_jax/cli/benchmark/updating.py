@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +19,12 @@ from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.cli.benchmark.recognising import noise
 from asr_jax.cli.benchmark.stepping import SETTLED
-from asr_jax.cli.benchmark.systems import tokenizer_without_data
+from asr_jax.cli.benchmark.systems import peak_bytes, tokenizer_without_data
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
 from asr_jax.core.devices import devices
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
+from asr_jax.core.targets import accelerator_of
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.loading.source import BatchSource, open_batches
@@ -37,6 +39,8 @@ from asr_jax.training.step import Recipe
 
 Group = list[tuple[Bucket, Batch]]
 """The batches of an update, in host memory."""
+TRACED = 3
+"""Number of updates of a trace."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Done(NamedTuple):
     utterances: float
     audio_s: float
     padded_s: float
+    flops: float
     applied: bool
 
 
@@ -142,8 +147,9 @@ def loaded_groups(experiment: Experiment) -> Iterator[tuple[Case, Iterator[Group
 
 
 def time_updates(
-    case: Case, groups: Iterator[Group], *, num_devices: int, accumulation: int, warm_ups: int, updates: int
-) -> dict[str, Any]:
+    case: Case, groups: Iterator[Group], *, num_devices: int, accumulation: int, warm_ups: int, updates: int,
+    trace: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Measures updates, with several of them in flight as in training.
 
     Args:
@@ -153,12 +159,15 @@ def time_updates(
         accumulation: Number of batches of an update.
         warm_ups: Number of updates before the measured ones.
         updates: Number of measured updates.
+        trace: Folder to write an XLA trace of three more updates to. None: no trace.
 
     Returns:
-        Seconds of each update, throughput, and the share of the time that was spent waiting for the loader.
+        Seconds of each update, throughput, the share of the time that was spent waiting for the loader, the rate of
+        products as a device computes them, its share of the device's peak if that is known, and memory.
     """
-    mesh = data_mesh(num_devices)
+    mesh, begun = data_mesh(num_devices), time.perf_counter()
     update, table = _compiled(case, mesh, accumulation)
+    compile_s = time.perf_counter() - begun
     under_way, waiting_s, done = deque[tuple[Any, Group]](), list[float](), list[Done]()
     while len(done) < warm_ups + updates:
         begun = time.perf_counter()
@@ -166,24 +175,32 @@ def time_updates(
         waiting_s.append(time.perf_counter() - begun)
         under_way.append((update(group), group))
         if len(under_way) > IN_FLIGHT:
-            done.append(_ended(*under_way.popleft(), per_s=case.scale.per_s))
+            done.append(_ended(*under_way.popleft(), per_s=case.scale.per_s, table=table))
     jax.block_until_ready(list(under_way))
+    if trace:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        with jax.profiler.trace(str(trace), create_perfetto_trace=True, profiler_options=options):
+            jax.block_until_ready([update(next(groups)) for _ in range(TRACED)])
     measured, update_s = done[warm_ups:], np.diff([each.end_s for each in done[warm_ups - 1 :]])
     total_s, batches = float(update_s.sum()), updates * accumulation
     utterances, audio_s = sum(each.utterances for each in measured), sum(each.audio_s for each in measured)
+    tflops, known = sum(each.flops for each in measured) / total_s / 1e12, accelerator_of(devices()[0].device_kind)
     return {
         "devices": num_devices, "accumulation": accumulation, "update_s": update_s.tolist(),
         "batch_s": total_s / batches, "rows_of_a_device": utterances / batches / num_devices,
         "utterances_per_s": utterances / total_s, "audio_s_per_s": audio_s / total_s,
         "padded_audio_s_per_s": sum(each.padded_s for each in measured) / total_s,
         "waiting_share": sum(waiting_s[-updates:]) / total_s,
-        "planned_bytes": max(row["memory_bytes"] for row in table),
-        "parameters": table[0]["parameters"], "voided": sum(not each.applied for each in measured),
+        "tflops_of_a_device": tflops, "share_of_peak": tflops / known.peak_tflops if known else None,
+        "compile_s": compile_s, "planned_bytes": max(row["memory_bytes"] for row in table.values()),
+        "peak_bytes": peak_bytes(), "parameters": next(iter(table.values()))["parameters"],
+        "voided": sum(not each.applied for each in measured),
     }  # fmt: skip
 
 
-def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict[str, Any]]]:
-    """Function that dispatches an update and returns its report; and the table of the compiled programs."""
+def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:
+    """Function that dispatches an update and returns its report; and the rows of `CompiledSteps.table` by bucket."""
     beginning = lower_beginning(case.recipe, seed=case.seed)
     shapes = abstract_beginning(beginning, mesh)
     steps = compile_steps(
@@ -199,13 +216,14 @@ def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, list[dict
         state, average, report = steps.apply_update(state, average, steps.accumulate(state, parts))
         return report
 
-    return update, steps.table
+    return update, dict(zip(steps.gradient, steps.table, strict=True))
 
 
-def _ended(report: Any, group: Group, *, per_s: float) -> Done:
+def _ended(report: Any, group: Group, *, per_s: float, table: dict[Bucket, dict[str, Any]]) -> Done:
     """Waits for the report of an update and returns its figures."""
     applied = bool(report.applied)
     end_s = time.perf_counter()
     utterances = sum(float(batch.weights.sum()) for _, batch in group)
     audio_s = sum(float((batch.lengths * batch.weights).sum()) / per_s for _, batch in group)
-    return Done(end_s, utterances, audio_s, sum(len(b.lengths) * bucket.length / per_s for bucket, b in group), applied)
+    padded_s = sum(len(batch.lengths) * bucket.length / per_s for bucket, batch in group)
+    return Done(end_s, utterances, audio_s, padded_s, sum(table[bucket]["flops"] for bucket, _ in group), applied)

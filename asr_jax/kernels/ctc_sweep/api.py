@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.ctc_sweep.reference import States
@@ -33,7 +33,7 @@ def ctc_sweep(
         label_lengths: Number of valid labels of each row.
         implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
             "mosaic_tpu" is a kernel for TPUs, for float32. "auto" is the one that the setting training.kernels
-            selects, otherwise "scan", because no kernel was measured on a device yet.
+            selects, otherwise the one of `implementations.FASTEST`, otherwise "scan".
 
     Returns:
         The log-probability of the labels, and the states of blanks and of labels before the frame's own emission, up to
@@ -42,8 +42,11 @@ def ctc_sweep(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    module = module_of("ctc_sweep", implementation, "scan", given=emissions)
-    if module.__name__.endswith("mosaic_tpu") and emissions.dtype != jax.numpy.float32:
-        raise ValueError(f"emissions have dtype {emissions.dtype}: expected float32 for mosaic_tpu")
+
+    def reason_against(name: str) -> str:
+        low = name == "mosaic_tpu" and emissions.dtype != jnp.float32
+        return f"emissions have dtype {emissions.dtype}: expected float32" if low else ""
+
+    module = module_of("ctc_sweep", implementation, "scan", given=emissions, reason_against=reason_against)
     found: tuple[Array, States] = module.sweep(emissions, labels, label_lengths)
     return found

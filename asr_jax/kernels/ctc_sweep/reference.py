@@ -20,6 +20,8 @@ def sweep(
         label_lengths: Number of valid labels of each row.
     """
     num_directions, num_frames = len(labels), len(emissions)
+    if not num_frames:  # the step is traced also if it is not run, and indexes the frames
+        emissions = jnp.zeros((1, *emissions.shape[1:]), emissions.dtype)
     blank = first_states(labels, label_lengths).astype(emissions.dtype)
     new = differs_from_before(labels)
 

@@ -49,8 +49,8 @@ def depthwise_conv(
         implementation: "lax" is XLA's grouped convolution; "shifted" is a sum of shifted products with its own
             derivative; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a kernel
             for TPUs, for a stride of 1 and at most 5,120 frames with padding. "auto" is the one that the setting
-            training.kernels selects if it computes this convolution, otherwise "shifted" on CPUs and "lax" on other
-            platforms (no other implementation was measured there), chosen when the program is compiled.
+            training.kernels selects, or the one of `implementations.FASTEST`, if it computes this convolution,
+            otherwise "shifted" on CPUs and "lax" on other platforms, chosen when the program is compiled.
 
     Returns:
         S = (T + sum(padding) - dilation·(K - 1) - 1) // stride + 1 frames.
@@ -99,7 +99,7 @@ def depthwise_conv_2d(
             )
     window = Window(padding, strides, dilations)
     if implementation == "auto":
-        found: Any = selected("depthwise_conv", implementation, "auto")
+        found: Any = selected("depthwise_conv", implementation, "auto")  # a model also has convolutions of two axes
         implementation = "auto" if _reason_against(found, x, kernel, window) else found
     if implementation not in ("auto", "lax", "shifted"):
         check_device(implementation, INSTEAD)

@@ -31,7 +31,7 @@ def lattice_sweep(
         moves: Number of labels that each kind of arc emits, 0 or 1.
         implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs and for arcs of RNN-T, which needs
             the extra kernels; "mosaic_tpu" is a kernel for TPUs, for float32. "auto" is the one that the
-            setting training.kernels selects, otherwise "scan", because no kernel was measured on a device yet.
+            setting training.kernels selects, otherwise the one of `implementations.FASTEST`, otherwise "scan".
 
     Returns:
         The states, and the logarithm of the factor that each diagonal was divided by, in addition to the ones before.
@@ -39,8 +39,13 @@ def lattice_sweep(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    module = module_of("lattice_sweep", implementation, "scan", given=weights[0])
-    if module.__name__.endswith("mosaic_tpu") and weights[0].dtype != jnp.float32:
-        raise ValueError(f"weights have dtype {weights[0].dtype}: expected float32 for mosaic_tpu")
+
+    def reason_against(name: str) -> str:
+        if name == "mosaic_tpu" and weights[0].dtype != jnp.float32:
+            return f"weights have dtype {weights[0].dtype}: expected float32"
+        others = name == "triton" and (spans, moves) != ((1, 1), (0, 1))
+        return f"arcs cross {spans} diagonals: expected those of RNN-T, (1, 1)," if others else ""
+
+    module = module_of("lattice_sweep", implementation, "scan", given=weights[0], reason_against=reason_against)
     found: tuple[Array, Array] = module.sweep(weights, start, spans, moves)
     return found

@@ -26,12 +26,7 @@ def sweep(
         spans: Number of diagonals that each kind of arc crosses, (1, 1).
         moves: Number of labels that each kind of arc emits, (0, 1).
         options: Options of `jax_triton.triton_call`, such as compute_capability.
-
-    Raises:
-        ValueError: If the arcs are others.
     """
-    if (spans, moves) != ((1, 1), (0, 1)):
-        raise ValueError(f"arcs cross {spans} diagonals: triton has arcs of RNN-T alone; expected 'scan' or 'auto'")
     num_diagonals, directions, num_rows, num_columns = weights[0].shape
     width, dtype = triton.next_power_of_2(num_columns), weights[0].dtype
     more = ((0, 0), (0, 0), (0, width - num_columns))

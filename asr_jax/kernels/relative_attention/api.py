@@ -1,5 +1,6 @@
 """Self-attention with relative positions, with an implementation chosen for the device."""
 
+import importlib
 from typing import Literal
 
 import jax.numpy as jnp
@@ -40,8 +41,7 @@ def relative_attention(
         implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" keeps the scores
             of one block of queries and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs and heads
             of at most 128 channels, which needs the extra kernels; "mosaic_tpu" is a kernel for TPUs and at most 2,048
-            frames, of which the keys, values and offsets of a head fit into VMEM. "auto" is "reference", because no
-            kernel was measured on a device yet.
+            frames, of which the keys, values and offsets of a head fit into VMEM. "auto" is "reference".
 
     Returns:
         Means of the values, in their dtype. 0 in rows without valid keys.
@@ -50,8 +50,8 @@ def relative_attention(
         ValueError: If the number of offsets is wrong, or the implementation cannot run here.
     """
     num_frames = query.shape[1]
-    if len(offsets) != 2 * num_frames - 1:
-        raise ValueError(f"{len(offsets)} offsets for {num_frames} frames: expected {2 * num_frames - 1}")
+    if len(offsets) != (expected := max(2 * num_frames - 1, 0)):
+        raise ValueError(f"{len(offsets)} offsets for {num_frames} frames: expected {expected}")
     given = (query, position_query, key, value, offsets, jnp.minimum(lengths, num_frames))
     if implementation in ("auto", "reference"):
         return reference.attend(*given, scale=scale)
@@ -60,17 +60,24 @@ def relative_attention(
     check_device(implementation, "reference or xla")
     if not all(each.size for each in given):  # a kernel needs at least one program
         return reference.attend(*given, scale=scale)
+    if reason := _reason_against(implementation, *given[:5]):
+        raise ValueError(f"{reason} for {implementation}, or xla")
+    module = importlib.import_module(f"asr_jax.kernels.relative_attention.{implementation}")  # late, as in `module_of`
+    found: Array = module.attention(*given, scale)
+    return found
+
+
+def _reason_against(implementation: str, *given: Array) -> str:
+    """Returns the reason why a kernel cannot compute the attention of these arrays; empty if there is none."""
+    query, position_query, _, value, _ = given
     widths = [each.shape[3] for each in (query, position_query, value)]
     if implementation == "triton":
-        from asr_jax.kernels.relative_attention import triton
+        from asr_jax.kernels.relative_attention.triton import MOST_WIDTH
 
-        if max(widths) > triton.MOST_WIDTH:
-            raise ValueError(f"heads of widths {widths}: expected at most {triton.MOST_WIDTH} for triton, or xla")
-        return triton.attention(*given, scale)
-    from asr_jax.kernels.relative_attention import mosaic_tpu  # imported late, because Pallas takes a second
-    from asr_jax.kernels.vmem_tpu import check_vmem
+        return f"heads of widths {widths}: expected at most {MOST_WIDTH}" if max(widths) > MOST_WIDTH else ""
+    from asr_jax.kernels.relative_attention.mosaic_tpu import MOST_FRAMES, vmem_bytes
+    from asr_jax.kernels.vmem_tpu import too_large
 
-    if num_frames > mosaic_tpu.MOST_FRAMES:
-        raise ValueError(f"{num_frames} frames: expected at most {mosaic_tpu.MOST_FRAMES} for mosaic_tpu, or xla")
-    check_vmem(mosaic_tpu.vmem_bytes(*given[:5]), f"{num_frames} frames and heads of widths {widths} in {query.dtype}")
-    return mosaic_tpu.attention(*given, scale)
+    if (frames := query.shape[1]) > MOST_FRAMES:
+        return f"{frames} frames: expected at most {MOST_FRAMES}"
+    return too_large(vmem_bytes(*given), f"{frames} frames and heads of widths {widths} in {query.dtype}")

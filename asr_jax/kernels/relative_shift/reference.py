@@ -11,6 +11,8 @@ def relative_shift(scores: Float[Array, "*rest T R"]) -> Float[Array, "*rest T S
     slices and two reshapes suffice.
     """
     *rest, num_queries, num_offsets = scores.shape
+    if not num_queries:
+        return jnp.zeros((*rest, 0, num_offsets + 1), scores.dtype)
     flat = scores.reshape(*rest, num_queries * num_offsets)[..., num_queries - 1 :]
     flat = flat[..., : num_queries * (num_offsets - 1)]
     if num_queries == 1:

@@ -46,8 +46,8 @@ def transducer_joint(
         implementation: "reference" keeps the logits of all nodes [B T S V] in memory; "xla" keeps the logits of some
             frames and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the extra
             kernels; "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM beside the
-            nodes of 16 frames. "auto" is the one that the setting training.kernels selects, otherwise "xla", because no
-            kernel was measured on a device yet.
+            nodes of 16 frames. "auto" is the one that the setting training.kernels selects, otherwise the one
+            of `implementations.FASTEST`, otherwise "xla".
 
     Returns:
         Log-probabilities of blanks and of labels in float32. They are 0 at padding, which has no gradient.
@@ -55,32 +55,40 @@ def transducer_joint(
     Raises:
         ValueError: If the implementation cannot run here.
     """
-    name = selected("transducer_joint", implementation, "xla")
     given = (frames, predictions, kernel, bias, labels)
+    name = selected("transducer_joint", implementation, "xla", lambda name: reason_against(name, *given))
     if name not in ("xla", "reference"):
         check_device(name, "reference or xla")
+        if reason := reason_against(name, *given):
+            raise ValueError(f"{reason} for {name}, or xla")
     if not all(each.size for each in given[:4]):  # a kernel needs at least one program, and a tile one node
         name = "reference"
     if name in ("xla", "reference"):
         joint: Any = reference.joint if name == "reference" else xla.joint
         blank, label = joint(*given, blank_id=blank_id, activation=activation)
     else:
-        blank, label = _kernel(name, *given)(*given, num_frames, num_labels, blank_id, activation)
+        module = importlib.import_module(f"asr_jax.kernels.transducer_joint.{name}")  # late, as in `module_of`
+        blank, label = module.joint(*given, num_frames, num_labels, blank_id, activation)
     in_time = length_mask(num_frames, frames.shape[1])[..., None]
     positions = length_mask(num_labels + 1, predictions.shape[1])[:, None]
     blank = jnp.where(in_time & positions, blank, 0.0)
     return blank, jnp.where(in_time & positions[..., 1:], label, 0.0)
 
 
-def _kernel(name: str, *given: Array) -> Any:
-    """Returns the function of a kernel for frames, predictions, weights, bias and labels."""
-    module = importlib.import_module(f"asr_jax.kernels.transducer_joint.{name}")  # late, as in `module_of`
-    if name == "mosaic_tpu":
-        from asr_jax.kernels.vmem_tpu import check_vmem
+def reason_against(implementation: str, *given: Any) -> str:
+    """Returns the reason why a kernel cannot compute the joint network; empty if there is none.
 
-        (_, positions, _), (width, vocab_size) = given[1].shape, given[2].shape
-        check_vmem(
-            module.vmem_bytes(*given),
-            f"weights of {width} × {vocab_size} and {positions} label positions in {given[2].dtype}",
-        )
-    return module.joint
+    Args:
+        implementation: Name of the implementation.
+        *given: Frames, predictions, weights, bias and labels, or descriptions of them.
+    """
+    if implementation != "mosaic_tpu" or not all(
+        each.size for each in given[:4]
+    ):  # the reference computes empty arrays
+        return ""
+    from asr_jax.kernels.transducer_joint.mosaic_tpu import vmem_bytes  # late, as in `module_of`
+    from asr_jax.kernels.vmem_tpu import too_large
+
+    (_, positions, _), (width, vocab_size) = given[1].shape, given[2].shape
+    what = f"weights of {width} × {vocab_size} and {positions} label positions in {given[2].dtype}"
+    return too_large(vmem_bytes(*given), what)
