@@ -19,14 +19,7 @@ BLOCK = 1 << 17
 def bias_norm(
     x: Float[Array, "N D"], bias: Float[Array, " D"], log_scale: Float[Array, ""], interpret: bool = False
 ) -> Float[Array, "N D"]:
-    """Computes `api.bias_norm`.
-
-    Args:
-        x: Rows.
-        bias: Bias of each channel.
-        log_scale: Logarithm of the scale.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.bias_norm`. `interpret` runs it in Pallas' interpreter."""
     return _forward(x, bias, log_scale, interpret)[0]
 
 

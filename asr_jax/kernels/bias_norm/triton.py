@@ -25,13 +25,7 @@ LOOPS = 8
 def bias_norm(
     x: Float[Array, "N D"], bias: Float[Array, " D"], log_scale: Float[Array, ""]
 ) -> Float[Array, "N D"]:  # fmt: skip
-    """Computes `api.bias_norm`.
-
-    Args:
-        x: Rows.
-        bias: Bias of each channel.
-        log_scale: Logarithm of the scale.
-    """
+    """Computes `api.bias_norm`."""
     return _forward(x, bias, log_scale)[0]
 
 

@@ -26,14 +26,7 @@ def sweep(
     *,
     interpret: bool = False,
 ) -> tuple[Float[Array, " B"], States]:
-    """Computes `api.ctc_sweep`.
-
-    Args:
-        emissions: Log-probabilities.
-        labels: Labels of each direction.
-        label_lengths: Number of valid labels of each row.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.ctc_sweep`. `interpret` runs it in Pallas' interpreter."""
     num_frames, num_rows, num_columns = emissions.shape
     width = -(-(num_columns - 1) // LANES) * LANES
     frames = min(max(BLOCK // (ROWS * width), 1), num_frames)

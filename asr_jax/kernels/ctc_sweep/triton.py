@@ -17,14 +17,7 @@ from asr_jax.kernels.triton_calls import triton_call
 def sweep(
     emissions: Float[Array, "T B N"], labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"], **options: Any
 ) -> tuple[Float[Array, " B"], States]:
-    """Computes `api.ctc_sweep`.
-
-    Args:
-        emissions: Log-probabilities.
-        labels: Labels of each direction.
-        label_lengths: Number of valid labels of each row.
-        options: Options of `jax_triton.triton_call`, such as compute_capability.
-    """
+    """Computes `api.ctc_sweep`."""
     num_frames, num_rows, num_columns = emissions.shape
     width = triton.next_power_of_2(num_columns - 1)
     given = prepared(emissions, labels, label_lengths, frames=1, rows=1, width=width)

@@ -38,16 +38,7 @@ def best_path(
     blank_id: int,
     interpret: bool = False,
 ) -> tuple[Float[Array, " B"], Int32[Array, "B T"]]:
-    """Computes `api.ctc_viterbi`.
-
-    Args:
-        log_probs: Log-probabilities.
-        lengths: Number of frames of each row.
-        labels: Labels.
-        label_lengths: Number of labels of each row.
-        blank_id: Label id of the blank.
-        interpret: Whether the kernels are interpreted on this machine's CPU.
-    """
+    """Computes `api.ctc_viterbi`. `interpret` runs it in Pallas' interpreter."""
     last, pointers = forward(log_probs, lengths, labels, label_lengths, blank_id=blank_id, interpret=interpret)
     score, state = final(last, label_lengths)
     return score, backward(pointers, state, interpret=interpret)[:, : log_probs.shape[1]]
@@ -64,13 +55,7 @@ def forward(
 ) -> tuple[Last, UInt8[Array, "F R W"]]:
     """Computes `reference.forward`. Back-pointers are by frame, with padded frames, rows and columns.
 
-    Args:
-        log_probs: Log-probabilities.
-        lengths: Number of frames of each row.
-        labels: Labels.
-        label_lengths: Number of labels of each row.
-        blank_id: Label id of the blank.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
+    `interpret` runs it in Pallas' interpreter.
     """
     emissions = _emissions(log_probs, labels, label_lengths, blank_id)
     num_frames, num_rows, width = emissions.shape
@@ -97,13 +82,7 @@ def forward(
 def backward(
     pointers: UInt8[Array, "F R W"], state: Int32[Array, " B"], *, interpret: bool = False
 ) -> Int32[Array, "B F"]:
-    """Computes `reference.backward`.
-
-    Args:
-        pointers: Back-pointers by frame.
-        state: State of the last frame of each row.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `reference.backward`. `interpret` runs it in Pallas' interpreter."""
     num_frames, num_rows, width = pointers.shape
     blocks = num_frames // LANES
     last = jnp.broadcast_to(jnp.pad(state, (0, num_rows - len(state)))[:, None], (num_rows, LANES))

@@ -21,15 +21,7 @@ def best_path(
     *,
     blank_id: int,
 ) -> tuple[Float[Array, " B"], Int32[Array, "B T"]]:
-    """Computes `api.ctc_viterbi`.
-
-    Args:
-        log_probs: Log-probabilities.
-        lengths: Number of frames of each row.
-        labels: Labels.
-        label_lengths: Number of labels of each row.
-        blank_id: Label id of the blank.
-    """
+    """Computes `api.ctc_viterbi`."""
     last, pointers = forward(log_probs, lengths, labels, label_lengths, blank_id=blank_id)
     score, state = final(last, label_lengths)
     return score, backward(pointers, state)
@@ -43,15 +35,7 @@ def forward(
     *,
     blank_id: int,
 ) -> tuple[Last, UInt8[Array, "B T U+1"]]:
-    """Computes `reference.forward`.
-
-    Args:
-        log_probs: Log-probabilities.
-        lengths: Number of frames of each row.
-        labels: Labels.
-        label_lengths: Number of labels of each row.
-        blank_id: Label id of the blank.
-    """
+    """Computes `reference.forward`."""
     rows, frames, vocabulary = log_probs.shape
     columns = labels.shape[1] + 1
     symbols = jnp.pad(labels, ((0, 0), (1, 0)), constant_values=blank_id)
@@ -70,12 +54,7 @@ def forward(
 
 
 def backward(pointers: UInt8[Array, "B T N"], state: Int32[Array, " B"]) -> Int32[Array, "B T"]:
-    """Computes `reference.backward`.
-
-    Args:
-        pointers: Back-pointers by frame.
-        state: State of the last frame of each row.
-    """
+    """Computes `reference.backward`."""
     rows, frames, columns = pointers.shape
     (states,) = triton_call(
         pointers, state, frames, columns,

@@ -26,15 +26,7 @@ MOST_FRAMES = 5120
 def conv(
     x: Float[Array, "B T D"], kernel: Float[Array, "K D"], *, padding: Pair, dilation: int, interpret: bool = False
 ) -> Float[Array, "B S D"]:
-    """Computes `api.depthwise_conv` for a stride of 1.
-
-    Args:
-        x: Input.
-        kernel: Filters.
-        padding: Left and right padding in frames.
-        dilation: Dilation in frames.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.depthwise_conv` for a stride of 1. `interpret` runs it in Pallas' interpreter."""
     x, padding = _cropped(x, padding)
     num_frames = x.shape[1] + sum(padding) - dilation * (len(kernel) - 1)
     y = jax.ShapeDtypeStruct((x.shape[0], num_frames, x.shape[2]), x.dtype)

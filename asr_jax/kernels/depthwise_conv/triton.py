@@ -23,15 +23,7 @@ FRAMES, CHANNELS = 64, 64
 def conv(
     x: Float[Array, "B T D"], kernel: Float[Array, "K D"], *, padding: Pair, stride: int, dilation: int
 ) -> Float[Array, "B S D"]:
-    """Computes `api.depthwise_conv`.
-
-    Args:
-        x: Input.
-        kernel: Filters.
-        padding: Left and right padding in frames.
-        stride: Stride in frames.
-        dilation: Dilation in frames.
-    """
+    """Computes `api.depthwise_conv`."""
     num_frames = (x.shape[1] + sum(padding) - dilation * (len(kernel) - 1) - 1) // stride + 1
     return _correlated(x, kernel, num_frames, STEP=stride, FIRST=-padding[0], APART=dilation, DIVISOR=1)
 

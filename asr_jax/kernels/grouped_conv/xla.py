@@ -14,11 +14,6 @@ def by_frequency(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, gro
     """Computes `reference.grouped_conv_lax` by the overlap-save method.
 
     Source: Oppenheim and Schafer, "Discrete-Time Signal Processing", section 8.7.
-
-    Args:
-        x: Input of T frames and D channels.
-        kernel: Filters of K taps, C input channels per group, and E output channels.
-        groups: Number of groups of channels.
     """
     (rows, frames, _), (taps, ins, outs) = x.shape, kernel.shape
     new = max(taps // 2, 1)

@@ -27,15 +27,7 @@ def sweep(
     *,
     interpret: bool = False,
 ) -> tuple[Float[Array, "N K B S"], Float[Array, "N K B"]]:
-    """Computes `api.lattice_sweep`.
-
-    Args:
-        weights: Weights of the arcs by their targets, one array for each kind of arc.
-        start: First nodes.
-        spans: Number of diagonals that each kind of arc crosses.
-        moves: Number of labels that each kind of arc emits, 0 or 1.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.lattice_sweep`. `interpret` runs it in Pallas' interpreter."""
     num_diagonals, directions, num_rows, num_columns = weights[0].shape
     width, rows = -(-num_columns // LANES) * LANES, -(-num_rows // ROWS) * ROWS
     size = min(max(BLOCK // (ROWS * (width * (len(weights) + 1) + LANES)), 1), num_diagonals)

@@ -18,15 +18,7 @@ def sweep(
     weights: Sequence[Float[Array, "N K B S"]], start: Start, spans: tuple[int, ...], moves: tuple[int, ...],
     **options: Any,
 ) -> tuple[Float[Array, "N K B S"], Float[Array, "N K B"]]:  # fmt: skip
-    """Computes `api.lattice_sweep` for arcs to the next diagonal.
-
-    Args:
-        weights: Weights of the arcs by their targets: of blanks, and of labels.
-        start: First nodes.
-        spans: Number of diagonals that each kind of arc crosses, (1, 1).
-        moves: Number of labels that each kind of arc emits, (0, 1).
-        options: Options of `jax_triton.triton_call`, such as compute_capability.
-    """
+    """Computes `api.lattice_sweep` for arcs to the next diagonal."""
     num_diagonals, directions, num_rows, num_columns = weights[0].shape
     width, dtype = triton.next_power_of_2(num_columns), weights[0].dtype
     more = ((0, 0), (0, 0), (0, width - num_columns))

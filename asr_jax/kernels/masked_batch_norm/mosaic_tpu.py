@@ -17,14 +17,7 @@ BLOCK = 1 << 17
 def masked_sums(
     x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Float[Array, " D"] | None, *, interpret: bool = False
 ) -> Sums:
-    """Computes `api.masked_sums`.
-
-    Args:
-        x: Frames.
-        lengths: Number of valid frames of each row.
-        shift: Value of each channel that is subtracted; None: 0.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.masked_sums`. `interpret` runs it in Pallas' interpreter."""
     shift = jnp.zeros(x.shape[2], jnp.float32) if shift is None else shift
     return _summed(_masked_sums_kernel, lengths, (x,), (shift,), interpret)
 
@@ -33,15 +26,7 @@ def gradient_sums(
     x: Float[Array, "B T D"], dy: Float[Array, "B T D"], mean: Float[Array, " D"], inverse: Float[Array, " D"],
     *, interpret: bool = False,
 ) -> Sums:  # fmt: skip
-    """Computes `api.gradient_sums`.
-
-    Args:
-        x: Frames.
-        dy: Gradient with respect to the output.
-        mean: Mean of each channel.
-        inverse: Inverse of the standard deviation of each channel.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.gradient_sums`. `interpret` runs it in Pallas' interpreter."""
     return _summed(_gradient_sums_kernel, _all_frames(x), (x, dy), (mean, inverse), interpret)
 
 
@@ -49,15 +34,7 @@ def normalise(
     x: Float[Array, "B T D"], mean: Float[Array, " D"], scale: Float[Array, " D"], bias: Float[Array, " D"],
     *, interpret: bool = False,
 ) -> Float[Array, "B T D"]:  # fmt: skip
-    """Computes `api.normalise`.
-
-    Args:
-        x: Frames.
-        mean: Mean of each channel.
-        scale: Scale of each channel.
-        bias: Bias of each channel.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.normalise`. `interpret` runs it in Pallas' interpreter."""
     outputs = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
     return _called(_normalise_kernel, _all_frames(x), (x,), (mean, scale, bias), outputs, interpret)[0]
 
@@ -67,19 +44,7 @@ def input_gradient(
     inverse: Float[Array, " D"], gain: Float[Array, " D"], sums: Sums, num: Float[Array, ""],
     *, interpret: bool = False,
 ) -> Float[Array, "B T D"]:  # fmt: skip
-    """Computes `api.input_gradient`.
-
-    Args:
-        x: Frames.
-        dy: Gradient with respect to the output.
-        lengths: Number of valid frames of each row.
-        mean: Mean of each channel.
-        inverse: Inverse of the standard deviation of each channel.
-        gain: Gain of each channel.
-        sums: Results of `gradient_sums`, over all devices.
-        num: Number of valid frames, over all devices.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.input_gradient`. `interpret` runs it in Pallas' interpreter."""
     outputs = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
     of_channels = (mean, inverse, gain, *(each / num for each in sums))
     return _called(_input_gradient_kernel, lengths, (x, dy), of_channels, outputs, interpret)[0]

@@ -23,13 +23,7 @@ SPAN = 256
 
 
 def masked_sums(x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Float[Array, " D"] | None) -> Sums:
-    """Computes `api.masked_sums`.
-
-    Args:
-        x: Frames.
-        lengths: Number of valid frames of each row.
-        shift: Value of each channel that is subtracted; None: 0.
-    """
+    """Computes `api.masked_sums`."""
     shift = jnp.zeros(x.shape[2], jnp.float32) if shift is None else shift
     return _summed(_masked_sums_kernel, x, lengths, shift)
 
@@ -37,28 +31,14 @@ def masked_sums(x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Floa
 def gradient_sums(
     x: Float[Array, "B T D"], dy: Float[Array, "B T D"], mean: Float[Array, " D"], inverse: Float[Array, " D"]
 ) -> Sums:
-    """Computes `api.gradient_sums`.
-
-    Args:
-        x: Frames.
-        dy: Gradient with respect to the output.
-        mean: Mean of each channel.
-        inverse: Inverse of the standard deviation of each channel.
-    """
+    """Computes `api.gradient_sums`."""
     return _summed(_gradient_sums_kernel, x, dy, mean, inverse)
 
 
 def normalise(
     x: Float[Array, "B T D"], mean: Float[Array, " D"], scale: Float[Array, " D"], bias: Float[Array, " D"]
 ) -> Float[Array, "B T D"]:
-    """Computes `api.normalise`.
-
-    Args:
-        x: Frames.
-        mean: Mean of each channel.
-        scale: Scale of each channel.
-        bias: Bias of each channel.
-    """
+    """Computes `api.normalise`."""
     return _of_frames(_normalise_kernel, x, mean, scale, bias)
 
 
@@ -66,18 +46,7 @@ def input_gradient(
     x: Float[Array, "B T D"], dy: Float[Array, "B T D"], lengths: Int[Array, " B"], mean: Float[Array, " D"],
     inverse: Float[Array, " D"], gain: Float[Array, " D"], sums: Sums, num: Float[Array, ""],
 ) -> Float[Array, "B T D"]:  # fmt: skip
-    """Computes `api.input_gradient`.
-
-    Args:
-        x: Frames.
-        dy: Gradient with respect to the output.
-        lengths: Number of valid frames of each row.
-        mean: Mean of each channel.
-        inverse: Inverse of the standard deviation of each channel.
-        gain: Gain of each channel.
-        sums: Results of `gradient_sums`, over all devices.
-        num: Number of valid frames, over all devices.
-    """
+    """Computes `api.input_gradient`."""
     return _of_frames(_input_gradient_kernel, x, dy, lengths, mean, inverse, gain, *(each / num for each in sums))
 
 

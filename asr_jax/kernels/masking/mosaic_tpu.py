@@ -13,26 +13,14 @@ from asr_jax.kernels.masking import gradient
 
 
 def masked(x: Float[Array, "B _ _"], lengths: Int[Array, " B"], axis: int) -> Float[Array, "B _ _"]:
-    """Computes `reference.masked`.
-
-    Args:
-        x: Array whose frames are along axis 1 or 2.
-        lengths: Number of valid frames of each row.
-        axis: Axis of the frames.
-    """
+    """Computes `reference.masked`."""
     return gradient.masked_sum(partial(_summed, axis=axis), lengths, x)
 
 
 def masked_sum(
     residual: Float[Array, "B T C"], update: Float[Array, "B T C"], lengths: Int[Array, " B"]
 ) -> Float[Array, "B T C"]:
-    """Computes `api.residual_add_mask_time`.
-
-    Args:
-        residual: First summand.
-        update: Second summand.
-        lengths: Number of valid frames of each row.
-    """
+    """Computes `api.residual_add_mask_time`."""
     return gradient.masked_sum(partial(_summed, axis=1), lengths, residual, update)
 
 
@@ -44,15 +32,7 @@ def _summed(lengths: Array, *arrays: Array, axis: int) -> Array:
 def mask(
     lengths: Int[Array, " B"], heads: int, queries: int, keys: int, *, inverted: bool = False
 ) -> Bool[Array, "B H Q K"]:
-    """Computes `reference.mask`.
-
-    Args:
-        lengths: Number of valid frames of each row.
-        heads: Number of heads.
-        queries: Number of queries.
-        keys: Number of keys.
-        inverted: Whether the mask is True for all other pairs instead.
-    """
+    """Computes `reference.mask`."""
     of_heads = jnp.repeat(lengths, heads)
     out = jax.ShapeDtypeStruct((len(of_heads), queries, keys), jnp.bool_)
     kernel = partial(_mask_kernel, inverted=inverted)

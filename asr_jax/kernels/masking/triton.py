@@ -14,26 +14,14 @@ from asr_jax.kernels.masking import gradient
 
 
 def masked(x: Float[Array, "B _ _"], lengths: Int[Array, " B"], axis: int) -> Float[Array, "B _ _"]:
-    """Computes `reference.masked`. Padding is not read.
-
-    Args:
-        x: Array whose frames are along axis 1 or 2.
-        lengths: Number of valid frames of each row.
-        axis: Axis of the frames.
-    """
+    """Computes `reference.masked`. Padding is not read."""
     return gradient.masked_sum(partial(_summed, axis=axis), lengths, x)
 
 
 def masked_sum(
     residual: Float[Array, "B T C"], update: Float[Array, "B T C"], lengths: Int[Array, " B"]
 ) -> Float[Array, "B T C"]:
-    """Computes `api.residual_add_mask_time`. Padding is not read.
-
-    Args:
-        residual: First summand.
-        update: Second summand.
-        lengths: Number of valid frames of each row.
-    """
+    """Computes `api.residual_add_mask_time`. Padding is not read."""
     return gradient.masked_sum(partial(_summed, axis=1), lengths, residual, update)
 
 
@@ -47,15 +35,7 @@ def _summed(lengths: Array, x: Array, update: Array | None = None, *, axis: int)
 def mask(
     lengths: Int[Array, " B"], heads: int, queries: int, keys: int, *, inverted: bool = False
 ) -> Bool[Array, "B H Q K"]:
-    """Computes `reference.mask`.
-
-    Args:
-        lengths: Number of valid frames of each row.
-        heads: Number of heads.
-        queries: Number of queries.
-        keys: Number of keys.
-        inverted: Whether the mask is True for all other pairs instead.
-    """
+    """Computes `reference.mask`."""
     out: Any = jax.ShapeDtypeStruct((len(lengths), heads, queries, keys), jnp.bool_)
     size = heads * queries * keys
     return in_blocks(

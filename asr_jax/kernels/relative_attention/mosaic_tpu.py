@@ -48,18 +48,7 @@ def attention(
     scale: float,
     interpret: bool = False,
 ) -> Float[Array, "B T H V"]:
-    """Computes `api.relative_attention`.
-
-    Args:
-        query: Queries.
-        position_query: Queries of the positions.
-        key: Keys.
-        value: Values.
-        offsets: R = 2T - 1 offsets.
-        lengths: Number of valid keys of each row.
-        scale: Factor of the scores.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
-    """
+    """Computes `api.relative_attention`. `interpret` runs it in Pallas' interpreter."""
     return _forward(query, position_query, key, value, offsets, lengths, scale, interpret)[0]
 
 

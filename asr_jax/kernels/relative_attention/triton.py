@@ -37,15 +37,7 @@ def attention(
 ) -> Float[Array, "B T H V"]:
     """Computes `api.relative_attention`.
 
-    Args:
-        query: Queries.
-        position_query: Queries of the positions.
-        key: Keys.
-        value: Values.
-        offsets: R = 2T - 1 offsets.
-        lengths: Number of valid keys of each row.
-        scale: Factor of the scores.
-        block: Number of queries, keys or offsets of a program. 0: the number in `BLOCKS`.
+    A program has `block` queries, keys or offsets. 0: the number in `BLOCKS`.
     """
     return _forward(query, position_query, key, value, offsets, lengths, scale, block)[0]
 

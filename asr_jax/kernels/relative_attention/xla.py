@@ -29,15 +29,7 @@ def blocked(
     The gradient is a rule of its own, because a policy of rematerialisation around it would keep the scores of all
     blocks.
 
-    Args:
-        query: Queries.
-        position_query: Queries of the positions.
-        key: Keys.
-        value: Values.
-        offsets: R = 2T - 1 offsets.
-        lengths: Number of valid keys of each row.
-        scale: Factor of the scores.
-        block: Number of queries of a block.
+    A block has `block` queries.
     """
     return _in_blocks(query, position_query, key, value, offsets, lengths, scale, block)
 

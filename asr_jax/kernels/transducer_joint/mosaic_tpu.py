@@ -62,17 +62,7 @@ def joint(
 ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
     """Computes `api.transducer_joint`. Values at padding are arbitrary, and must have no gradient.
 
-    Args:
-        frames: Projected frames.
-        predictions: Projected predictions.
-        kernel: Weights of the output.
-        bias: Bias of the output.
-        labels: Label ids.
-        num_frames: Number of valid frames of each row.
-        num_labels: Number of valid labels of each row.
-        blank_id: Id of the blank.
-        activation: Activation of the joint network.
-        interpret: Whether the kernel is interpreted on this machine's CPU.
+    `interpret` runs it in Pallas' interpreter.
     """
     given = (frames, predictions, kernel, bias, labels, num_frames, num_labels)
     return _forward(*given, blank_id, activation, interpret)[0]

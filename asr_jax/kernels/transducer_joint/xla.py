@@ -36,15 +36,7 @@ def joint(
 ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
     """Computes `api.transducer_joint` for all nodes, padding included.
 
-    Args:
-        frames: Projected frames.
-        predictions: Projected predictions.
-        kernel: Weights of the output.
-        bias: Bias of the output.
-        labels: Label ids.
-        blank_id: Id of the blank.
-        activation: Activation of the joint network.
-        tile_logits: Number of logits of a tile. 0: `logits_of_tile`.
+    A tile has `tile_logits` logits. 0: `logits_of_tile`.
     """
 
     def compute(frames: Array, of_rows: tuple[Array, Array], _: Any) -> tuple[Array, Array]:
