@@ -67,8 +67,8 @@ def first_words(path):
 
 def undocumented_arguments(path):
     """Arguments that `Args:` of a public function or method with more than two of them lacks. A method without a
-    docstring, in a class with a base, has that of the base. An implementation of a kernel has the arguments of the function
-    of `api` or `reference` that its docstring names."""
+    docstring, in a class with a base, has that of the base. An implementation of a kernel has the arguments of the
+    function of `api` or `reference` that its docstring names."""
     tree = ast.parse(path.read_text())
     inherited = {
         id(method)
