@@ -231,9 +231,9 @@ class LSTMLayer(nn.Module):
         )
         if self.by_cudnn:
             return lstm_cudnn(x, kernel, recurrent, (bias, other), hidden, cell), None
-        # For one frame, XLA on CPUs makes a slow product of the transposed kernel from "btd,dg->tbg".
-        given, axes = (x.swapaxes(0, 1), "tbd,dg->tbg") if x.shape[1] == 1 else (x, "btd,dg->tbg")
-        inputs = jnp.einsum(axes, given, kernel.astype(self.dtype), preferred_element_type=jnp.float32)
+        # From "btd,dg->tbg", XLA on CPUs makes a product of the transposed kernel, which is slow, and in bfloat16 does
+        # not exist on CPUs with instructions for it.
+        inputs = jnp.matmul(x.swapaxes(0, 1), kernel.astype(self.dtype), preferred_element_type=jnp.float32)
         inputs = (inputs + (bias + other)[None, None]).astype(self.dtype)
         hiddens, cells = lstm_scan(inputs, recurrent.astype(self.dtype), hidden, cell)
         return hiddens.swapaxes(0, 1), cells.swapaxes(0, 1)
