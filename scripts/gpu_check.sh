@@ -76,7 +76,11 @@ train() {  # config, seconds of audio of a batch, options
     local config=$1 seconds=$2 data=(--synthetic 16) tiny=() options=()
     shift 2
     [ -f "$manifests/train.jsonl" ] && data=(--data.train "$manifests/train.jsonl" --data.validation "$manifests/val.jsonl")
-    case $config in quartznet*|wav2vec2*|w2v_bert*) ;; *) options=(--data.tokenizer.vocab-size 500) ;; esac
+    case $config in
+        wav2vec2_pretrain) options=(--model.sub-batches 1) ;;  # the config's batch has parts for 64 GPUs
+        quartznet*|wav2vec2*|w2v_bert*) ;;  # characters
+        *) options=(--data.tokenizer.vocab-size 500) ;;
+    esac
     if [ -n "$smoke" ]; then
         case $config in
             quartznet*) tiny=(--model.encoder.copies 1) ;;

@@ -21,8 +21,13 @@ def made(sizes: tuple[int, ...], dtype: Any = jnp.float32) -> tuple[Any, ...]:
     shapes = [(rows, frames, heads, each) for each in (width, positions, width, values)]
     arrays = [jnp.asarray(random.normal(size=shape), dtype) for shape in (*shapes, (2 * frames - 1, heads, positions))]
     lengths = random.integers(1, frames + 1, rows)
-    lengths[-1] = 0
+    lengths[0], lengths[-1] = frames, 0
     return *arrays, jnp.asarray(lengths, jnp.int32)
+
+
+def scale_of(expected: Any) -> float:
+    """Largest magnitude, or 1 if all values are 0: the gradients of scores of a single key."""
+    return float(jnp.abs(expected).max(initial=0)) or 1.0
 
 
 def reference_gradients(given: tuple[Any, ...]) -> tuple[Any, Any, tuple[Any, ...]]:

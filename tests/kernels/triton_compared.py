@@ -52,9 +52,7 @@ def in_precision(given: Any, dtype: str) -> list[jax.Array]:
 def assert_near(found: Any, expected: Any, tolerance: float) -> None:
     """Compares arrays, relative to their largest magnitude."""
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(
-            one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max(initial=0))
-        )
+        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * attention.scale_of(other))
 
 
 def compare_ctc_sweep(sizes: Any) -> None:
