@@ -17,8 +17,8 @@ from asr_jax.core.files import write_whole
 from asr_jax.kernels.implementations import FASTEST, KERNELS, SELECTABLE
 
 RESULTS = Path(__file__).with_name("results")
-OMITTED = "omitted.txt"
-"""File of the parts that has a line for each benchmark that was not run, with the reason."""
+TEXTS = TESTS, OMITTED = "tests.txt", "omitted.txt"
+"""Files of the parts: the output of the tests, and a line for each part that was not run or failed, with the reason."""
 
 
 def main() -> None:
@@ -52,9 +52,10 @@ def collect(parts: Path, out: Path) -> Path:
     if len(devices) != 1:
         raise UserError(f"{parts} has figures of {len(devices)} devices: expected those of one device")
     (device,) = devices
-    omitted = (parts / OMITTED).read_text().splitlines() if (parts / OMITTED).exists() else []
+    lines = {name: (parts / name).read_text().splitlines() if (parts / name).exists() else [] for name in TEXTS}
+    content = {"device": device, "tests": lines[TESTS][-1:], "omitted": lines[OMITTED], "figures": found}
     path = out / f"{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
-    write_whole(path, json.dumps({"device": device, "omitted": omitted, "figures": found}, indent=1) + "\n")
+    write_whole(path, json.dumps(content, indent=1) + "\n")
     return path
 
 
