@@ -1,24 +1,31 @@
 """Figures of a device: `python -m benchmarks.device_results collect PARTS --out FOLDER`, then `… fastest`.
 
 `collect` writes the JSON files of the benchmarks in PARTS, as scripts/gpu_check.sh leaves them, to FOLDER/DEVICE.json.
-`fastest` reads all benchmarks/results/DEVICE.json and writes asr_jax/kernels/fastest.json, which implementation="auto"
-of kernels uses: the kernels that took less time than all other implementations in each operation and precision.
+Other parts of an existing file are kept if they were measured with the same sources of the package. `fastest` reads all
+benchmarks/results/DEVICE.json and writes asr_jax/kernels/fastest.json, which implementation="auto" of kernels uses: the
+kernels that took less time than all other implementations in each measured operation and precision, on devices on which
+the tests passed.
 """
 
 import argparse
 import json
 import re
+import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.programs import SOURCES
+from asr_jax.core.targets import name_of
 from asr_jax.kernels.implementations import FASTEST, KERNELS, SELECTABLE
 
 RESULTS = Path(__file__).with_name("results")
 TEXTS = TESTS, OMITTED = "tests.txt", "omitted.txt"
 """Files of the parts: the output of the tests, and a line for each part that was not run or failed, with the reason."""
+PRECISIONS = ("f32", "bf16")
 
 
 def main() -> None:
@@ -30,7 +37,10 @@ def main() -> None:
     commands.add_parser("fastest")
     given = parser.parse_args()
     if given.command == "collect":
-        print(collect(given.parts, given.out))
+        try:
+            print(collect(given.parts, given.out))
+        except UserError as error:
+            sys.exit(f"error: {error}")
         return
     found = fastest(map(json.loads, (path.read_text() for path in device_files())))
     write_whole(FASTEST, json.dumps(found, indent=1) + "\n")
@@ -47,14 +57,32 @@ def collect(parts: Path, out: Path) -> Path:
     Raises:
         UserError: If there is no file, or the files are of several devices.
     """
-    found = {path.stem: _without_times(json.loads(path.read_text())) for path in sorted(parts.glob("*.json"))}
-    devices = {device for each in found.values() if (device := _device_of(each))}
+    lines = {name: (parts / name).read_text().splitlines() if (parts / name).exists() else [] for name in TEXTS}
+    omitted, figures, devices = lines[OMITTED], dict[str, Any](), set[str]()
+    for path in sorted(parts.glob("*.json")):
+        try:
+            found = json.loads(path.read_text())
+        except ValueError:
+            omitted.append(f"{path.stem}: {path.name} is not JSON")
+            continue
+        machine = found.get("machine", {})
+        devices.add(found.get("device") or machine.get("device", ""))
+        figures[path.stem] = _without_times(found)
     if len(devices) != 1:
         raise UserError(f"{parts} has figures of {len(devices)} devices: expected those of one device")
-    (device,) = devices
-    lines = {name: (parts / name).read_text().splitlines() if (parts / name).exists() else [] for name in TEXTS}
-    content = {"device": device, "tests": lines[TESTS][-1:], "omitted": lines[OMITTED], "figures": found}
-    path = out / f"{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
+    (kind,) = devices
+    path = out / f"{re.sub('[^a-z0-9]+', '-', name_of(kind).lower()).strip('-')}.json"
+    content = {
+        "device": kind, "sources": SOURCES[:12], "date": time.strftime("%Y-%m-%d"), "tests": lines[TESTS][-1:],
+        "omitted": omitted, "figures": figures,
+    }  # fmt: skip
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if before.get("sources") == content["sources"]:
+        content["tests"] = content["tests"] or before["tests"]
+        kept = [line for line in before["omitted"] if line.partition(":")[0] not in {*figures, "tests"}]
+        content["omitted"] = [*dict.fromkeys((*kept, *omitted))]
+        content["figures"] = before["figures"] | figures
+    out.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(content, indent=1) + "\n")
     return path
 
@@ -63,42 +91,43 @@ def device_files() -> Iterator[Path]:
     """Yields the files that `collect` wrote to `RESULTS`."""
     for path in sorted(RESULTS.glob("*.json")):
         content = json.loads(path.read_text())
-        if isinstance(content, dict) and {"device", "omitted", "figures"} <= content.keys():
+        if isinstance(content, dict) and {"device", "tests", "omitted", "figures"} <= content.keys():
             yield path
 
 
 def fastest(files: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """Returns the kernels that are faster than all other implementations.
 
-    A kernel is faster if its median time is less in each measured operation, with and without gradient, and in each
-    precision. A kernel that cannot compute one of them is not faster.
+    A kernel is faster if its median time is less in each measured operation, with and without gradient, in float32 and
+    in bfloat16. Recursions are measured in float32 without gradient. A kernel that cannot compute an operation is not
+    faster. A device has none unless its tests passed and both precisions were measured.
 
     Args:
-        files: Contents of the files that `collect` wrote.
+        files: Contents of the files that `collect` wrote, one for each device.
 
     Returns:
-        The implementation of each such kernel, by `jax.Device.device_kind`.
+        The implementation of each such kernel, by the name of the device (`core.targets.name_of`).
     """
     found = dict[str, dict[str, str]]()
     for content in files:
-        rows = dict[str, dict[tuple[str, str], dict[str, float]]]()
-        for name, figures in content["figures"].items():
-            for row in figures["rows"] if name.startswith("kernels_") else ():
-                case = rows.setdefault(row["kernel"], {}).setdefault((row["operation"], figures["precision"]), {})
+        figures = [content["figures"].get(f"kernels_{precision}") for precision in PRECISIONS]
+        if None in figures or not _have_passed(content["tests"]):
+            continue
+        cases = dict[str, dict[tuple[str, str], dict[str, float]]]()
+        for each in figures:
+            for row in each["rows"]:
+                case = cases.setdefault(row["kernel"], {}).setdefault((row["operation"], each["precision"]), {})
                 case[row["implementation"]] = row["ms"]
-        for kernel, cases in rows.items():
-            names = {min(times, key=times.__getitem__) for times in cases.values()}
+        for kernel, times in cases.items():
+            names = {min(case, key=case.__getitem__) for case in times.values()}
             if kernel in SELECTABLE and len(names) == 1 and names <= KERNELS.keys():
-                found.setdefault(content["device"], {})[kernel] = names.pop()
+                found.setdefault(name_of(content["device"]), {})[kernel] = names.pop()
     return found
 
 
-def _device_of(figures: Any) -> str:
-    """Returns JAX's name of the device of the figures; empty if they have none."""
-    if not isinstance(figures, dict):
-        return ""
-    machine = figures.get("machine", {})
-    return str(figures.get("device") or machine.get("device", ""))
+def _have_passed(last_lines: list[str]) -> bool:
+    """Returns whether pytest's last line says that tests passed and none failed."""
+    return any(re.search(r"\d+ passed", line) and not re.search("failed|error", line) for line in last_lines)
 
 
 def _without_times(figures: Any) -> Any:

@@ -3,8 +3,9 @@
 # front-ends; training of each family in the precision of its config, with the real loader, memory, share of the peak rate
 # and an XLA trace; recognition with models of 115 and 120 M parameters (goal: 12,000 × real time).
 #   --smoke            use tiny sizes on a CPU, to test only whether it runs
-#   SECONDS_LEFT       time limit in seconds (default: 530); benchmarks that do not fit are named in DEVICE.json
-#   FAMILIES           names of configs to train (default: all of the list below)
+#   SECONDS_LEFT       time limit in seconds (default: 530); parts that do not fit are named in DEVICE.json
+#   FAMILIES           names of configs to train (default: all of the list below). A further call with other names keeps
+#                      the parts in DEVICE.json that were measured with the same sources
 #   PYTHON             Python with jax (default: .venv/bin/python if it exists, otherwise python3)
 #   ASR_JAX_SHARED     folder with data/read_speech_6h and goldens; without it, training has synthetic batches
 #   OUT                folder for the figures (default: benchmarks/results; with --smoke, a temporary folder)
@@ -34,6 +35,7 @@ if [ -z "$smoke" ]; then
     command -v nvidia-smi >/dev/null || { echo "gpu_check: no GPU was found (there is no nvidia-smi); --smoke runs on a CPU" >&2; exit 2; }
     nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
     export JAX_PLATFORMS=cuda,cpu
+    unset XLA_PYTHON_CLIENT_MEM_FRACTION  # JAX refuses to start if both names of the variable are set
 else
     export JAX_PLATFORMS=cpu
 fi
@@ -41,28 +43,45 @@ fi
 started=$SECONDS limit=${SECONDS_LEFT:-530} code=0
 [ -n "$smoke" ] && limit=${SECONDS_LEFT:-3600}
 
-run() {  # name of the part, and a command, which is stopped at the time limit
+run() {  # name of the part, its time limit in seconds, and a command
     local name=$1 left=$((limit - SECONDS + started)) status=0
-    shift
     echo "gpu_check: $name, after $((SECONDS - started)) s"
     if [ $left -lt 15 ]; then
-        echo "$name: no time left" >> "$parts/omitted.txt"; code=1
-        return
+        echo "$name: no time left" >> "$parts/omitted.txt"
+        return 1
     fi
-    timeout $left "$@" || status=$?
-    [ $status = 0 ] || { echo "$name: exit code $status$([ $status = 124 ] && echo ", no time left")" >> "$parts/omitted.txt"; code=1; }
+    [ -z "$smoke" ] && [ "$2" -lt $left ] && left=$2
+    shift 2
+    timeout -k 10 $left "$@" || status=$?
+    [ $status = 0 ] && return
+    echo "$name: exit code $status$([ $status = 124 ] && echo ", time limit of $left s")" >> "$parts/omitted.txt"
+    return 1
 }
 
+if [ -z "$smoke" ] && ! "$python" -c "import jax_triton" 2>/dev/null; then
+    echo "kernels of Triton: jax-triton is not installed" >> "$parts/omitted.txt"; code=1
+fi
 tests() { "$python" -m pytest -q -m gpu -p no:cacheprovider tests > "$parts/tests.txt" 2>&1; }
 export -f tests; export python parts
-run tests bash -c tests
+run tests 150 bash -c tests || code=1
 [ ! -f "$parts/tests.txt" ] || tail -n 15 "$parts/tests.txt"
 
 size=(); [ -n "$smoke" ] && size=(--batch 2 --seq-len 16 --channels 8 --labels 4 --iterations 2 --warm-ups 1)
 for precision in f32 bf16; do
-    run "kernels_$precision" "$python" -m asr_jax.benchmark kernels ${size[@]+"${size[@]}"} --precision $precision \
-        --json "$parts/kernels_$precision.json"
+    run "kernels_$precision" 90 "$python" -m asr_jax.benchmark kernels ${size[@]+"${size[@]}"} --precision $precision \
+        --json "$parts/kernels_$precision.json" || code=1
 done
+
+models=(fastconformer conformer); sizes=(--batch-sizes 64 256 --seconds 16.7 --steps 30 --precision bf16)
+[ -n "$smoke" ] && models=(conformer) && sizes=(--batch-sizes 1 --seconds 1 --steps 1 --warm-ups 1 --model.dim 16
+    --model.num-layers 1 --model.subsampling-channels 8)
+for model in "${models[@]}"; do  # greedy CTC
+    run "inference_$model" 60 "$python" -m asr_jax.benchmark inference --config "configs/${model}_librispeech.py" \
+        "${sizes[@]}" --no-published --json "$parts/inference_$model.json" || code=1
+done
+
+size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --repeats 1)
+run frontend 40 "$python" -m asr_jax.benchmark frontend "${size[@]}" --json "$parts/frontend.json" || code=1
 
 families=(
     zipformer conformer_librispeech fastconformer_librispeech squeezeformer_librispeech quartznet_librispeech
@@ -73,7 +92,7 @@ families=(
 manifests="$shared/data/read_speech_6h/manifests"
 
 train() {  # config, seconds of audio of a batch, options
-    local config=$1 seconds=$2 data=(--synthetic 16) tiny=() options=()
+    local config=$1 seconds=$2 data=(--synthetic 16 --batch $(($2 / 16))) tiny=() options=()
     shift 2
     [ -f "$manifests/train.jsonl" ] && data=(--data.train "$manifests/train.jsonl" --data.validation "$manifests/val.jsonl")
     case $config in
@@ -89,39 +108,32 @@ train() {  # config, seconds of audio of a batch, options
     fi
     "$python" -m asr_jax.benchmark train --config "configs/$config.py" "${data[@]}" --data.buckets.num 1 \
         --data.buckets.unit padded-duration-ms --data.buckets.budget "${seconds}000" --data.buckets.max-batch 1024 \
-        --data.buckets.batch-multiple 1 --num-devices 1 --no-published ${options[@]+"${options[@]}"} \
+        --data.buckets.batch-multiple 1 --training.accumulate 1 --num-devices 1 --no-published ${options[@]+"${options[@]}"} \
         ${tiny[@]+"${tiny[@]}"} "$@"
 }
 export -f train; export smoke manifests
-# The programs of several families are compiled at the same time and kept in the cache of JAX.
+# The programs of several families are compiled at the same time and kept in the cache of JAX. A family that fails here,
+# for example for lack of memory, is compiled again when it is measured.
 compile() { train "$1" "$batch" --warm-ups 1 --updates 1 > "$parts/compile_$1.txt" 2>&1; }
 export -f compile; export batch=600
 [ -n "$smoke" ] && batch=32
 if [ -z "$smoke" ]; then
-    run compile env XLA_CLIENT_MEM_FRACTION=0.22 bash -c 'printf "%s\n" "$@" | xargs -P 4 -I{} bash -c "compile {}"' _ "${families[@]}"
+    run compile 150 env XLA_CLIENT_MEM_FRACTION=0.22 \
+        bash -c 'printf "%s\n" "$@" | xargs -P 4 -I{} bash -c "compile {}"' _ "${families[@]}" || true
 fi
 sizes=(--warm-ups 5 --updates 20); [ -n "$smoke" ] && sizes=(--warm-ups 1 --updates 2)
 for family in "${families[@]}"; do
     more=(); [ "$family" = "${families[0]}" ] && more=(--trace "$parts/trace")
-    run "train_$family" bash -c 'train "$@"' _ "$family" "$batch" "${sizes[@]}" ${more[@]+"${more[@]}"} \
-        --json "$parts/train_$family.json"
+    run "train_$family" 90 bash -c 'train "$@"' _ "$family" "$batch" "${sizes[@]}" ${more[@]+"${more[@]}"} \
+        --json "$parts/train_$family.json" || code=1
 done
 # A copy with a fixed path, for machines from which only single files can be fetched.
 find "$parts/trace" -name 'perfetto_trace.json.gz' -exec cp {} "$out/perfetto_trace.json.gz" \; 2>/dev/null || true
 
-models=(fastconformer conformer); sizes=(--batch-sizes 64 256 --seconds 16.7 --steps 30 --precision bf16)
-[ -n "$smoke" ] && models=(conformer) && sizes=(--batch-sizes 1 --seconds 1 --steps 1 --warm-ups 1 --model.dim 16
-    --model.num-layers 1 --model.subsampling-channels 8)
-for model in "${models[@]}"; do  # greedy CTC
-    run "inference_$model" "$python" -m asr_jax.benchmark inference --config "configs/${model}_librispeech.py" \
-        "${sizes[@]}" --no-published --json "$parts/inference_$model.json"
-done
-
-size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --repeats 1)
-run frontend "$python" -m asr_jax.benchmark frontend "${size[@]}" --json "$parts/frontend.json"
-
 file=none
-compgen -G "$parts/*.json" > /dev/null && file=$("$python" -m benchmarks.device_results collect "$parts" --out "$out")
+if compgen -G "$parts/*.json" > /dev/null; then
+    file=$("$python" -m benchmarks.device_results collect "$parts" --out "$out") || code=1
+fi
 echo "gpu_check: done in $((SECONDS - started)) s, exit code $code; figures: $file"
 [ ! -f "$parts/omitted.txt" ] || sed 's/^/gpu_check: omitted or failed: /' "$parts/omitted.txt"
 exit $code

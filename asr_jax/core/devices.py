@@ -35,7 +35,8 @@ class TracedFor(NamedTuple):
     kernels: tuple[tuple[str, str], ...] = ()
     """Names of kernels, and of the implementations that the setting training.kernels selects for them."""
     kind: str = ""
-    """JAX's name of the device, such as NVIDIA H100 80GB HBM3."""
+    """JAX's name of the device, such as NVIDIA H100 80GB HBM3. Empty outside of `tracing_for`, where programs may be
+    compiled for other devices than the default ones."""
 
 
 # A change of the value makes JAX trace functions again that were traced for other devices.
@@ -66,7 +67,7 @@ def platform_of(device: jax.Device) -> str:
 def traced_for() -> TracedFor:
     """Returns the devices of the surrounding `tracing_for`; outside of it, the devices of this machine."""
     found: TracedFor | None = _traced_for.value
-    return found or TracedFor(jax.default_backend(), len(devices()), kind=devices()[0].device_kind)
+    return found or TracedFor(jax.default_backend(), len(devices()))
 
 
 def choose(kind: Kind | None, numbers: Sequence[int]) -> None:

@@ -301,11 +301,20 @@ def _surroundings() -> dict[str, str]:
     """Returns the versions of the libraries, JAX's settings, XLA's flags and the devices. The keys are their names."""
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     return library_versions() | {
+        "jax-triton": _version("jax-triton"),
         "platform version": jax.devices()[0].client.platform_version,
         "devices": f"{jax.devices()} {devices()}",
         "settings": str(sorted(settings.items(), key=str)),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def _version(library: str) -> str:
+    """Returns the version of a library that may be missing, on which the choice of kernels depends."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
 
 
 def library_versions() -> dict[str, str]:

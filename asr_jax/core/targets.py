@@ -147,10 +147,15 @@ def target_of(name: str) -> Target:
     return Target(name, accelerator, mesh_of(found))
 
 
+def name_of(device_kind: str) -> str:
+    """Returns the name of a `jax.Device.device_kind` in `ACCELERATORS`, or the kind itself if it is not known."""
+    names = {each.described: name for name, each in ACCELERATORS.items()} | DEVICE_KINDS
+    return names.get(device_kind, device_kind)
+
+
 def accelerator_of(device_kind: str) -> Accelerator | None:
     """Returns the accelerator of a `jax.Device.device_kind`. None: it is not known."""
-    by_kind = {each.described: each for each in ACCELERATORS.values()}
-    return by_kind.get(device_kind) or ACCELERATORS.get(DEVICE_KINDS.get(device_kind, ""))
+    return ACCELERATORS.get(name_of(device_kind))
 
 
 def _memory_of_this_machine() -> int:

@@ -288,7 +288,10 @@ class TransducerHead(Head):
         kernel, bias = self.output_parameters()
         given = (*projected, kernel.astype(self.dtype), bias[0, 0, 0], batch.tokens)
         reason = self._reason_against_kernels(drops=keys is not None)
-        name = selected("transducer_joint", "auto", "xla", lambda name: reason or reason_against(name, *given))
+        name = selected(
+            "transducer_joint", "auto", "xla", *given[:3],
+            reason_against=lambda name: reason or reason_against(name, given),
+        )  # fmt: skip
         if name != "xla":
             if reason:
                 raise UserError(f"training.kernels has transducer_joint={name}, and {reason}")

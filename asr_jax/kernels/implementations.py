@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 
 from asr_jax.core.devices import traced_for
 from asr_jax.core.errors import UserError
+from asr_jax.core.targets import name_of
 
 Implementation = Literal["auto", "reference", "triton", "mosaic_tpu"]
 """Name of an implementation.
@@ -22,10 +24,15 @@ kernel for TPUs. "auto" is the implementation that the setting training.kernels 
 `FASTEST` has for the device if it can compute the arrays, otherwise "reference".
 """
 FASTEST = Path(__file__).with_name("fastest.json")
-"""Kernels that are faster than all other implementations, by device: for each `jax.Device.device_kind`, the names of
-kernels and of their implementations. `python -m benchmarks.device_results fastest` writes it from the benchmarks of
+"""Kernels that are faster than all other implementations: for each name of a device (`core.targets.name_of`), the names
+of kernels and of their implementations. `python -m benchmarks.device_results fastest` writes it from the benchmarks of
 devices.
 """
+MEASURED = (jnp.float32, jnp.bfloat16)
+"""Dtypes of these benchmarks."""
+MOST_ELEMENTS = 2**31 - 2**16
+"""Largest number of elements of an array for Triton. Kernels compute offsets in int32, and the last block may extend
+beyond the end of the array."""
 KERNELS = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}
 """Devices of the implementations that are kernels, and JAX's name of their platform."""
 SELECTABLE = (
@@ -84,21 +91,29 @@ def check_selected(kernels: Sequence[tuple[str, str]], platform: str) -> None:
             )
 
 
+class CannotCompute(ValueError):
+    """An implementation does not exist, cannot run on the devices or cannot compute the arrays."""
+
+
 def none_against(implementation: str) -> str:
     """Returns no reason: the implementation computes all arrays."""
     return ""
 
 
 def selected(
-    kernel: str, implementation: str, default: str, reason_against: Callable[[str], str] = none_against
-) -> str:
+    kernel: str, implementation: str, default: str, *arrays: Any,
+    reason_against: Callable[[str], str] = none_against,
+) -> str:  # fmt: skip
     """Returns the implementation of a kernel that a program uses.
+
+    `FASTEST` is used within `tracing_for` alone: in training, validation, evaluation and plans.
 
     Args:
         kernel: Name of the kernel, of `SELECTABLE`.
         implementation: Argument of the kernel's function; all but "auto" are returned.
         default: Implementation if none is selected for the devices that the program is traced for, and none was
             measured to be faster there.
+        *arrays: Main arrays of the kernel.
         reason_against: Returns the reason why an implementation cannot compute the arrays, or an empty text.
     """
     if implementation != "auto":
@@ -107,8 +122,38 @@ def selected(
     found = dict(devices.kernels).get(kernel)
     if found and KERNELS[found][1] == devices.platform:
         return found
-    found = fastest().get(devices.kind, {}).get(kernel)
-    return found if found and _is_local() and _is_installed(found) and not reason_against(found) else default
+    found = fastest().get(name_of(devices.kind), {}).get(kernel)
+    was_measured = all(each.dtype in MEASURED for each in arrays)
+    if not found or not was_measured or not _is_local() or not _is_installed(found):
+        return default
+    return default if _too_large(found, arrays) or reason_against(found) else found
+
+
+def check_computes(
+    implementation: str, instead: str, *arrays: Any, reason_against: Callable[[str], str] = none_against
+) -> None:
+    """Checks that a kernel can run on the devices that the program is traced for, and compute the arrays.
+
+    Args:
+        implementation: Name of an implementation that is neither "auto" nor one that runs on all devices.
+        instead: Implementations that run on all devices, for the message.
+        *arrays: Main arrays of the kernel.
+        reason_against: As for `selected`.
+
+    Raises:
+        CannotCompute: If it cannot.
+    """
+    check_device(implementation, instead)
+    if reason := _too_large(implementation, arrays) or reason_against(implementation):
+        raise CannotCompute(f"{reason} for {implementation}, or {instead}")
+
+
+def _too_large(implementation: str, arrays: Sequence[Any]) -> str:
+    """Returns the reason why Triton cannot compute large arrays; empty if there is none."""
+    sizes = [math.prod(each.shape) for each in arrays if implementation == "triton"]
+    return (
+        f"{max(sizes):,} elements: expected at most {MOST_ELEMENTS:,}" if max(sizes, default=0) > MOST_ELEMENTS else ""
+    )
 
 
 @functools.cache
@@ -147,13 +192,12 @@ def module_of(
         reason_against: As for `selected`.
 
     Raises:
-        ValueError: If the implementation does not exist, cannot run here or cannot compute the arrays.
+        CannotCompute: If the implementation does not exist, cannot run here or cannot compute the arrays.
     """
-    name = selected(folder, implementation, default, reason_against)
+    arrays = () if given is None else (given,)
+    name = selected(folder, implementation, default, *arrays, reason_against=reason_against)
     if name != default:
-        check_device(name, default)
-        if reason := reason_against(name):
-            raise ValueError(f"{reason} for {name}, or {default}")
+        check_computes(name, default, *arrays, reason_against=reason_against)
     if given is not None and given.size == 0:
         name = default
     return importlib.import_module(f"asr_jax.kernels.{folder}.{'reference' if name == default else name}")
@@ -167,14 +211,14 @@ def check_device(implementation: str, instead: str) -> None:
         instead: Implementations that run on all devices, for the message.
 
     Raises:
-        ValueError: If the implementation does not exist or is for other devices, or a package that it needs is not
+        CannotCompute: If the implementation does not exist or is for other devices, or a package that it needs is not
             installed.
     """
     if implementation not in KERNELS:
         names = instead.replace(" or ", ", ")
-        raise ValueError(f"implementation is {implementation!r}: expected auto, {names}, {' or '.join(KERNELS)}")
+        raise CannotCompute(f"implementation is {implementation!r}: expected auto, {names}, {' or '.join(KERNELS)}")
     device, platform = KERNELS[implementation]
     if traced_for().platform != platform:
-        raise ValueError(f"{implementation} on {traced_for().platform}: it is for {device}; expected {instead}")
+        raise CannotCompute(f"{implementation} on {traced_for().platform}: it is for {device}; expected {instead}")
     if not _is_installed(implementation):
-        raise ValueError("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")
+        raise CannotCompute("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")

@@ -5,17 +5,18 @@ import math
 import os
 from typing import Any
 
+import jax
+import jax.custom_batching
 import jax_triton
+import numpy as np
 from jax_triton import triton_lib
 
 from asr_jax.core.devices import traced_for
+from asr_jax.kernels.implementations import MOST_ELEMENTS
 
 PTX_VERSION = 86
 """Version of the code that Triton writes, that of CUDA 12.7. XLA assembles it with its own ptxas, which is older than
 Triton's."""
-MOST_ELEMENTS = 2**31 - 2**16
-"""Largest number of elements of an array. Kernels compute offsets in int32, and the last block may
-extend beyond the end of the array."""
 _PARAMETERS = inspect.signature(jax_triton.triton_call).parameters
 _OUT = "out_type" if "out_type" in _PARAMETERS else "out_shape"
 
@@ -47,4 +48,14 @@ def triton_call(*arguments: Any, kernel: Any, out: Any, grid: tuple[int, ...], *
         options = {"compute_capability": capability} | options
     if "backend_options" in _PARAMETERS:
         options = {"backend_options": {"ptx_version": PTX_VERSION}} | options
-    return jax_triton.triton_call(*arguments, kernel=kernel, grid=grid, **{_OUT: out}, **options)
+    places = [place for place, each in enumerate(arguments) if isinstance(each, jax.Array | np.ndarray)]
+
+    @jax.custom_batching.sequential_vmap  # jax-triton has no rule for vmap
+    def call(*arrays: Any) -> Any:
+        given = dict(zip(places, arrays, strict=True))
+        return jax_triton.triton_call(
+            *(given.get(place, each) for place, each in enumerate(arguments)),
+            kernel=kernel, grid=grid, **{_OUT: out}, **options,
+        )  # fmt: skip
+
+    return call(*(arguments[place] for place in places))

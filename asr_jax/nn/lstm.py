@@ -231,8 +231,8 @@ class LSTMLayer(nn.Module):
         )
         if self.by_cudnn:
             return lstm_cudnn(x, kernel, recurrent, (bias, other), hidden, cell), None
-        # From "btd,dg->tbg", XLA on CPUs makes a product of the transposed kernel, which is slow, and in bfloat16 does
-        # not exist on CPUs with instructions for it.
+        # From "btd,dg->tbg", XLA on CPUs makes a product of the transposed kernel, which is slow, and which it does not
+        # implement in bfloat16 on CPUs with instructions for bfloat16.
         inputs = jnp.matmul(x.swapaxes(0, 1), kernel.astype(self.dtype), preferred_element_type=jnp.float32)
         inputs = (inputs + (bias + other)[None, None]).astype(self.dtype)
         hiddens, cells = lstm_scan(inputs, recurrent.astype(self.dtype), hidden, cell)

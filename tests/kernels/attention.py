@@ -11,7 +11,7 @@ from tests.kernels.drawn import drawn
 
 SIZES = [(3, 7, 2, 4, 3, 5), (2, 130, 1, 8, 4, 8), (2, 1, 1, 4, 4, 4)]
 """Rows, frames, heads, widths of queries, of position queries and of values: odd sizes, several blocks, one frame."""
-DRAWN = drawn((1, 3), (1, 200), (1, 4), (1, 40), (1, 8), (1, 40))
+DRAWN = drawn("relative_attention", (3, 4), (1, 200), (1, 4), (1, 40), (1, 8), (1, 40))
 SCALE = 0.3
 
 
@@ -21,12 +21,14 @@ def made(sizes: tuple[int, ...], dtype: Any = jnp.float32) -> tuple[Any, ...]:
     shapes = [(rows, frames, heads, each) for each in (width, positions, width, values)]
     arrays = [jnp.asarray(random.normal(size=shape), dtype) for shape in (*shapes, (2 * frames - 1, heads, positions))]
     lengths = random.integers(1, frames + 1, rows)
-    lengths[0], lengths[-1] = frames, 0
+    lengths[-1] = 0
+    if rows > 2:
+        lengths[0] = frames
     return *arrays, jnp.asarray(lengths, jnp.int32)
 
 
 def scale_of(expected: Any) -> float:
-    """Largest magnitude, or 1 if all values are 0: the gradients of scores of a single key."""
+    """Returns the largest magnitude, or 1 if all values are 0, as gradients of the scores of a single key are."""
     return float(jnp.abs(expected).max(initial=0)) or 1.0
 
 

@@ -21,7 +21,7 @@ and channels with cropping and dilation, stride."""
 DRAWN = [
     (rows, frames + dilation * (taps - 1), width, taps, (left, right), 1 + number % 2, dilation)
     for number, (rows, frames, width, taps, left, right, dilation) in enumerate(
-        drawn((1, 3), (1, 100), (1, 200), (1, 31), (0, 20), (0, 20), (1, 3), number=4)
+        drawn("depthwise_conv", (1, 3), (1, 100), (1, 200), (1, 31), (0, 20), (0, 20), (1, 3), number=4)
     )
 ]
 """Half of them have a stride of 2."""

@@ -15,7 +15,7 @@ SIZES = [(3, 11, 5, 20, 37, "relu"), (2, 35, 10, 70, 270, "tanh"), (1, 1, 1, 3, 
 node."""
 DRAWN = [
     (*sizes, ("relu", "tanh")[number % 2])
-    for number, sizes in enumerate(drawn((1, 3), (1, 40), (1, 20), (1, 80), (2, 300)))
+    for number, sizes in enumerate(drawn("transducer_joint", (1, 3), (1, 40), (1, 20), (1, 80), (2, 300)))
 ]
 BLANK = 1
 

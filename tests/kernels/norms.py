@@ -13,7 +13,7 @@ from tests.kernels.drawn import drawn
 
 NORM_SIZES = [(3, 7, 5), (2, 300, 130), (1, 1, 1)]
 """Rows, frames and channels: odd sizes, several blocks, sizes of 1."""
-DRAWN = drawn((1, 4), (1, 400), (1, 200))
+DRAWN = drawn("norms", (1, 4), (1, 400), (1, 200))
 
 
 def for_norms(rows: int, frames: int, width: int) -> tuple[Any, ...]:

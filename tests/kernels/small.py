@@ -39,7 +39,7 @@ def drawn_sizes(number: int, fewest: int) -> tuple[int, int, int]:
 
 SIZES = [drawn_sizes(0, 8), drawn_sizes(1, 40), (2, 1, 1)]
 """The second sizes have several blocks of frames and of channels, if blocks are small."""
-DRAWN = drawn((2, 4), (1, 150), (1, 200))
+DRAWN = drawn("small", (2, 4), (1, 150), (1, 200))
 
 
 def cases(sizes: tuple[int, int, int]) -> dict[str, Case]:

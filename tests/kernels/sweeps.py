@@ -13,9 +13,9 @@ from tests.kernels.drawn import drawn
 CTC_SIZES = [(5, 3, 2, 2), (41, 9, 7, 2), (1, 1, 1, 1), (6, 2, 0, 2), (30, 2, 140, 1)]
 """Frames, rows, labels, directions: several blocks of frames, several tiles of rows and of columns, no labels, one
 frame."""
-CTC_DRAWN = drawn((1, 50), (1, 10), (0, 150), (1, 2))
+CTC_DRAWN = drawn("ctc_sweep", (1, 50), (1, 10), (0, 150), (1, 2))
 LATTICE_SIZES = [(5, 3, 2, 2), (41, 9, 7, 2), (1, 1, 0, 1), (30, 2, 140, 1)]
-LATTICE_DRAWN = drawn((1, 50), (1, 10), (0, 150), (1, 2))
+LATTICE_DRAWN = drawn("lattice_sweep", (1, 50), (1, 10), (0, 150), (1, 2))
 RNNT, TDT = ((1, 1), (0, 1)), ((1, 3, 1, 2, 3), (0, 0, 1, 1, 1))
 """Spans and moves of the arcs."""
 

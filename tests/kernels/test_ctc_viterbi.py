@@ -75,3 +75,18 @@ def test_it_compiles_for_accelerators(device, implementation, rows, frames, num_
     text = compiled_for(device, call, *shapes).as_text()
     assert text.count("custom-call(") >= 2
     assert "while" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton")])
+def test_it_compiles_in_vmap(device, implementation):
+    """Lists of hypotheses are aligned in `vmap`, for which jax-triton has no rule."""
+    log_probs, lengths, labels, label_lengths = jax.eval_shape(lambda: for_paths_of(20))
+    lists = jax.ShapeDtypeStruct((3, *labels.shape), labels.dtype)
+
+    def call(log_probs, lengths, lists, label_lengths):
+        best = partial(ctc_viterbi, log_probs, lengths, blank_id=0, implementation=implementation)
+        return jax.vmap(lambda labels: best(labels, label_lengths))(lists)
+
+    text = compiled_for(device, call, log_probs, lengths, lists, label_lengths).as_text()
+    assert text.count("custom-call(") >= 2

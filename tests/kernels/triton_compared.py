@@ -30,9 +30,9 @@ class Compared(NamedTuple):
     compare: Callable[[Any], None]
     """Function of some sizes."""
     sizes: Sequence[Any]
-    """Sizes that take little time in the interpreter."""
+    """Sizes for the interpreter and for a GPU."""
     more: Sequence[Any] = ()
-    """Sizes for a GPU."""
+    """More sizes for a GPU."""
 
 
 def kernel_of(folder: str) -> Any:

@@ -7,6 +7,7 @@ allow, as a share of the measured one. Operations with gradients are also measur
 CPU has XLA's implementations alone, and no limit is known for it.
 """
 
+import itertools
 import json
 import statistics
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import check_writable
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import parse
 
 
@@ -76,37 +77,41 @@ def main(arguments: Sequence[str]) -> None:
         check_writable(options.json)
 
     from asr_jax.core.devices import devices
+    from asr_jax.kernels.implementations import KERNELS, CannotCompute
     from asr_jax.observe.tables import print_table
 
-    device, rows, refused = devices()[0], list[dict[str, Any]](), list[dict[str, str]]()
-    made = cases(options, "triton" if device.platform == "gpu" else "mosaic_tpu" if device.platform == "tpu" else "")
+    device, rows, omitted = devices()[0], list[dict[str, Any]](), list[dict[str, Any]]()
+    figures = {
+        "device": device.device_kind, **sizes, "precision": options.precision, "warm_ups": options.warm_ups,
+        "rows": rows, "omitted": omitted,
+    }  # fmt: skip
+    platforms = {platform: name for name, (_, platform) in KERNELS.items()}
+    made = cases(options, platforms.get(device.platform, ""))
     names = [case.name for case in made]
     if unknown := [name for name in options.operations if name not in names]:
         raise UserError(f"--operations {unknown[0]}: expected names of {', '.join(names)}")
     for case in made:
         if options.operations and case.name not in options.operations:
             continue
-        for form in case.forms:
-            if reason := _refusal(case, form):
-                refused.append({"operation": case.name, "implementation": form, "reason": reason})
-                print(f"{case.name}, {form}: not measured: {reason}", file=sys.stderr, flush=True)
-                continue
-            for with_gradient in (False, True)[: 1 + (case.num_gradients > 0)]:
-                rows.append(row := _measured(case, form, options, device, with_gradient=with_gradient))
-                print(f"{row['operation']}, {form}: {row['ms']:.3f} ms", file=sys.stderr, flush=True)
+        for form, with_gradient in itertools.product(case.forms, (False, True)[: 1 + (case.num_gradients > 0)]):
+            operation = {"operation": case.name + " with gradient" * with_gradient, "implementation": form}
+            try:
+                figures_of_form = _measured(case, form, options, device, with_gradient=with_gradient)
+            except Exception as error:  # a kernel that fails must not cost the figures of the others
+                has_failed = not isinstance(error, CannotCompute)
+                reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                omitted.append(operation | {"has_failed": has_failed, "reason": reason})
+                print(f"{operation['operation']}, {form}: not measured: {reason}", file=sys.stderr, flush=True)
+            else:
+                rows.append({"kernel": case.folder or case.name} | operation | figures_of_form)
+                print(f"{operation['operation']}, {form}: {rows[-1]['ms']:.3f} ms", file=sys.stderr, flush=True)
+            if options.json:
+                write_whole(options.json, json.dumps(figures, indent=1) + "\n")
     shape = f"{options.batch} × {options.seq_len} frames, {options.channels} channels"
     title = f"{shape}, {options.precision}, on {device.device_kind}"
     print_table([{name: row[name] for name in row if name not in ("kernel", "times_s")} for row in rows], title=title)
-    if options.json:
-        figures = {
-            "device": device.device_kind,
-            **sizes,
-            "precision": options.precision,
-            "warm_ups": options.warm_ups,
-            "rows": rows,
-            "refused": refused,
-        }
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if failed := [f"{each['operation']}, {each['implementation']}" for each in omitted if each["has_failed"]]:
+        raise UserError(f"failed, with the messages above: {'; '.join(failed)}")
 
 
 def cases(options: KernelOptions, kernel: str) -> list[Case]:
@@ -239,17 +244,6 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
     ]  # fmt: skip
 
 
-def _refusal(case: Case, form: str) -> str:
-    """Returns the reason why an implementation cannot compute a case; empty if there is none."""
-    import jax
-
-    try:
-        jax.eval_shape(case.forms[form], *case.arguments)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, with_gradient: bool) -> dict[str, Any]:
     """Times an implementation, and counts what its arguments, results and products need at least."""
     import jax
@@ -287,9 +281,8 @@ def _measured(case: Case, form: str, options: KernelOptions, device: Any, *, wit
     median = statistics.median(times)
     flops = products(jax.make_jaxpr(called(next(iter(case.forms))))(*arguments).jaxpr)
     least_bytes = num_bytes((arguments, program.out_info))
-    row = {
-        "kernel": case.folder or case.name, "operation": case.name + " with gradient" * with_gradient,
-        "implementation": form, "ms": 1000 * median,
+    row: dict[str, Any] = {
+        "ms": 1000 * median,
         "MB": Module(program.as_text() or "").bytes / 1e6, "MB at least": least_bytes / 1e6,
         "GFLOP of products": flops / 1e9,
     }  # fmt: skip

@@ -1,11 +1,11 @@
 """Benchmark of training: `python -m asr_jax.benchmark train --config FILE [--synthetic [SECONDS …]] [--field …]`.
 
 Measures updates after warm-ups, by accumulation and number of devices: throughput, the rate of products and its share
-of the device's peak rate of bfloat16, the share of the time that is spent waiting for data, and memory. An update has
-the same number of utterances in each case: a device has the rows of the update / accumulation / devices. With the data
-of the config, figures include the loader; with `--synthetic`, the input is full batches of noise of these lengths.
-Front-end, augmentation, loss, optimizer and averaging are those of the config. Published figures of NVIDIA and others
-are printed with their hardware.
+of the device's peak rate of bfloat16, the share of the time that is spent waiting for data, and memory. Products within
+kernels of Triton and Pallas are not counted. An update has the same number of utterances in each case: a device has the
+rows of the update / accumulation / devices. With the data of the config, figures include the loader; with
+`--synthetic`, the input is full batches of noise of these lengths. Front-end, augmentation, loss, optimizer and
+averaging are those of the config. Published figures of NVIDIA and others are printed with their hardware.
 
 Source: scripts/train_benchmark.sh of QuartzNet in NVIDIA/DeepLearningExamples: the rule of constant updates, lengths
 (1408 to 1920 frames) and 100 labels. Differs from it: that script discards whole epochs as warm-up and disables
@@ -26,7 +26,7 @@ from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import check_writable
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import MAY_BE_EMPTY
 from asr_jax.core.precision import Precision
 
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> None:
         figures["cases"].append(case)
         figures["machine"]["load_after"] = machine()["load"]
         if options.json:
-            options.json.write_text(json.dumps(figures, indent=1) + "\n")
+            write_whole(options.json, json.dumps(figures, indent=1) + "\n")
     show(figures)
     if options.published:
         print_training()
@@ -196,7 +196,8 @@ def show(figures: dict[str, Any]) -> None:
                 "padded": each["padded_audio_s_per_s"], "/device": each["audio_s_per_s"] / each["devices"],
                 "× one device": each["audio_s_per_s"] / single if single else None,
                 "waiting_share": each["waiting_share"], "TFLOP/s/device": each["tflops_of_a_device"],
-                "of peak": each["share_of_peak"], "bytes": each["planned_bytes"],
+                "of peak": each["share_of_peak"], "planned bytes": each["planned_bytes"],
+                "peak bytes": each["peak_bytes"],
             }
         )  # fmt: skip
     print_table(

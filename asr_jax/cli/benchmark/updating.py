@@ -162,12 +162,11 @@ def time_updates(
         trace: Folder to write an XLA trace of three more updates to. None: no trace.
 
     Returns:
-        Seconds of each update, throughput, the share of the time that was spent waiting for the loader, the rate of
-        products as a device computes them, its share of the device's peak if that is known, and memory.
+        Seconds of each update, throughput, the share of the time that was spent waiting for the loader, TFLOP/s of
+        products on a device, their share of the device's peak rate if that is known, and memory.
     """
-    mesh, begun = data_mesh(num_devices), time.perf_counter()
+    mesh, before = data_mesh(num_devices), peak_bytes() or 0
     update, table = _compiled(case, mesh, accumulation)
-    compile_s = time.perf_counter() - begun
     under_way, waiting_s, done = deque[tuple[Any, Group]](), list[float](), list[Done]()
     while len(done) < warm_ups + updates:
         begun = time.perf_counter()
@@ -193,8 +192,10 @@ def time_updates(
         "padded_audio_s_per_s": sum(each.padded_s for each in measured) / total_s,
         "waiting_share": sum(waiting_s[-updates:]) / total_s,
         "tflops_of_a_device": tflops, "share_of_peak": tflops / known.peak_tflops if known else None,
-        "compile_s": compile_s, "planned_bytes": max(row["memory_bytes"] for row in table.values()),
-        "peak_bytes": peak_bytes(), "parameters": next(iter(table.values()))["parameters"],
+        "planned_bytes": max(row["memory_bytes"] for row in table.values()),
+        # The peak is that of the process: of this case only if it rose.
+        "peak_bytes": peak if (peak := peak_bytes() or 0) > before else None,
+        "parameters": next(iter(table.values()))["parameters"],
         "voided": sum(not each.applied for each in measured),
     }  # fmt: skip
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, depthwise_conv_lax
 from asr_jax.kernels.depthwise_conv.xla import shifted, shifted_gradients
-from asr_jax.kernels.implementations import KERNELS, check_device, selected
+from asr_jax.kernels.implementations import KERNELS, check_computes, selected
 
 Implementation = Literal["auto", "lax", "shifted", "mosaic_tpu", "triton"]
 INSTEAD = "lax or shifted"
@@ -99,12 +99,10 @@ def depthwise_conv_2d(
             )
     window = Window(padding, strides, dilations)
     if implementation == "auto":
-        found: Any = selected("depthwise_conv", implementation, "auto")  # a model also has convolutions of two axes
+        found: Any = selected("depthwise_conv", implementation, "auto", x)  # a model also has convolutions of two axes
         implementation = "auto" if _reason_against(found, x, kernel, window) else found
     if implementation not in ("auto", "lax", "shifted"):
-        check_device(implementation, INSTEAD)
-        if reason := _reason_against(implementation, x, kernel, window):
-            raise ValueError(f"{reason} for {implementation}, or {INSTEAD}")
+        check_computes(implementation, INSTEAD, x, reason_against=lambda name: _reason_against(name, x, kernel, window))
     if x.size == 0:  # the other implementations need at least one row and one frame
         implementation = "lax"
     return _depthwise_conv(x, kernel.astype(x.dtype), window, implementation)

@@ -44,7 +44,7 @@ def lattice_sweep(
         if name == "mosaic_tpu" and weights[0].dtype != jnp.float32:
             return f"weights have dtype {weights[0].dtype}: expected float32"
         others = name == "triton" and (spans, moves) != ((1, 1), (0, 1))
-        return f"arcs cross {spans} diagonals: expected those of RNN-T, (1, 1)," if others else ""
+        return f"arcs have spans {spans} and moves {moves}: expected (1, 1) and (0, 1), of RNN-T," if others else ""
 
     module = module_of("lattice_sweep", implementation, "scan", given=weights[0], reason_against=reason_against)
     found: tuple[Array, Array] = module.sweep(weights, start, spans, moves)

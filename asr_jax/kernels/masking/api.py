@@ -22,7 +22,7 @@ def mask_time(
         ValueError: If the number of lengths is wrong, or the implementation cannot run here.
     """
     _check(lengths, x)
-    found: Array = module_of("masking", implementation).masked(x, lengths, 1)
+    found: Array = module_of("masking", implementation, given=x).masked(x, lengths, 1)
     return found
 
 
@@ -40,7 +40,7 @@ def mask_channel_time(
         ValueError: If the number of lengths is wrong, or the implementation cannot run here.
     """
     _check(lengths, x)
-    found: Array = module_of("masking", implementation).masked(x, lengths, 2)
+    found: Array = module_of("masking", implementation, given=x).masked(x, lengths, 2)
     return found
 
 
@@ -68,7 +68,7 @@ def residual_add_mask_time(
             f"update has shape {update.shape} and dtype {update.dtype}: expected those of the residual, "
             f"{residual.shape} and {residual.dtype}"
         )
-    found: Array = module_of("masking", implementation).masked_sum(residual, update, lengths)
+    found: Array = module_of("masking", implementation, given=residual).masked_sum(residual, update, lengths)
     return found
 
 

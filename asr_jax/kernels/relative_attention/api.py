@@ -6,7 +6,7 @@ from typing import Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from asr_jax.kernels.implementations import check_device
+from asr_jax.kernels.implementations import check_computes
 from asr_jax.kernels.relative_attention import reference, xla
 
 Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
@@ -57,11 +57,11 @@ def relative_attention(
         return reference.attend(*given, scale=scale)
     if implementation == "xla":
         return xla.blocked(*given, scale)
-    check_device(implementation, "reference or xla")
+    check_computes(
+        implementation, "reference or xla", *given[:5], reason_against=lambda name: _reason_against(name, *given[:5])
+    )
     if not all(each.size for each in given):  # a kernel needs at least one program
         return reference.attend(*given, scale=scale)
-    if reason := _reason_against(implementation, *given[:5]):
-        raise ValueError(f"{reason} for {implementation}, or xla")
     module = importlib.import_module(f"asr_jax.kernels.relative_attention.{implementation}")  # late, as in `module_of`
     found: Array = module.attention(*given, scale)
     return found
@@ -69,6 +69,8 @@ def relative_attention(
 
 def _reason_against(implementation: str, *given: Array) -> str:
     """Returns the reason why a kernel cannot compute the attention of these arrays; empty if there is none."""
+    if not all(each.size for each in given):  # the reference computes empty arrays
+        return ""
     query, position_query, _, value, _ = given
     widths = [each.shape[3] for each in (query, position_query, value)]
     if implementation == "triton":

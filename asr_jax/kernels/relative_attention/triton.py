@@ -37,7 +37,7 @@ def attention(
 ) -> Float[Array, "B T H V"]:
     """Computes `api.relative_attention`.
 
-    A program has `block` queries, keys or offsets. 0: the number in `BLOCKS`.
+    A program has `block` queries, keys or offsets; if `block` is 0, it has the number in `BLOCKS`.
     """
     return _forward(query, position_query, key, value, offsets, lengths, scale, block)[0]
 

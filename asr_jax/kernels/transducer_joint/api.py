@@ -1,13 +1,15 @@
 """The joint network of transducers and its log-probabilities, with an implementation chosen for the device."""
 
+import functools
 import importlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
-from asr_jax.kernels.implementations import check_device, selected
+from asr_jax.kernels.implementations import check_computes, selected
 from asr_jax.kernels.transducer_joint import reference, xla
 from asr_jax.kernels.transducer_joint.reference import Activation
 
@@ -56,11 +58,10 @@ def transducer_joint(
         ValueError: If the implementation cannot run here.
     """
     given = (frames, predictions, kernel, bias, labels)
-    name = selected("transducer_joint", implementation, "xla", lambda name: reason_against(name, *given))
+    arrays, reason = given[:3], functools.partial(reason_against, given=given)
+    name = selected("transducer_joint", implementation, "xla", *arrays, reason_against=reason)
     if name not in ("xla", "reference"):
-        check_device(name, "reference or xla")
-        if reason := reason_against(name, *given):
-            raise ValueError(f"{reason} for {name}, or xla")
+        check_computes(name, "reference or xla", *arrays, reason_against=reason)
     if not all(each.size for each in given[:4]):  # a kernel needs at least one program, and a tile one node
         name = "reference"
     if name in ("xla", "reference"):
@@ -75,12 +76,12 @@ def transducer_joint(
     return blank, jnp.where(in_time & positions[..., 1:], label, 0.0)
 
 
-def reason_against(implementation: str, *given: Any) -> str:
+def reason_against(implementation: str, given: Sequence[Any]) -> str:
     """Returns the reason why a kernel cannot compute the joint network; empty if there is none.
 
     Args:
         implementation: Name of the implementation.
-        *given: Frames, predictions, weights, bias and labels, or descriptions of them.
+        given: Frames, predictions, weights, bias and labels, or descriptions of them.
     """
     if implementation != "mosaic_tpu" or not all(
         each.size for each in given[:4]

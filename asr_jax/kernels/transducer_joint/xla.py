@@ -36,7 +36,7 @@ def joint(
 ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
     """Computes `api.transducer_joint` for all nodes, padding included.
 
-    A tile has `tile_logits` logits. 0: `logits_of_tile`.
+    A tile has `tile_logits` logits; if that is 0, it has `logits_of_tile()`.
     """
 
     def compute(frames: Array, of_rows: tuple[Array, Array], _: Any) -> tuple[Array, Array]:

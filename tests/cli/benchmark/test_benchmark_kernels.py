@@ -2,11 +2,13 @@
 
 import json
 
+import jax.numpy as jnp
 import pytest
 
 from asr_jax.cli.benchmark import kernels
 from asr_jax.core import targets
 from asr_jax.core.errors import UserError
+from asr_jax.kernels.implementations import CannotCompute
 
 SIZES = {"batch": 2, "seq-len": 12, "channels": 4, "labels": 3, "vocab-size": 5, "taps": 3, "heads": 2}
 SMALL = [word for name, size in SIZES.items() for word in (f"--{name}", str(size))]
@@ -44,3 +46,23 @@ def test_sizes_are_checked():
         kernels.main([*SMALL, "--operations", "softmax"])
     with pytest.raises(UserError, match="--heads 3: expected a divisor of --channels 512"):
         kernels.main(["--heads", "3"])
+
+
+def test_the_others_are_measured_if_an_implementation_fails(monkeypatch, tmp_path, capsys):
+    def refuse(*given):
+        raise CannotCompute("3 frames: expected at most 2")
+
+    def fail(*given):
+        raise RuntimeError("no shared memory\nat line 3")
+
+    case = kernels.Case("softmax", (jnp.ones(3),), {"reference": jnp.sin, "triton": refuse, "mosaic_tpu": fail})
+    monkeypatch.setattr(kernels, "cases", lambda *given: [case])
+    out = tmp_path / "kernels.json"
+    with pytest.raises(UserError, match=r"failed, .*: softmax, mosaic_tpu; softmax with gradient, mosaic_tpu"):
+        kernels.main([*SMALL, "--iterations", "1", "--json", str(out)])
+    figures = json.loads(out.read_text())
+    assert [row["operation"] for row in figures["rows"]] == ["softmax", "softmax with gradient"]
+    assert [each["reason"] for each in figures["omitted"][::2]] == [
+        "CannotCompute: 3 frames: expected at most 2", "RuntimeError: no shared memory",
+    ]  # fmt: skip
+    assert "softmax, triton: not measured: CannotCompute: 3 frames" in capsys.readouterr().err
