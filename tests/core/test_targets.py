@@ -70,5 +70,5 @@ def test_functions_are_traced_for_the_devices_of_their_arguments():
         Programs().lower("inner", inner, x)
     assert [each.number for each in traced] == [1, 4]  # the second trace for one device comes from JAX's cache
     with tracing_for(list(data_mesh(2).devices.flat)):
-        assert traced_for() == ("cpu", 2, 0, ())
-    assert traced_for() == ("cpu", len(jax.devices()), 0, ())
+        assert traced_for() == ("cpu", 2, 0, (), "cpu")
+    assert traced_for() == ("cpu", len(jax.devices()), 0, (), "")
