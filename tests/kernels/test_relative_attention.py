@@ -107,11 +107,11 @@ def test_what_cannot_run_is_named(monkeypatch):
     with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference or xla"):
         jax.eval_shape(call, *long, lengths)
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
-    with pytest.raises(ValueError, match="2049 frames: expected at most 2048 for mosaic_tpu, or xla"):
+    with pytest.raises(ValueError, match="2049 frames: expected at most 2048 for mosaic_tpu, or reference or xla"):
         jax.eval_shape(call, *long, lengths)
     message = (
         r"2048 frames and heads of widths \[768, 768, 768\] in float32 need 113 MiB of VMEM: expected at most 100 for "
-        "mosaic_tpu, or xla"
+        "mosaic_tpu, or reference or xla"
     )
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(call, *described(1, 2048, 1, 768))
@@ -127,7 +127,9 @@ def test_heads_that_are_too_wide_for_triton_are_named(monkeypatch):
     pytest.importorskip("jax_triton")
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("gpu", 1, 90))
     *wide, lengths = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in made((1, 9, 1, 129, 4, 4)))
-    with pytest.raises(ValueError, match=r"heads of widths \[129, 4, 4\]: expected at most 128 for triton, or xla"):
+    with pytest.raises(
+        ValueError, match=r"heads of widths \[129, 4, 4\]: expected at most 128 for triton, or reference or xla"
+    ):
         jax.eval_shape(functools.partial(relative_attention, scale=1.0, implementation="triton"), *wide, lengths)
 
 

@@ -78,7 +78,7 @@ def test_an_implementation_that_cannot_run_says_why(monkeypatch):
     for width, vocab_size, positions, size in ((1024, 16384, 4, 162), (640, 1024, 601, 232), (1024, 4096, 201, 154)):
         message = (
             f"weights of {width} × {vocab_size} and {positions} label positions in float32 need {size} MiB of VMEM: "
-            "expected at most 100 for mosaic_tpu, or xla"
+            "expected at most 100 for mosaic_tpu, or reference or xla"
         )
         with pytest.raises(ValueError, match=message):
             jax.eval_shape(call, *described(1, 9, positions, width, vocab_size))
