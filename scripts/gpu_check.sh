@@ -52,7 +52,7 @@ run() {  # name of the part, its time limit in seconds, and a command
     fi
     [ -z "$smoke" ] && [ "$2" -lt $left ] && left=$2
     shift 2
-    timeout -k 10 $left "$@" || status=$?
+    timeout -k 10 "$left" "$@" || status=$?
     [ $status = 0 ] && return
     echo "$name: exit code $status$([ $status = 124 ] && echo ", time limit of $left s")" >> "$parts/omitted.txt"
     return 1
@@ -61,6 +61,7 @@ run() {  # name of the part, its time limit in seconds, and a command
 if [ -z "$smoke" ] && ! "$python" -c "import jax_triton" 2>/dev/null; then
     echo "kernels of Triton: jax-triton is not installed" >> "$parts/omitted.txt"; code=1
 fi
+# shellcheck disable=SC2329  # exported
 tests() { "$python" -m pytest -q -m gpu -p no:cacheprovider tests > "$parts/tests.txt" 2>&1; }
 export -f tests; export python parts
 run tests 150 bash -c tests || code=1
@@ -91,6 +92,7 @@ families=(
 [ -n "${FAMILIES:-}" ] && read -ra families <<< "$FAMILIES"
 manifests="$shared/data/read_speech_6h/manifests"
 
+# shellcheck disable=SC2329  # exported
 train() {  # config, seconds of audio of a batch, options
     local config=$1 seconds=$2 data=(--synthetic 16 --batch $(($2 / 16))) tiny=() options=()
     shift 2
@@ -114,6 +116,7 @@ train() {  # config, seconds of audio of a batch, options
 export -f train; export smoke manifests
 # The programs of several families are compiled at the same time and kept in the cache of JAX. A family that fails here,
 # for example for lack of memory, is compiled again when it is measured.
+# shellcheck disable=SC2329  # exported
 compile() { train "$1" "$batch" --warm-ups 1 --updates 1 > "$parts/compile_$1.txt" 2>&1; }
 export -f compile; export batch=600
 [ -n "$smoke" ] && batch=32
