@@ -69,7 +69,8 @@ def collect(parts: Path, out: Path) -> Path:
         devices.add(found.get("device") or machine.get("device", ""))
         figures[path.stem] = _without_times(found)
     if len(devices) != 1:
-        raise UserError(f"{parts} has figures of {len(devices)} devices: expected those of one device")
+        names = ", ".join(sorted(devices)) or "no device"
+        raise UserError(f"{parts}: the figures are of {names}; expected figures of one device")
     (kind,) = devices
     path = out / f"{re.sub('[^a-z0-9]+', '-', name_of(kind).lower()).strip('-')}.json"
     content = {

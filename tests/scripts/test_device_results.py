@@ -77,7 +77,7 @@ def test_parts_of_several_calls_are_joined(tmp_path: Path) -> None:
 def test_figures_of_several_devices_are_refused(tmp_path: Path) -> None:
     (tmp_path / "frontend.json").write_text('{"device": "NVIDIA H200"}')
     (tmp_path / "inference.json").write_text('{"machine": {"device": "cpu"}}')
-    with pytest.raises(UserError, match="figures of 2 devices: expected those of one device"):
+    with pytest.raises(UserError, match="the figures are of NVIDIA H200, cpu; expected figures of one device"):
         device_results.collect(tmp_path, tmp_path)
 
 

@@ -65,7 +65,7 @@ class TrainOptions:
     published: bool = True
     """Also print published figures of other systems."""
     trace: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Folder for an XLA trace of three updates after those of the first case, for XProf or Perfetto."""
+    """Folder for an XLA trace of three more updates of the first case, which are not timed, for XProf or Perfetto."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
 
