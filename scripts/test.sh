@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs lint, mypy and the CPU tests without the slow ones; all must pass before a change is merged. Arguments are passed
-# to pytest.
+# Runs lint, mypy and the CPU tests without the slow ones, on all cores; all must pass before a change is merged.
+# Arguments are passed to pytest.
+#   ASR_JAX_LIMITS   factor of the limits of all comparisons (default: 1); .ci/run sets 0.5
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./scripts/setup.sh
@@ -23,4 +24,4 @@ wait $building
 # the goldens are the same without them (BUILD_NOTES.md). Code that is generated in one part, not in 32 threads, takes a
 # tenth less time of two processors.
 export XLA_FLAGS="${XLA_FLAGS:-} --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-.venv/bin/python -m pytest -m "not slow and not gpu" -n 2 --dist loadfile --durations 15 "$@"
+.venv/bin/python -m pytest -m "not slow and not gpu" -n auto --dist loadfile --durations 15 "$@"

@@ -14,17 +14,14 @@ report=${ASR_JAX_REPORT:-/dev/null}
 : >>"$report"  # If the report cannot be written, fail now instead of in an hour.
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# Cached modules that pytest rewrote without the hook below do not report their assertions, so a new folder is used.
-# Python also compiles the libraries to that folder and may warn about their source, which must not fail a test (-W).
-export PYTHONPYCACHEPREFIX="$folder/pycache"
 failed=""
 for isa in default AVX2 SSE4_2; do
     flags="${XLA_FLAGS:-}"
     [ "$isa" = default ] || flags+=" --xla_cpu_max_isa=$isa"
     echo "=== $isa"
     : >"$folder/$isa.jsonl"  # It stays empty if the run ends before the first test.
-    XLA_FLAGS="$flags" JAX_COMPILATION_CACHE_DIR="$folder/cache-$isa" ASR_JAX_COMPARISONS="$folder/$isa.jsonl" PYTHONPATH=tests \
-        ./scripts/test.sh -p comparisons -o enable_assertion_pass_hook=true -W ignore::SyntaxWarning "$@" || failed+=" $isa"
+    XLA_FLAGS="$flags" JAX_COMPILATION_CACHE_DIR="$folder/cache-$isa" ASR_JAX_COMPARISONS="$folder/$isa.jsonl" \
+        ./scripts/test.sh "$@" || failed+=" $isa"
 done
 result="scripts/test.sh passes under all three instruction sets"
 [ -z "$failed" ] || result="scripts/test.sh fails under$failed"

@@ -25,7 +25,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # test
 import jax
 import pytest
 
-# Helper modules with assertions: pytest explains them, and tests/comparisons.py records them.
+# Helper modules with assertions, which pytest explains.
 pytest.register_assert_rewrite(
     "beam_lists", "conv_asr", "encoder_suite", "margins", "recordings", "support", "tests.forked",
     "tests.search.unchecked", "tests.support", "wav2vec2_programs",

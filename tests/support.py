@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,58 @@ def relative(actual: Any, expected: Any) -> float:
     return max_abs(actual, expected) / max(scale, 1e-30)
 
 
-def report(record_property: Any, what: str, value: Any) -> float:
-    """Stores a figure in the test report (--junitxml), prints it (shown with -s), and returns it."""
-    record_property(what, float(value))  # xdist accepts only plain numbers
-    print(f"  {what}: {float(value):.2e}")
-    return float(value)
+LIMITS = float(os.environ.get("ASR_JAX_LIMITS", "1"))
+"""Factor of the limits of all comparisons. `.ci/run` sets 0.5: differences on CPUs that round differently are up to
+twice as large."""
+
+
+def assert_within(value: Any, limit: float, *, scale: Any = 1.0, what: str = "difference") -> None:
+    """Fails if `value`, at least 0, is above `limit` times `scale`, or is not a number.
+
+    Comparisons with a tolerance call this function, `assert_close` or `approx`; tests/test_comparisons.py finds others.
+
+    Args:
+        value: Largest difference.
+        limit: Largest difference that passes if `scale` and `LIMITS` are 1.
+        scale: Magnitude of the compared values, for differences that grow with it.
+        what: Name of the compared values in the message and in the record of comparisons.
+    """
+    value, limit = float(value), limit * float(scale)
+    print(f"  {what}: {value:.2e} of {limit:.2e}")  # shown with -s
+    _record(what, value / limit if limit > 0 else 0.0)
+    assert value <= LIMITS * limit, f"{what} is {value:.3e}: expected at most {LIMITS:g} × {limit:.3e}"
+
+
+def assert_close(actual: Any, desired: Any, rtol: float = 1e-6, atol: float = 0.0, *, what: str = "") -> None:
+    """Fails if an element of `actual` differs by more than `atol` + `rtol` times the magnitude of `desired`.
+
+    The arrays may be broadcast. NaN and infinities must be equal.
+    """
+    actual, desired = (np.asarray(x, np.result_type(np.asarray(x).dtype, np.float32)) for x in (actual, desired))
+    wide = [np.asarray(x, np.result_type(x.dtype, np.float64)) for x in np.broadcast_arrays(actual, desired)]
+    counts = np.isfinite(wide[0]) & np.isfinite(wide[1])
+    allowed = atol + rtol * np.abs(wide[1][counts])
+    if allowed.size and allowed.min() > 0:
+        _record(what or f"rtol={rtol:g}, atol={atol:g}", float(np.max(np.abs(wide[0] - wide[1])[counts] / allowed)))
+    np.testing.assert_allclose(*wide, rtol=LIMITS * rtol, atol=LIMITS * atol, err_msg=what)
+
+
+def approx(expected: Any, rel: float | None = None, abs: float | None = None, *, nan_ok: bool = False) -> Any:
+    """Returns `pytest.approx` of numbers, lists or dictionaries with tolerances times `LIMITS`."""
+    rel = 1e-6 if rel is None and abs is None else rel
+    limits = [None if limit is None else LIMITS * limit for limit in (rel, abs)]
+    return pytest.approx(expected, *limits, nan_ok=nan_ok)
+
+
+def _record(what: str, share: float) -> None:
+    """Appends a comparison to the file in ASR_JAX_COMPARISONS, which `tests/comparisons.py` reads.
+
+    Args:
+        what: Name of the compared values.
+        share: Difference divided by its limit.
+    """
+    if path := os.environ.get("ASR_JAX_COMPARISONS"):
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        line = sys._getframe(2).f_lineno
+        with open(path, "a") as file:  # one line at a time, since several workers append
+            file.write(json.dumps({"test": test, "what": f"{line}: {what}", "share": share}) + "\n")

@@ -19,6 +19,7 @@ from asr_jax.cli import evaluate, transcribe
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.manifests.reading import read_utterances
 from tests.forked import made_corpus
+from tests.support import approx
 
 CONFIG = """
 from dataclasses import replace
@@ -61,9 +62,9 @@ def test_examples(folder, monkeypatch):
 
 def assert_equal(found, expected):
     """Compares two transcripts; sums in batches of other sizes may be rounded in another way."""
-    assert found.score == pytest.approx(expected.score, rel=1e-5)
+    assert found.score == approx(expected.score, rel=1e-5)
     confidences = [word.confidence for word in expected.words]
-    assert [word.confidence for word in found.words] == pytest.approx(confidences, rel=1e-5)
+    assert [word.confidence for word in found.words] == approx(confidences, rel=1e-5)
     words = tuple(replace(word, confidence=value) for word, value in zip(found.words, confidences, strict=True))
     assert replace(found, score=expected.score, words=words) == expected
 

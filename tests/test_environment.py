@@ -1,8 +1,11 @@
 """Environment variables that the package sets before JAX starts, for any first import."""
 
+import ctypes
 import os
 import subprocess
 import sys
+
+import pytest
 
 
 def test_any_import_of_the_package_sets_threads_and_compile_cache():
@@ -13,3 +16,22 @@ def test_any_import_of_the_package_sets_threads_and_compile_cache():
     threads, cache = done.stdout.split()
     assert threads == "16"
     assert cache.endswith("asr_jax/compiled")
+
+
+def page_faults(**environment: str) -> int:
+    """Returns the page faults of a process that allocates and frees 32 MB thirty times."""
+    code = (
+        "import asr_jax.core.environment, resource, numpy as np\n"
+        "for _ in range(30): np.ones(4_000_000)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
+    )
+    kept = {name: value for name, value in os.environ.items() if name != "ASR_JAX_KEEP_MEMORY"}
+    command = [sys.executable, "-c", code]
+    return int(subprocess.run(command, env=kept | environment, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_freed_memory_is_kept_where_the_cpu_computes() -> None:
+    freed = page_faults(JAX_PLATFORMS="cpu", ASR_JAX_KEEP_MEMORY="0")
+    assert page_faults(JAX_PLATFORMS="cpu") < freed / 2
+    assert page_faults(JAX_PLATFORMS="cuda") > freed / 2

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import relative
+from support import assert_close, assert_within, relative
 
 from asr_jax.audio.presets import PRESETS
 from asr_jax.core.batch import Frames, length_mask
@@ -43,7 +43,7 @@ def test_features_agree(name):
     audio = rng.integers(-9000, 9000, (4, 32000)).astype(np.int16)
     lengths = np.array([32000, 30001, 16000, 400], np.int32)
     found, expected = on_both(lambda a, n: front_end(a, n).values, audio, lengths)
-    np.testing.assert_allclose(found, expected, atol=2e-3)
+    assert_close(found, expected, atol=2e-3)
 
 
 @pytest.mark.parametrize("kernel", COMPARED)
@@ -70,8 +70,8 @@ def test_ctc_agrees_in_value_and_gradient():
         )(logits)
 
     (loss, gradient), (expected_loss, expected) = on_both(both, logits)
-    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-    assert relative(gradient, expected) < 1e-4
+    assert_close(loss, expected_loss, rtol=1e-5)
+    assert_within(relative(gradient, expected), 1e-4)
 
 
 def test_the_zipformer_agrees_in_output_and_gradients():
@@ -88,11 +88,11 @@ def test_the_zipformer_agrees_in_output_and_gradients():
         (found, gradients), (expected, expected_gradients) = on_both(
             lambda p, f: (lambda v: (v[0][1], v[1]))(jax.value_and_grad(loss, has_aux=True)(p, f)), params, frames
         )
-    assert relative(found, expected) < 1e-3
+    assert_within(relative(found, expected), 1e-3)
     expected_gradients = flatten(expected_gradients)
     largest = max(np.abs(leaf).max() for leaf in expected_gradients.values())
     for path, leaf in flatten(gradients).items():
-        assert np.abs(leaf - expected_gradients[path]).max() < 1e-3 * largest, path
+        assert_within(np.abs(leaf - expected_gradients[path]).max(), 1e-3 * largest, what=path)
 
 
 def test_attention_in_one_kernel_agrees_in_half_precision():
@@ -117,7 +117,7 @@ def test_attention_in_one_kernel_agrees_in_half_precision():
 
     for found, expected in zip(both(fused_attention), both(plain), strict=True):
         assert np.isfinite(found).all()
-        assert relative(np.where(valid, found, 0), np.where(valid, expected, 0)) < 2e-2
+        assert_within(relative(np.where(valid, found, 0), np.where(valid, expected, 0)), 2e-2)
 
 
 def test_the_same_step_twice_gives_the_same_bits():

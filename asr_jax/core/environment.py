@@ -1,8 +1,11 @@
 """Environment variables that JAX reads when it starts.
 
-Importing this module sets them. Commands and tests therefore import it first.
+Importing this module sets them, and lets glibc keep memory where a CPU computes. Commands and tests therefore import it
+first.
 """
 
+import ctypes
+import glob
 import os
 
 # XLA's CPU client sizes its thread pool by NPROC (default: the number of cores). A collective between virtual CPU
@@ -20,3 +23,35 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 DEPRECATED = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 GPU_SHARE = DEPRECATED if DEPRECATED in os.environ else "XLA_CLIENT_MEM_FRACTION"
 os.environ.setdefault(GPU_SHARE, "0.92")
+
+KEEP_MEMORY = "ASR_JAX_KEEP_MEMORY"
+"""Environment variable: 0 leaves the settings of glibc's allocator as they are."""
+ACCELERATORS = "/dev/nvidia[0-9]*", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*"
+"""Device files of GPUs and TPUs."""
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
+"""Parameters of mallopt, from glibc's malloc.h."""
+
+
+def keep_memory() -> None:
+    """Lets glibc keep freed memory for the next allocation.
+
+    XLA allocates the buffers of every call of a program, and frees them. By default, glibc returns large buffers to the
+    system, which clears each page again at its next use: a fifth of a training step's time. Other C libraries are not
+    changed.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 1)
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
+        mallopt(M_TOP_PAD, 256 << 20)
+
+
+def computes_on_cpu() -> bool:
+    """Returns whether JAX will use the CPU: JAX_PLATFORMS selects it, or there is no GPU or TPU."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    return platforms == "cpu" if platforms else not any(glob.glob(pattern) for pattern in ACCELERATORS)
+
+
+if os.name == "posix" and os.environ.get(KEEP_MEMORY) != "0" and computes_on_cpu():
+    keep_memory()

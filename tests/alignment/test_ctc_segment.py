@@ -10,6 +10,7 @@ from asr_jax.alignment.ctc_segment import FORCED, LongSearch, align_long
 from asr_jax.alignment.emissions import Emissions
 from asr_jax.losses import ctc_align, ctc_align_reference
 from tests.search.unchecked import unchecked
+from tests.support import approx
 
 BLANK = 0
 aligned = jax.jit(ctc_align.align, static_argnames="blank_id")
@@ -65,7 +66,7 @@ def test_without_departures_it_is_forced_alignment(frames):
         score, spans = ctc_align_reference.align(log_probs, labels.tolist(), blank_id=BLANK)
     assert path.starts.tolist() == [span.start for span in spans]
     assert path.ends.tolist() == [span.end for span in spans]
-    assert path.log_probs.sum() == pytest.approx(score, rel=1e-5)
+    assert path.log_probs.sum() == approx(score, rel=1e-5)
 
 
 @pytest.mark.parametrize("band", [64, 512])
@@ -84,7 +85,7 @@ def test_forced_alignment_of_many_labels_in_a_band(band):
     found = jax.device_get(aligned(*row, blank_id=BLANK))
     assert path.starts.tolist() == found.starts[0].tolist()
     assert path.ends.tolist() == found.ends[0].tolist()
-    assert path.log_probs.sum() == pytest.approx(float(found.scores[0]), rel=1e-5)
+    assert path.log_probs.sum() == approx(float(found.scores[0]), rel=1e-5)
 
 
 def test_forced_alignment_leaves_nothing_out():
@@ -106,7 +107,7 @@ def test_is_the_best_of_all_paths():
         search = LongSearch(foreign_logp=-1.0, jump_logp=-6.0)
         path = align_long(emissions_of(log_probs), labels - 1, begins_word, search=search)
         expected = best_score(log_probs, labels, begins_word, search)
-        assert score_of(path, num, search) == pytest.approx(expected, abs=1e-3)
+        assert score_of(path, num, search) == approx(expected, abs=1e-3)
         left_out, foreign = left_out + (path.starts < 0).sum(), foreign + path.is_foreign.sum()
     assert left_out > 20
     assert foreign > 20
@@ -137,7 +138,7 @@ def test_a_narrow_band_finds_what_is_said_beside_what_is_not():
     near = np.abs(narrow.starts[is_said] - at[known]) <= 1
     assert near.mean() > 0.99
     assert (narrow.starts[~is_said] < 0).mean() > 0.95
-    assert narrow.is_foreign[: at[150]].sum() == pytest.approx(150, abs=10)
+    assert narrow.is_foreign[: at[150]].sum() == approx(150, abs=10)
     np.testing.assert_array_equal(narrow.starts, wide.starts)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from asr_jax.alignment.ctc_segment import LongPath
 from asr_jax.alignment.cutting import ALONE, FOREIGN, LOW_SCORE, NO_PAUSE, UNHEARD, Cutting, TextWord, pieces
+from tests.support import approx
 
 SHIFT_S = 0.1
 
@@ -38,7 +39,7 @@ def test_it_is_cut_where_the_pause_is_longest_and_quiet():
     assert [(piece.start, piece.end) for piece in found] == [(6, 50), (52, 83)]
     wide = cut(made(spans, num_frames=100), max_s=7.0)
     assert [(piece.start, piece.end) for piece in wide] == [(0, 51), (51, 89)]
-    assert all(piece.score == pytest.approx(-0.01) and not piece.reasons for piece in found)
+    assert all(piece.score == approx(-0.01) and not piece.reasons for piece in found)
 
 
 def test_a_long_pause_is_always_cut():
@@ -98,7 +99,7 @@ def test_the_score_is_of_the_worst_part():
     log_probs = np.full(100, -0.1)
     log_probs[50:60] = -4.0
     found = cut(made([(40, 70)], num_frames=100, log_probs=log_probs), score_s=2.0, min_score=-2.0)
-    assert found[0].score == pytest.approx((10 * -4 + 10 * -0.1) / 20)
+    assert found[0].score == approx((10 * -4 + 10 * -0.1) / 20)
     assert found[0].reasons == (LOW_SCORE,)
     assert cut(made([(40, 70)], num_frames=100, log_probs=log_probs), score_s=2.0, min_score=-2.1)[0].reasons == ()
 

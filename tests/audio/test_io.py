@@ -8,6 +8,7 @@ import pytest
 import soundfile
 
 from asr_jax.audio.io import AudioError, Named, probe, read_audio, write_flac
+from tests.support import approx, assert_close
 
 RATE = 16000
 
@@ -54,7 +55,7 @@ def test_resampling_keeps_a_tone(tmp_path: Path, rate_hz: int) -> None:
     expected = tone(1000, RATE)
     assert abs(len(read) - len(expected)) <= 1
     middle = slice(500, 7500)
-    np.testing.assert_allclose(read[middle], expected[middle], atol=1e-3)
+    assert_close(read[middle], expected[middle], atol=1e-3)
 
 
 @pytest.mark.parametrize("speed", [0.9, 1.1])
@@ -63,7 +64,7 @@ def test_speed_shortens_and_raises_the_pitch(tmp_path: Path, speed: float) -> No
     read = read_audio(tmp_path / "a.wav", speed=speed) / 32768
     assert len(read) == round(8000 / speed)
     expected = tone(1000 * speed, RATE, 1.0)[: len(read)]
-    np.testing.assert_allclose(read[500:6500], expected[500:6500], atol=1e-3)
+    assert_close(read[500:6500], expected[500:6500], atol=1e-3)
 
 
 @pytest.mark.parametrize(("name", "subtype"), [("a.ogg", "VORBIS"), ("a.opus", "OPUS"), ("a.mp3", "MPEG_LAYER_III")])
@@ -73,7 +74,7 @@ def test_lossy_formats_are_read(tmp_path: Path, name: str, subtype: str) -> None
     soundfile.write(tmp_path / name, original, RATE, format=container, subtype=subtype)
     read = read_audio(tmp_path / name) / 32768
     assert abs(len(read) - RATE) < 2400
-    assert probe(tmp_path / name).duration_s == pytest.approx(1.0, abs=0.15)
+    assert probe(tmp_path / name).duration_s == approx(1.0, abs=0.15)
     spectrum = np.abs(np.fft.rfft(read[:RATE], RATE))
     assert abs(int(spectrum.argmax()) - 440) <= 1
 

@@ -11,6 +11,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.presets import quartznet, wav2vec2
 from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp, VocalTract
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
+from tests.support import assert_close, assert_within
 
 STEP = jnp.int32(0)
 
@@ -50,7 +51,7 @@ def test_specaugment_masks_whole_bins_and_frames_with_the_mean():
         before, after = np.asarray(values[row]), masked[row]
         differs = before != after
         assert not differs[length:].any()
-        np.testing.assert_allclose(after[differs], before[:length].mean(), atol=1e-6)
+        assert_close(after[differs], before[:length].mean(), atol=1e-6)
         valid = differs[:length]
         whole_frames, whole_bins = valid.all(axis=1), valid.all(axis=0)
         assert (valid == (whole_frames[:, None] | whole_bins)).all()
@@ -124,8 +125,8 @@ def test_time_warp_moves_a_frame_and_keeps_both_ends():
     centre, move = found["centre"], found["move"]
     assert (np.diff(warped[:, :100]) > 0).all()
     np.testing.assert_array_equal(warped[:, 100:], ramp[:, 100:, 0])
-    np.testing.assert_allclose(warped[:, [0, 99]], np.tile([0, 99], (400, 1)), atol=1e-4)
-    np.testing.assert_allclose(warped[np.arange(400), centre + move], centre, atol=1e-3)
+    assert_close(warped[:, [0, 99]], np.tile([0, 99], (400, 1)), atol=1e-4)
+    assert_close(warped[np.arange(400), centre + move], centre, atol=1e-3)
     assert move.min() == -19
     assert move.max() == 19
 
@@ -141,7 +142,7 @@ def test_vocal_tract_moves_a_peak_by_the_factor():
     factors = centres[peak] / centres[warped.argmax(axis=1)]
     assert 0.8 < factors.min() < 0.86 < 1.14 < factors.max() < 1.22
     same = changed(VocalTract(max_warp=0.18, probability=0.0), values, [1] * 500)
-    np.testing.assert_allclose(same, values, atol=1e-5)
+    assert_close(same, values, atol=1e-5)
 
 
 def test_what_is_made_for_another_mel_bank_is_refused():
@@ -161,7 +162,7 @@ def test_the_presets_of_systems_without_statistics():
     assert rnnt["time_widths"].shape == (3000, 10)
     assert rnnt["freq_widths"].shape == (3000, 2)
     assert int(rnnt["time_widths"].max()) == 6  # 3 % of 200
-    assert abs(float(rnnt["time_widths"].mean()) - 3) < 0.05
+    assert_within(abs(float(rnnt["time_widths"].mean()) - 3), 0.05)
     assert int(rnnt["freq_widths"].max()) == 20
     assert int((rnnt["time_starts"] + rnnt["time_widths"]).max()) == 300  # of the padded row
     assert bool(rnnt["applied"].all())
@@ -202,6 +203,6 @@ def test_the_same_bits_on_one_and_on_four_devices(settings):
         key, step = jax.device_put((jax.random.key(3), STEP), replicated(mesh))
         found.append(np.asarray(jax.jit(lambda v, n, k, s: settings(v, n, k, step=s, sounds={}))(*rows, key, step)))
     if isinstance(settings, VocalTract):  # a matrix product rounds differently with another batch size
-        np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
+        assert_close(*found, rtol=1e-5, atol=1e-5)
     else:
         np.testing.assert_array_equal(*found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import relative, report
+from support import assert_close, assert_within, relative
 
 from asr_jax.cli import evaluate
 from asr_jax.cli.align import main
@@ -57,8 +57,8 @@ def test_validation_computes_long_utterances_in_windows(run, tmp_path):
 
 def check_times(starts, ends, spans):
     """Checks times within two frames: a frame covers 20 ms, and windows of 25 ms extend beyond the ends of a tone."""
-    np.testing.assert_allclose(starts, [start for start, _ in spans], atol=0.04)
-    np.testing.assert_allclose(ends, [end for _, end in spans], atol=0.06)
+    assert_close(starts, [start for start, _ in spans], atol=0.04)
+    assert_close(ends, [end for _, end in spans], atol=0.06)
 
 
 def test_times_of_words_and_tokens(run, recordings, capsys):
@@ -176,7 +176,7 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     assert "no such file" in output.err
 
 
-def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, record_property):
+def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path):
     """The model has a context of two frames, so windows have the same frames as the whole recording."""
     rng, trained = np.random.default_rng(12), load_trained(Path(run))
     utterance, _ = write_toned(tmp_path, "long", words_of(rng, 60), rng)
@@ -188,7 +188,7 @@ def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path, record_prop
     for ours, theirs in zip(by_windows.tokens, whole.tokens, strict=True):
         assert replace(ours, log_prob=0) == replace(theirs, log_prob=0)
     scores = np.array([[each.transcript.score] for each in (by_windows, whole)])
-    assert report(record_property, "score of windows beside the whole", relative(scores[0], scores[1])) < 1e-5
+    assert_within(relative(scores[0], scores[1]), 1e-5, what="score of windows beside the whole")
 
 
 def piece_words(piece, spoken):

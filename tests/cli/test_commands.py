@@ -21,6 +21,7 @@ from asr_jax.inference.trained import load_trained
 from asr_jax.observe.events import read_events
 from asr_jax.observe.health import health
 from tests.forked import finished, made_corpus
+from tests.support import approx, assert_close
 
 
 def run(*command, code=0):
@@ -95,7 +96,7 @@ def test_the_loss_of_the_validation_set_stands_beside_its_error_rate(trained, co
     )  # fmt: skip
     loss = jax.jit(functools.partial(run.model.apply, step=None))(run.variables, batch)["ctc/loss"]
     (last,) = [each for each in events(trained, "validation") if (each["update"], each["weights"]) == (6, "ema")]
-    assert last["loss"] == pytest.approx(loss.mean(), rel=1e-5)
+    assert last["loss"] == approx(loss.mean(), rel=1e-5)
 
 
 def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
@@ -127,7 +128,7 @@ def test_evaluate_prints_a_table_and_writes_json(trained, corpus, tmp_path):
         assert sum(line[column] for line in of_test) == sets[str(test)][name]
     for line in of_test:
         errors = line["substitutions"] + line["deletions"] + line["insertions"]
-        assert line["wer"] == pytest.approx(errors / line["reference_words"], abs=1e-6)
+        assert line["wer"] == approx(errors / line["reference_words"], abs=1e-6)
         assert [word["text"] for word in line["words"]] == line["hypothesis"].split()
 
 
@@ -145,7 +146,7 @@ def test_several_runs_in_one_table_decoded_by_beam_search_and_calibrated(trained
     first, second = found["runs"]
     row = found["over_runs"][0]
     assert (row["measure"], row["runs"], row["head"]) == ("wer", 2, "ctc")
-    assert row["mean"] == pytest.approx((first["sets"][row["set"]]["wer"] + second["sets"][row["set"]]["wer"]) / 2)
+    assert row["mean"] == approx((first["sets"][row["set"]]["wer"] + second["sets"][row["set"]]["wer"]) / 2)
     assert "over all runs" in output
     assert (second["checkpoint"], second["weights"]) == (int(oldest.name), "averaged")
     assert (first["precision"], first["decoding"], first["calibrated"]) == ("bf16", "beam 4", False)
@@ -190,7 +191,7 @@ def test_log_probabilities_in_files_give_the_predictions(trained, corpus, tmp_pa
     for row in rows:
         values = np.load(folder / row["file"])
         assert values.shape == (row["frames"], len(labels["symbols"]))
-        np.testing.assert_allclose(np.exp(values).sum(1), 1, rtol=1e-4)
+        assert_close(np.exp(values).sum(1), 1, rtol=1e-4)
         path = values.argmax(1)
         kept = path[np.r_[True, path[1:] != path[:-1]] & (path != labels["blank_id"])]
         assert " ".join("".join(labels["symbols"][label] for label in kept).split()) == predicted[row["id"]]

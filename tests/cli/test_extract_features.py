@@ -26,6 +26,7 @@ from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import CharacterTokenizer
+from tests.support import approx, assert_close
 from tests.training.toy import toy_model
 
 TOKENIZER = CharacterTokenizer(symbols=(*" abcd", None), normaliser="none")
@@ -75,7 +76,7 @@ def test_features_give_the_loss_of_their_audio(folder, tmp_path):
     assert len(of_audio) == NUM
     for name, (loss, weight) in of_audio.items():
         assert of_features[name][1] == weight
-        assert of_features[name][0] == pytest.approx(loss, rel=1e-5)
+        assert of_features[name][0] == approx(loss, rel=1e-5)
 
 
 def planned(utterances, model):
@@ -260,7 +261,7 @@ def test_a_front_end_by_its_name(folder, tmp_path, flags, front_end):
     expected = jax.jit(front_end)(samples[None], np.array([len(samples)], np.int32))
     num = int(expected.lengths[0])
     assert (found["rows"], found["cols"]) == (num, front_end.num_features)
-    np.testing.assert_allclose(np.reshape(found["features"], (num, -1)), expected.values[0, :num], atol=1e-4)
+    assert_close(np.reshape(found["features"], (num, -1)), expected.values[0, :num], atol=1e-4)
 
 
 def test_front_ends_that_are_not_known_or_of_two_kinds(folder, tmp_path):
@@ -283,7 +284,7 @@ def test_long_audio_has_the_features_of_the_whole(folder, tmp_path):
     assert min(row["duration_ms"] for row in whole) < 700 < 1200 < max(row["duration_ms"] for row in whole)
     for one, other in zip(whole, found, strict=True):
         assert (one["id"], one["rows"], one["text"]) == (other["id"], other["rows"], other["text"])
-        np.testing.assert_allclose(other["features"], one["features"], atol=1e-4)
+        assert_close(other["features"], one["features"], atol=1e-4)
     with pytest.raises(UserError, match="has features of other inputs or settings"):
         extract(folder, tmp_path / "whole.parquet", "--max-duration", "0.7")
 

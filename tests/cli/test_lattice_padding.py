@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from asr_jax.cli import plan as command
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.cli.lattice_padding import LatticePadding, lattice_lines
 from asr_jax.heads.transducer import Transducer
+from tests.support import approx
 
 CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
 
@@ -35,9 +35,9 @@ def test_padding_is_that_of_the_batches(tmp_path):
         sizes = bucket.length, bucket.num_tokens, bucket.length * (bucket.num_tokens + 1)
         padded += len(rows) * np.array(sizes)
     found = LatticePadding.of(planned)
-    assert found == pytest.approx(1 - real / padded, abs=1e-4)
+    assert found == approx(1 - real / padded, abs=1e-4)
     assert 0 < found.frames < found.nodes < 1
-    assert found.frames == pytest.approx(plan.padding_share)
+    assert found.frames == approx(plan.padding_share)
     heads = {"transducer": Transducer()}
     (line,) = lattice_lines(planned, heads)
     assert f"{found.labels:.1%} of labels (U), {found.nodes:.1%} of nodes" in line

@@ -2,9 +2,8 @@
 
 import json
 
-import pytest
-
 from asr_jax.cli.over_runs import over_runs, show_over_runs
+from tests.support import approx
 
 QUARTZNET = {
     "dev-clean": ((3.57, 3.48, 3.54, 3.48, 3.47, 3.69, 3.51, 3.59), 3.54, 0.07),
@@ -31,11 +30,11 @@ def test_mean_and_standard_deviation_are_those_of_nvidias_table():
     for row, (wers, mean, std) in zip(rows, QUARTZNET.values(), strict=True):
         assert round(100 * row["mean"], 2) == mean
         assert round(100 * row["std"], 2) == std
-        assert 100 * row["best"] == pytest.approx(min(wers))
+        assert 100 * row["best"] == approx(min(wers))
         assert row["best_run"] == f"runs/seed-{wers.index(min(wers))} 9"
-        assert 100 * row["worst"] == pytest.approx(max(wers))
+        assert 100 * row["worst"] == approx(max(wers))
         assert row["worst_run"] == f"runs/seed-{wers.index(max(wers))} 9"
-        assert 100 * row["median"] == pytest.approx((sorted(wers)[3] + sorted(wers)[4]) / 2)
+        assert 100 * row["median"] == approx((sorted(wers)[3] + sorted(wers)[4]) / 2)
     json.dumps(rows, allow_nan=False)
 
 

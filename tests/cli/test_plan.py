@@ -23,6 +23,7 @@ from asr_jax.models.zipformer import Zipformer
 from asr_jax.training import setup
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
+from tests.support import approx
 
 CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
 
@@ -113,7 +114,7 @@ def test_padding_by_bucket_is_that_of_the_batches(manifest, tmp_path):
         batches = [planned.plan[p] for p in range(planned.plan.batches_per_epoch) if planned.plan[p].bucket == k]
         audio = sum(int(lengths[b.rows[b.rows >= 0]].sum()) for b in batches)
         room = sum(len(b.rows) for b in batches) * planned.plan.buckets[k].length
-        assert shown["padding_share"] == pytest.approx(1 - audio / room)
+        assert shown["padding_share"] == approx(1 - audio / room)
         assert shown["utterances"] == sum(int((b.rows >= 0).sum()) for b in batches)
 
 
@@ -161,17 +162,15 @@ def test_speeds_and_mixing_are_shown_by_source(tmp_path):
     plain = command.set_rows(command.plan(experiment).train, experiment)
     assert [shown["source"] for shown in plain] == ["one", "two"]
     for shown in plain:
-        assert shown["epoch hours"] == pytest.approx(shown["hours"] * (1 / 0.9 + 1 / 1.1), rel=1e-4)
+        assert shown["epoch hours"] == approx(shown["hours"] * (1 / 0.9 + 1 / 1.1), rel=1e-4)
     mixing = Mixing("absolute", weights=(1.0, 1.0))
     mixed = replace(experiment, data=replace(experiment.data, mixing=mixing))
     planned = command.plan(mixed).train
     one, two = command.set_rows(planned, mixed)
     assert (one["utterances"], two["utterances"]) == (plain[0]["utterances"], plain[1]["utterances"])
-    assert one["epoch hours"] == pytest.approx(
-        plain[0]["epoch hours"] * two["utterances"] / one["utterances"], rel=0.03
-    )
-    assert two["epoch hours"] == pytest.approx(plain[1]["epoch hours"])
-    assert one["epoch_share"] + two["epoch_share"] == pytest.approx(1)
+    assert one["epoch hours"] == approx(plain[0]["epoch hours"] * two["utterances"] / one["utterances"], rel=0.03)
+    assert two["epoch hours"] == approx(plain[1]["epoch hours"])
+    assert one["epoch_share"] + two["epoch_share"] == approx(1)
     rows = [planned.plan[position].rows for position in range(planned.plan.batches_per_epoch)]
     drawn = np.bincount(planned.index.utterances.columns.input_of[np.concatenate([r[r >= 0] for r in rows])])
     assert abs(int(drawn[0] - drawn[1])) <= 1

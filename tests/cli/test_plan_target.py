@@ -28,6 +28,7 @@ from asr_jax.training import reporting, setup
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 from tests.cli.test_plan import arguments, manifest, row  # noqa: F401  a fixture
+from tests.support import approx
 
 ROOT = Path(__file__).parents[2]
 BUCKET = {"length": 16000, "num_tokens": 8, "batch_size": 4, "longest": 15000}
@@ -267,7 +268,7 @@ def test_the_least_time_is_that_of_the_tightest_limit():
     cost = ProgramCost(1.0, 10**9, 10**9, 10**8, 10**8, 98.9e12, 67 * 10**9, {"all-reduce": (3, 9 * 10**9)})
     assert cost.memory_bytes == 2 * 10**9
     shown = costs(cost, ACCELERATORS["h100"])
-    assert shown["least ms"] == pytest.approx(100)  # products; 20 ms by memory, and 20 ms by links
+    assert shown["least ms"] == approx(100)  # products; 20 ms by memory, and 20 ms by links
     assert shown["limit"] == "products"
     assert shown["collectives"] == "3 all-reduce 9000.0 MB"
     assert costs(cost, ACCELERATORS["l40s"])["limit"] == "links"
@@ -296,4 +297,4 @@ def test_planned_memory_is_that_of_a_step(manifest, model):  # noqa: F811
     assert done.returncode == 0, done.stderr
     planned, measured = (int(each) for each in done.stdout.split()[-2:])
     assert planned > 3e8
-    assert measured == pytest.approx(planned, rel=0.1)
+    assert measured == approx(planned, rel=0.1)

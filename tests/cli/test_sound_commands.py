@@ -13,6 +13,7 @@ from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.cli import augment, feature_statistics
 from asr_jax.cli.benchmark import frontend
 from asr_jax.core.errors import UserError
+from tests.support import approx, assert_close
 
 RATE = 16000
 
@@ -64,7 +65,7 @@ def test_audio_and_pictures_before_and_after_each_augmentation(folder, tmp_path,
     original, quieter = (read_audio(tmp_path / shown[0] / f"{name}.flac") for name in ("0-original", "1-Gain"))
     np.testing.assert_array_equal(original, read_audio(folder / "0.flac"))
     level = 20 * np.log10(np.std(quieter) / np.std(original))
-    assert level == pytest.approx(draws[1]["drawn"]["gain_db"], abs=0.01)
+    assert level == approx(draws[1]["drawn"]["gain_db"], abs=0.01)
     assert -6 < level < -5
     assert 0 <= draws[2]["drawn"]["snr_db"] <= 30  # settings at the end of the run
     assert (tmp_path / shown[0] / "3-SpecAugment.png").stat().st_size > 5000
@@ -98,8 +99,8 @@ def test_statistics_are_those_of_all_frames(folder, tmp_path, capsys):
         values.append(np.asarray(features.values, np.float64)[0, : features.lengths.item()])
     frames = np.concatenate(values)
     assert json.loads(out.read_text())["frames"] == len(frames)
-    np.testing.assert_allclose(found.mean, frames.mean(0), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(found.deviation, frames.std(0), rtol=1e-4)
+    assert_close(found.mean, frames.mean(0), rtol=1e-5, atol=1e-5)
+    assert_close(found.deviation, frames.std(0), rtol=1e-4)
     assert rnnt(found).num_features == 240
     feature_statistics.main(
         ["--config", str(folder / "config.py"), "--data", str(folder / "train.jsonl"), "--out", str(out),

@@ -19,6 +19,7 @@ from asr_jax.inference.calibration import write_calibration
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.metrics.confidence import Calibration
 from asr_jax.search.ctc import CTCDecoding
+from tests.support import approx
 
 
 def sound(seconds, seed=0):
@@ -223,7 +224,7 @@ def test_pseudo_labels_account_for_all_audio_and_training_reads_them(run, folder
     assert kept
     left_out = [json.loads(line) for line in (out.parent / "out.rejected.jsonl").read_text().splitlines()]
     total_s = sum(utterance.duration_s for utterance in kept) + sum(line["duration"] for line in left_out)
-    assert total_s == pytest.approx(0.7 + 1.1 + 9.5, abs=0.02)
+    assert total_s == approx(0.7 + 1.1 + 9.5, abs=0.02)
     assert "none.wav" in {line["id"] for line in left_out}
     assert not (out.parent / "out.audio").exists()
     with pytest.raises(UserError, match=r"out\.jsonl already exists"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.frame_times import FrameTimes
+from tests.support import approx, assert_close
 
 
 def valid(kernel, stride):
@@ -29,7 +30,7 @@ def test_shift_and_first(output_length, hop, shift, first):
     times = FrameTimes.of(output_length, hop=hop, rate_hz=16000)
     assert (times.shift, times.first) == (shift, first)
     assert times.shift_s == shift / 16000
-    assert times.seconds(10) == pytest.approx((first + 10 * shift) / 16000)
+    assert times.seconds(10) == approx((first + 10 * shift) / 16000)
     assert times.seconds(0) == max(first, 0) / 16000
 
 
@@ -40,4 +41,4 @@ def test_the_middle_of_a_frame_is_what_it_is_computed_from():
     outer = np.convolve(inner, np.ones(5) / 5, mode="valid")[::2]
     times = FrameTimes.of(lambda num: valid(5, 2)(valid(40, 16)(num)), hop=16, rate_hz=1.0)
     middles = [(times.seconds(i) + times.seconds(i + 1)) / 2 for i in range(len(outer))]
-    np.testing.assert_allclose(middles, outer + 0.5)  # sample i is the interval from i to i + 1
+    assert_close(middles, outer + 0.5)  # sample i is the interval from i to i + 1

@@ -8,6 +8,7 @@ import pytest
 from asr_jax.core import products
 from asr_jax.core.devices import TracedFor
 from asr_jax.core.products import float32_product
+from tests.support import assert_close
 
 CASES = {
     "by key": ("bthc,bshc->bhts", (2, 5, 3, 4), (2, 6, 3, 4)),
@@ -29,12 +30,12 @@ def test_values_and_gradients_are_those_of_float32(name, dtype, tolerance):
     in_float32 = [each.astype(jnp.float32) for each in (x, y)]
     values, expected = float32_product(axes, x, y), jnp.einsum(axes, *in_float32)
     assert values.dtype == jnp.float32
-    np.testing.assert_allclose(values, expected, atol=1e-5)
+    assert_close(values, expected, atol=1e-5)
     factors = jnp.asarray(rng.normal(size=expected.shape), jnp.float32)
     found = gradient(lambda x, y: float32_product(axes, x, y), x, y, factors)
     for one, other in zip(found, gradient(lambda x, y: jnp.einsum(axes, x, y), *in_float32, factors), strict=True):
         assert one.dtype == jnp.dtype(dtype)
-        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
+        assert_close(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, data_mesh, replicated
 from asr_jax.core.programs import Programs
 from asr_jax.core.targets import ACCELERATORS, DEVICE_KINDS, Target, accelerator_of, target_of
+from tests.support import approx
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_accelerators_have_the_names_of_present_devices():
 def test_a_gpu_has_the_memory_that_jax_allocates(monkeypatch):
     target = Target("h100", ACCELERATORS["h100"], data_mesh(1))
     monkeypatch.setenv(GPU_SHARE, "0.5")
-    assert target.memory_bytes == pytest.approx(84.9e9 / 2)
+    assert target.memory_bytes == approx(84.9e9 / 2)
 
 
 def test_the_devices_of_this_machine_are_a_target():

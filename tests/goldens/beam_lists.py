@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import GOLDENS, report
+from support import GOLDENS, assert_within
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.ctc_beam_reference import beam_search
@@ -105,7 +105,6 @@ def compare(
     name: Callable[[Hypothesis], Any],
     check: Callable[[Hypothesis, dict[str, Any]], float],
     what: str,
-    record_property: Any,
 ) -> None:
     """Checks that n-best lists are equal.
 
@@ -116,10 +115,9 @@ def compare(
         expected: Lists of the reference.
         name: Returns the identity of a hypothesis, its text or labels.
         check: Compares further fields and returns the largest difference of further scores.
-        what: First words of the names of reported properties.
-        record_property: Fixture of pytest.
+        what: Name of the lists in messages.
     """
-    worst, num_in_order = 0.0, 0
+    worst = 0.0
     for ours, theirs in zip(found, expected, strict=True):
         assert [hypothesis.score for hypothesis in ours] == sorted(
             (hypothesis.score for hypothesis in ours), reverse=True
@@ -130,11 +128,10 @@ def compare(
         scores = {each.name: each.score for each in theirs} | {name(each): each.score for each in ours}
         for other in by_name.keys() ^ {each.name for each in theirs}:
             # If scores differ by less than the tolerance, hypotheses within twice the tolerance may be exchanged.
-            assert abs(scores[other] - cut) < 2 * TOLERANCE, f"{other} is in only one list, and not a tie"
+            assert_within(
+                abs(scores[other] - cut), 2 * TOLERANCE, what=f"{other}, in only one list: distance from the last score"
+            )
         for each in (each for each in theirs if each.name in by_name):
             hypothesis = by_name[each.name]
             worst = max(worst, abs(hypothesis.score - each.score), check(hypothesis, each.entry))
-        num_in_order += list(by_name) == [each.name for each in theirs]
-    report(record_property, f"{what}: largest difference of a score", worst)
-    report(record_property, f"{what}: lists in the same order, of {len(found)}", num_in_order)
-    assert worst < TOLERANCE
+    assert_within(worst, TOLERANCE, what=f"{what}: largest difference of a score")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import max_abs, report
+from support import assert_close, assert_within, max_abs
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.logmel import LogMel
@@ -51,7 +51,7 @@ def model_of(name: str) -> tuple[Model, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_and_searches_are_the_peers(name: str, record_property: Any) -> None:
+def test_outputs_and_searches_are_the_peers(name: str) -> None:
     model, weights = model_of(name)
     expected, head = load_file(FOLDER / f"{name}.safetensors"), model.heads["transducer"]
     assert isinstance(head, Transducer)
@@ -80,7 +80,7 @@ def test_outputs_and_searches_are_the_peers(name: str, record_property: Any) -> 
         texts = list(found.sequences(row)[0].tokens)
         assert texts == expected[f"text_{row}"].tolist()
         difference = max_abs(log_probs[row, :length], expected["log_probs"][row, :length])
-        assert report(record_property, f"log-probabilities {row}", difference) < 1e-4
+        assert_within(difference, 1e-4, what=f"log-probabilities {row}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,15 +113,15 @@ def test_the_peer_loads_what_is_written(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     expected = load_file(case)
     for key, array in load_file(out).items():
-        np.testing.assert_allclose(array, expected[key], atol=1e-6, err_msg=key)
+        assert_close(array, expected[key], atol=1e-6, what=key)
 
 
 def test_a_hardware_checkpoint_is_complete() -> None:
     found, stored = read_published(FOLDER / "base.pt"), load_torch(FOLDER / "base.pt")
     (statistics, stack) = found.model.front_end.then
     assert isinstance(statistics, NormaliseByDataSet)
-    np.testing.assert_allclose(statistics.mean, stored["melmeans"], rtol=1e-6)
-    np.testing.assert_allclose(statistics.deviation, stored["melvars"] ** 0.5, rtol=1e-6)
+    assert_close(statistics.mean, stored["melmeans"], rtol=1e-6)
+    assert_close(statistics.deviation, stored["melvars"] ** 0.5, rtol=1e-6)
     assert stack == Stack(3, 3)
     assert (found.model.front_end.window_ms, found.model.front_end.place) == (20.0, "hop_end")
     assert found.tokenizer.vocab_size == 41

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from beam_lists import WHERE, emissions, goldens
-from support import report
+from support import approx, assert_within
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.ctc_beam_reference import beam_search
@@ -28,7 +28,7 @@ NAMES = [
     ("key", "sizes", "blank_id"),
     NAMES or [pytest.param("", "", "", marks=pytest.mark.skip(reason=f"no exhaustive goldens under {WHERE}"))],
 )
-def test_all_paths(key, sizes, blank_id, where, record_property):
+def test_all_paths(key, sizes, blank_id, where):
     log_probs, blank_id = emissions()[f"exhaustive_logprobs_{sizes}"], int(blank_id)
     num_frames, num_symbols = log_probs.shape
     spelling = Spelling.of_surfaces([str(i) for i in range(num_symbols)], blank_id=blank_id)
@@ -49,7 +49,8 @@ def test_all_paths(key, sizes, blank_id, where, record_property):
     assert len(best) == len(expected)
     for labels in best ^ expected.keys():  # ties at the end of a list may be exchanged
         score = expected.get(labels, ours[labels])
-        assert abs(score - min(expected.values())) < 2 * TOLERANCE, f"{labels}: in only one list, and not a tie"
+        distance = abs(score - min(expected.values()))
+        assert_within(distance, 2 * TOLERANCE, what=f"{labels}, in only one list: distance from the last score")
     worst = max(abs(ours[labels] - logp) for labels, logp in expected.items())
-    assert report(record_property, f"{where}: largest difference of a log-probability", worst) < TOLERANCE
-    assert np.logaddexp.reduce([each.log_prob for each in found]) == pytest.approx(0.0, abs=1e-5)
+    assert_within(worst, TOLERANCE, what=f"{where}: largest difference of a log-probability")
+    assert np.logaddexp.reduce([each.log_prob for each in found]) == approx(0.0, abs=1e-5)

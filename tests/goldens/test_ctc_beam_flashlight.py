@@ -46,7 +46,7 @@ def score_check(options):
 
 @pytest.mark.parametrize("entries", cases(LEXICON))
 @pytest.mark.parametrize("where", WHERE_SEARCHED)
-def test_lists_with_a_lexicon_equal_flashlight(entries, where, tmp_path, record_property):
+def test_lists_with_a_lexicon_equal_flashlight(entries, where, tmp_path):
     options = entries[0]["opts"]
     fusion = Fusion(
         kenlm=model_of("word"),
@@ -66,13 +66,13 @@ def test_lists_with_a_lexicon_equal_flashlight(entries, where, tmp_path, record_
         expected.append([Theirs(text, each["score"], each) for text, each in once.items()])
         lists.append(ours[: len(once)])
         assert len(ours) == len(once) or len(theirs) == case.search.num_best
-    what, check = {"what": where, "record_property": record_property}, score_check(options)
+    what, check = {"what": where}, score_check(options)
     compare(lists, expected, name=lambda each: each.text, check=check, **what)
 
 
 @pytest.mark.parametrize("entries", cases(LEXICON_FREE))
 @pytest.mark.parametrize("where", WHERE_SEARCHED)
-def test_lists_without_a_lexicon_equal_flashlight(entries, where, record_property):
+def test_lists_without_a_lexicon_equal_flashlight(entries, where):
     options, fusion = entries[0]["opts"], Fusion()
     if with_model := options["lm_weight"] != 0:
         weight = options["lm_weight"] / LN10
@@ -85,5 +85,5 @@ def test_lists_without_a_lexicon_equal_flashlight(entries, where, record_propert
         [Theirs(case.spelling.collapse(np.array(each["tokens"][1:-1])), each["score"], each) for each in theirs]
         for theirs in (entries[i]["nbest"] for i in utterances)
     ]
-    what, check = {"what": where, "record_property": record_property}, score_check(options)
+    what, check = {"what": where}, score_check(options)
     compare(found, expected, name=lambda each: each.labels, check=check, **what)

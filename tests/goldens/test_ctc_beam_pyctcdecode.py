@@ -42,7 +42,7 @@ def asked(entries, folder):
 
 @pytest.mark.parametrize("entries", cases("pyctcdecode"))
 @pytest.mark.parametrize("where", WHERE_SEARCHED)
-def test_lists_equal_pyctcdecode(entries, where, tmp_path, record_property):
+def test_lists_equal_pyctcdecode(entries, where, tmp_path):
     case = asked(entries, tmp_path)
     utterances, found = case.found(where)
     expected = [[Theirs(each["text"], each["lm_score"], each) for each in entries[i]["nbest"]] for i in utterances]
@@ -52,4 +52,4 @@ def test_lists_equal_pyctcdecode(entries, where, tmp_path, record_property):
         assert frames == theirs["word_frames"]
         return abs(ours.log_prob - theirs["logit_score"])
 
-    compare(found, expected, name=lambda each: each.text, check=check, what=where, record_property=record_property)
+    compare(found, expected, name=lambda each: each.text, check=check, what=where)

@@ -24,7 +24,7 @@ from conv_asr import (
     worst,
 )
 from margins import TIE, choice_margins
-from support import GoldenCase, golden_cases, max_abs, relative, report
+from support import GoldenCase, assert_within, golden_cases, max_abs, relative
 
 from asr_jax.core.pytrees import unflatten
 from asr_jax.models.base import Model
@@ -72,11 +72,11 @@ def ours(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
-def test_evaluation(ours: Run, record_property: Any) -> None:
+def test_evaluation(ours: Run) -> None:
     frames, log_probs = ours.evaluated
     actual = np.asarray(frames.values).transpose(0, 2, 1)
-    assert report(record_property, "encoder", max_abs(actual, ours.arrays["eval/encoder"])) < 1e-4
-    assert report(record_property, "log-probs", max_abs(log_probs.values, ours.arrays["eval/log_probs"])) < 1e-4
+    assert_within(max_abs(actual, ours.arrays["eval/encoder"]), 1e-4, what="encoder")
+    assert_within(max_abs(log_probs.values, ours.arrays["eval/log_probs"]), 1e-4, what="log-probs")
     is_clear = choice_margins(ours.arrays["eval/log_probs"]) >= TIE
     assert is_clear.mean() > 0.9
     np.testing.assert_array_equal(np.argmax(log_probs.values, -1)[is_clear], ours.arrays["eval/greedy"][is_clear])
@@ -85,18 +85,18 @@ def test_evaluation(ours: Run, record_property: Any) -> None:
 
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
-def test_a_training_step(ours: Run, record_property: Any) -> None:
+def test_a_training_step(ours: Run) -> None:
     arrays, (loss, log_probs, stats, grads) = ours.arrays, ours.trained
-    assert report(record_property, "log-probs", max_abs(log_probs, arrays["train/log_probs"])) < 1e-4
-    assert report(record_property, "loss, relative", relative(loss, arrays["train/loss"])) < 1e-5
+    assert_within(max_abs(log_probs, arrays["train/log_probs"]), 1e-4, what="log-probs")
+    assert_within(relative(loss, arrays["train/loss"]), 1e-5, what="loss, relative")
     theirs = part(arrays, "train_grad/")
     name, difference = worst(export_nvidia({"params": grads}, encoder_of(ours.model), ctc_head="heads_ctc"), theirs)
-    assert report(record_property, f"gradients, relative, worst ({name})", difference) < 1e-3
+    assert_within(difference, 1e-3, what=f"gradients, relative, worst ({name})")
     after = weights_of(arrays, "train_buffers_after_1/")
     found = export_nvidia({"batch_stats": stats}, encoder_of(ours.model), ctc_head="heads_ctc")
     assert found.keys() == after.keys()
     difference = max((max_abs(found[name], array) for name, array in after.items()), default=0.0)
-    assert report(record_property, "running statistics", difference) < 1e-4
+    assert_within(difference, 1e-4, what="running statistics")
 
 
 def optimizer_of(note: str) -> tuple[NovoGrad, RunLength]:
@@ -120,7 +120,7 @@ def optimizer_of(note: str) -> tuple[NovoGrad, RunLength]:
 
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
-def test_training_follows(ours: Run, record_property: Any) -> None:
+def test_training_follows(ours: Run) -> None:
     """Updates with NovoGrad: each loss, and finally all weights and statistics."""
     losses = ours.arrays.get("trajectory/loss")
     if losses is None:
@@ -139,11 +139,11 @@ def test_training_follows(ours: Run, record_property: Any) -> None:
         _, (loss, _, stats, grads) = ours.program({"params": params, "batch_stats": stats})
         params, state = update(grads, state, params, jnp.int32(step))
         found.append(float(loss))
-    assert report(record_property, "losses, relative", relative(found, losses)) < 1e-4
+    assert_within(relative(found, losses), 1e-4, what="losses, relative")
     theirs = weights_of(ours.arrays, "trajectory_after6/")
     actual = export_nvidia({"params": params, "batch_stats": stats}, encoder_of(ours.model), ctc_head="heads_ctc")
     name, difference = worst(actual, theirs)
-    assert report(record_property, f"weights after, relative, worst ({name})", difference) < 1e-3
+    assert_within(difference, 1e-3, what=f"weights after, relative, worst ({name})")
 
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)

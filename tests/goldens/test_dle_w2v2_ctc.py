@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support import GoldenCase, golden_cases, having, max_abs, relative, report
+from support import GoldenCase, assert_within, golden_cases, having, max_abs, relative
 from wav2vec2_programs import ctc_program, forward_program, gradients
 
 from asr_jax.core.batch import Batch, Frames
@@ -56,7 +56,7 @@ def run_of(path: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_log_probabilities_and_loss(case: GoldenCase, record_property: Any) -> None:
+def test_log_probabilities_and_loss(case: GoldenCase) -> None:
     arrays, loss, emitted, _ = run_of(case.path)
     valid = np.arange(emitted.values.shape[1])[None, :, None] < np.asarray(emitted.lengths)[:, None, None]
     np.testing.assert_array_equal(~valid[..., 0], arrays["out/padding_mask"])
@@ -64,12 +64,9 @@ def test_log_probabilities_and_loss(case: GoldenCase, record_property: Any) -> N
         if f"out/{name}" in arrays:
             expected = arrays[f"out/{name}"].transpose(1, 0, 2)
             expected = expected - np.logaddexp.reduce(expected, axis=-1, keepdims=True)
-            assert (
-                report(record_property, name, max_abs(np.where(valid, emitted.values, 0), np.where(valid, expected, 0)))
-                < 1e-4
-            )
+            assert_within(max_abs(np.where(valid, emitted.values, 0), np.where(valid, expected, 0)), 1e-4, what=name)
     if "out/ctc_loss_sum" in arrays:
-        assert report(record_property, "loss", abs(float(loss) / float(arrays["out/ctc_loss_sum"]) - 1)) < 1e-5
+        assert_within(abs(float(loss) / float(arrays["out/ctc_loss_sum"]) - 1), 1e-5, what="loss")
 
 
 def test_some_case_has_gradients() -> None:
@@ -79,14 +76,14 @@ def test_some_case_has_gradients() -> None:
 
 
 @pytest.mark.parametrize("case", WITH_GRADIENTS)
-def test_gradients_by_the_peers_names(case: GoldenCase, record_property: Any) -> None:
+def test_gradients_by_the_peers_names(case: GoldenCase) -> None:
     arrays, _, _, actual = run_of(case.path)
     prefixes = r"grad/w2v_encoder\.(w2v_model\.)?"
     expected = {re.sub(prefixes, "", name): array for name, array in arrays.items() if name.startswith("grad/")}
     largest = max(float(np.abs(array).max()) for array in expected.values())
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
     for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, which softmax cancels; the mask embedding
-        assert np.abs(actual[name]).max() < 1e-5 * largest, name
+        assert_within(np.abs(actual[name]).max(), 1e-5 * largest, what=name)
     differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)
-    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"gradients, worst ({worst})")

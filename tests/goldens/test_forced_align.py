@@ -9,7 +9,7 @@ from margins import path_margin, skip_ties
 
 from asr_jax.losses import ctc_align_reference
 from asr_jax.losses.ctc_align import align
-from tests.support import cases_in, max_abs, report
+from tests.support import assert_close, assert_within, cases_in, max_abs
 
 pytestmark = pytest.mark.golden
 
@@ -26,7 +26,7 @@ def padded(rows):
 
 
 @pytest.mark.parametrize("case", cases_in(Path(__file__).parent / "alignments"))
-def test_paths_are_torchaudios(case, record_property):
+def test_paths_are_torchaudios(case):
     arrays, blank_id = case.arrays(), case.info["blank_id"]
     rows = [{key: arrays[f"{key}_{i}"] for key in ("log_probs", "labels", "path", "scores", "spans")}
             for i in range(case.info["rows"])]  # fmt: skip
@@ -42,7 +42,7 @@ def test_paths_are_torchaudios(case, record_property):
         total = row["scores"].sum(dtype=np.float64)
         differences.append(max_abs(found.scores[i], total) / abs(total))
         best = [row["scores"][start:end].max() for start, end in row["spans"]]
-        np.testing.assert_allclose(found.log_probs[i, : num[i]], best, atol=1e-6)
+        assert_close(found.log_probs[i, : num[i]], best, atol=1e-6)
         plain = ctc_align_reference.align(row["log_probs"], row["labels"].tolist(), blank_id=blank_id)
         assert [[span.start, span.end] for span in plain[1]] == row["spans"].tolist()
-    assert report(record_property, "score, relative", max(differences)) < 1e-6
+    assert_within(max(differences), 1e-6, what="score, relative")

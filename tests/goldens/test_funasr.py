@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file
-from support import GoldenCase, golden_cases, max_abs, relative, report
+from support import GoldenCase, assert_within, golden_cases, max_abs, relative
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch, Encoded, Frames
@@ -59,7 +59,7 @@ def last_is_complete(vectors: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", golden_cases("funasr", "cif*"))
-def test_integration(case: Any, record_property: Any) -> None:
+def test_integration(case: Any) -> None:
     arrays = case.arrays()
     assert arrays["cif/min_margin"] > 1e-4
     expected = arrays["cif/embeds"]
@@ -72,13 +72,13 @@ def test_integration(case: Any, record_property: Any) -> None:
     found = fast_jit(jax.value_and_grad(total, (0, 1), has_aux=True))(arrays["cif/alphas"], arrays["input/hidden"])
     (_, (vectors, is_fire)), gradients = found
     np.testing.assert_array_equal(is_fire, arrays["cif/peak"] >= 1)
-    assert report(record_property, "vectors", max_abs(vectors, expected)) < 1e-4
+    assert_within(max_abs(vectors, expected), 1e-4, what="vectors")
     for name, gradient in zip(("dalphas", "dhidden"), gradients, strict=True):
-        assert report(record_property, name, relative(gradient, arrays[f"cif/{name}"])) < 1e-4
+        assert_within(relative(gradient, arrays[f"cif/{name}"]), 1e-4, what=name)
 
 
 @pytest.mark.parametrize("case", golden_cases("funasr", "cif*"))
-def test_smoothed_cross_entropy(case: Any, record_property: Any) -> None:
+def test_smoothed_cross_entropy(case: Any) -> None:
     arrays, smoothing = case.arrays(), case.info["lsm"]
     labels = arrays["input/target"]
     counted = labels >= 0
@@ -86,8 +86,8 @@ def test_smoothed_cross_entropy(case: Any, record_property: Any) -> None:
         jnp.asarray(arrays["lsm/logits"]), jnp.maximum(jnp.asarray(labels, jnp.int32), 0), smoothing=smoothing
     )
     total = np.sum(losses, where=counted)
-    assert report(record_property, "per label", relative(total / counted.sum(), arrays["lsm/loss_norm1"])) < 1e-5
-    assert report(record_property, "per utterance", relative(total / len(labels), arrays["lsm/loss_norm0"])) < 1e-5
+    assert_within(relative(total / counted.sum(), arrays["lsm/loss_norm1"]), 1e-5, what="per label")
+    assert_within(relative(total / len(labels), arrays["lsm/loss_norm0"]), 1e-5, what="per utterance")
 
 
 def variants_of(case: GoldenCase) -> list[str]:
@@ -120,7 +120,7 @@ def predictor_of(arrays: dict[str, np.ndarray], name: str) -> tuple[CIF, dict[st
 
 
 @pytest.mark.parametrize("case", golden_cases("funasr", "cif*"))
-def test_predictors(case: Any, record_property: Any, monkeypatch: Any) -> None:
+def test_predictors(case: Any, monkeypatch: Any) -> None:
     """Vectors, numbers of labels and gradients of training, and those of recognition, without the margin of rounding.
 
     The gradients are those of the weighted sum of the vectors plus the sum of the weights of frames. FunASR's tail is
@@ -146,9 +146,9 @@ def test_predictors(case: Any, record_property: Any, monkeypatch: Any) -> None:
 
         run = fast_jit(jax.value_and_grad(total, (0, 1), has_aux=True))
         (_, (vectors, weights)), (gradient, of_values) = run(params, jnp.asarray(arrays["input/hidden"]))
-        assert report(record_property, f"{name} vectors", max_abs(vectors, expected)) < 1e-4
-        assert report(record_property, f"{name} sum", max_abs(weights.sum(1), own["train/token_num"])) < 1e-4
-        assert report(record_property, f"{name} values", relative(of_values, own["train/dhidden"])) < 1e-3
+        assert_within(max_abs(vectors, expected), 1e-4, what=f"{name} vectors")
+        assert_within(max_abs(weights.sum(1), own["train/token_num"]), 1e-4, what=f"{name} sum")
+        assert_within(relative(of_values, own["train/dhidden"]), 1e-3, what=f"{name} values")
         theirs = part(own, "train/grad/")
         found = {
             "cif_conv1d.weight": np.transpose(gradient["convolution"]["kernel"], (2, 1, 0)),
@@ -157,12 +157,12 @@ def test_predictors(case: Any, record_property: Any, monkeypatch: Any) -> None:
             "cif_output.bias": gradient["output"]["bias"],
         }
         worst = max(relative(found[key], theirs[key]) for key in theirs)
-        assert report(record_property, f"{name} gradients", worst) < 1e-3
-        recognised(arrays, own, predictor, params, name, record_property)
+        assert_within(worst, 1e-3, what=f"{name} gradients")
+        recognised(arrays, own, predictor, params, name)
 
 
 def recognised(
-    arrays: dict[str, np.ndarray], own: dict[str, np.ndarray], predictor: Any, params: Any, name: str, record: Any
+    arrays: dict[str, np.ndarray], own: dict[str, np.ndarray], predictor: Any, params: Any, name: str
 ) -> None:
     values, lengths = arrays["input/hidden"], jnp.asarray(arrays["input/lens"], jnp.int32)
     at_end = not own["infer/alphas"][np.arange(len(lengths)), arrays["input/lens"]].min()
@@ -175,7 +175,7 @@ def recognised(
     size = own["infer/embeds"].shape[1]
     kept = np.arange(size)[None, :, None] < np.asarray(number)[:, None, None]
     difference = max_abs(np.asarray(vectors)[:, :size] * kept, own["infer/embeds"] * kept)
-    assert report(record, f"{name} recognised vectors", difference) < 1e-4
+    assert_within(difference, 1e-4, what=f"{name} recognised vectors")
 
 
 def config_of(case: GoldenCase) -> dict[str, Any]:
@@ -235,12 +235,12 @@ def total_loss(run: Run, params: Any, step: Any) -> tuple[Any, Any]:
     return sum(weighted), sums
 
 
-def check_losses(run: Run, record_property: Any) -> Any:
+def check_losses(run: Run) -> Any:
     """Compares losses and gradients. Returns the sums of all terms."""
     arrays = run.arrays
     loss_of = partial(total_loss, run)
     (loss, sums), gradient = fast_jit(jax.value_and_grad(loss_of, has_aux=True))(run.params, jnp.int32(0))
-    assert report(record_property, "loss", relative(loss, arrays["train/loss"][0])) < 1e-5
+    assert_within(relative(loss, arrays["train/loss"][0]), 1e-5, what="loss")
     means = {name: float(each.total) / float(each.weight) for name, each in sums.items()}
     head: Any = run.settings.heads[HEAD]
     label_scale = getattr(head, "label_scale", 1.0)
@@ -251,7 +251,7 @@ def check_losses(run: Run, record_property: Any) -> Any:
     if "train/stats/loss_ctc" in arrays:
         expected["ctc/loss"] = arrays["train/stats/loss_ctc"][0]
     for name, value in expected.items():
-        assert report(record_property, name, abs(means[name] - value) / max(abs(value), 1)) < 1e-5
+        assert_within(abs(means[name] - value) / max(abs(value), 1), 1e-5, what=name)
     theirs, ours = part(arrays, "train_grad/"), run.named(gradient)
     assert theirs.keys() <= ours.keys()
     largest = max(np.abs(array).max() for array in theirs.values())
@@ -260,20 +260,20 @@ def check_losses(run: Run, record_property: Any) -> Any:
         name: max_abs(ours[name], theirs[name]) / max(np.abs(theirs[name]).max(), 1e-4 * largest) for name in theirs
     }
     worst = max(differences, key=differences.__getitem__)
-    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"gradients, worst ({worst})")
     assert all(np.abs(ours[name]).max() == 0 for name in ours.keys() - theirs.keys())
     return sums
 
 
 @pytest.mark.parametrize("case", models_of("paraformer_*sampler*"))
-def test_losses_and_gradients(case: Any, record_property: Any, monkeypatch: Any) -> None:
+def test_losses_and_gradients(case: Any, monkeypatch: Any) -> None:
     run = run_of(case)
     arrays, num_labels = run.arrays, run.arrays["input/text_lengths"] + case.info["config"]["predictor_bias"]
     monkeypatch.setattr(cif, "NEAR_THE_END", near_the_end(last_is_complete(arrays["teacher/embeds"], num_labels)))
     orders = [arrays[name] for name in sorted(arrays) if name.startswith("input/sampler_randperm_")]
     if orders:
         monkeypatch.setattr(paraformer, "uniform_of_rows", partial(recorded, orders=orders, lengths=num_labels))
-    check_losses(run, record_property)
+    check_losses(run)
 
 
 def recorded(key: Any, shape: tuple[int, ...], *, orders: list[np.ndarray], lengths: np.ndarray) -> Any:
@@ -287,7 +287,7 @@ def recorded(key: Any, shape: tuple[int, ...], *, orders: list[np.ndarray], leng
 
 
 @pytest.mark.parametrize("case", models_of("paraformer_*sampler*"))
-def test_recognition(case: Any, record_property: Any) -> None:
+def test_recognition(case: Any) -> None:
     """Weights, vectors and log-probabilities of all labels, for FunASR's padding."""
     run = run_of(case)
     arrays = run.arrays
@@ -306,19 +306,19 @@ def test_recognition(case: Any, record_property: Any) -> None:
     np.testing.assert_array_equal(frames.lengths, lengths)
     inside = (np.arange(num_frames) < lengths[:, None])[..., None]
     of_encoder = max_abs(frames.values * inside, arrays["eval/encoder_out"] * inside)
-    assert report(record_property, "encoder", of_encoder) < 1e-4
+    assert_within(of_encoder, 1e-4, what="encoder")
     expected = arrays["infer/alphas"][:, :num_frames] * inside[..., 0]
-    assert report(record_property, "weights", max_abs(weights, expected)) < 1e-4
+    assert_within(max_abs(weights, expected), 1e-4, what="weights")
     np.testing.assert_array_equal(log_probs.lengths, arrays["infer/token_num"])
     size = arrays["infer/embeds"].shape[1]
     kept = np.arange(size)[None, :, None] < np.asarray(log_probs.lengths)[:, None, None]
     for name, found in (("embeds", vectors), ("decoder_logprobs", log_probs.values)):
         difference = max_abs(found[:, :size] * kept, arrays[f"infer/{name}"] * kept)
-        assert report(record_property, name, difference) < 1e-4
+        assert_within(difference, 1e-4, what=name)
 
 
 @pytest.mark.parametrize("case", models_of("paraformer_*"))
-def test_folder_from_samples_to_labels(case: Any, record_property: Any, tmp_path: Path) -> None:
+def test_folder_from_samples_to_labels(case: Any, tmp_path: Path) -> None:
     """The longest utterance, which FunASR did not pad, and the same weights and settings after writing a folder."""
     arrays = case.arrays()
     source = folder_of(case, arrays, tmp_path / "source")
@@ -340,7 +340,7 @@ def test_folder_from_samples_to_labels(case: Any, record_property: Any, tmp_path
     num = int(arrays["infer/token_num"][row]) if "infer/token_num" in arrays else theirs.shape[1]
     assert emitted.lengths[0] == num
     difference = max_abs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num])
-    assert report(record_property, "log-probabilities", difference) < 1e-4
+    assert_within(difference, 1e-4, what="log-probabilities")
     weights = exported({"params": params}, found.model, "funasr")
     save_folder(weights, found.model, found.tokenizer, tmp_path / "again")
     again = read_published(tmp_path / "again")
@@ -388,12 +388,12 @@ def folder_of(case: GoldenCase, arrays: dict[str, np.ndarray], folder: Path) -> 
 
 
 @pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_v2_community*"))
-def test_community_v2_losses_and_gradients(case: Any, record_property: Any) -> None:
-    check_losses(run_of(case), record_property)
+def test_community_v2_losses_and_gradients(case: Any) -> None:
+    check_losses(run_of(case))
 
 
 @pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_v2_community*"))
-def test_community_v2_alignment_and_recognition(case: Any, record_property: Any) -> None:
+def test_community_v2_alignment_and_recognition(case: Any) -> None:
     run = run_of(case)
     arrays, batch = run.arrays, run.batch
 
@@ -424,4 +424,5 @@ def test_community_v2_alignment_and_recognition(case: Any, record_property: Any)
         compare("recognised queries", means[1][row, : len(greedy)], greedy)
         expected = jax.nn.log_softmax(arrays[f"infer/{row}/decoder_logits"][0])
         compare("log-probabilities", log_probs.values[row, : len(greedy)], expected)
-    assert all(report(record_property, name, value) < 1e-4 for name, value in worst.items())
+    for name, value in worst.items():
+        assert_within(value, 1e-4, what=name)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support import GOLDENS, GoldenCase, max_abs, relative, report
+from support import GOLDENS, GoldenCase, assert_within, max_abs, relative
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.pytrees import unflatten
@@ -84,17 +84,17 @@ def run_case(path: Path) -> Run:
 
 
 @pytest.mark.parametrize("path", CASES)
-def test_logits_and_loss(path: Path, record_property: Any) -> None:
+def test_logits_and_loss(path: Path) -> None:
     run = run_case(path)
     np.testing.assert_array_equal(run.lengths, run.arrays["frame_lengths"])
     valid = (np.arange(run.logits.shape[1]) < run.lengths[:, None])[:, :, None]
     expected = run.arrays["logits"] - np.logaddexp.reduce(run.arrays["logits"], axis=-1, keepdims=True)
-    assert report(record_property, "log-probabilities", max_abs(run.logits * valid, expected * valid)) < 1e-4
-    assert report(record_property, "loss", abs(run.loss - run.arrays["loss"][0]) / run.loss) < 1e-5
+    assert_within(max_abs(run.logits * valid, expected * valid), 1e-4, what="log-probabilities")
+    assert_within(abs(run.loss - run.arrays["loss"][0]) / run.loss, 1e-5, what="loss")
 
 
 @pytest.mark.parametrize("path", CASES)
-def test_gradients_by_the_peers_names(path: Path, record_property: Any) -> None:
+def test_gradients_by_the_peers_names(path: Path) -> None:
     run = run_case(path)
     expected = {name[5:]: array for name, array in run.arrays.items() if name.startswith("grad/")}
     assert run.gradients.keys() == expected.keys()
@@ -106,7 +106,7 @@ def test_gradients_by_the_peers_names(path: Path, record_property: Any) -> None:
     assert all(name.endswith("k_proj.bias") for name in zero)
     differences = {name: relative(run.gradients[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)
-    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"gradients, worst ({worst})")
 
 
 @pytest.mark.parametrize("path", CASES)

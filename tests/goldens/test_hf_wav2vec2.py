@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from margins import TIE, argmax_margin, choice_margins, skip_ties
 from safetensors.numpy import load_file, save_file
-from support import GOLDENS, max_abs, relative, report
+from support import GOLDENS, assert_within, max_abs, relative
 from wav2vec2_programs import (
     code_scores,
     contrastive_program,
@@ -131,7 +131,7 @@ def ctc_gradients(folder: Path, params: Any, batch: Batch, *, training: bool = F
 
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("folder", of_heads("CTC"))
-def test_outputs_and_loss(folder: Path, masked: bool, record_property: Any) -> None:
+def test_outputs_and_loss(folder: Path, masked: bool) -> None:
     case, (loss, encoded, emitted, _) = case_of(folder), recognised(folder, masked)
     out, name = case.arrays, "out_masked" if masked else "out_nomask"
     lengths = np.asarray(encoded.frames.lengths)
@@ -143,43 +143,43 @@ def test_outputs_and_loss(folder: Path, masked: bool, record_property: Any) -> N
     found = {"last_hidden_state": encoded.frames, "extract_features": encoded.taps["features"], **hidden}
     for which, frames in found.items():
         difference = max_abs(np.asarray(frames.values) * valid, out[f"{name}/{which}"] * valid)
-        assert report(record_property, f"{name} {which}", difference) < 1e-4
+        assert_within(difference, 1e-4, what=f"{name} {which}")
     expected = out[f"{name}/logits"] - np.logaddexp.reduce(out[f"{name}/logits"], axis=-1, keepdims=True)
     difference = max_abs(emitted.values * valid, expected * valid)
-    assert report(record_property, f"{name} log-probabilities", difference) < 1e-4
-    assert report(record_property, f"{name} loss", abs(float(loss) / float(out[f"{name}/loss"]) - 1)) < 1e-5
+    assert_within(difference, 1e-4, what=f"{name} log-probabilities")
+    assert_within(abs(float(loss) / float(out[f"{name}/loss"]) - 1), 1e-5, what=f"{name} loss")
 
 
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("folder", of_heads("CTC"))
-def test_gradients_by_the_peers_names(folder: Path, masked: bool, record_property: Any) -> None:
+def test_gradients_by_the_peers_names(folder: Path, masked: bool) -> None:
     case, (_, _, _, gradients) = case_of(folder), recognised(folder, masked)
     actual = export_huggingface({"params": gradients}, case.settings.encoder, ctc_head="heads_ctc")
-    check_gradients(actual, part(case.arrays, "grad_masked/" if masked else "grad_nomask/"), record_property)
+    check_gradients(actual, part(case.arrays, "grad_masked/" if masked else "grad_nomask/"))
 
 
 def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def check_gradients(actual: dict[str, Any], expected: dict[str, np.ndarray], record_property: Any) -> None:
+def check_gradients(actual: dict[str, Any], expected: dict[str, np.ndarray]) -> None:
     """Checks gradients; those that the reference lacks must be 0."""
     largest = max(float(np.abs(array).max()) for array in expected.values())
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
     assert actual.keys() >= expected.keys()
     for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, which softmax cancels
-        assert np.abs(actual[name]).max() < 1e-5 * largest, name
+        assert_within(np.abs(actual[name]).max(), 1e-5 * largest, what=name)
     differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)
-    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"gradients, worst ({worst})")
 
 
 @pytest.mark.parametrize("folder", of_heads("CTC"))
-def test_samples_are_normalised(folder: Path, record_property: Any) -> None:
+def test_samples_are_normalised(folder: Path) -> None:
     arrays = case_of(folder).arrays
     found = normalised(arrays["input/waveform_raw"] * 32768, arrays["input/waveform_lengths"].astype(np.int32))
     difference = max_abs(np.asarray(found.values)[..., 0], arrays["input/input_values"])
-    assert report(record_property, "samples", difference) < 1e-4
+    assert_within(difference, 1e-4, what="samples")
 
 
 def is_masked(case: Case) -> bool:
@@ -230,19 +230,19 @@ def contrastive_of(case: Case, mode: str) -> Contrastive:
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("folder", of_heads("PreTraining"))
-def test_quantised_features(folder: Path, mode: str, record_property: Any) -> None:
+def test_quantised_features(folder: Path, mode: str) -> None:
     """All frames without ties are compared. This test is never skipped, whatever our features and quantiser return."""
     case, (features, scores) = case_of(folder), chosen_from(folder, mode)
     program = quantizer_program(contrastive_of(case, mode), mode == "train")
     log_probs, actual = program(case.params["heads_pretrain"], features, noise_of(case))
     if mode == "eval":
         expected = scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True)
-        assert report(record_property, "log-probabilities of codes", max_abs(log_probs, expected)) < 1e-4
+        assert_within(max_abs(log_probs, expected), 1e-4, what="log-probabilities of codes")
     is_clear = (choice_margins(scores) >= TIE).all(axis=-1)
     assert is_clear.mean() > 0.9
     expected = case.arrays[f"out_{mode}/projected_quantized_states"]
     difference = max_abs(np.asarray(actual)[is_clear], expected[is_clear])
-    assert report(record_property, f"{mode} quantised features", difference) < 1e-4
+    assert_within(difference, 1e-4, what=f"{mode} quantised features")
 
 
 @cache
@@ -267,31 +267,31 @@ def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("folder", of_heads("PreTraining"))
-def test_losses_of_pretraining(folder: Path, mode: str, record_property: Any) -> None:
+def test_losses_of_pretraining(folder: Path, mode: str) -> None:
     skip_where_rounding_decides(folder, mode)
     case, (sums, _) = case_of(folder), pretraining(folder, mode)
     out = part(case.arrays, f"out_{mode}/")
     assert float(sums["loss"].weight) == case.recorded["masked_frames"]
     expected = float(out["contrastive_loss"])
-    assert report(record_property, f"{mode} loss", abs(float(sums["loss"].total) / expected - 1)) < 1e-5
+    assert_within(abs(float(sums["loss"].total) / expected - 1), 1e-5, what=f"{mode} loss")
     perplexity = sums["prob_perplexity" if mode == "train" else "code_perplexity"]
-    assert abs(float(perplexity.total / perplexity.weight) / float(out["codevector_perplexity"]) - 1) < 1e-5
+    assert_within(abs(float(perplexity.total / perplexity.weight) / float(out["codevector_perplexity"]) - 1), 1e-5)
     if mode == "train":
         factor = case.settings.contrastive.diversity
         expected = factor * float(out["diversity_loss"])
-        assert report(record_property, "diversity", abs(float(sums["diversity"].total) / expected - 1)) < 1e-5
+        assert_within(abs(float(sums["diversity"].total) / expected - 1), 1e-5, what="diversity")
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("folder", of_heads("PreTraining"))
-def test_gradients_of_pretraining(folder: Path, mode: str, record_property: Any) -> None:
+def test_gradients_of_pretraining(folder: Path, mode: str) -> None:
     skip_where_rounding_decides(folder, mode)
     _, actual = pretraining(folder, mode)
-    check_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"), record_property)
+    check_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"))
 
 
 @pytest.mark.parametrize("folder", folders_with("trajectory.json"))
-def test_trajectory(folder: Path, record_property: Any) -> None:
+def test_trajectory(folder: Path) -> None:
     """Ten updates of AdamW: losses, and the parameters after them."""
     case = case_of(folder)
     recorded, after = json.loads((folder / "trajectory.json").read_text()), load_file(folder / "trajectory.safetensors")
@@ -316,13 +316,13 @@ def test_trajectory(folder: Path, record_property: Any) -> None:
         _, (loss, _), grads = ctc_gradients(folder, join(trained, held), batch, training=True)
         trained, state = update(trained, state, updater.split(grads)[0], jnp.int32(number))
         losses.append(float(loss))
-    assert report(record_property, "losses", relative(losses, recorded["loss"])) < 1e-3
+    assert_within(relative(losses, recorded["loss"]), 1e-3, what="losses")
     found = export_huggingface({"params": join(trained, held)}, case.settings.encoder, ctc_head="heads_ctc")
     expected = part(after, "after10/")
     assert found.keys() == expected.keys()
     differences = {name: relative(found[name], expected[name]) for name in expected}
     worst = max(differences, key=differences.__getitem__)
-    assert report(record_property, f"parameters, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"parameters, worst ({worst})")
 
 
 @pytest.mark.parametrize("folder", [pytest.param(folder, id=folder.name) for folder in FOLDERS])
@@ -342,7 +342,7 @@ def test_names_there_and_back(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", of_heads("CTC") + of_heads("PreTraining"))
-def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record_property: Any) -> None:
+def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path) -> None:
     """Starts from waveforms. The weights differ from those of the folder, as after training."""
     if not REFERENCE.exists():
         pytest.skip("no environment of scripts/setup_reference.sh")
@@ -364,7 +364,7 @@ def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path, record
     found = given_by_head(folder, params, encoded)
     assert found.keys() == expected.keys() - {"input_values", "attention_mask"}
     for name, values in found.items():
-        assert report(record_property, name, max_abs(values * valid, expected[name] * valid)) < 1e-4
+        assert_within(max_abs(values * valid, expected[name] * valid), 1e-4, what=name)
 
 
 def transformers_side(folder: Path, waves: np.ndarray, lengths: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, golden_cases, max_abs, relative, report, slow
+from support import GoldenCase, assert_within, golden_cases, max_abs, relative, slow
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import unflatten
@@ -104,20 +104,20 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
-def test_outputs(run: Run, record_property: Any) -> None:
+def test_outputs(run: Run) -> None:
     taps = {"embed": run.arrays["out/embed"].transpose(1, 0, 2)}
     taps |= {f"stack_{i}": run.arrays[f"out/stack_{i}"] for i in range(len(run.settings.dims))}
     for name, expected in taps.items():
         actual = np.asarray(run.encoded.taps[name].values).transpose(1, 0, 2)
-        assert report(record_property, name, max_abs(actual, expected)) < 1e-4
+        assert_within(max_abs(actual, expected), 1e-4, what=name)
     actual = np.asarray(run.encoded.frames.values).transpose(1, 0, 2)
-    assert report(record_property, "encoder", max_abs(actual, run.arrays["out/encoder_TNC"])) < 1e-4
+    assert_within(max_abs(actual, run.arrays["out/encoder_TNC"]), 1e-4, what="encoder")
     np.testing.assert_array_equal(run.encoded.taps["embed"].lengths, run.arrays["out/embed_lens"])
     np.testing.assert_array_equal(run.encoded.frames.lengths, run.arrays["out/encoder_lens"])
 
 
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
-def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
+def test_gradients_by_the_peers_names(run: Run) -> None:
     expected = part(run.arrays, "grad/")
     actual = export({"params": {"encoder": run.grads}}, run.settings, ctc_head=None)
     assert actual.keys() == expected.keys()
@@ -129,19 +129,18 @@ def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
         if max_abs(actual[name], expected[name]) < small:
             differences[name] = 0.0
     worst = max(differences, key=lambda name: differences[name])
-    report(record_property, f"gradients, worst ({worst})", differences[worst])
-    assert differences[worst] < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"gradients, worst ({worst})")
 
 
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
-def test_an_utterance_alone_is_the_same_in_a_batch_with_masked_padding(run: Run, record_property: Any) -> None:
+def test_an_utterance_alone_is_the_same_in_a_batch_with_masked_padding(run: Run) -> None:
     """Compares with the reference's output for the last utterance alone; in a padded batch, the reference's differs."""
     encoder = replace(run.settings, mask_padding=True, taps=()).build(dtype=jnp.float32)
     frames = frames_of(run.arrays)
     values = fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(run.params)
     expected = run.arrays["out/encoder_last_alone_TNC"][:, 0]
     actual = np.asarray(values)[-1, : len(expected)]
-    assert report(record_property, "last alone", max_abs(actual, expected)) < 1e-4
+    assert_within(max_abs(actual, expected), 1e-4, what="last alone")
 
 
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
@@ -156,24 +155,24 @@ def test_export_inverts_import(run: Run) -> None:
 
 
 @pytest.mark.parametrize("case", MODELS)
-def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase, record_property: Any) -> None:
+def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase) -> None:
     arrays, settings = case.arrays(), settings_of(case.info)
     weights = part(arrays, "param/")
     params, shape = unflatten(find(weights, settings, ctc_head="ctc")[0])["params"], arrays["out/encoder_out"].shape
     ctc = params["ctc"]["output"]
     _, encoded = program(settings)(params["encoder"], frames_of(arrays), np.zeros(shape, np.float32))
-    assert report(record_property, "encoder", max_abs(encoded.frames.values, arrays["out/encoder_out"])) < 1e-4
+    assert_within(max_abs(encoded.frames.values, arrays["out/encoder_out"]), 1e-4, what="encoder")
     np.testing.assert_array_equal(encoded.frames.lengths, arrays["out/encoder_lens"])
     logits = np.asarray(encoded.frames.values) @ ctc["kernel"] + ctc["bias"]
     log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    assert report(record_property, "CTC log-probs", max_abs(log_probs, arrays["out/ctc_logprobs"])) < 1e-4
+    assert_within(max_abs(log_probs, arrays["out/ctc_logprobs"]), 1e-4, what="CTC log-probs")
     for name, array in export({"params": {"ctc": params["ctc"]}}, settings, ctc_head="ctc").items():
         np.testing.assert_array_equal(array, weights[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", CAUSAL, indirect=True)
-def test_the_same_weights_with_and_without_chunks(run: Run, record_property: Any) -> None:
+def test_the_same_weights_with_and_without_chunks(run: Run) -> None:
     """Compares our encoder with and without chunks, which have the same weights.
 
     A chunk as long as the batch has no effect; a shorter one has.
@@ -190,13 +189,13 @@ def test_the_same_weights_with_and_without_chunks(run: Run, record_property: Any
 
     one_chunk = replace(whole, chunk_frames=max(run.settings.downsampling) * frames.values.shape[1])
     none = forward(whole)
-    assert report(record_property, "one chunk", max_abs(forward(one_chunk), none)) < 1e-5
+    assert_within(max_abs(forward(one_chunk), none), 1e-5, what="one chunk")
     if (run.settings.chunk_frames or 0) < int(run.encoded.taps["embed"].lengths.max()):
         assert max_abs(none, run.arrays["out/encoder_TNC"]) > 1e-3
 
 
 @pytest.mark.parametrize("case", MODELS)
-def test_losses_of_two_views(case: GoldenCase, record_property: Any) -> None:
+def test_losses_of_two_views(case: GoldenCase) -> None:
     """CR-CTC: the reference's views are the two halves of a batch, each with half the loss; without dropout and
     masks."""
     arrays = case.arrays()
@@ -225,6 +224,6 @@ def test_losses_of_two_views(case: GoldenCase, record_property: Any) -> None:
 
     sums = losses(params["ctc"], views, batch)
     ctc, cr = (float(arrays[f"crctc/{name}_loss"]) for name in ("ctc", "cr"))
-    assert report(record_property, "CTC of two views", abs(float(sums["loss"].total) - ctc) / ctc) < 1e-4
-    assert report(record_property, "consistency", abs(float(sums["consistency"].total) - cr)) < 1e-4
-    assert report(record_property, "consistency, relative", abs(float(sums["consistency"].total) / cr - 1)) < 0.01
+    assert_within(abs(float(sums["loss"].total) - ctc) / ctc, 1e-4, what="CTC of two views")
+    assert_within(abs(float(sums["consistency"].total) - cr), 1e-4, what="consistency")
+    assert_within(abs(float(sums["consistency"].total) / cr - 1), 0.01, what="consistency, relative")

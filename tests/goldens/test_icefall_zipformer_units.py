@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, golden_cases, max_abs, relative, report
+from support import GoldenCase, assert_within, golden_cases, max_abs, relative
 
 from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
 from asr_jax.nn.gradients import limit_values, penalize_large
@@ -30,7 +30,7 @@ def named(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"([a-z_]+) (-?\d*\.?\d+)", text)}
 
 
-def check_gradients(record_property: Any, arrays: dict, regularised: dict[str, Any], x: Any, w: Any) -> None:
+def check_gradients(arrays: dict, regularised: dict[str, Any], x: Any, w: Any) -> None:
     """Checks gradients of all functions to 1e-3 relative and 1e-4 absolute. One program computes them."""
 
     @jax.jit
@@ -38,20 +38,19 @@ def check_gradients(record_property: Any, arrays: dict, regularised: dict[str, A
         return {name: jax.grad(lambda x, f=f: jnp.sum(f(x) * w))(x) for name, f in regularised.items()}
 
     for name, actual in gradients(x, w).items():
-        difference = report(record_property, f"{name}/dx", max_abs(actual, arrays[f"{name}/dx"]))
-        assert difference < 1e-4
-        assert relative(actual, arrays[f"{name}/dx"]) < 1e-3
+        assert_within(max_abs(actual, arrays[f"{name}/dx"]), 1e-4, what=f"{name}/dx")
+        assert_within(relative(actual, arrays[f"{name}/dx"]), 1e-3)
 
 
 @pytest.mark.parametrize(("name", "swoosh"), [("swoosh_l", swoosh_l), ("swoosh_r", swoosh_r)])
-def test_swoosh(case: GoldenCase, name: str, swoosh: Any, record_property: Any) -> None:
+def test_swoosh(case: GoldenCase, name: str, swoosh: Any) -> None:
     arrays = case.arrays()
     y, slope = jax.jit(jax.vmap(jax.value_and_grad(swoosh)))(arrays[f"{name}/x"])
-    assert report(record_property, f"{name}/y", max_abs(y, arrays[f"{name}/y"])) < 1e-4
-    assert report(record_property, f"{name}/dydx", max_abs(slope, arrays[f"{name}/dydx"])) < 1e-4
+    assert_within(max_abs(y, arrays[f"{name}/y"]), 1e-4, what=f"{name}/y")
+    assert_within(max_abs(slope, arrays[f"{name}/dydx"]), 1e-4, what=f"{name}/dydx")
 
 
-def test_bias_norm(case: GoldenCase, record_property: Any) -> None:
+def test_bias_norm(case: GoldenCase) -> None:
     arrays = case.arrays()
 
     @jax.jit
@@ -61,10 +60,10 @@ def test_bias_norm(case: GoldenCase, record_property: Any) -> None:
 
     y, gradients = norm(*(arrays[f"biasnorm/{name}"] for name in ("w", "x", "bias", "log_scale")))
     for name, actual in zip(("y", "dx", "dbias", "dlog_scale"), (y, *gradients), strict=True):
-        assert report(record_property, f"biasnorm/{name}", max_abs(actual, arrays[f"biasnorm/{name}"])) < 1e-4
+        assert_within(max_abs(actual, arrays[f"biasnorm/{name}"]), 1e-4, what=f"biasnorm/{name}")
 
 
-def test_rates(case: GoldenCase, record_property: Any) -> None:
+def test_rates(case: GoldenCase) -> None:
     """Downsampling and upsampling of `modifier/x` [T B D]."""
     arrays = case.arrays()
     names = [name for name in arrays if re.fullmatch(r"downsample\d+/y|upsample\d+(/y)?", name)]
@@ -83,26 +82,25 @@ def test_rates(case: GoldenCase, record_property: Any) -> None:
 
     assert names
     for name, y in resampled(arrays["modifier/x"].transpose(1, 0, 2), logits).items():
-        difference = report(record_property, name, max_abs(y.transpose(1, 0, 2), arrays[name]))
-        assert difference < 1e-4 if name in logits else difference == 0
+        assert_within(max_abs(y.transpose(1, 0, 2), arrays[name]), 1e-4 if name in logits else 0.0, what=name)
 
 
-def test_positions(case: GoldenCase, record_property: Any) -> None:
+def test_positions(case: GoldenCase) -> None:
     arrays = case.arrays()
     for name in [name for name in arrays if re.fullmatch(r"relpos_\d+_\d+", name)]:
         width, num_frames = (int(number) for number in name.split("_")[1:])
-        assert report(record_property, name, max_abs(compact_positions(num_frames, width), arrays[name][0])) < 1e-4
+        assert_within(max_abs(compact_positions(num_frames, width), arrays[name][0]), 1e-4, what=name)
 
 
-def test_scheduled_float(case: GoldenCase, record_property: Any) -> None:
+def test_scheduled_float(case: GoldenCase) -> None:
     arrays = case.arrays()
     points = re.findall(r"\(([\d.]+),([\d.]+)\)", case.info["note"].split("ScheduledFloat pairs")[1])
     schedule = piecewise_linear(*((float(x), float(y)) for x, y in points))
     values = jax.jit(jax.vmap(schedule))(arrays["scheduled_float/batch"])
-    assert report(record_property, "scheduled_float", max_abs(values, arrays["scheduled_float/value"])) < 1e-6
+    assert_within(max_abs(values, arrays["scheduled_float/value"]), 1e-6, what="scheduled_float")
 
 
-def test_balance(case: GoldenCase, record_property: Any) -> None:
+def test_balance(case: GoldenCase) -> None:
     arrays, fields = case.arrays(), ("min_positive", "max_positive", "min_abs", "max_abs", "grad_scale")
     options = {
         name: dict(zip(fields, numbers(text), strict=False))
@@ -111,10 +109,10 @@ def test_balance(case: GoldenCase, record_property: Any) -> None:
     }
     assert options
     balanced = {name: lambda x, o=o: balance(x, YES, **o) for name, o in options.items()}
-    check_gradients(record_property, arrays, balanced, arrays["modifier/x"], arrays["modifier/w"])
+    check_gradients(arrays, balanced, arrays["modifier/x"], arrays["modifier/w"])
 
 
-def test_whiten(case: GoldenCase, record_property: Any) -> None:
+def test_whiten(case: GoldenCase) -> None:
     arrays, whitened, metrics = case.arrays(), {}, {}
     for name, text in case.info["configs"].items():
         if name.startswith("whiten"):
@@ -126,11 +124,11 @@ def test_whiten(case: GoldenCase, record_property: Any) -> None:
     assert whitened
     found = jax.jit(lambda x: {name: metric(x) for name, metric in metrics.items()})(arrays["modifier/x"])
     for name, metric in found.items():
-        assert report(record_property, f"{name}/metric", max_abs(metric, arrays[f"{name}/metric"])) < 1e-4
-    check_gradients(record_property, arrays, whitened, arrays["modifier/x"], arrays["modifier/w"])
+        assert_within(max_abs(metric, arrays[f"{name}/metric"]), 1e-4, what=f"{name}/metric")
+    check_gradients(arrays, whitened, arrays["modifier/x"], arrays["modifier/w"])
 
 
-def test_limits_of_values(case: GoldenCase, record_property: Any) -> None:
+def test_limits_of_values(case: GoldenCase) -> None:
     arrays, limited, penalised = case.arrays(), {}, {}
     for name in [name.removesuffix("/dx") for name in arrays if name.endswith("/dx")]:
         if name.startswith("limit_param_"):
@@ -142,7 +140,7 @@ def test_limits_of_values(case: GoldenCase, record_property: Any) -> None:
     assert limited or penalised
     for functions, of in ((limited, "limit_param"), (penalised, "modifier")):
         if functions:
-            check_gradients(record_property, arrays, functions, arrays[f"{of}/x"], arrays[f"{of}/w"])
+            check_gradients(arrays, functions, arrays[f"{of}/x"], arrays[f"{of}/w"])
 
 
 def test_every_array_is_compared(case: GoldenCase) -> None:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support import GOLDENS, max_abs, report
+from support import GOLDENS, approx, assert_within, max_abs
 
 from asr_jax.search.hypotheses import Hypothesis, WordSpan
 from asr_jax.search.rerank import Reranking
@@ -32,25 +32,24 @@ def hypothesis(text):
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_sentences(model, name, record_property):
+def test_sentences(model, name):
     rerank = Reranking(kenlm=model, lm_weight=1 / LN10, word_bonus=0.0, **SWITCHES[name]).build()
     scores = Fusion(kenlm=model, lm_weight=1 / LN10, word_bonus=0.0, unknown_score=0.0, **SWITCHES[name]).build()
     expected = [sentence[name] for sentence in GOLDEN["sentences"]]
     texts = [sentence["text"] for sentence in GOLDEN["sentences"]]
     ranked = {each.text: each.lm_score for each in rerank([hypothesis(text) for text in texts])}
     worst = max_abs([ranked[text] for text in texts], expected)
-    assert report(record_property, f"{name}: largest difference, sentences", worst) < 1e-5
+    assert_within(worst, 1e-5, what=f"{name}: largest difference, sentences")
     worst = max_abs([scores.text(text.split()) for text in texts], expected)
-    assert report(record_property, f"{name}: largest difference, sums of words", worst) < 1e-5
+    assert_within(worst, 1e-5, what=f"{name}: largest difference, sums of words")
 
 
-def test_words(model, record_property):
+def test_words(model):
     scores = Fusion(kenlm=model, lm_weight=1 / LN10, word_bonus=0.0, unknown_score=0.0).build()
     for sentence in GOLDEN["sentences"]:
         state, *expected = scores.start(), *sentence["full"]
         for word, (log10, _, is_unknown) in zip(sentence["text"].split(), expected[:-1], strict=True):
             state, added = scores.word(state, word)
-            assert added == pytest.approx(log10, abs=1e-6)
+            assert added == approx(log10, abs=1e-6)
             assert scores.is_unknown(word) == is_unknown
-        assert scores.end(state) == pytest.approx(expected[-1][0], abs=1e-6)
-    report(record_property, "sentences with each word's score", len(GOLDEN["sentences"]))
+        assert scores.end(state) == approx(expected[-1][0], abs=1e-6)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from asr_jax.losses.ctc import ctc_loss
-from tests.support import golden_cases, relative
+from tests.support import assert_within, golden_cases, relative
 
 pytestmark = pytest.mark.golden
 
 
 @pytest.mark.parametrize("case", golden_cases("losses", "ctc*"))
-def test_equals_torch(case, record_property):
+def test_equals_torch(case):
     arrays, together = case.arrays(), {}
     assert case.info["cases"]
     for name, options in case.info["cases"].items():
@@ -27,8 +27,7 @@ def test_equals_torch(case, record_property):
         for (name, of_case), of_it in zip(cases.items(), found, strict=True):
             assert of_it[0].dtype == of_case["logits_TNC"].dtype
             for what, difference, limit in differences(of_case, *of_it):
-                record_property(f"{name}: {what}", difference)
-                assert difference < limit, f"{name}: {what}: {difference}"
+                assert_within(difference, limit, what=f"{name}: {what}")
 
 
 def padded(arrays, value, dtype):

@@ -16,7 +16,7 @@ from asr_jax.losses.pruned_transducer import (
     simple_log_probs,
 )
 from asr_jax.losses.transducer import transducer_loss
-from tests.support import golden_cases, relative, report
+from tests.support import assert_within, golden_cases, relative
 
 pytestmark = pytest.mark.golden
 PEERS = ("torchaudio", "nemo_numba", "fast_rnnt")
@@ -27,7 +27,7 @@ def of(arrays, name):
 
 
 @pytest.mark.parametrize("case", [c for c in golden_cases("losses", "rnnt*") if "pruned" not in c.id])
-def test_equals_its_peers(case, record_property):
+def test_equals_its_peers(case):
     arrays, compared = case.arrays(), 0
     cases = {name: options for name, options in case.info["cases"].items() if name != "errors"}
     for name, options in cases.items():
@@ -48,15 +48,15 @@ def test_equals_its_peers(case, record_property):
         losses, gradient = jax.device_get(run(logits, labels, *lengths))
         for peer in PEERS:
             if f"{peer}/loss" in of_case:
-                assert report(record_property, f"{name} {peer} loss", relative(losses, of_case[f"{peer}/loss"])) < 1e-5
+                assert_within(relative(losses, of_case[f"{peer}/loss"]), 1e-5, what=f"{name} {peer} loss")
                 difference = relative(gradient, of_case[f"{peer}/dlogits"])
-                assert report(record_property, f"{name} {peer} gradient", difference) < 1e-3
+                assert_within(difference, 1e-3, what=f"{name} {peer} gradient")
                 compared += 1
     assert compared >= len(cases)
 
 
 @pytest.mark.parametrize("case", golden_cases("losses", "rnnt_pruned*"))
-def test_pruned_equals_fast_rnnt(case, record_property):
+def test_pruned_equals_fast_rnnt(case):
     arrays, blank_id = case.arrays(), case.info.get("blank", 0)
     labels, num_labels, num_frames = (
         jnp.asarray(array, jnp.int32) for array in (arrays["symbols"], *arrays["boundary"].T[2:])
@@ -97,7 +97,7 @@ def test_pruned_equals_fast_rnnt(case, record_property):
             ("occupancies of blanks", of_blank.swapaxes(1, 2), sign * expected["py_grad"], 1e-3),
             ("occupancies of labels", of_label.swapaxes(1, 2), sign * expected["px_grad"][..., :-1], 1e-3),
         ):
-            assert report(record_property, f"{kind} {what}", relative(value, other)) < limit
+            assert_within(relative(value, other), limit, what=f"{kind} {what}")
         for name in (key for key in expected if key.startswith("ranges_")):
             ranges = expected[name]
             size = ranges.shape[2]
@@ -118,5 +118,5 @@ def test_pruned_equals_fast_rnnt(case, record_property):
 
             of_size = of(expected, name.replace("ranges", "pruned"))
             found, gradient = pruned(of_size["logits"])
-            assert report(record_property, f"{kind} {size} loss", relative(found, of_size["loss"])) < 1e-5
-            assert report(record_property, f"{kind} {size} gradient", relative(gradient, of_size["dlogits"])) < 1e-3
+            assert_within(relative(found, of_size["loss"]), 1e-5, what=f"{kind} {size} loss")
+            assert_within(relative(gradient, of_size["dlogits"]), 1e-3, what=f"{kind} {size} gradient")

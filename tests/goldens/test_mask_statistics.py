@@ -65,19 +65,18 @@ def masked(settings, values, lengths, key):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_shares_of_what_is_masked(case, record_property):
+def test_shares_of_what_is_masked(case):
     rows, bins, frames = case.info["shape_BFT"]
     draws, stats = case.info["draws"], case.info["stats"]
     assert stats
     # Masked values become 0 or the mean, and no value is 0 or the mean.
     values = np.where(np.random.default_rng(0).random((rows, frames, bins)) < 0.5, np.float32(1), np.float32(3))
     lengths, keys = np.full(rows, frames, np.int32), list(jax.random.split(jax.random.key(0), draws))
-    for name, theirs in stats.items():
+    for theirs in stats.values():
         settings = settings_of(theirs["args"])
         masks = np.stack([masked(settings, values, lengths, key) for key in keys])
         shares = masks.mean(axis=(1, 2, 3))
         both = theirs["std_batch_zero_fraction"] / np.sqrt(draws) + shares.std() / np.sqrt(len(shares))
-        record_property(name, float(abs(shares.mean() - theirs["mean_zero_fraction"]) / both))
         assert abs(shares.mean() - theirs["mean_zero_fraction"]) < 3 * both
         assert 0.8 < shares.std() / theirs["std_batch_zero_fraction"] < 1.25
         for axis, theirs_mean, theirs_max in (
@@ -87,4 +86,4 @@ def test_shares_of_what_is_masked(case, record_property):
             whole = masks.all(axis=axis).mean(axis=2)
             error = whole.std() / np.sqrt(whole.size) + whole.std() / np.sqrt(draws * rows)
             assert abs(whole.mean() - theirs[theirs_mean]) <= 3 * error
-            assert whole.max() <= theirs[theirs_max] + 3 * whole.std() + 1e-9
+            assert whole.max() - 3 * whole.std() <= theirs[theirs_max] + 1e-9

@@ -14,7 +14,7 @@ from asr_jax.pretrained.caiman import encoder_rows
 from asr_jax.pretrained.keymap import find_params
 from asr_jax.pretrained.transducers import caiman_rows
 from asr_jax.search.transducer import TransducerDecoding
-from tests.support import golden_cases, max_abs, relative, report
+from tests.support import assert_within, golden_cases, max_abs, relative
 
 pytestmark = pytest.mark.golden
 
@@ -28,7 +28,7 @@ def ours(weights, encoder, head):
 
 
 @pytest.mark.parametrize("case", golden_cases("mlperf_rnnt", "model*"))
-def test_equals_mlperf(case, record_property):
+def test_equals_mlperf(case):
     arrays, sizes = case.arrays(), case.info["config"]
 
     def of(prefix):
@@ -65,13 +65,13 @@ def test_equals_mlperf(case, record_property):
     encoded = jax.jit(encode)(params)
     valid = np.arange(arrays["out/enc"].shape[1]) < arrays["out/logit_lens"][:, None]
     difference = max_abs(np.asarray(encoded.frames.values)[valid], arrays["out/enc"][valid])
-    assert report(record_property, "encoder", difference) < 1e-4
+    assert_within(difference, 1e-4, what="encoder")
     np.testing.assert_array_equal(encoded.frames.lengths, arrays["out/logit_lens"])
-    assert report(record_property, "loss", relative(value, arrays["out/loss"].mean())) < 1e-5
+    assert_within(relative(value, arrays["out/loss"].mean()), 1e-5, what="loss")
     found = flatten(gradient)
     assert found.keys() == expected.keys()
     worst = max(relative(found[name], expected[name]) for name in expected)
-    assert report(record_property, "gradients", worst) < 1e-3
+    assert_within(worst, 1e-3, what="gradients")
 
     for max_symbols, texts in case.info["greedy"].items():
         decoding = TransducerDecoding(max_symbols=int(max_symbols))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GOLDENS, GoldenCase, max_abs, relative, report
+from support import GOLDENS, GoldenCase, assert_within, max_abs, relative
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import num_elements, unflatten
@@ -98,16 +98,16 @@ def exported(variables: Any, settings: Conformer) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("path", CASES)
 @pytest.mark.parametrize("mode", MODES)
-def test_outputs(path: Path, mode: str, record_property: Any) -> None:
+def test_outputs(path: Path, mode: str) -> None:
     run = run_case(path)
     np.testing.assert_array_equal(run.lengths, run.arrays["output/lengths"])
     difference = max_abs(run.outputs[mode] * run.valid, run.arrays[f"{mode}/output"] * run.valid)
-    assert report(record_property, f"{mode} output", difference) < 1e-4
+    assert_within(difference, 1e-4, what=f"{mode} output")
 
 
 @pytest.mark.parametrize("path", CASES)
 @pytest.mark.parametrize("mode", MODES)
-def test_gradients_by_the_peers_names(path: Path, mode: str, record_property: Any) -> None:
+def test_gradients_by_the_peers_names(path: Path, mode: str) -> None:
     run = run_case(path)
     expected, actual = part(run.arrays, f"{mode}/grad/"), run.gradients[mode]
     assert actual.keys() == expected.keys()
@@ -118,18 +118,18 @@ def test_gradients_by_the_peers_names(path: Path, mode: str, record_property: An
     assert all(np.abs(actual[name]).max() < 1e-3 * largest for name in zero)
     differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)
-    assert report(record_property, f"{mode} gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"{mode} gradients, worst ({worst})")
 
 
 @pytest.mark.parametrize("path", CASES)
-def test_running_statistics(path: Path, record_property: Any) -> None:
+def test_running_statistics(path: Path) -> None:
     run = run_case(path)
     expected = part(run.arrays, "train/statistics/")
     assert run.statistics.keys() == expected.keys()
     assert bool(expected) == (run.settings.norm != "layer")
     if expected:
         worst = max(max_abs(run.statistics[name], expected[name]) for name in expected)
-        assert report(record_property, "running statistics", worst) < 1e-4
+        assert_within(worst, 1e-4, what="running statistics")
 
 
 @pytest.mark.parametrize("path", CASES)

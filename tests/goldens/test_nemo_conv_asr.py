@@ -20,7 +20,7 @@ from conv_asr import (
     with_first_statistics,
     worst,
 )
-from support import GoldenCase, golden_cases, max_abs, report
+from support import GoldenCase, assert_within, golden_cases, max_abs
 
 from asr_jax.core.pytrees import unflatten
 from asr_jax.models.base import Model
@@ -64,29 +64,29 @@ def ours(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
-def test_evaluation(ours: Run, record_property: Any) -> None:
+def test_evaluation(ours: Run) -> None:
     frames, log_probs = ours.evaluated
     actual = np.asarray(frames.values).transpose(0, 2, 1)
-    assert report(record_property, "encoder", max_abs(actual, ours.arrays["eval/enc_BDT"])) < 1e-4
-    assert report(record_property, "log-probs", max_abs(log_probs.values, ours.arrays["eval/log_probs_BTV"])) < 1e-4
+    assert_within(max_abs(actual, ours.arrays["eval/enc_BDT"]), 1e-4, what="encoder")
+    assert_within(max_abs(log_probs.values, ours.arrays["eval/log_probs_BTV"]), 1e-4, what="log-probs")
     if ours.info["conv_mask"]:
         np.testing.assert_array_equal(log_probs.lengths, ours.arrays["eval/lens"])
 
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)
-def test_a_training_step(ours: Run, record_property: Any) -> None:
+def test_a_training_step(ours: Run) -> None:
     _, log_probs, stats, grads = ours.trained
-    assert report(record_property, "log-probs", max_abs(log_probs, ours.arrays["train/log_probs_BTV"])) < 1e-4
+    assert_within(max_abs(log_probs, ours.arrays["train/log_probs_BTV"]), 1e-4, what="log-probs")
     theirs = part(ours.arrays, "train_grad/")
     name, difference = worst(export_nemo({"params": grads}, encoder_of(ours.model), ctc_head="heads_ctc"), theirs)
-    assert report(record_property, f"gradients, relative, worst ({name})", difference) < 1e-3
+    assert_within(difference, 1e-3, what=f"gradients, relative, worst ({name})")
     after, found = (
         weights_of(ours.arrays, "train_buffers_after_1/"),
         export_nemo({"batch_stats": stats}, encoder_of(ours.model), ctc_head="heads_ctc"),
     )
     assert found.keys() == after.keys()
     difference = max((max_abs(found[name], array) for name, array in after.items()), default=0.0)
-    assert report(record_property, "running statistics", difference) < 1e-4
+    assert_within(difference, 1e-4, what="running statistics")
 
 
 @pytest.mark.parametrize("ours", CASES, indirect=True)

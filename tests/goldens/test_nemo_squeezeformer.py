@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, golden_cases, max_abs, relative, report, slow_after_first
+from support import GoldenCase, assert_within, golden_cases, max_abs, relative, slow_after_first
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, unflatten
@@ -124,28 +124,28 @@ def gradient_differences(actual: dict[str, np.ndarray], expected: dict[str, np.n
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
-def test_outputs_of_all_layers(run: Run, record_property: Any) -> None:
+def test_outputs_of_all_layers(run: Run) -> None:
     lengths = run.arrays["eval/lens"]
     np.testing.assert_array_equal(run.evaluated.frames.lengths, lengths)
     for number in range(run.settings.num_layers):
         tap, expected = run.evaluated.taps[f"layer_{number}"], run.arrays[f"eval/layer_{number}_BTD"]
         assert tap.values.shape == expected.shape
         difference = max_abs(valid(tap.values, tap.lengths), valid(expected, tap.lengths))
-        assert report(record_property, f"layer {number}", difference) < 1e-4
+        assert_within(difference, 1e-4, what=f"layer {number}")
     expected = run.arrays["eval/out_BDT"].transpose(0, 2, 1)
     difference = max_abs(valid(run.evaluated.frames.values, lengths), valid(expected, lengths))
-    assert report(record_property, "evaluation", difference) < 1e-4
+    assert_within(difference, 1e-4, what="evaluation")
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
-def test_outputs_while_training(run: Run, record_property: Any) -> None:
+def test_outputs_while_training(run: Run) -> None:
     lengths, expected = run.arrays["eval/lens"], run.arrays["train/out_BDT"].transpose(0, 2, 1)
     difference = max_abs(valid(run.trained, lengths), valid(expected, lengths))
-    assert report(record_property, "training", difference) < 1e-4
+    assert_within(difference, 1e-4, what="training")
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
-def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
+def test_gradients_by_the_peers_names(run: Run) -> None:
     expected = part(run.arrays, "train_grad/")
     actual = export({"params": {"encoder": run.gradients}}, run.settings, ctc_head=None)
     # NeMo has the gradient of shared parameters only once.
@@ -154,16 +154,16 @@ def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     assert expected.keys() <= actual.keys()
     differences = gradient_differences(actual, expected)
     worst = max(differences, key=lambda name: differences[name])
-    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"gradients, worst ({worst})")
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
-def test_running_statistics_after_an_update(run: Run, record_property: Any) -> None:
+def test_running_statistics_after_an_update(run: Run) -> None:
     expected = part(run.arrays, "train_buffers_after_1/")
     actual = export({name: {"encoder": tree} for name, tree in run.stats.items()}, run.settings, ctc_head=None)
     assert actual.keys() == {name for name in expected if "running" in name}
     worst = max((max_abs(actual[name], expected[name]) for name in actual), default=0.0)
-    assert report(record_property, "running statistics", worst) < 1e-4
+    assert_within(worst, 1e-4, what="running statistics")
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)

@@ -13,7 +13,7 @@ import pytest
 
 from asr_jax.optim.optimizers import FairseqAdam, NovoGrad, ScaledAdam
 from asr_jax.optim.schedules import Eden, Polynomial, RunLength, TriStage, WarmupHoldDecay
-from tests.support import GOLDENS, GoldenCase, golden_cases, max_abs, relative
+from tests.support import GOLDENS, GoldenCase, assert_close, assert_within, golden_cases, max_abs, relative
 
 pytestmark = pytest.mark.golden
 
@@ -103,7 +103,7 @@ def follows(settings, arrays, rates, tensors, *, name, weight):
     params, _ = trajectory(settings, rates)(first, gradients(arrays, name, tensors, len(rates)))
     for t in tensors:
         for step, found in enumerate(np.asarray(params[t]), start=1):
-            assert relative(found, arrays[weight(t, step)]) < 1e-5, name
+            assert_within(relative(found, arrays[weight(t, step)]), 1e-5, what=name)
     return True
 
 
@@ -138,10 +138,10 @@ def test_novograd_follows_nvidia(case):
         params, (inner, *_) = jax.device_get(run(first, grads))
         for step in range(len(rates) - 1 if last_only else 0, len(rates)):
             for t in tensors:
-                assert relative(params[t][step], arrays[weight(t, step + 1)]) < 1e-5
-                assert relative(inner.momentum[t][step], arrays[f"{name}/m{t}_{step + 1}"]) < 1e-5
+                assert_within(relative(params[t][step], arrays[weight(t, step + 1)]), 1e-5)
+                assert_within(relative(inner.momentum[t][step], arrays[f"{name}/m{t}_{step + 1}"]), 1e-5)
                 squares = np.reshape(inner.squares[t][step], ())
-                np.testing.assert_allclose(squares, arrays[f"{name}/v{t}_{step + 1}"], rtol=1e-5)
+                assert_close(squares, arrays[f"{name}/v{t}_{step + 1}"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("case", cases("fairseq_w2v2", "adam_steps"))
@@ -188,7 +188,7 @@ def test_scaled_adam_and_eden_follow_icefall(case):
         assert len(expected) == steps(arrays, f"{name}/g{tensors[0]}")
         schedule = settings.schedule.build(RunLength(len(expected), every))
         rates = jax.jit(jax.vmap(schedule))(np.arange(len(expected)))
-        np.testing.assert_allclose(rates, expected, rtol=1e-5)
+        assert_close(rates, expected, rtol=1e-5)
         weight = lambda t, i, name=name: f"{name}/w{t}_{i}"  # noqa: E731
         followed.append(follows(settings, arrays, rates, tensors, name=name, weight=weight))
     skip_unknown(case, followed)
@@ -214,7 +214,7 @@ def test_eden_at_far_updates(info):
         epochs, batches, expected = np.array(points, np.float32).T
         # The length of a run in which this update is in this epoch.
         factor = jax.jit(jax.vmap(lambda *at, eden=settings: eden.factor(*at, RunLength(1, 1))))(batches, epochs + 1)
-        np.testing.assert_allclose(settings.peak_lr * factor, expected, rtol=1e-5, err_msg=name)
+        assert_close(settings.peak_lr * factor, expected, rtol=1e-5, what=name)
 
 
 @pytest.mark.parametrize("info", documents("dle_quartznet", "lr_policy"))
@@ -229,7 +229,7 @@ def test_quartznet_policies(info):
         per_epoch = args["steps_per_epoch"]
         rate = settings.build(RunLength((args.get("num_epochs") or 1) * per_epoch, per_epoch))
         rates = jax.jit(jax.vmap(rate))(np.arange(len(found["lr"])))
-        assert max_abs(rates, found["lr"]) < 1e-6 * args["initial_lr"], name
+        assert_within(max_abs(rates, found["lr"]), 1e-6 * args["initial_lr"], what=name)
 
 
 @pytest.mark.parametrize("info", documents("dle_w2v2", "lr_policies"))
@@ -255,4 +255,4 @@ def test_wav2vec_policies(info):
             )  # fmt: skip
         rate = settings.build(length)
         rates = jax.jit(jax.vmap(rate))(np.array(info["steps"]) - 1)
-        assert relative(rates, info[name]) < 1e-6, name
+        assert_within(relative(rates, info[name]), 1e-6, what=name)

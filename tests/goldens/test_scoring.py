@@ -10,7 +10,7 @@ import pytest
 from asr_jax.metrics.bootstrap import Bootstrap
 from asr_jax.metrics.errors import EDITS, ErrorCounts, character_errors, word_errors
 from asr_jax.metrics.scoring import Recognised, score
-from tests.support import GOLDENS, golden_cases, report
+from tests.support import GOLDENS, approx, golden_cases
 
 pytestmark = pytest.mark.golden
 
@@ -24,7 +24,7 @@ def alignment(counts: ErrorCounts) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("case", golden_cases("wer", "wer*"))
-def test_every_pair_equals_jiwer(case, record_property):
+def test_every_pair_equals_jiwer(case):
     for pair in case.info["pairs"]:
         words, characters = (count(pair["ref"], pair["hyp"]) for count in (word_errors, character_errors))
         assert alignment(words) == tuple(pair[name] for name in ("hits", "sub", "del_", "ins")), pair
@@ -32,10 +32,9 @@ def test_every_pair_equals_jiwer(case, record_property):
         assert words.errors == pair["editdistance_words"]
         assert characters.errors == pair["editdistance_chars"]
         for counts, rate in ((words, pair["wer"]), (characters, pair["cer"])):
-            assert (counts.rate if counts.words else counts.insertions) == pytest.approx(rate, abs=1e-12)
-        assert words.match_error_rate == pytest.approx(pair["mer"], abs=1e-12)
-        assert words.information_lost == pytest.approx(pair["wil"], abs=1e-12)
-    report(record_property, "pairs with jiwer's hits, S, D, I of words and characters", len(case.info["pairs"]))
+            assert (counts.rate if counts.words else counts.insertions) == approx(rate, abs=1e-12)
+        assert words.match_error_rate == approx(pair["mer"], abs=1e-12)
+        assert words.information_lost == approx(pair["wil"], abs=1e-12)
 
 
 @pytest.mark.parametrize("case", golden_cases("wer", "wer*"))
@@ -46,7 +45,7 @@ def test_the_corpus_equals_jiwer(case):
     assert {name: total[name] for name in names} == {name: corpus[key] for name, key in names.items()}
     assert total["words"] == corpus["hits"] + corpus["sub"] + corpus["del_"]
     for rate in {"wer", "cer", "mer", "wil"} & corpus.keys():
-        assert total[rate] == pytest.approx(corpus[rate], abs=1e-12), rate
+        assert total[rate] == approx(corpus[rate], abs=1e-12), rate
     sums = Counter()
     for pair in case.info["pairs"]:
         sums.update({name: pair[name] for name in ("c_hits", "c_sub", "c_del", "c_ins")})
@@ -96,7 +95,7 @@ PAIRS = json.loads((Path(__file__).parent / "scoring" / "sclite.json").read_text
 """Random texts of few words, which have many alignments, with the counts that sclite reports."""
 
 
-def test_every_split_of_random_texts_equals_sclites(record_property):
+def test_every_split_of_random_texts_equals_sclites():
     others = {"other splits with the fewest errors": 0, "more errors than the fewest": 0}
     for reference, hypothesis, *edits in PAIRS:
         found = word_errors(reference, hypothesis, alignment="sclite")
@@ -106,8 +105,7 @@ def test_every_split_of_random_texts_equals_sclites(record_property):
         others["other splits with the fewest errors"] += fewest != found
         others["more errors than the fewest"] += fewest.errors < found.errors
         assert fewest.errors <= found.errors
-    for what, number in others.items():
-        assert report(record_property, what, number) > 0
+    assert all(others.values()), others
     total = score(
         [Recognised(str(n), *pair[:2]) for n, pair in enumerate(PAIRS)], normaliser="none", alignment="sclite"
     )
@@ -121,7 +119,7 @@ def cost(counts: ErrorCounts) -> int:
     return 4 * counts.substitutions + 3 * counts.deletions + 3 * counts.insertions
 
 
-def test_every_utterance_equals_sclite(record_property):
+def test_every_utterance_equals_sclite():
     utterances, references, hypotheses = utterance_report(), transcripts("ref.trn"), transcripts("hyp.trn")
     assert utterances.keys() == references.keys()
     other_edits = 0
@@ -133,8 +131,6 @@ def test_every_utterance_equals_sclite(record_property):
             assert cost(found) > cost(expected), name
         other_edits += found != expected
         assert word_errors(references[name], hypotheses[name], alignment="sclite") == expected, name
-    report(record_property, "utterances that sclite reports", len(utterances))
-    report(record_property, "of them with another split into S, D, I than sclite's", other_edits)
 
 
 def test_speakers_and_the_corpus_equal_sclite():
@@ -156,6 +152,6 @@ def test_speakers_and_the_corpus_equal_sclite():
     for speaker in total["by_speaker"].keys() | {"Sum/Avg"}:
         row, expected = rows[speaker], dict(zip(COLUMNS, percents[speaker], strict=True))
         if row["words"]:
-            assert 100 * row["wer"] == pytest.approx(expected["errors"], abs=0.0501), speaker
+            assert 100 * row["wer"] == approx(expected["errors"], abs=0.0501), speaker
         wrong = 100 * row["utterances_with_errors"] / row["utterances"]
-        assert wrong == pytest.approx(expected["wrong"], abs=0.0501), speaker
+        assert wrong == approx(expected["wrong"], abs=0.0501), speaker

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from asr_jax.nn.span_masks import SpanMask
-from tests.support import GOLDENS, golden_cases
+from tests.support import GOLDENS, assert_within, golden_cases
 
 pytestmark = pytest.mark.golden
 
@@ -64,7 +64,7 @@ def drawn(settings, lengths, size):
 
 
 @pytest.mark.parametrize(("theirs", "info", "name"), cases())
-def test_masks_have_the_statistics_of_the_peer(theirs, info, name, record_property):
+def test_masks_have_the_statistics_of_the_peer(theirs, info, name):
     peer, num_rows, size, probability, length = re.match(r"(\w+)\|B(\d+)T(\d+)p([\d.]+)l(\d+)\|", name).groups()
     draws, size, lengths = info["draws"], int(size), np.array(theirs["lengths"])
     settings = SpanMask(probability=float(probability), length=int(length), min_spans=info.get("min_masks", 0))
@@ -74,12 +74,11 @@ def test_masks_have_the_statistics_of_the_peer(theirs, info, name, record_proper
     counts, of_both = masks.sum(axis=2), 1 / draws + 1 / DRAWS
     share_alike = (counts == counts[:, :1]).all(axis=1).mean()
     alike = theirs["all_rows_equal_fraction"]
-    assert abs(share_alike - alike) <= STANDARD_ERRORS * np.sqrt(max(alike * (1 - alike), 1e-4) * of_both)
+    assert_within(abs(share_alike - alike), STANDARD_ERRORS * np.sqrt(max(alike * (1 - alike), 1e-4) * of_both))
     deviations, ours = np.array(theirs["std"]), counts.std(axis=0)
     varies = np.maximum(deviations, ours) > 0  # few spans without room to overlap always have one count
     np.testing.assert_array_equal(counts.mean(axis=0)[~varies], np.array(theirs["mean_masked_frames_per_row"])[~varies])
     off = (counts.mean(axis=0) - theirs["mean_masked_frames_per_row"])[varies] / (deviations * np.sqrt(of_both))[varies]
-    record_property("standard errors", off.tolist())
     if PEERS[peer]["same_count"]:
         off = off[:1]  # rows with equal counts are one statistic
     assert abs(off.sum()) < STANDARD_ERRORS * np.sqrt(max(len(off), 1))
@@ -102,7 +101,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("name", APART["stats"])
-def test_masks_without_overlap_and_with_dropout_have_the_statistics_of_fairseq(name, record_property):
+def test_masks_without_overlap_and_with_dropout_have_the_statistics_of_fairseq(name):
     """Counts of masked frames, numbers of runs of masked frames, and shares of each position of the first row."""
     theirs, draws = APART["stats"][name], APART["draws"]
     given = {FIELDS[key]: value for key, value in theirs["settings"].items() if key in FIELDS}
@@ -115,7 +114,6 @@ def test_masks_without_overlap_and_with_dropout_have_the_statistics_of_fairseq(n
     for what, ours in (("count", counts), ("runs", runs)):
         error = np.hypot(ours.std(axis=0), theirs[f"{what}_std"]) / np.sqrt(draws)
         off = (ours.mean(axis=0) - theirs[f"{what}_mean"]) / np.maximum(error, 1e-9)
-        record_property(f"{what}, standard errors", off.tolist())
         assert (np.abs(off) < 4.5).all(), what
         spread = np.array(theirs[f"{what}_std"])
         varies = np.maximum(spread, ours.std(axis=0)) > 0

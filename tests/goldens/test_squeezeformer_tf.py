@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from support import GoldenCase, cases_in, golden_cases, max_abs, relative, report, slow_after_first
+from support import GoldenCase, assert_within, cases_in, golden_cases, max_abs, relative, slow_after_first
 
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import unflatten
@@ -321,10 +321,10 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
-def test_outputs(run: Run, record_property: Any) -> None:
+def test_outputs(run: Run) -> None:
     """Compares all frames including padding, because the reference's gradients include it."""
-    assert report(record_property, "evaluation", max_abs(run.evaluated, run.arrays["eval/out_BTD"])) < 1e-4
-    assert report(record_property, "training", max_abs(run.trained, run.arrays["train/out_BTD"])) < 1e-4
+    assert_within(max_abs(run.evaluated, run.arrays["eval/out_BTD"]), 1e-4, what="evaluation")
+    assert_within(max_abs(run.trained, run.arrays["train/out_BTD"]), 1e-4, what="training")
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
@@ -345,7 +345,7 @@ def test_lengths(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
-def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
+def test_gradients_by_the_peers_names(run: Run) -> None:
     expected = part(run.arrays, "train_grad/")
     assert run.gradients.keys() == expected.keys()
     largest = max(float(np.abs(array).max()) for array in expected.values())
@@ -361,15 +361,15 @@ def test_gradients_by_the_peers_names(run: Run, record_property: Any) -> None:
     }
     assert len(differences) > 0.8 * len(expected)
     worst = max(differences, key=lambda name: differences[name])
-    assert report(record_property, f"gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"gradients, worst ({worst})")
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
-def test_moving_statistics_after_an_update(run: Run, record_property: Any) -> None:
+def test_moving_statistics_after_an_update(run: Run) -> None:
     expected = part(run.arrays, "train_buffers_after_1/")
     assert run.stats.keys() == expected.keys()
     worst = max((max_abs(run.stats[name], expected[name]) for name in expected), default=0.0)
-    assert report(record_property, "moving statistics", worst) < 1e-4
+    assert_within(worst, 1e-4, what="moving statistics")
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from margins import TIE, argmax_margin, skip_ties
-from support import GoldenCase, cases_in, golden_cases, having, max_abs, relative, report
+from support import GoldenCase, assert_within, cases_in, golden_cases, having, max_abs, relative
 from wav2vec2_programs import (
     code_scores,
     contrastive_program,
@@ -108,7 +108,7 @@ def valid(frames: Frames) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_outputs(case: GoldenCase, record_property: Any) -> None:
+def test_outputs(case: GoldenCase) -> None:
     run = run_of(case.path)
     counts = valid(run.padded.frames)
     np.testing.assert_array_equal(~counts[..., 0], run.arrays["eval_padded/padding_mask"])
@@ -122,7 +122,7 @@ def test_outputs(case: GoldenCase, record_property: Any) -> None:
         tap = run.padded.taps[name.removeprefix("eval_padded/").removesuffix("_TBC")]
         differences[name] = max_abs(tap.values * counts, run.arrays[name].transpose(1, 0, 2) * counts)
     for name, difference in differences.items():
-        assert report(record_property, name, difference) < 1e-4
+        assert_within(difference, 1e-4, what=name)
 
 
 def noise_of(run: Run) -> np.ndarray:
@@ -163,7 +163,7 @@ def skip_tied_similarities(run: Run, mode: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_scores_of_codes(case: GoldenCase, record_property: Any) -> None:
+def test_scores_of_codes(case: GoldenCase) -> None:
     """Uses the reference's features. This test is never skipped; other tests are, depending on the reference's
     scores."""
     run = run_of(case.path)
@@ -172,7 +172,7 @@ def test_scores_of_codes(case: GoldenCase, record_property: Any) -> None:
     expected -= np.logaddexp.reduce(expected, axis=-1, keepdims=True)
     params = {"quantizer": run.params["encoder"].get("input_quantizer")} | run.params[HEAD]  # its own, or the input's
     actual, _ = quantizer_program(run.head, False)(params, features, None)
-    assert report(record_property, "log-probabilities of codes", max_abs(actual, expected)) < 1e-4
+    assert_within(max_abs(actual, expected), 1e-4, what="log-probabilities of codes")
 
 
 def logged(run: Run, mode: str) -> dict[str, float]:
@@ -206,27 +206,27 @@ def pretraining(path: Any, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
-def test_terms_without_codes(case: GoldenCase, mode: str, record_property: Any) -> None:
+def test_terms_without_codes(case: GoldenCase, mode: str) -> None:
     run, (sums, _) = run_of(case.path), pretraining(case.path, mode)
     expected = logged(run, mode)
     assert float(sums["loss"].weight) == expected["sample_size"] == expected["count"]
     for name, total in (("diversity", "loss_1"), ("penalty", "loss_2")):
         difference = abs(float(sums[name].total) / expected[total] - 1)
-        assert report(record_property, f"{mode} {name}, relative", difference) < 1e-5
+        assert_within(difference, 1e-5, what=f"{mode} {name}, relative")
     perplexity = sums["prob_perplexity"]
-    assert abs(float(perplexity.total / perplexity.weight) / expected["prob_perplexity"] - 1) < 1e-5
+    assert_within(abs(float(perplexity.total / perplexity.weight) / expected["prob_perplexity"] - 1), 1e-5)
     if mode == "train":
         assert float(run.head.quantizer.temperature(jnp.int32(0))) == expected["temp"]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
-def test_contrastive_loss(case: GoldenCase, mode: str, record_property: Any) -> None:
+def test_contrastive_loss(case: GoldenCase, mode: str) -> None:
     run = run_of(case.path)
     skip_tied_codes(run, mode)
     sums, _ = pretraining(case.path, mode)
     difference = abs(float(sums["loss"].total) / logged(run, mode)["loss_0"] - 1)
-    assert report(record_property, f"{mode} loss, relative", difference) < 1e-5
+    assert_within(difference, 1e-5, what=f"{mode} loss, relative")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -245,7 +245,7 @@ def test_code_perplexity(case: GoldenCase, mode: str) -> None:
     run = run_of(case.path)
     skip_tied_best_codes(run)
     perplexity = pretraining(case.path, mode)[0]["code_perplexity"]
-    assert abs(float(perplexity.total / perplexity.weight) / logged(run, mode)["code_perplexity"] - 1) < 1e-5
+    assert_within(abs(float(perplexity.total / perplexity.weight) / logged(run, mode)["code_perplexity"] - 1), 1e-5)
 
 
 def test_some_case_has_gradients() -> None:
@@ -255,7 +255,7 @@ def test_some_case_has_gradients() -> None:
 
 
 @pytest.mark.parametrize(("case", "mode"), WITH_GRADIENTS)
-def test_gradients_by_the_peers_names(case: GoldenCase, mode: str, record_property: Any) -> None:
+def test_gradients_by_the_peers_names(case: GoldenCase, mode: str) -> None:
     run = run_of(case.path)
     skip_tied_codes(run, mode)
     _, actual = pretraining(case.path, mode)
@@ -274,7 +274,7 @@ def test_gradients_by_the_peers_names(case: GoldenCase, mode: str, record_proper
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-6 * largest}
     assert actual.keys() >= expected.keys()
     for name in zero | (actual.keys() - expected.keys()):  # the bias of keys, which softmax cancels
-        assert np.abs(actual[name]).max() < 1e-5 * largest, name
+        assert_within(np.abs(actual[name]).max(), 1e-5 * largest, what=name)
     differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)
-    assert report(record_property, f"{mode} gradients, worst ({worst})", differences[worst]) < 1e-3
+    assert_within(differences[worst], 1e-3, what=f"{mode} gradients, worst ({worst})")

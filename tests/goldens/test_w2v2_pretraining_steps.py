@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, cases_in, max_abs, report, slow_after_first
+from support import GoldenCase, assert_within, cases_in, max_abs, slow_after_first
 from wav2vec2_programs import counting_padding, draws_of, fast_jit
 
 from asr_jax.audio.presets import wav2vec2
@@ -139,7 +139,7 @@ def batch_of(given: dict[str, np.ndarray]) -> Batch:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_losses(case: GoldenCase, record_property: Any) -> None:
+def test_losses(case: GoldenCase) -> None:
     run, expected = run_of(case.path), case.info["updates"]
     quantizer = run.recipe.model.heads[NAME].settings.quantizer
     for number, (found, recorded) in enumerate(zip(run.reports, expected, strict=True)):
@@ -149,25 +149,25 @@ def test_losses(case: GoldenCase, record_property: Any) -> None:
         assert float(sums["accuracy"].total) == recorded["correct"]
         for name, key in TERMS.items():
             difference = abs(float(sums[name].total) / recorded[key] - 1)
-            assert report(record_property, f"{number} {name}, relative", difference) < 1e-5
+            assert_within(difference, 1e-5, what=f"{number} {name}, relative")
         for name in PERPLEXITIES:
-            assert abs(sums[name].mean() / recorded[name] - 1) < 1e-5
-        assert abs(float(quantizer.temperature(jnp.int32(number))) / recorded["temp"] - 1) < 1e-6
+            assert_within(abs(sums[name].mean() / recorded[name] - 1), 1e-5)
+        assert_within(abs(float(quantizer.temperature(jnp.int32(number))) / recorded["temp"] - 1), 1e-6)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rates_and_norms(case: GoldenCase, record_property: Any) -> None:
+def test_rates_and_norms(case: GoldenCase) -> None:
     """Each case has gradients that are clipped and gradients that are not."""
     limit, expected = case.info["training"]["clip_norm"], case.info["updates"]
     assert len({recorded["grad_norm"] > limit for recorded in expected}) == 2
     for number, (found, recorded) in enumerate(zip(run_of(case.path).reports, expected, strict=True)):
-        assert abs(float(found.learning_rate) / recorded["lr"] - 1) < 1e-6
+        assert_within(abs(float(found.learning_rate) / recorded["lr"] - 1), 1e-6)
         difference = abs(float(found.gradient_norm) / recorded["grad_norm"] - 1)
-        assert report(record_property, f"{number} norm, relative", difference) < 1e-5
+        assert_within(difference, 1e-5, what=f"{number} norm, relative")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_parameters(case: GoldenCase, record_property: Any) -> None:
+def test_parameters(case: GoldenCase) -> None:
     """Differences are in units of the maximum change of a value, the sum of the learning rates.
 
     In these units, parameters of up to 4 are rounded to 4e-5. The gradient of the bias of keys is 0 except for
@@ -180,4 +180,4 @@ def test_parameters(case: GoldenCase, record_property: Any) -> None:
     keys = {name for name in expected if name.endswith("k_proj.bias")}
     for names, limit in ((keys, 1e-3), (expected.keys() - keys, 2e-4)):
         worst = max(names, key=differences.__getitem__)
-        assert report(record_property, f"parameters, worst ({worst})", differences[worst]) < limit
+        assert_within(differences[worst], limit, what=f"parameters, worst ({worst})")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import max_abs, relative, report
+from support import assert_within, max_abs, relative
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch
@@ -59,17 +59,17 @@ def run(folder: Path, mask_padding: bool) -> Any:
 
 
 @pytest.mark.parametrize("folder", CASES)
-def test_log_probabilities_of_the_same_batch(folder: Path, record_property: Any) -> None:
+def test_log_probabilities_of_the_same_batch(folder: Path) -> None:
     arrays, (emitted, loss), _ = run(folder, False)
     expected = jax.nn.log_softmax(arrays["logits"])
     assert emitted.values.shape == expected.shape
     frames = np.minimum(arrays["logit_lengths"], expected.shape[1])
     assert (emitted.lengths <= frames).all()
     assert (emitted.lengths >= frames - 4).all()
-    assert report(record_property, "log-probabilities of all frames", max_abs(emitted.values, expected)) < 1e-4
+    assert_within(max_abs(emitted.values, expected), 1e-4, what="log-probabilities of all frames")
     if "loss" in arrays:
         np.testing.assert_array_equal(emitted.lengths, arrays["logit_lengths"])
-        assert report(record_property, "loss", relative(loss.total, arrays["loss"])) < 1e-5
+        assert_within(relative(loss.total, arrays["loss"]), 1e-5, what="loss")
 
 
 @pytest.mark.parametrize("folder", CASES[:1])

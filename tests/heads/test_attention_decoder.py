@@ -18,6 +18,7 @@ from asr_jax.losses.ctc_align import align
 from asr_jax.nn.label_decoder import LabelDecoder
 from asr_jax.search.label_synchronous import LabelDecoding
 from tests.search.test_ctc_prefix import prefix_log_prob, texts_of
+from tests.support import approx, assert_close
 from tests.training.toy import toy_batch, toy_model
 
 VOCAB, BLANK = 4, 2  # as in test_ctc_prefix, whose enumeration the reference uses
@@ -117,8 +118,8 @@ def test_search_equals_a_loop_without_cache(name):
         lists = found.sequences(row)
         assert [each.tokens for each in lists] == [each[2] for each in expected]
         for one, (score, _, _, logps, _) in zip(lists, expected, strict=True):
-            np.testing.assert_allclose(one.score, score, atol=1e-3)
-            np.testing.assert_allclose(one.log_probs, logps, atol=1e-4)
+            assert_close(one.score, score, atol=1e-3)
+            assert_close(one.log_probs, logps, atol=1e-4)
             num += len(one.tokens)
     assert num > 2
 
@@ -129,7 +130,7 @@ def test_padding_and_other_rows_have_no_influence():
     for row in range(5):
         for one, other in zip(plain.sequences(row), longer.sequences(row), strict=True):
             assert one[:3] == other[:3]
-            np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
+            assert_close(one.score, other.score, rtol=1e-5)
     order = np.array([4, 1, 0, 3, 2])
     moved = jax.device_get(search_of(head, JOINT)(params, jax.tree.map(lambda each: each[order], encoded_of())))
     assert [moved.sequences(row)[0].tokens for row in range(5)] == [
@@ -187,7 +188,7 @@ def params_of():
 
 
 def close(a, b, tolerance):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
+    jax.tree.map(lambda x, y: assert_close(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
 
 
 def loss_and_gradient(model):
@@ -213,9 +214,9 @@ def test_devices_and_order_change_nothing(numbers):
     order = np.array([2, 0, 3, 1])
 
     def check(found):
-        assert float(found[0]) == pytest.approx(float(value), rel=1e-5)
+        assert float(found[0]) == approx(float(value), rel=1e-5)
         largest = max(float(np.abs(leaf).max()) for leaf in used)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6 * largest), found[1], gradient)
+        jax.tree.map(lambda x, y: assert_close(x, y, rtol=1e-4, atol=1e-6 * largest), found[1], gradient)
 
     check(run(params, jax.tree.map(lambda each: each[order], batch)))
     for number in numbers:
@@ -236,7 +237,7 @@ def test_search_on_several_devices_finds_the_same():
         for row in range(4):
             for one, other in zip(alone.sequences(row), found.sequences(row), strict=True):
                 assert one[:3] == other[:3]
-                np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
+                assert_close(one.score, other.score, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -245,7 +246,7 @@ def test_padding_of_batches_has_no_influence_on_the_loss():
     batch = batch.replace(lengths=jnp.minimum(batch.lengths, 4000), token_lengths=jnp.array([3, 2, 0, 1]))
     run = jax.jit(lambda params, batch: model.apply({"params": params}, batch, step=None))
     plain = run(params, batch)
-    np.testing.assert_allclose(
+    assert_close(
         model.apply({"params": params}, batch, method="denominators")["attention/loss"], plain["attention/loss"].weight
     )
     assert float(plain["attention/loss"].weight) == 3 + 2 + 0 + 1 + 4

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import relative
+from support import assert_within, relative
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
@@ -138,7 +138,7 @@ def test_distractors_of_codebooks_are_fairseqs(gated: bool) -> None:
     expected, correct, counts, soft = fairseqs(params, FEATURE_VALUES, codes)
     most = 1 + settings.num_negatives + settings.codebook_negatives
     assert counts.min() < counts.max() == most == 1 / settings.chance()["accuracy"]
-    assert abs(float(total) / expected - 1) < 1e-5
+    assert_within(abs(float(total) / expected - 1), 1e-5)
     assert float(sums["loss"].weight) == MASK.sum()
     assert float(sums["accuracy"].total) == correct
 
@@ -149,12 +149,12 @@ def test_distractors_of_codebooks_are_fairseqs(gated: bool) -> None:
             features = value if path == FEATURES else FEATURE_VALUES
             return fairseqs(params | {path: value}, features, codes, soft)[0]
 
-        assert relative(actual[path], slopes(loss, array)) < 1e-4, path
+        assert_within(relative(actual[path], slopes(loss, array)), 1e-4, what=path)
 
     # A prediction of 0 is equally similar to all vectors: the loss is the logarithm of the number of finite logits.
     nothing = jax.tree.map(jnp.zeros_like, given["predictions"])
     (total, _), _ = program({**given, "predictions": nothing}, features, jax.random.key(0))
-    assert abs(float(total) - np.log(counts).sum()) < 1e-4
+    assert_within(abs(float(total) - np.log(counts).sum()), 1e-4)
 
 
 def test_entries_are_drawn_alike_in_each_group_and_on_their_own() -> None:

@@ -13,6 +13,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.base import Encoder, EncoderSettings, Model
 from asr_jax.models.zipformer import Zipformer
+from tests.support import assert_close
 from tests.training.toy import toy_batch
 
 BLANK = 5
@@ -86,8 +87,8 @@ def test_each_head_is_ctc_on_its_own_frames():
 
     lengths, found, sums, emitted = jax.device_get(compute(random_params(model, BATCH), BATCH))
     for name, (losses, feasible) in found.items():
-        np.testing.assert_allclose(sums[f"{name}/loss"].total, losses.sum(), rtol=1e-5)
-        np.testing.assert_allclose(sums[f"{name}/infeasible"].total, (~feasible).sum())
+        assert_close(sums[f"{name}/loss"].total, losses.sum(), rtol=1e-5)
+        assert_close(sums[f"{name}/infeasible"].total, (~feasible).sum())
     assert sums["inter/infeasible"].total < sums["ctc/infeasible"].total
     assert emitted["inter"].values.shape[1] // 2 == emitted["ctc"].values.shape[1]
     np.testing.assert_array_equal(emitted["inter"].lengths, lengths)
@@ -142,6 +143,6 @@ def test_the_weight_of_the_blank_as_in_fairseq(mode, weight):
     elif weight:
         logits[..., 3] += weight
     expected = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    np.testing.assert_allclose(emitted.values, expected, atol=1e-5)
+    assert_close(emitted.values, expected, atol=1e-5)
     losses, _ = ctc_loss(jnp.asarray(logits), frames.lengths, batch.tokens, batch.token_lengths, blank_id=3)
-    np.testing.assert_allclose(sums["loss"].total, losses.sum(), rtol=1e-5)
+    assert_close(sums["loss"].total, losses.sum(), rtol=1e-5)

@@ -17,6 +17,7 @@ from asr_jax.heads.label_queries import (
     runs_of_text,
     spans,
 )
+from tests.support import assert_close
 
 BLANK, SIZE, FRAMES = 4, 9, 9
 LENGTHS = np.array([9, 6, 0], np.int32)
@@ -50,7 +51,7 @@ def test_greedy_runs_are_averaged():
         for place, (start, end, label) in enumerate(expected):
             assert (starts[row, place], ends[row, place]) == (start, end)
             assert (runs.labels[row, start:end] == label).all()
-            np.testing.assert_allclose(means[row, place], values[start:end].mean(0), rtol=1e-5)
+            assert_close(means[row, place], values[start:end].mean(0), rtol=1e-5)
         assert not np.asarray(means)[row, len(expected) :].any()
     assert runs.lengths[0] > 1
 
@@ -77,7 +78,7 @@ def test_no_gradient_passes_through_the_choice_of_frames(mode):
     gradient, runs = jax.jit(jax.grad(first, has_aux=True))(log_probs(2).values)
     inside = np.asarray(runs.query[0] == 0)
     expected = np.where(inside, np.exp(log_probs(2).values[0, :, 1]) / inside.sum(), 0)
-    np.testing.assert_allclose(np.asarray(gradient)[0, :, 1], expected, rtol=1e-5)
+    assert_close(np.asarray(gradient)[0, :, 1], expected, rtol=1e-5)
     assert not np.asarray(gradient)[1:].any()
 
 
@@ -102,8 +103,8 @@ def test_gated_queries_are_those_of_a_loop():
                 right,
             ]  # fmt: skip
             amplified = np.array(expected) * (1 + 0.25 * (1 - left) + 0.25 * (1 - right))
-            np.testing.assert_allclose(features[row, place], amplified, rtol=1e-4)
-            np.testing.assert_allclose(confidences[row, place], max(confidence.mean(), 0.05), rtol=1e-5)
+            assert_close(features[row, place], amplified, rtol=1e-4)
+            assert_close(confidences[row, place], max(confidence.mean(), 0.05), rtol=1e-5)
 
 
 def test_boundary_targets_are_smoothed_within_the_row():

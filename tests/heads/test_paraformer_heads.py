@@ -20,6 +20,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.search.parallel import ParallelDecoding
+from tests.support import assert_close
 from tests.training.toy import toy_batch, toy_model
 
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1}
@@ -79,7 +80,7 @@ def params_of(name):
 
 
 def close(a, b, tolerance):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
+    jax.tree.map(lambda x, y: assert_close(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
 
 
 @pytest.mark.slow
@@ -116,7 +117,7 @@ def test_padding_and_short_rows_have_no_influence(name):
     denominators = model.apply({"params": params}, batch, method="denominators")
     assert denominators.keys() == {term for term in plain if term.split("/")[1] in TERMS}
     for term, weight in denominators.items():
-        np.testing.assert_allclose(plain[term].weight, weight)
+        assert_close(plain[term].weight, weight)
     noise = jnp.where(jnp.arange(3)[None] < batch.token_lengths[:, None], batch.tokens, 4)
     longer = jnp.pad(batch.audio, ((0, 0), (0, 1600)), constant_values=77)
     found = run(params, batch.replace(audio=longer, tokens=jnp.pad(noise, ((0, 0), (0, 2)), constant_values=2)))
@@ -173,8 +174,8 @@ def test_search_gives_the_most_likely_labels_with_times(name):
         best, (sequence,) = log_probs.argmax(-1), found.sequences(row)
         kept = best != 5
         assert list(sequence.tokens) == best[kept].tolist()
-        np.testing.assert_allclose(sequence.log_probs, log_probs.max(-1)[kept], rtol=1e-5)
-        np.testing.assert_allclose(sequence.score, log_probs.max(-1).sum(), rtol=1e-5)
+        assert_close(sequence.log_probs, log_probs.max(-1)[kept], rtol=1e-5)
+        assert_close(sequence.score, log_probs.max(-1).sum(), rtol=1e-5)
         assert all(0 <= start < end <= frames[row] for start, end in zip(sequence.starts, sequence.ends, strict=True))
         assert list(sequence.ends) == sorted(sequence.ends)
         num += len(sequence.tokens)
@@ -208,7 +209,7 @@ def test_the_second_decoder_changes_only_uncertain_labels():
     assert changes[uncertain].max() > 1e-3
     output = jax.tree.map(jnp.negative, head["refined_output"])
     (negative, _), _ = of(params | {"heads_paraformer": head | {"refined_output": output}})
-    np.testing.assert_allclose(negative, -refined, rtol=1e-5, atol=1e-6)
+    assert_close(negative, -refined, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

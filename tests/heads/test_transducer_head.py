@@ -23,6 +23,7 @@ from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
 from asr_jax.text.spelling import Spelling
+from tests.support import approx, assert_close, assert_within
 from tests.training.toy import toy_batch, toy_model
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -64,7 +65,7 @@ def params_of(model, batch):
 
 
 def close(a, b, tolerance):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
+    jax.tree.map(lambda x, y: assert_close(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +193,8 @@ def test_a_wide_beam_finds_the_probability_of_all_paths():
                     paths[after, u] += share * of_labels[label, t, u, 5]
                 if u == 0:
                     paths[after, 1] += share * of_labels[label, t, 0, label]
-        assert found[()] == pytest.approx(np.log(paths[3, 0]), abs=1e-5)
-        assert found[(label,)] == pytest.approx(np.log(paths[3, 1]), abs=1e-5)
+        assert found[()] == approx(np.log(paths[3, 0]), abs=1e-5)
+        assert found[(label,)] == approx(np.log(paths[3, 1]), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -210,10 +211,10 @@ def test_omega_is_the_share_of_rnnt():
         return run({"params": params}, batch)["transducer/loss"].total
 
     without, half, alone = (loss(replace(head, omega=omega), params) for omega in (0.0, 0.5, 1.0))
-    np.testing.assert_allclose(half, (without + alone) / 2, rtol=1e-6)
+    assert_close(half, (without + alone) / 2, rtol=1e-6)
     output = jax.tree.map(lambda leaf: leaf[..., :6], params["heads_transducer"]["output"])
     rnnt = {**params, "heads_transducer": {**params["heads_transducer"], "output": output}}
-    np.testing.assert_allclose(alone, loss(replace(head, durations=(), sigma=0.0, omega=0.0), rnnt), rtol=1e-6)
+    assert_close(alone, loss(replace(head, durations=(), sigma=0.0, omega=0.0), rnnt), rtol=1e-6)
     assert abs(alone - without) > 0.1
 
 
@@ -240,10 +241,10 @@ def test_two_views_beside_a_ctc_head_have_half_of_the_weight_each():
     one, _ = sums(replace(settings, heads={"plain": plain, "ctc": CTC(dropout=0.0)}, views=1))
     assert one.keys() == two.keys() - {"ctc/consistency"}
     for name, value in one.items():
-        np.testing.assert_allclose(two[name].total, value.total, rtol=1e-5)
-        np.testing.assert_allclose(two[name].weight, value.weight, rtol=1e-6)
+        assert_close(two[name].total, value.total, rtol=1e-5)
+        assert_close(two[name].weight, value.weight, rtol=1e-6)
     for name, weight in expected.items():
-        np.testing.assert_allclose(two[name].weight, weight, rtol=1e-6)
+        assert_close(two[name].weight, weight, rtol=1e-6)
 
 
 def test_number_of_parameters_of_nemo():
@@ -306,10 +307,10 @@ def test_dropout_has_its_rate_and_keeps_the_mean():
     ones = jnp.ones((2, 10, 5, 128))
     found = np.asarray(head._dropped(ones, keys, 0))
     rate = round(0.3 * 256) / 256
-    assert np.unique(found) == pytest.approx([0, 1 / (1 - rate)])
-    assert np.mean(found == 0) == pytest.approx(rate, abs=0.02)  # seven standard deviations
-    assert np.mean(found[0] != found[1]) == pytest.approx(2 * rate * (1 - rate), abs=0.04)
-    assert np.mean(found[0, 0] != found[0, 1]) == pytest.approx(2 * rate * (1 - rate), abs=0.1)
+    assert np.unique(found) == approx([0, 1 / (1 - rate)])
+    assert np.mean(found == 0) == approx(rate, abs=0.02)  # seven standard deviations
+    assert np.mean(found[0] != found[1]) == approx(2 * rate * (1 - rate), abs=0.04)
+    assert np.mean(found[0, 0] != found[0, 1]) == approx(2 * rate * (1 - rate), abs=0.1)
     np.testing.assert_array_equal(head._dropped(ones[:, :4], keys, 6), found[:, 6:])
 
 
@@ -339,4 +340,4 @@ def test_tiles_add_gradients_in_float32():
     whole, tiled = gradient(-1), gradient(1)
     for name in ("output", "of_labels"):
         one, other = tiled[name]["kernel"], whole[name]["kernel"]
-        assert float(jnp.linalg.norm(one - other) / jnp.linalg.norm(other)) < 5e-3
+        assert_within(jnp.linalg.norm(one - other) / jnp.linalg.norm(other), 5e-3, what=name)

@@ -36,6 +36,7 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.search.base import Decoding, HostStage
 from asr_jax.training.loop import train
+from tests.support import approx, assert_close
 from tests.training.toy import Toy
 
 pytestmark = pytest.mark.slow
@@ -229,7 +230,7 @@ def test_what_the_search_finds_has_the_likelihood_that_training_computes(run):
         assert list(sequence.starts) == sorted(sequence.starts)
         labelled = batch_of(samples[row : row + 1], num[:1], sequence.tokens)
         sums = trained.model.apply(trained.variables, labelled, step=None)
-        assert float(sums["attention/loss"].total) == pytest.approx(-sequence.score, rel=1e-4)
+        assert float(sums["attention/loss"].total) == approx(-sequence.score, rel=1e-4)
 
 
 def batch_of(samples, lengths, tokens=()):
@@ -311,7 +312,7 @@ def test_checkpoints_are_averaged(run, corpus, tmp_path):
         for folder, updates in ((tmp_path / "mean", UPDATES), (run, 25), (run, 50))
     )
     for path, value in means.items():
-        np.testing.assert_allclose(value, (each[0][path] + each[1][path]) / 2, atol=1e-6)
+        assert_close(value, (each[0][path] + each[1][path]) / 2, atol=1e-6)
     evaluate.main([str(tmp_path / "mean"), "--data", str(corpus / "validation.jsonl")])
 
 

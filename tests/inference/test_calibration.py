@@ -7,6 +7,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.inference.calibration import calibrate, read_calibration
 from asr_jax.metrics.confidence import Calibration, confidence_report
 from asr_jax.search.ctc import CTCDecoding
+from tests.support import approx, assert_close
 
 BEAM = CTCDecoding(kind="beam")
 
@@ -22,7 +23,7 @@ def test_fitted_kept_and_found_again_by_checkpoint_and_decoding(tmp_path):
     confidences, is_right = too_sure()
     report = calibrate(tmp_path, 100, "averaged", CTCDecoding(), confidences, is_right)
     assert report["words"] == 4000
-    assert report["error_before"] == pytest.approx(confidence_report(confidences, is_right)["calibration_error"])
+    assert report["error_before"] == approx(confidence_report(confidences, is_right)["calibration_error"])
     assert report["error_after"] < 0.04 < 0.2 < report["error_before"]
     calibrate(tmp_path, 100, "averaged", BEAM, confidences, ~is_right)
     found = read_calibration(tmp_path, 100, "averaged", CTCDecoding())
@@ -48,4 +49,4 @@ def test_a_damaged_file_is_named(tmp_path, content):
 
 
 def test_the_same_line_for_no_calibration():
-    np.testing.assert_allclose(Calibration()(np.array([0.2, 0.9])), [0.2, 0.9])
+    assert_close(Calibration()(np.array([0.2, 0.9])), [0.2, 0.9])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from recordings import RATE, write
 from safetensors.numpy import load_file
-from support import relative, report
+from support import approx, assert_close, assert_within, relative
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch
@@ -121,7 +121,7 @@ def utterance(path, number=0):
     return Utterance(str(number), str(path), "", soundfile.info(path).duration)
 
 
-def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path, record_property):
+def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path):
     """Recordings of several windows, of slightly more than one window, and of less than a frame."""
     sounds = [sound(21.3)[:num] for num in (None, 47501, 300)]
     wholes = [whole_of(samples) for samples in sounds]
@@ -133,7 +133,7 @@ def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path, recor
             found, whole = together(frames), wholes[number]
             assert found.logps.shape == whole.shape
             about = f"difference, {len(whole)} frames, windows of {window_s} s"
-            assert report(record_property, about, relative(found.logps, whole)) < 1e-5
+            assert_within(relative(found.logps, whole), 1e-5, what=about)
             np.testing.assert_array_equal(found.path, whole.argmax(-1))
         assert number == 2
 
@@ -148,9 +148,9 @@ def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained
     path = write(tmp_path / "a.flac", samples)
     (found,) = [together(frames) for _, frames in LongAudio(other, made).frames([utterance(path)])]
     assert found.logps.shape == whole.shape
-    np.testing.assert_allclose(found.logps, whole, atol=1e-5)
+    assert_close(found.logps, whole, atol=1e-5)
     assert made.search.writer.times.shift == shift
-    assert len(whole) * made.search.writer.times.shift_s == pytest.approx(7.3, abs=0.03)
+    assert len(whole) * made.search.writer.times.shift_s == approx(7.3, abs=0.03)
     assert decoder(other).head == "ctc"
 
 
@@ -166,7 +166,7 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_two_shapes(trained, wh
     assert [bool(each.transcript) for each in found] == [True, True, True, True, False, True]
     assert found[4].reason
     assert {signal for signal, _ in made.programs.compiled} == {(2, 32800), (2, 48320)}
-    assert sum(seconds_done) == pytest.approx(sum(each.duration_s for each in utterances), rel=0.1)
+    assert sum(seconds_done) == approx(sum(each.duration_s for each in utterances), rel=0.1)
     for each in found[1], found[3]:
         whole = whole_of(sound(each.utterance.duration_s, int(each.utterance.id)))
         text = text_of(made, whole)
@@ -213,7 +213,7 @@ def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monk
     whole, joined = (next(Transcriber(trained, each)([utterance(path)])).transcript for each in (greedy, beam))
     assert len(whole.words) > 20
     assert joined.text == whole.text
-    assert [word.start_s for word in joined.words] == pytest.approx([word.start_s for word in whole.words])
+    assert [word.start_s for word in joined.words] == approx([word.start_s for word in whole.words])
     assert len(shapes) >= 2
     assert set(shapes) == prepared, "one shape, that of a batch, which is compiled in advance"
     assert len(prepared) == 1
@@ -261,7 +261,7 @@ def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(tra
         name = of_short.index.utterances[row].id
         assert values[name].tobytes() == alone_values[name].tobytes()
     whole = whole_of(sound(14.0))
-    np.testing.assert_allclose(values["0"], whole, atol=1e-4)
+    assert_close(values["0"], whole, atol=1e-4)
     text = text_of(made, whole)
     assert found.transcripts[3].text == text
     assert len(text) > 20

@@ -14,6 +14,7 @@ from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.kernels.swoosh import api as swoosh
 from tests.kernels.drawn import SEED, drawn
+from tests.support import assert_close
 
 HEADS, EXTRA = 3, 4
 """Heads of masks, and number of keys beyond that of queries."""
@@ -131,10 +132,10 @@ def computed(case: Case, implementation: str, dtype: Any = jnp.float32) -> tuple
     return values, *transpose(jnp.asarray(cotangent, dtype))
 
 
-def assert_close(found: tuple[Any, ...], expected: tuple[Any, ...], dtype: Any = jnp.float32) -> None:
+def assert_computed(found: tuple[Any, ...], expected: tuple[Any, ...], dtype: Any = jnp.float32) -> None:
     """Compares results in a dtype with others in float32."""
     for one, other in zip(found, expected, strict=True):
         assert (one.dtype, one.shape) == (other.dtype if other.dtype == bool else dtype, other.shape)
         scale = max(float(jnp.abs(other).max()), 1.0)
         tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
-        np.testing.assert_allclose(one.astype(jnp.float32), other.astype(jnp.float32), atol=tolerance * scale, rtol=0)
+        assert_close(one.astype(jnp.float32), other.astype(jnp.float32), atol=tolerance * scale, rtol=0)

@@ -9,6 +9,7 @@ import numpy as np
 from asr_jax.kernels.lattice_sweep.reference import Start
 from asr_jax.kernels.log_space import NEVER
 from tests.kernels.drawn import drawn
+from tests.support import assert_close
 
 CTC_SIZES = [(5, 3, 2, 2), (41, 9, 7, 2), (1, 1, 1, 1), (6, 2, 0, 2), (30, 2, 140, 1)]
 """Frames, rows, labels, directions: several blocks of frames, several tiles of rows and of columns, no labels, one
@@ -50,4 +51,4 @@ def assert_equal(found: Any, expected: Any) -> None:
         one, other = np.asarray(one), np.asarray(other)
         possible = other > NEVER / 2
         np.testing.assert_array_equal(one > NEVER / 2, possible)
-        np.testing.assert_allclose(one[possible], other[possible], rtol=1e-5, atol=1e-5)
+        assert_close(one[possible], other[possible], rtol=1e-5, atol=1e-5)

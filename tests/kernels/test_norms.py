@@ -5,7 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from support import relative
+from support import assert_within, relative
 
 from asr_jax.kernels.bias_norm import mosaic_tpu as bias_norm_tpu
 from asr_jax.kernels.bias_norm.api import bias_norm
@@ -41,7 +41,7 @@ def test_the_kernel_of_bias_norm_for_tpus(sizes, dtype, tolerance, monkeypatch):
 
     for found, expected in zip(*both(x.astype(dtype), dy.astype(dtype)), strict=True):
         assert found.dtype == (dtype if found.ndim == 2 else jnp.float32)
-        assert relative(found, expected) < tolerance
+        assert_within(relative(found, expected), tolerance)
 
 
 @each_dtype
@@ -57,7 +57,7 @@ def test_the_kernels_of_batch_norm_for_tpus(sizes, dtype, tolerance, monkeypatch
 
     for found, expected in zip(*both(x.astype(dtype), dy.astype(dtype)), strict=True):
         assert found.dtype == (dtype if found.ndim == 3 else jnp.float32)
-        assert relative(found, expected) < tolerance
+        assert_within(relative(found, expected), tolerance)
 
 
 def test_what_cannot_run_is_named():

@@ -14,6 +14,7 @@ from asr_jax.kernels.relative_attention.api import relative_attention
 from tests.kernels.attention import DRAWN, SCALE, SIZES, made, reference_gradients, scale_of
 from tests.kernels.compiled import compiled_for
 from tests.kernels.drawn import with_drawn
+from tests.support import assert_close
 
 IMPLEMENTATIONS = {
     "reference": functools.partial(relative_attention, scale=SCALE, implementation="reference"),
@@ -48,7 +49,7 @@ def expected(query, position_query, key, value, offsets, lengths):
 @pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
 def test_values(name, sizes):
     given = made(sizes)
-    np.testing.assert_allclose(jax.jit(IMPLEMENTATIONS[name])(*given), expected(*given), atol=1e-5)
+    assert_close(jax.jit(IMPLEMENTATIONS[name])(*given), expected(*given), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*tuple(IMPLEMENTATIONS)[:3], pytest.param("mosaic_tpu", marks=pytest.mark.slow)])
@@ -56,7 +57,7 @@ def test_values_in_bfloat16(name):
     given = made(SIZES[1], jnp.bfloat16)
     found = jax.jit(IMPLEMENTATIONS[name])(*given)
     assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), expected(*given), atol=2e-2)
+    assert_close(found.astype(jnp.float32), expected(*given), atol=2e-2)
 
 
 @pytest.mark.parametrize("name", ["xla", "mosaic_tpu"])
@@ -72,7 +73,7 @@ def test_gradients(name, sizes, dtype, tolerance):
     found = jax.jit(jax.grad(loss, range(5)))(*given)
     for one, other in zip(found, gradients, strict=True):
         assert one.dtype == dtype
-        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * scale_of(other))
+        assert_close(one.astype(jnp.float32), other, atol=tolerance * scale_of(other))
 
 
 def test_lengths_above_the_number_of_frames_count_as_that_number(monkeypatch):

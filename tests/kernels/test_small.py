@@ -22,7 +22,8 @@ from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.kernels.swoosh.api import swoosh_l
 from asr_jax.nn.subsampling import Downsample
 from tests.kernels.drawn import with_drawn
-from tests.kernels.small import DRAWN, SIZES, assert_close, cases, computed
+from tests.kernels.small import DRAWN, SIZES, assert_computed, cases, computed
+from tests.support import assert_close
 
 NAMES = tuple(cases(SIZES[0]))
 each_operation = pytest.mark.parametrize("name", NAMES)
@@ -33,7 +34,7 @@ each_operation = pytest.mark.parametrize("name", NAMES)
 def test_values_of_the_reference(name, sizes):
     case = cases(sizes)[name]
     found = case.function(*case.arrays, *case.others)
-    np.testing.assert_allclose(found, case.expected, atol=1e-5 * max(np.abs(case.expected).max(), 1))
+    assert_close(found, case.expected, atol=1e-5 * max(np.abs(case.expected).max(), 1))
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def compare(name, sizes, dtype, implementation):
     run = jax.jit(lambda arrays: computed(case._replace(arrays=arrays), implementation, dtype))
     low = tuple(each.astype(dtype).astype(jnp.float32) for each in case.arrays)
     reference = jax.jit(lambda arrays: computed(case._replace(arrays=arrays), "reference"))
-    assert_close(run(low), reference(low), jnp.dtype(dtype))
+    assert_computed(run(low), reference(low), jnp.dtype(dtype))
 
 
 @each_operation
@@ -76,7 +77,7 @@ def test_pairs_agree_with_the_layer_on_valid_frames():
     layer = Downsample(2).apply({"params": {"logits": logits}}, x, lengths)
     halves = (lengths + 1) // 2
     found = pairwise_downsample(x, logits, lengths)
-    np.testing.assert_allclose(masking.mask_time(layer, halves), found, atol=1e-5)
+    assert_close(masking.mask_time(layer, halves), found, atol=1e-5)
 
 
 def test_the_frames_of_a_group_have_weights_however_different_their_logits_are():

@@ -15,6 +15,7 @@ from asr_jax.kernels.transducer_joint.reference import picked
 from tests.kernels.compiled import compiled_for
 from tests.kernels.drawn import with_drawn
 from tests.kernels.joint import BLANK, DRAWN, SIZES, made, reference_gradients
+from tests.support import assert_close
 
 
 def expected(given, activation):
@@ -53,7 +54,7 @@ def values_and_gradients(name, given, activation, cotangents, monkeypatch):
 def test_values_of_the_reference(sizes):
     given = made(sizes)
     for one, other in zip(reference_gradients(given, sizes[-1])[0], expected(given, sizes[-1]), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        assert_close(one, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["xla", "mosaic_tpu"])
@@ -67,7 +68,7 @@ def test_values_and_gradients(name, dtype, tolerance, sizes, monkeypatch):
     assert all(each.dtype == dtype for each in found[1])
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves((values, gradients)), strict=True):
         scale = float(jnp.abs(other).max(initial=0))
-        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * scale)
+        assert_close(one.astype(jnp.float32), other, atol=tolerance * scale)
 
 
 def test_an_implementation_that_cannot_run_says_why(monkeypatch):

@@ -17,8 +17,9 @@ from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
 from asr_jax.kernels.ctc_viterbi import reference as ctc_viterbi
 from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
 from tests.kernels import attention, convolutions, joint, norms, paths, small, sweeps
-from tests.kernels.small import assert_close, cases, computed
+from tests.kernels.small import assert_computed, cases, computed
 from tests.kernels.sweeps import RNNT, assert_equal
+from tests.support import assert_close
 
 PRECISIONS = ("float32", 1e-5), ("bfloat16", 2e-2)
 """Dtypes of the inputs, and differences from the reference relative to its largest magnitude."""
@@ -52,7 +53,7 @@ def in_precision(given: Any, dtype: str) -> list[jax.Array]:
 def assert_near(found: Any, expected: Any, tolerance: float) -> None:
     """Compares arrays, relative to their largest magnitude."""
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=tolerance * attention.scale_of(other))
+        assert_close(one.astype(jnp.float32), other, atol=tolerance * attention.scale_of(other))
 
 
 def compare_ctc_sweep(sizes: Any) -> None:
@@ -143,7 +144,7 @@ def compare_small(folder: str, sizes: Any) -> None:
             with on_cpu():
                 low = case._replace(arrays=tuple(in_precision(in_precision(case.arrays, dtype), "float32")))
                 expected = computed(low, "reference")
-            assert_close(computed(low, "triton", dtype), expected, jnp.dtype(dtype))
+            assert_computed(computed(low, "triton", dtype), expected, jnp.dtype(dtype))
 
 
 def _folder_of(function: Any) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from asr_jax.core.meshes import by_rows, data_mesh
 from asr_jax.losses.consistency import view_divergence
+from tests.support import assert_close
 
 LENGTHS = np.array([7, 4, 0], np.int32)
 """Lengths of utterances in frames."""
@@ -42,9 +43,9 @@ def test_is_the_divergence_from_the_next_view_and_only_the_own_side_has_a_gradie
         own, other = log_softmax(logits[row]), log_softmax(logits[row ^ 1])
         valid = np.arange(7) < lengths[row]
         expected = (np.exp(other) * (other - own)).sum(-1)[valid].sum()
-        np.testing.assert_allclose(rows[row], expected, rtol=1e-5, atol=1e-6)
+        assert_close(rows[row], expected, rtol=1e-5, atol=1e-6)
         towards = (row + 1) * (np.exp(own) - np.exp(other)) * valid[:, None]
-        np.testing.assert_allclose(gradient[row], towards, rtol=1e-4, atol=1e-6)
+        assert_close(gradient[row], towards, rtol=1e-4, atol=1e-6)
 
 
 def test_equals_icefalls_arrangement_of_a_batch_in_two_halves():
@@ -56,7 +57,7 @@ def test_equals_icefalls_arrangement_of_a_batch_in_two_halves():
     is_padding = np.arange(7)[None, :, None] >= np.tile(LENGTHS, 2)[:, None, None]
     expected = np.where(is_padding, 0.0, pointwise).sum()
     rows, _ = of_two(logits, np.repeat(LENGTHS, 2))
-    np.testing.assert_allclose(np.sum(rows), expected, rtol=1e-5)
+    assert_close(np.sum(rows), expected, rtol=1e-5)
 
 
 def test_views_that_agree_have_none_and_padding_has_no_influence():
@@ -64,7 +65,7 @@ def test_views_that_agree_have_none_and_padding_has_no_influence():
     same = np.repeat(logits[::2], 2, axis=0)
     rows, gradient = of_two(same, lengths)
     assert not np.any(rows)
-    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
+    assert_close(gradient, 0.0, atol=1e-6)
     plain = of_two(logits, lengths)
     noisy = of_two(np.where(np.arange(7)[None, :, None] < lengths[:, None, None], logits, np.nan), lengths)
     jax.tree.map(np.testing.assert_array_equal, noisy, plain)
@@ -75,8 +76,8 @@ def test_more_views_go_round_and_half_precision_is_computed_in_float32():
     rows = np.asarray(divergence(logits, np.full(9, 7)))
     probs = np.exp(log_softmax(logits))
     expected = (probs[2] * np.log(probs[2] / probs[1])).sum()
-    np.testing.assert_allclose(rows[1], expected, rtol=1e-5)
-    np.testing.assert_allclose(rows[2], (probs[0] * np.log(probs[0] / probs[2])).sum(), rtol=1e-5)
+    assert_close(rows[1], expected, rtol=1e-5)
+    assert_close(rows[2], (probs[0] * np.log(probs[0] / probs[2])).sum(), rtol=1e-5)
     half = jax.eval_shape(divergence, jax.ShapeDtypeStruct(logits.shape, jnp.bfloat16), np.full(9, 7))
     assert half.dtype == jnp.float32
 
@@ -88,4 +89,4 @@ def test_views_lie_on_one_device_and_nothing_is_moved():
     compiled = jax.jit(divergence, out_shardings=rows).lower(*given).compile()
     text = compiled.as_text()
     assert not any(word in text for word in ("all-gather", "all-to-all", "collective-permute"))
-    np.testing.assert_allclose(compiled(*given), jax.jit(divergence)(logits, lengths), rtol=1e-6)
+    assert_close(compiled(*given), jax.jit(divergence)(logits, lengths), rtol=1e-6)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import max_abs, relative
+from support import assert_close, assert_within, max_abs, relative
 
 from asr_jax.losses.contrastive import Distractors, contrastive_loss, counted, draw_distractors
 
@@ -68,10 +68,11 @@ def test_values_and_gradients() -> None:
         return [differentiate(partial(total, loss))(*arrays) for loss in (ours, by_definition)]
 
     (of_ours, (losses, correct)), (of_theirs, (expected, expected_correct)) = jax.device_get(both(case()))
-    assert max_abs(losses, expected) < 1e-5
+    assert_within(max_abs(losses, expected), 1e-5)
     np.testing.assert_array_equal(correct, expected_correct)
     assert 0 < correct.sum() < correct.size
-    assert all(relative(mine, theirs) < 1e-5 for mine, theirs in zip(of_ours, of_theirs, strict=True))
+    for mine, theirs in zip(of_ours, of_theirs, strict=True):
+        assert_within(relative(mine, theirs), 1e-5)
 
 
 def test_nothing_is_right_where_all_are_equal() -> None:
@@ -80,7 +81,7 @@ def test_nothing_is_right_where_all_are_equal() -> None:
     counts, loss = np.ones((1, 4, 4), np.int32), fast_jit(partial(contrastive_loss, temperature=0.1))
     all_alike = jax.device_get(loss(ones, ones, counts, equal=unequal))
     assert not all_alike.correct.any()
-    np.testing.assert_allclose(all_alike.losses, np.log(5), rtol=1e-6)
+    assert_close(all_alike.losses, np.log(5), rtol=1e-6)
     nothing = jax.device_get(loss(0 * ones, ones, counts, equal=unequal))
     assert np.isfinite(nothing.losses).all()
     assert not nothing.correct.any()

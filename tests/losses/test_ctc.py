@@ -11,7 +11,7 @@ import pytest
 from asr_jax.core.meshes import by_rows, data_mesh
 from asr_jax.losses import ctc
 from asr_jax.losses.ctc import ctc_loss, is_feasible
-from tests.support import skip_without_float16
+from tests.support import assert_close, assert_within, skip_without_float16
 
 
 def collapse(path, blank_id):
@@ -69,11 +69,11 @@ def test_equals_the_sum_over_all_paths(blank_id):
     losses, feasible, gradient = run(logits, lengths, labels, label_lengths, blank_id=blank_id)
     expected = np.array([enumerated(logits[i, :frames], row, blank_id) for i, (frames, row) in enumerate(rows)])
     np.testing.assert_array_equal(feasible, np.isfinite(expected))
-    np.testing.assert_allclose(losses, np.where(np.isfinite(expected), expected, 0), rtol=1e-5, atol=1e-6)
+    assert_close(losses, np.where(np.isfinite(expected), expected, 0), rtol=1e-5, atol=1e-6)
     assert not gradient[~np.isfinite(expected)].any()
     without_gradient = jax.jit(functools.partial(ctc_loss, blank_id=blank_id))
     alone, _ = without_gradient(logits, lengths, labels, label_lengths)
-    np.testing.assert_allclose(alone, losses, rtol=1e-6)  # computed from one direction instead of two
+    assert_close(alone, losses, rtol=1e-6)  # computed from one direction instead of two
 
 
 @pytest.mark.parametrize("vocabulary", [7, ctc.ONE_HOT_VOCABULARY + 1])
@@ -90,7 +90,7 @@ def test_gradient_equals_finite_differences_in_float64(vocabulary):
         for seed in range(4):
             towards = np.random.default_rng(seed).normal(size=logits.shape)
             difference = (total(logits + 1e-5 * towards) - total(logits - 1e-5 * towards)) / 2e-5
-            np.testing.assert_allclose((gradient * towards).sum(), difference, rtol=1e-7, atol=1e-8)
+            assert_close((gradient * towards).sum(), difference, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -131,12 +131,12 @@ def test_empty_targets_single_frames_and_no_frames():
     frames, labels = np.array([1, 1, 0], np.int32), np.full((3, 1), 2, np.int32)
     losses, feasible, gradient = run(logits, frames, labels, np.array([1, 0, 0], np.int32))
     assert feasible.all()
-    np.testing.assert_allclose(losses, [-log_probs[0, 0, 2], -log_probs[1, 0, 0], 0], rtol=1e-6)
+    assert_close(losses, [-log_probs[0, 0, 2], -log_probs[1, 0, 0], 0], rtol=1e-6)
     expected = np.exp(log_probs) - np.eye(4)[[2, 0, 0]][:, None]
     expected[2] = 0
-    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+    assert_close(gradient, expected, atol=1e-6)
     losses, feasible, gradient = run(logits, frames, labels[:, :0], np.zeros(3, np.int32))
-    np.testing.assert_allclose(losses, [*-log_probs[:2, 0, 0], 0], rtol=1e-6)
+    assert_close(losses, [*-log_probs[:2, 0, 0], 0], rtol=1e-6)
     assert feasible.all()
 
 
@@ -146,7 +146,7 @@ def test_is_never_negative_and_is_zero_for_certainty():
     logits[0, np.arange(6), [0, 1, 1, 0, 2, 0]] = 40
     losses, _, gradient = run(logits, np.full(8, 6, np.int32), labels, np.full(8, 2, np.int32))
     assert 0 <= losses[0] < 1e-6
-    assert np.abs(gradient[0]).max() < 1e-6
+    assert_within(np.abs(gradient[0]).max(), 1e-6)
 
 
 def test_logits_that_are_not_finite_show_in_the_loss():
@@ -156,7 +156,7 @@ def test_logits_that_are_not_finite_show_in_the_loss():
     losses, _, gradient = run(logits, np.full(8, 4, np.int32), labels, np.ones(8, np.int32))
     assert np.isnan(losses[0])
     assert losses[1] == np.inf
-    np.testing.assert_allclose(losses[2], enumerated(np.zeros((4, 2)), [1], 0), rtol=1e-6)
+    assert_close(losses[2], enumerated(np.zeros((4, 2)), [1], 0), rtol=1e-6)
     assert np.isfinite(gradient[2]).all()
 
 
@@ -179,7 +179,7 @@ def test_long_rows_keep_a_gradient_of_float32_precision():
     gradient = run(logits, *rest)[2]
     with jax.enable_x64(True):
         exact = run(logits.astype(np.float64), *rest, weights=np.ones(2))[2]
-    assert np.abs(gradient - exact).max() < 5e-5  # without scaled states the error is 1e-3
+    assert_within(np.abs(gradient - exact).max(), 5e-5)  # without scaled states the error is 1e-3
 
 
 @pytest.mark.parametrize("offset", [1e4, -1e4])
@@ -190,8 +190,8 @@ def test_large_logits_keep_the_precision_of_float32(offset):
     losses, _, gradient = run(logits, *rest)
     with jax.enable_x64(True):
         exact, _, exact_gradient = run(logits.astype(np.float64), *rest, weights=np.ones(len(logits)))
-    np.testing.assert_allclose(losses, exact, rtol=1e-6, atol=1e-6)
-    assert np.abs(gradient - exact_gradient).max() < 5e-6
+    assert_close(losses, exact, rtol=1e-6, atol=1e-6)
+    assert_within(np.abs(gradient - exact_gradient).max(), 5e-6)
 
 
 @pytest.mark.parametrize("vocabulary", [7, ctc.ONE_HOT_VOCABULARY + 1])
@@ -202,7 +202,7 @@ def test_a_sharded_batch_gives_the_same_without_communication(vocabulary):
     compiled = losses_and_gradient.lower(*sharded, blank_id=0).compile()
     found = compiled(*sharded)
     for value, same in zip(found, expected, strict=True):
-        np.testing.assert_allclose(value, same, rtol=1e-6, atol=1e-7)
+        assert_close(value, same, rtol=1e-6, atol=1e-7)
         assert value.sharding.is_equivalent_to(by_rows(data_mesh(4)), value.ndim)
     collectives = ("all-gather", "all-to-all", "collective-permute", "all-reduce")
     assert not [name for name in collectives if name in compiled.as_text()]
@@ -222,7 +222,7 @@ def test_vmap_and_remat_give_the_same():
 
     again, (one, reversed_rows) = jax.device_get(gradients(logits, *rest))
     for gradient in (again, one, reversed_rows[::-1]):
-        np.testing.assert_allclose(gradient, expected[2], rtol=1e-6, atol=1e-7)
+        assert_close(gradient, expected[2], rtol=1e-6, atol=1e-7)
 
 
 def test_memory_stays_below_a_lattice_over_the_vocabulary():

@@ -10,6 +10,7 @@ from asr_jax.core.meshes import by_rows, data_mesh
 from asr_jax.losses import ctc_align_reference
 from asr_jax.losses.ctc_align import align
 from tests.search.unchecked import unchecked
+from tests.support import approx, assert_close
 
 program = jax.jit(align, static_argnames="blank_id")
 
@@ -42,10 +43,10 @@ def check_row(found, row, expected, num_labels):
         assert (ends == -1).all()
         return
     score, spans = expected
-    assert found.scores[row] == pytest.approx(score, abs=1e-4)
+    assert found.scores[row] == approx(score, abs=1e-4)
     assert starts[:num_labels].tolist() == [span.start for span in spans]
     assert ends[:num_labels].tolist() == [span.end for span in spans]
-    np.testing.assert_allclose(log_probs[:num_labels], [span.log_prob for span in spans], atol=1e-6)
+    assert_close(log_probs[:num_labels], [span.log_prob for span in spans], atol=1e-6)
     assert (starts[num_labels:] == -1).all()
     assert (log_probs[num_labels:] == 0).all()
 
@@ -86,7 +87,7 @@ def test_is_the_best_of_all_paths(labels):
             continue
         scores = {path: sum(log_probs[t, symbol] for t, symbol in enumerate(path)) for path in paths}
         best = max(paths, key=lambda path: scores[path])
-        assert found.scores[0] == pytest.approx(scores[best], abs=1e-5)
+        assert found.scores[0] == approx(scores[best], abs=1e-5)
         spans, t = [], 0
         for symbol, run in itertools.groupby(best):
             length = len(list(run))
@@ -141,8 +142,8 @@ def test_thousands_of_frames_stay_exact():
         path[start:end] = label
     assert collapsed(path.tolist(), 0) == labels.tolist()
     wide = log_probs.astype(np.float64)
-    assert wide[np.arange(8000), path].sum() == pytest.approx(best_score(wide, labels, 0), abs=1e-3)
-    assert found.scores[0] == pytest.approx(best_score(wide, labels, 0), rel=1e-6)
+    assert wide[np.arange(8000), path].sum() == approx(best_score(wide, labels, 0), abs=1e-3)
+    assert found.scores[0] == approx(best_score(wide, labels, 0), rel=1e-6)
 
 
 def test_a_sharded_batch_stays_where_it_is():

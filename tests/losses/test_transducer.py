@@ -18,6 +18,7 @@ from asr_jax.losses.pruned_transducer import (
     simple_log_probs,
 )
 from asr_jax.losses.transducer import Penalties, tdt_arcs, tdt_log_probs, transducer_loss
+from tests.support import assert_close
 
 
 def paths(num_frames, num_labels, arcs):
@@ -81,9 +82,9 @@ def test_equals_the_sum_over_all_paths(arcs):
         if np.isinf(expected[0]):
             assert np.isinf(losses[row])
             continue
-        np.testing.assert_allclose(losses[row], expected[0], rtol=1e-9)
-        np.testing.assert_allclose(of_blank[:, row], -expected[1], atol=1e-9)
-        np.testing.assert_allclose(of_label[:, row], -expected[2], atol=1e-9)
+        assert_close(losses[row], expected[0], rtol=1e-9)
+        assert_close(of_blank[:, row], -expected[1], atol=1e-9)
+        assert_close(of_label[:, row], -expected[2], atol=1e-9)
 
 
 def test_long_rows_are_precise_in_float32():
@@ -93,9 +94,9 @@ def test_long_rows_are_precise_in_float32():
     with jax.enable_x64(True):
         exact = jax.device_get(swept(blank, label, *lengths, arcs=RNNT))
     found = jax.device_get(swept(blank.astype(np.float32), label.astype(np.float32), *lengths, arcs=RNNT))
-    np.testing.assert_allclose(found[0], exact[0], rtol=1e-6)
+    assert_close(found[0], exact[0], rtol=1e-6)
     for a, b in zip(found[1:], exact[1:], strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-5)
+        assert_close(a, b, atol=2e-5)
 
 
 def joint(frames, of_rows, first):
@@ -142,8 +143,8 @@ def test_padding_and_other_rows_have_no_influence():
 
     value, gradient = run(logits, jnp.asarray(labels))
     value_2, gradient_2 = run(changed, jnp.asarray(others))
-    np.testing.assert_allclose(value, value_2, rtol=1e-6)
-    np.testing.assert_allclose(gradient, gradient_2, atol=1e-6)
+    assert_close(value, value_2, rtol=1e-6)
+    assert_close(gradient, gradient_2, atol=1e-6)
 
 
 def test_penalties_change_the_log_probabilities_of_arcs():
@@ -166,7 +167,7 @@ def test_penalties_change_the_log_probabilities_of_arcs():
         expected, _, _ = enumerated(blank, label, 4, 3, RNNT)
         penalties = Penalties(delay=0.3, eos=0.2, eos_id=1, star=0.75, star_id=3)
         found = transducer_loss(*map(jnp.asarray, (logits, [4], labels, [3])), blank_id=blank_id, penalties=penalties)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert_close(found, expected, rtol=1e-9)
 
 
 def test_durations_have_probabilities_of_their_own():
@@ -177,8 +178,8 @@ def test_durations_have_probabilities_of_their_own():
     assert (blank.shape, label.shape) == ((2, 1, 3, 3), (3, 1, 3, 2))
     log_softmax = partial(jax.nn.log_softmax, axis=-1)
     tokens, durations = log_softmax(logits[..., :4]), log_softmax(logits[..., 4:])
-    np.testing.assert_allclose(blank[1, 0, 2, 1], tokens[0, 2, 1, 0] + durations[0, 2, 1, 2] - 0.05, rtol=1e-6)
-    np.testing.assert_allclose(label[0, 0, 1, 1], tokens[0, 1, 1, 2] + durations[0, 1, 1, 0] - 0.05, rtol=1e-6)
+    assert_close(blank[1, 0, 2, 1], tokens[0, 2, 1, 0] + durations[0, 2, 1, 2] - 0.05, rtol=1e-6)
+    assert_close(label[0, 0, 1, 1], tokens[0, 1, 1, 2] + durations[0, 1, 1, 0] - 0.05, rtol=1e-6)
     with pytest.raises(ValueError, match="expected distinct numbers of frames"):
         tdt_arcs((0, 2))
 
@@ -199,7 +200,7 @@ def test_pruning_nothing_is_the_whole_loss():
         blank, label = pruned_log_probs(*kept_log_probs(kept, starts, labels, blank_id=0), starts, num_labels=4)
         found = lattice_loss(blank[None], label[None], *lengths)
         if size == 5:
-            np.testing.assert_allclose(found, whole, rtol=1e-6)
+            assert_close(found, whole, rtol=1e-6)
         else:
             assert np.isfinite(found).all()
             assert (found >= whole - 1e-4).all()
@@ -214,7 +215,7 @@ def test_pruning_of_texts_without_labels():
     kept = kept_log_probs(logits, starts, labels, blank_id=0)
     blank, label = pruned_log_probs(*kept, starts, num_labels=0)
     found = lattice_loss(blank[None], label[None], num_frames, none)
-    np.testing.assert_allclose(found, transducer_loss(logits, num_frames, labels, none, blank_id=0), rtol=1e-6)
+    assert_close(found, transducer_loss(logits, num_frames, labels, none, blank_id=0), rtol=1e-6)
 
 
 def test_paths_of_this_file_are_those_of_rnnt():

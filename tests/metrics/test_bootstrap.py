@@ -6,6 +6,7 @@ from scipy.stats import binom
 
 from asr_jax.metrics import bootstrap as module
 from asr_jax.metrics.bootstrap import Bootstrap, percentiles, rates, resampled, resampling_units, sums_by
+from tests.support import approx
 
 
 def interval(errors, words, settings):
@@ -18,7 +19,7 @@ def test_of_words_alone_it_is_the_binomial_distribution(level, share):
     num, errors = 1000, round(1000 * share)
     found = interval(np.arange(num) < errors, np.ones(num, int), Bootstrap(level=level, resamples=4000))
     expected = binom.interval(level, num, errors / num)
-    assert np.multiply(found, num) == pytest.approx(expected, abs=1.5)
+    assert np.multiply(found, num) == approx(expected, abs=1.5)
 
 
 def test_it_holds_the_true_rate_as_often_as_it_says_over_speakers_alone():

@@ -12,6 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.metrics.bootstrap import Bootstrap
 from asr_jax.metrics.comparison import compare
 from asr_jax.metrics.scoring import Recognised, score
+from tests.support import approx
 
 ONE = [Recognised("1", "a b c d", "a b c d"), Recognised("2", "e f", "x y"), Recognised("alone", "g", "g")]
 OTHER = [Recognised("2", "E f", "e F"), Recognised("1", "a b c d", "a B c x"), Recognised("new", "g", "g")]
@@ -35,8 +36,8 @@ def test_figures_by_hand():
     assert found["matched_pairs"] == {
         "segments": 2,
         "mean_difference": -0.5,
-        "z": pytest.approx(-1 / 3),  # mean -0.5, deviation sqrt(4.5), two segments: -2 and 1
-        "p_value": pytest.approx(0.738883, abs=1e-6),
+        "z": approx(-1 / 3),  # mean -0.5, deviation sqrt(4.5), two segments: -2 and 1
+        "p_value": approx(0.738883, abs=1e-6),
     }
     assert [(row["id"], row["first_errors"], row["second_errors"]) for row in found["differing"]] == [
         ("2", 2, 0),
@@ -82,11 +83,9 @@ def test_swapped_systems_have_the_opposite_difference():
     first, second = system(0.1, seed=0), system(0.13, seed=1)
     found, swapped = (compare(*both, normaliser="none") for both in ((first, second), (second, first)))
     assert swapped["difference"]["wer"] == -found["difference"]["wer"]
-    assert swapped["difference"]["wer_interval"] == pytest.approx(
-        [-b for b in found["difference"]["wer_interval"][::-1]]
-    )
-    assert swapped["matched_pairs"]["z"] == pytest.approx(-found["matched_pairs"]["z"])
-    assert swapped["matched_pairs"]["p_value"] == pytest.approx(found["matched_pairs"]["p_value"])
+    assert swapped["difference"]["wer_interval"] == approx([-b for b in found["difference"]["wer_interval"][::-1]])
+    assert swapped["matched_pairs"]["z"] == approx(-found["matched_pairs"]["z"])
+    assert swapped["matched_pairs"]["p_value"] == approx(found["matched_pairs"]["p_value"])
 
 
 def test_both_are_drawn_together():
@@ -117,7 +116,7 @@ def test_the_share_of_resamples_agrees_with_the_normal_approximation():
     for a, b in zip(first, second, strict=True):
         apart[int(a.speaker)] += b.hypothesis.count("x") - a.hypothesis.count("x")
     z = apart.mean() / (apart.std() / np.sqrt(20))
-    assert found["probability_of_improvement"] == pytest.approx(norm.cdf(-z), abs=0.03)
+    assert found["probability_of_improvement"] == approx(norm.cdf(-z), abs=0.03)
 
 
 def test_one_utterance_has_no_interval():

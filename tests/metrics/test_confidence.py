@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calibration
+from tests.support import approx
 
 
 def drawn(slope, offset, *, num=20_000, seed=0):
@@ -17,8 +18,8 @@ def drawn(slope, offset, *, num=20_000, seed=0):
 def test_the_line_that_was_drawn_is_found(slope, offset):
     confidences, is_right = drawn(slope, offset)
     found = fit_calibration(confidences, is_right)
-    assert found.slope == pytest.approx(slope, rel=0.06)
-    assert found.offset == pytest.approx(offset, abs=0.06)
+    assert found.slope == approx(slope, rel=0.06)
+    assert found.offset == approx(offset, abs=0.06)
 
 
 def test_calibration_lowers_the_error_on_words_it_has_not_seen():
@@ -28,7 +29,7 @@ def test_calibration_lowers_the_error_on_words_it_has_not_seen():
     assert before["calibration_error"] > 0.1
     assert after["calibration_error"] < 0.015
     assert after["cross_entropy_gain"] > max(0, before["cross_entropy_gain"])
-    assert after["mean"] == pytest.approx(after["right"], abs=0.01)
+    assert after["mean"] == approx(after["right"], abs=0.01)
 
 
 @pytest.mark.parametrize("is_right", [True, False])
@@ -50,18 +51,18 @@ def test_report_of_words_counted_by_hand():
     confidences, is_right = np.array([0.9, 0.9, 0.9, 0.9, 0.1]), np.array([True, True, False, False, False])
     report = confidence_report(confidences, is_right)
     assert report["words"] == 5
-    assert report["right"] == pytest.approx(0.4)
-    assert report["mean"] == pytest.approx(0.74)
-    assert report["calibration_error"] == pytest.approx((4 * 0.4 + 1 * 0.1) / 5)
+    assert report["right"] == approx(0.4)
+    assert report["mean"] == approx(0.74)
+    assert report["calibration_error"] == approx((4 * 0.4 + 1 * 0.1) / 5)
     entropy = -5 * (0.4 * math.log(0.4) + 0.6 * math.log(0.6))
     cross = -(2 * math.log(0.9) + 2 * math.log(0.1) + math.log(0.9))
-    assert report["cross_entropy_gain"] == pytest.approx(1 - cross / entropy, rel=1e-6)
+    assert report["cross_entropy_gain"] == approx(1 - cross / entropy, rel=1e-6)
 
 
 def test_the_share_of_right_words_as_confidence_of_all_gains_nothing():
     report = confidence_report(np.full(10, 0.7), np.arange(10) < 7)
-    assert report["calibration_error"] == pytest.approx(0, abs=1e-12)
-    assert report["cross_entropy_gain"] == pytest.approx(0, abs=1e-9)
+    assert report["calibration_error"] == approx(0, abs=1e-12)
+    assert report["cross_entropy_gain"] == approx(0, abs=1e-9)
 
 
 def test_nothing_to_report_or_to_fit():

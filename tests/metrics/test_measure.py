@@ -5,6 +5,7 @@ import math
 import pytest
 
 from asr_jax.metrics.measure import by_set, deciding, deciding_text, mean_of, without_value
+from tests.support import approx
 
 CLEAN = {"wer": 0.1, "cer": 0.05, "loss": 2.0, "words": 90, "utterances": 9}
 OTHER = {"wer": 0.4, "cer": 0.15, "loss": 4.0, "words": 30, "utterances": 3}
@@ -16,7 +17,7 @@ def figures(best_of, clean=CLEAN, other=OTHER):
 
 
 def test_the_mean_is_that_of_the_sets_not_of_their_words():
-    assert mean_of([CLEAN, OTHER]) == pytest.approx({"wer": 0.25, "cer": 0.1, "loss": 3.0})
+    assert mean_of([CLEAN, OTHER]) == approx({"wer": 0.25, "cer": 0.1, "loss": 3.0})
     assert mean_of([{"loss": 2.0}, {"loss": math.nan}])["loss"] != 2.0
     assert mean_of([CLEAN, {"wer": None}]) == {"wer": None}
     assert mean_of([CLEAN, {}]) == {}
@@ -31,7 +32,7 @@ def test_the_mean_is_that_of_the_sets_not_of_their_words():
 )  # fmt: skip
 def test_the_figures_that_choose(best_of, wer, text):
     found = figures(best_of)
-    assert deciding(found)["wer"] == pytest.approx(wer)
+    assert deciding(found)["wer"] == approx(wer)
     assert deciding_text(found) == text
     assert list(by_set(found)) == ["clean", "other", "mean", "all"]
     assert "sets" not in by_set(found)["all"]

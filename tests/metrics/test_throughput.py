@@ -5,6 +5,7 @@ import math
 import pytest
 
 from asr_jax.metrics.throughput import Throughput
+from tests.support import approx
 
 
 class Clock:
@@ -31,7 +32,7 @@ def test_rates_are_ratios_of_sums_not_means_of_rates():
     throughput.add_masked(1000)
     rates = throughput.rates()
     per_device = rates.pop("per_device")
-    assert rates == pytest.approx(
+    assert rates == approx(
         {
             "utterances_per_s": 1.6, "audio_s_per_s": 12.0, "padded_audio_s_per_s": 15.0, "frames_per_s": 300.0,
             "feature_values_per_s": 24000.0, "masked_frames_per_s": 100.0, "letters_per_s": 96.0,
@@ -39,7 +40,7 @@ def test_rates_are_ratios_of_sums_not_means_of_rates():
             "device_share": 0.9, "batch_s": 5.0, "num_batches": 2,
         }
     )  # fmt: skip
-    assert per_device == pytest.approx(
+    assert per_device == approx(
         {"utterances_per_s": 0.8, "audio_s_per_s": 6.0, "padded_audio_s_per_s": 7.5, "frames_per_s": 150.0,
          "feature_values_per_s": 12000.0, "masked_frames_per_s": 50.0, "letters_per_s": 48.0, "tokens_per_s": 12.0}
     )  # fmt: skip
@@ -54,7 +55,7 @@ def test_wall_time_is_measured_by_kind_and_pauses_do_not_count():
         clock.now_s += 1000.0
     throughput.add(**counts())
     rates = throughput.rates()
-    assert rates["audio_s_per_s"] == pytest.approx(30 / 8)
+    assert rates["audio_s_per_s"] == approx(30 / 8)
     assert [rates[f"{kind}_share"] for kind in ("waiting", "host", "device")] == [1 / 8, 2 / 8, 5 / 8]
 
 

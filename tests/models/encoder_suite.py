@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.errors import InvalidRngError
-from support import max_abs, relative, report
+from support import assert_within, max_abs, relative
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.pytrees import flatten, unflatten
@@ -82,12 +82,12 @@ class EncoderSuite:
         noisy = made.forward(made.params, self.frames(tail=5.0))
         bigger = made.forward(made.params, self.frames(bucket=self.bigger_bucket, tail=5.0))
         for row in range(len(self.lengths)):
-            assert max_abs(self.valid(noisy, row), self.valid(plain, row)) < 1e-5
-            assert max_abs(self.valid(bigger, row), self.valid(plain, row)) < 1e-5
+            assert_within(max_abs(self.valid(noisy, row), self.valid(plain, row)), 1e-5)
+            assert_within(max_abs(self.valid(bigger, row), self.valid(plain, row)), 1e-5)
         values, others = (np.array(self.frames(seed=seed).values) for seed in (0, 1))
         others[1] = values[1]
         beside = made.forward(made.params, Frames(others, np.asarray(self.lengths, np.int32)))
-        assert max_abs(self.valid(beside, 1), self.valid(plain, 1)) < 1e-5
+        assert_within(max_abs(self.valid(beside, 1), self.valid(plain, 1)), 1e-5)
         assert max_abs(self.valid(beside, 0), self.valid(plain, 0)) > 1e-3
 
     def test_output_length_is_true(self, made: Made) -> None:
@@ -127,7 +127,7 @@ class EncoderSuite:
         # At step 0 whole parts may be skipped.
         assert [path for path, leaf in flat.items() if not leaf.any()] == []
 
-    def test_the_loss_changes_as_the_gradient_predicts(self, made: Made, record_property: Any) -> None:
+    def test_the_loss_changes_as_the_gradient_predicts(self, made: Made) -> None:
         """A small step of each part along its gradient changes the loss by the size of the step times the squared norm
         of the gradient, to 3 % (activations have kinks), beyond the rounding of the loss."""
         params, (loss, gradients) = flatten(made.params), self.gradients(made, self.settled_step)
@@ -145,7 +145,7 @@ class EncoderSuite:
             difference = abs((losses[0] - losses[1]) / 2 - size * slope) - rounding
             differences[part] = max(difference / (size * slope), 0.0)
         worst = max(differences, key=differences.__getitem__)
-        assert report(record_property, f"change of the loss, worst ({worst})", differences[worst]) < 0.03
+        assert_within(differences[worst], 0.03, what=f"change of the loss, worst ({worst})")
 
     def test_another_step_or_other_values_compile_nothing(self, made: Made) -> None:
         for step, seed in ((0, 0), (self.settled_step, 1)):
@@ -154,7 +154,7 @@ class EncoderSuite:
 
     def test_padding_changes_no_gradient(self, made: Made) -> None:
         plain, noisy = (flatten(self.gradients(made, self.settled_step, tail=tail)[1]) for tail in (0.0, 5.0))
-        assert max(relative(noisy[path], plain[path]) for path in plain) < 1e-3
+        assert_within(max(relative(noisy[path], plain[path]) for path in plain), 1e-3)
 
     def test_bfloat16_is_near_float32(self, made: Made) -> None:
         encoder = self.settings.build(dtype=jnp.bfloat16)

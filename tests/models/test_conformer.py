@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from encoder_suite import EncoderSuite, Made, asks_for_dropout, assert_refused, fast_jit
-from support import max_abs, relative
+from support import assert_close, assert_within, max_abs, relative
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements
@@ -40,7 +40,7 @@ class TestConformer(EncoderSuite):
         encoded = fast_jit(lambda given, frames: one.apply(given, frames, step=None))(first, self.frames())
         np.testing.assert_array_equal(tap.lengths, last.lengths)
         for row in range(len(self.lengths)):
-            assert max_abs(self.valid(tap, row), self.valid(encoded.frames, row)) < 1e-5
+            assert_within(max_abs(self.valid(tap, row), self.valid(encoded.frames, row)), 1e-5)
         assert max_abs(encoded.taps["layer_0"].values, encoded.frames.values) == 0
 
     def test_depths_of_parameters(self, made: Made) -> None:
@@ -101,7 +101,7 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
         flatten(run(params, key, jnp.int32(0))[1])
         for params, run in (made_of(replace(settings, remat=each)) for each in ("none", remat))
     )
-    assert max(relative(again[path], plain[path]) for path in plain) < 1e-4
+    assert_within(max(relative(again[path], plain[path]) for path in plain), 1e-4)
 
 
 @pytest.mark.slow
@@ -111,11 +111,11 @@ def test_attention_without_scores_in_memory_gives_the_same_gradients() -> None:
         run(params, key, jnp.int32(0))
         for params, run in (made_of(replace(settings, attention=each)) for each in ("auto", "xla"))
     )
-    np.testing.assert_allclose(other[1][0], plain[1][0], rtol=1e-5, atol=1e-5)
+    assert_close(other[1][0], plain[1][0], rtol=1e-5, atol=1e-5)
     grads, others = flatten(grads), flatten(others)
     largest = max(float(jnp.abs(each).max()) for each in grads.values())
     for path, grad in grads.items():  # gradients of biases before a norm are 0 up to rounding
-        np.testing.assert_allclose(others[path], grad, rtol=1e-4, atol=1e-7 * largest, err_msg=path)
+        assert_close(others[path], grad, rtol=1e-4, atol=1e-7 * largest, what=path)
 
 
 def test_tied_biases_are_one_pair_for_all_layers() -> None:

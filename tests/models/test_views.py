@@ -24,6 +24,7 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.step import Recipe, accumulate, added_denominators
 from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch, random_params
+from tests.support import approx, assert_close
 from tests.training.toy import joined, toy_batch
 
 MASKS = SpecAugment(probability=1.0, max_freq_bins=20, num_time_masks=2, max_time_frames=8, max_time_share=1.0,
@@ -132,15 +133,15 @@ def test_loss_is_the_mean_over_views_and_the_divergence_between_them_with_icefal
         for view in (0, 1)
     ]
     counted = np.asarray(batch.weights) * np.array([1, 0, 1, 1])
-    np.testing.assert_allclose(sums["ctc/loss"].total, 0.5 * np.sum(counted * (of_view[0] + of_view[1])), rtol=1e-5)
+    assert_close(sums["ctc/loss"].total, 0.5 * np.sum(counted * (of_view[0] + of_view[1])), rtol=1e-5)
     first, second = log_softmax(logits[0::2]), log_softmax(logits[1::2])
     valid = np.arange(first.shape[1])[None, :, None] < encoded.frames.lengths[::2, None, None]
     both = np.exp(second) * (second - first) + np.exp(first) * (first - second)
     by_row = np.where(valid, both, 0.0).sum((1, 2))
-    np.testing.assert_allclose(sums["ctc/consistency"].total, 0.2 * 0.5 * np.sum(counted * by_row), rtol=1e-5)
+    assert_close(sums["ctc/consistency"].total, 0.2 * 0.5 * np.sum(counted * by_row), rtol=1e-5)
     np.testing.assert_array_equal(sums["ctc/consistency"].weight, sums["ctc/loss"].weight)
     early = run(batch, jnp.int32(499))["ctc/consistency"].total
-    np.testing.assert_allclose(early, sums["ctc/consistency"].total / 4, rtol=1e-5)
+    assert_close(early, sums["ctc/consistency"].total / 4, rtol=1e-5)
 
 
 def test_weights_known_before_are_those_of_a_batch_seen_once(trained):
@@ -156,7 +157,7 @@ def test_weights_known_before_are_those_of_a_batch_seen_once(trained):
     for name, weight in known.items():
         np.testing.assert_array_equal(weight, sums[name].weight)
         np.testing.assert_array_equal(of_audio[name], weight)
-    assert sums["ctc/infeasible"].mean() == sums["inter/infeasible"].mean() == pytest.approx(1 / 3)
+    assert sums["ctc/infeasible"].mean() == sums["inter/infeasible"].mean() == approx(1 / 3)
 
 
 def test_dropout_alone_makes_views_differ():
@@ -167,10 +168,10 @@ def test_dropout_alone_makes_views_differ():
     assert of_none == 0 < of_half
 
 
-def assert_close(actual, expected):
+def assert_same_trees(actual, expected):
     expected = flatten(expected)
     for path, leaf in flatten(actual).items():
-        np.testing.assert_allclose(leaf, expected[path], atol=1e-5 * np.abs(expected[path]).max(), err_msg=path)
+        assert_close(leaf, expected[path], atol=1e-5 * np.abs(expected[path]).max(), what=path)
 
 
 @pytest.mark.slow
@@ -190,8 +191,8 @@ def test_accumulation_equals_the_big_batch():
         return found
 
     split, whole = gradients(*batches), gradients(joined(*batches))
-    assert_close(split.grads, whole.grads)
-    np.testing.assert_allclose(split.sums["ctc/consistency"].mean(), whole.sums["ctc/consistency"].mean(), rtol=1e-5)
+    assert_same_trees(split.grads, whole.grads)
+    assert_close(split.sums["ctc/consistency"].mean(), whole.sums["ctc/consistency"].mean(), rtol=1e-5)
     assert whole.sums["ctc/consistency"].mean() > 0
 
 
@@ -213,8 +214,8 @@ def test_four_devices_draw_what_one_draws_and_move_no_row():
     compiled = gradients.lower(given[0], given[2], given[1]).compile()
     assert not any(word in compiled.as_text() for word in ("all-to-all", "collective-permute", "all-gather"))
     (_, totals), found = compiled(given[0], given[2], given[1])
-    assert_close(found, expected)
-    assert_close(totals, expected_totals)
+    assert_same_trees(found, expected)
+    assert_same_trees(totals, expected_totals)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from encoder_suite import EncoderSuite, Made, asks_for_dropout, assert_refused, fast_jit
-from support import max_abs, relative
+from support import assert_within, max_abs, relative
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements
@@ -112,8 +112,10 @@ def test_other_positions(positions: Positions) -> None:
     noisy = FRAMES.replace(values=FRAMES.values.at[1, 11:].add(3.0))
     (_, values), grads = jax.device_get(run(params, FRAMES, jax.random.key(0)))
     (_, again), more = jax.device_get(run(params, noisy, jax.random.key(0)))
-    assert max_abs(values[1, :11], again[1, :11]) < 1e-6
-    assert max(relative(other, leaf) for other, leaf in zip(*map(jax.tree.leaves, (more, grads)), strict=True)) < 1e-4
+    assert_within(max_abs(values[1, :11], again[1, :11]), 1e-6)
+    assert_within(
+        max(relative(other, leaf) for other, leaf in zip(*map(jax.tree.leaves, (more, grads)), strict=True)), 1e-4
+    )
     assert [path for path, leaf in flatten(grads).items() if not leaf.any()] == ["mask"]  # nothing is masked
 
 
@@ -137,7 +139,7 @@ def test_layers_are_left_out_while_training() -> None:
     ]  # fmt: skip
     assert len({*kept}) == 4  # each layer by itself
     whole = fast_jit(lambda: encoder.apply({"params": params}, FRAMES, step=None))()
-    assert max_abs(found[kept.index((True, True))].frames.values, whole.frames.values) < 1e-5
+    assert_within(max_abs(found[kept.index((True, True))].frames.values, whole.frames.values), 1e-5)
 
 
 @pytest.mark.slow
@@ -148,7 +150,7 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
         flatten(gradient_of(replace(settings, remat=each))(params_of(TINY), FRAMES, key)[1]) for each in ("none", remat)
     )
     # The gradient of the keys' bias is rounding noise, because softmax cancels the bias.
-    assert max(relative(again[path], plain[path]) for path in plain if not path.endswith("key/bias")) < 1e-4
+    assert_within(max(relative(again[path], plain[path]) for path in plain if not path.endswith("key/bias")), 1e-4)
 
 
 @pytest.mark.parametrize(("kernel_size", "stride"), [(3, 2), (1, 2), (4, 3), (5, 2), (3, 1), (2, 5)])
@@ -189,9 +191,9 @@ def test_padding_enters_adapters_where_it_may() -> None:
         return np.asarray(encode(frames, mask_padding).frames.values)[1, 5]
 
     alone = Frames(FRAMES.values[:, :11], jnp.array([11, 11]))
-    assert max_abs(last(True, noisy), last(True, alone)) < 1e-5
+    assert_within(max_abs(last(True, noisy), last(True, alone)), 1e-5)
     assert max_abs(last(False, noisy), last(False, alone)) > 1e-3
-    assert max_abs(last(False, noisy), last(False, FRAMES)) < 1e-5  # the adapters see layer outputs for 0
+    assert_within(max_abs(last(False, noisy), last(False, FRAMES)), 1e-5)  # the adapters see layer outputs for 0
 
 
 # The first size is that of transformers' Wav2Vec2BertModel with default settings, those of the released model.

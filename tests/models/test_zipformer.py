@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from encoder_suite import EncoderSuite, Made, assert_refused, fast_jit
-from support import max_abs
+from support import assert_within, max_abs
 
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.batch import Batch, Encoded, Frames
@@ -69,7 +69,7 @@ class TestZipformer(EncoderSuite):
         encoder, rngs = replace(self.settings, skip=False).build(dtype=jnp.float32), {"dropout": jax.random.key(0)}
         train = fast_jit(lambda p, f: encoder.apply({"params": p}, f, step=jnp.int32(0), rngs=rngs).frames)
         expected = made.forward(made.params, self.frames())
-        assert max_abs(train(made.params, self.frames()).values, expected.values) < 1e-5
+        assert_within(max_abs(train(made.params, self.frames()).values, expected.values), 1e-5)
 
 
 @cache
@@ -108,7 +108,7 @@ def test_remat_gives_the_same_gradients(remat: Remat) -> None:
     # Gradients of attention weights are 1e-5 of the largest one: sums of larger terms, with their rounding.
     rounding = 1e-9 * max(float(jnp.abs(leaf).max()) for leaf in plain.values())
     for path, leaf in plain.items():
-        assert max_abs(again[path], leaf) < 1e-4 * float(jnp.abs(leaf).max()) + rounding, path
+        assert_within(max_abs(again[path], leaf), 1e-4 * float(jnp.abs(leaf).max()) + rounding, what=path)
 
 
 def drawn(encoder: Encoder, frames: Frames) -> Any:

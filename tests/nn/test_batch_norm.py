@@ -10,6 +10,7 @@ import pytest
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.nn.normalization import BatchNorm
+from tests.support import assert_close
 
 NORM = BatchNorm(momentum=0.3)
 LENGTHS = np.array([7, 0, 3, 5], np.int32)
@@ -46,10 +47,10 @@ def test_training_normalises_over_valid_frames_and_moves_the_running_statistics(
     mean, variance = rows.mean(0), rows.var(0)
     params = held["params"]
     expected = (rows - mean) / np.sqrt(variance + 1e-5) * params["gain"] + params["bias"]
-    np.testing.assert_allclose(valid(y), expected, rtol=1e-5, atol=1e-5)
+    assert_close(valid(y), expected, rtol=1e-5, atol=1e-5)
     before, after = held["batch_stats"], changed["batch_stats"]
-    np.testing.assert_allclose(after["mean"], 0.7 * before["mean"] + 0.3 * mean, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(after["variance"], 0.7 * before["variance"] + 0.3 * rows.var(0, ddof=1), rtol=1e-5)
+    assert_close(after["mean"], 0.7 * before["mean"] + 0.3 * mean, rtol=1e-5, atol=1e-6)
+    assert_close(after["variance"], 0.7 * before["variance"] + 0.3 * rows.var(0, ddof=1), rtol=1e-5)
 
 
 def test_evaluation_uses_the_running_statistics():
@@ -57,7 +58,7 @@ def test_evaluation_uses_the_running_statistics():
     y, _ = apply(held, x, LENGTHS, use_running=True)
     stats, params = held["batch_stats"], held["params"]
     expected = (valid(x) - stats["mean"]) / np.sqrt(stats["variance"] + 1e-5) * params["gain"] + params["bias"]
-    np.testing.assert_allclose(valid(y), expected, rtol=1e-5, atol=1e-5)
+    assert_close(valid(y), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_batch_without_frames_leaves_the_statistics():
@@ -106,7 +107,7 @@ def test_the_gradient_is_that_of_the_formula(counts_padding):
     both = jax.jit(lambda *given: [jax.grad(loss, argnums=(0, 1))(*given) for loss in (ours, formula)])
     actual, expected = map(jax.tree.leaves, jax.device_get(both(held["params"], x)))
     for one, other in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
+        assert_close(one, other, atol=1e-5 * np.abs(other).max())
 
 
 def test_statistics_are_of_the_global_batch():
@@ -116,6 +117,6 @@ def test_statistics_are_of_the_global_batch():
         jax.device_put(held, replicated(mesh)), *jax.device_put((x, LENGTHS), by_rows(mesh))
     )
     alone = apply(held, x, LENGTHS)
-    np.testing.assert_allclose(valid(spread[0]), valid(alone[0]), rtol=1e-5, atol=1e-5)
+    assert_close(valid(spread[0]), valid(alone[0]), rtol=1e-5, atol=1e-5)
     for path, leaf in flatten(spread[1]).items():
-        np.testing.assert_allclose(leaf, flatten(alone[1])[path], rtol=1e-6, atol=1e-6)
+        assert_close(leaf, flatten(alone[1])[path], rtol=1e-6, atol=1e-6)

@@ -7,6 +7,7 @@ import pytest
 
 from asr_jax.core.batch import Frames
 from asr_jax.nn.cif import BEGIN, CIF, Predictor, combined, integrate
+from tests.support import assert_close
 
 integrate_jit = jax.jit(integrate, static_argnames="size")
 
@@ -38,10 +39,10 @@ def test_integration_at_once_is_that_of_a_loop():
         expected, spans = one_by_one(weights[row], values[row])
         num = len(expected)
         assert fired.is_fire[row].sum() == num
-        np.testing.assert_allclose(vectors[row, :num], expected, atol=1e-5)
+        assert_close(vectors[row, :num], expected, atol=1e-5)
         assert not vectors[row, num:].any()
         assert list(zip(fired.starts[row, :num].tolist(), fired.ends[row, :num].tolist(), strict=True)) == spans
-        np.testing.assert_allclose(fired.shares[row, :num].sum(-1), 1, rtol=1e-5)
+        assert_close(fired.shares[row, :num].sum(-1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -53,7 +54,7 @@ def test_scaled_weights_fire_once_for_each_label(seed):
     numbers = jnp.asarray(rng.integers(1, 12, 64))
     vectors, fired = jax.jit(lambda weights: Predictor(CIF()).of_labels(frames, weights, numbers, size=12))(weights)
     np.testing.assert_array_equal(fired.is_fire.sum(1), numbers)
-    np.testing.assert_allclose(fired.shares.sum((1, 2)), numbers, rtol=1e-4)
+    assert_close(fired.shares.sum((1, 2)), numbers, rtol=1e-4)
     assert (np.abs(np.asarray(vectors)[np.arange(64), np.asarray(numbers) - 1]).max(-1) > 0).all()
 
 

@@ -14,6 +14,7 @@ from jax.experimental import rnn
 from asr_jax.core.errors import UserError
 from asr_jax.nn import lstm, lstm_cudnn
 from asr_jax.nn.lstm import LSTM
+from tests.support import assert_close
 
 
 def reference(x, hidden, cell, weights, lengths, size, dim, num_layers, dropout, bidirectional):
@@ -41,7 +42,7 @@ def test_parameters_of_the_scan_have_the_same_outputs_and_gradients(monkeypatch)
         jax.jit(jax.value_and_grad(partial(run, module), argnums=(0, 1), has_aux=True))(variables, x)
         for module in (by_cudnn, scan)
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+    jax.tree.map(lambda a, b: assert_close(a, b, rtol=1e-5, atol=1e-6), found, expected)
     # Evaluation returns states.
     (output, states), (usual, of_usual) = (each.apply(variables, x, step=None) for each in (by_cudnn, scan))
     np.testing.assert_array_equal(output, usual)

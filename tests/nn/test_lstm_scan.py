@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support import relative
+from support import assert_close, assert_within, relative
 
 from asr_jax.nn.lstm import LSTM, lstm_scan
 
@@ -20,9 +20,9 @@ def test_gradients_of_one_row_are_those_in_a_batch():
 
     gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
     of_batch, of_row = gradient(inputs, recurrent, state), gradient(inputs[:, :1], recurrent, state[:, :1])
-    np.testing.assert_allclose(of_batch[0][:, :1], of_row[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(of_batch[1], of_row[1], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(of_batch[2][:, :1], of_row[2], rtol=1e-5, atol=1e-6)
+    assert_close(of_batch[0][:, :1], of_row[0], rtol=1e-5, atol=1e-6)
+    assert_close(of_batch[1], of_row[1], rtol=1e-5, atol=1e-6)
+    assert_close(of_batch[2][:, :1], of_row[2], rtol=1e-5, atol=1e-6)
 
 
 def test_values_and_gradients_in_bfloat16_are_near_those_in_float32():
@@ -40,4 +40,4 @@ def test_values_and_gradients_in_bfloat16_are_near_those_in_float32():
 
     expected = jax.tree.leaves(both(jnp.float32))
     for found, exact in zip(jax.tree.leaves(both(jnp.bfloat16)), expected, strict=True):
-        assert relative(found, exact) < 2e-2
+        assert_within(relative(found, exact), 2e-2)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import max_abs
+from support import assert_close, assert_within, max_abs
 
 from asr_jax.nn.positions import clipped_distances, rotated
 from asr_jax.nn.striding import GatedConv
@@ -32,7 +32,7 @@ def test_scores_of_clipped_distances_are_those_of_a_gather(num_frames: int, left
 
     (values, gradient), (expected, expected_gradient) = both(scores, weights)
     np.testing.assert_array_equal(values, expected)
-    assert max_abs(gradient, expected_gradient) < 1e-5
+    assert_within(max_abs(gradient, expected_gradient), 1e-5)
 
 
 def test_no_gather_of_distances_is_compiled() -> None:
@@ -46,11 +46,11 @@ def test_products_of_turned_channels_depend_on_the_offset_alone() -> None:
     one = np.broadcast_to(RNG.normal(size=(2, 1, 1, 3, 8)), (2, 1, 12, 3, 8))
     turned = jax.jit(rotated, static_argnums=1)
     query, key = (np.asarray(turned(np.float32(x), 100)) for x in one)
-    np.testing.assert_allclose(query[:, 0], one[0][:, 0], atol=1e-6)  # the first frame is not rotated
+    assert_close(query[:, 0], one[0][:, 0], atol=1e-6)  # the first frame is not rotated
     products = np.einsum("bthc,bshc->bhts", query, key)
     for offset in (-3, 0, 5):
         diagonal = np.diagonal(products, offset, axis1=2, axis2=3)
-        assert max_abs(diagonal, diagonal[..., :1]) < 1e-5
+        assert_within(max_abs(diagonal, diagonal[..., :1]), 1e-5)
     assert max_abs(query[0, 1], query[0, 0]) > 0.1
 
 
@@ -65,4 +65,4 @@ def test_gated_convolution(kernel_size: int, stride: int) -> None:
         wide = jax.lax.conv_general_dilated(x, kernel, (stride,), padding, dimension_numbers=("NWC", "WIO", "NWC"))
         return found, jax.nn.glu(wide + bias[None, None])[:, : found.shape[1]]
 
-    assert max_abs(*both(*(RNG.normal(size=shape).astype(np.float32) for shape in shapes.values()))) < 1e-5
+    assert_within(max_abs(*both(*(RNG.normal(size=shape).astype(np.float32) for shape in shapes.values()))), 1e-5)

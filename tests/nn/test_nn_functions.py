@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import max_abs
+from support import assert_close, assert_within, max_abs
 
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
@@ -24,8 +24,8 @@ def test_swoosh_and_its_slope(swoosh, shift, offset):
     x = np.array([-1e4, -90.0, -5.0, -0.1, 0.0, 0.5, shift, 7.0, 95.0, 1e4])
     expected = np.logaddexp(0.0, x - shift) - 0.08 * x - offset
     values, slopes = jax.jit(jax.vmap(jax.value_and_grad(swoosh)))(np.float32(x))
-    np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(slopes, 1 / (1 + np.exp(np.minimum(shift - x, 500))) - 0.08, atol=1e-6)
+    assert_close(values, expected, rtol=1e-6, atol=1e-6)
+    assert_close(slopes, 1 / (1 + np.exp(np.minimum(shift - x, 500))) - 0.08, atol=1e-6)
 
 
 def test_swoosh_in_bfloat16_is_rounded_once_and_keeps_only_its_input():
@@ -40,17 +40,17 @@ def test_gelu_in_bfloat16_is_rounded_once():
     found = jax.jit(gelu)(x)
     assert found.dtype == jnp.bfloat16
     exact = jax.jit(partial(jax.nn.gelu, approximate=False))(np.float32(x))
-    np.testing.assert_allclose(np.float32(found), exact, rtol=2**-8, atol=2e-6)
+    assert_close(np.float32(found), exact, rtol=2**-8, atol=2e-6)
 
 
 def test_swoosh_r_is_zero_at_zero():
-    assert abs(float(jax.jit(swoosh_r)(np.float32(0)))) < 1e-7
+    assert_within(abs(float(jax.jit(swoosh_r)(np.float32(0)))), 1e-7)
 
 
 def test_piecewise_linear_of_a_traced_step():
     schedule = piecewise_linear((0, 0.3), (2000, 0.2), (20000, 0.1))
     steps = np.array([0, 1000, 2000, 11000, 10**6], np.int32)
-    np.testing.assert_allclose(jax.jit(jax.vmap(schedule))(steps), [0.3, 0.25, 0.2, 0.15, 0.1], atol=1e-6)
+    assert_close(jax.jit(jax.vmap(schedule))(steps), [0.3, 0.25, 0.2, 0.15, 0.1], atol=1e-6)
 
 
 def test_a_value_may_be_constant_or_change():
@@ -78,8 +78,8 @@ def test_positions_depend_on_the_offset_alone():
     long, short = compact_positions(50, 8), compact_positions(3, 8)
     np.testing.assert_array_equal(long[47:52], short)
     np.testing.assert_array_equal(long[:, -1], 1.0)
-    np.testing.assert_allclose(long[:, 0], long[::-1, 0])  # cosines: even in the offset
-    np.testing.assert_allclose(long[:, 1], -long[::-1, 1])  # sines: odd
+    assert_close(long[:, 0], long[::-1, 0])  # cosines: even in the offset
+    assert_close(long[:, 1], -long[::-1, 1])  # sines: odd
     with pytest.raises(ValueError, match="even, got 7"):
         compact_positions(3, 7)
 
@@ -91,7 +91,7 @@ def test_initial_values_of_a_linear_layer():
     for params, bound in zip(jax.device_get(init(np.zeros((1, 100), np.float32))), (0.1, 0.005), strict=True):
         assert 0.99 * bound < np.abs(params["kernel"]).max() <= bound
         assert 0.9 * bound < np.abs(params["bias"]).max() <= bound
-        assert abs(float(params["kernel"].mean())) < 0.01 * bound
+        assert_within(abs(float(params["kernel"].mean())), 0.01 * bound)
 
 
 def test_linear_computes_in_its_type():
@@ -101,7 +101,7 @@ def test_linear_computes_in_its_type():
     params = jax.tree.map(lambda leaf: rng.uniform(-0.5, 0.5, leaf.shape).astype(np.float32), shapes)
     y = jax.jit(layer.apply)({"params": params}, x)
     assert y.dtype == jnp.bfloat16
-    assert max_abs(y, x @ params["kernel"] + params["bias"]) < 0.03
+    assert_within(max_abs(y, x @ params["kernel"] + params["bias"]), 0.03)
 
 
 def test_bias_norm():
@@ -109,7 +109,7 @@ def test_bias_norm():
     bias = np.linspace(-1, 1, 5)
     expected = x * np.exp(0.7) / np.sqrt(np.mean((x - bias) ** 2, axis=-1, keepdims=True))
     actual = jax.jit(bias_norm)(np.float32(x), np.float32(bias), np.float32(0.7))
-    assert max_abs(actual, expected) < 1e-5
+    assert_within(max_abs(actual, expected), 1e-5)
 
 
 def test_bias_norm_of_a_frame_that_equals_the_bias_is_finite_with_its_gradient():

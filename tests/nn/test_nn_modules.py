@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import max_abs
+from support import approx, assert_close, assert_within, max_abs
 
 from asr_jax.nn.attention import AttentionWeights, SelfAttention
 from asr_jax.nn.convolution import ChunkDepthwiseConv, ConvolutionModule
@@ -57,7 +57,7 @@ def test_attention_weights_by_their_formula():
                     scores[t, s] += position_query[b, t, mine] @ offsets[4 + s - t, mine]
             exponentials = np.exp(scores[:, :last] - scores[:, :last].max(-1, keepdims=True))
             expected = exponentials / exponentials.sum(-1, keepdims=True)
-            assert max_abs(weights[h, b, :, :last], expected) < 1e-5
+            assert_within(max_abs(weights[h, b, :, :last], expected), 1e-5)
             assert (weights[h, b, :, last:] == 0).all()
 
 
@@ -70,7 +70,7 @@ def test_self_attention_averages_values():
     values = (x @ p["in"]["kernel"] + p["in"]["bias"]).reshape(2, 5, 3, 4)
     mixed = np.einsum("hbts,bshc->bthc", weights, values).reshape(2, 5, 12)
     expected = mixed @ p["out"]["kernel"] + p["out"]["bias"]
-    assert max_abs(program(module, regularise=OFF)(params, x, weights), expected) < 1e-5
+    assert_within(max_abs(program(module, regularise=OFF)(params, x, weights), expected), 1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -84,7 +84,7 @@ def test_padding_does_not_reach_valid_frames_through_the_convolution(causal):
     alone = apply(params, x[1:, :6], lengths[1:])
     assert max_abs(noisy[0], y[0]) == 0
     assert max_abs(noisy[1, :6], y[1, :6]) == 0
-    assert max_abs(alone[0], y[1, :6]) < 1e-5
+    assert_within(max_abs(alone[0], y[1, :6]), 1e-5)
 
 
 @pytest.mark.parametrize("chunk", [3, 20, None])
@@ -107,7 +107,7 @@ def test_a_row_of_chunks_is_the_same_alone_and_in_a_bucket(chunk):
     params = made(module, x, lengths)
     apply = program(module)
     y, alone = apply(params, x, lengths), apply(params, x[1:, :9], lengths[1:])
-    assert max_abs(alone[0], y[1, :9]) < 1e-5
+    assert_within(max_abs(alone[0], y[1, :9]), 1e-5)
 
 
 @pytest.mark.parametrize("factor", [2, 3])
@@ -122,7 +122,7 @@ def test_downsample_repeats_each_rows_last_frame(factor):
         valid = x[row, :length]
         valid = np.concatenate([valid, np.repeat(valid[-1:], -length % factor, axis=0)])
         expected = np.einsum("sfd,f->sd", valid.reshape(-1, factor, 3), shares)
-        assert max_abs(y[row, : len(expected)], expected) < 1e-6
+        assert_within(max_abs(y[row, : len(expected)], expected), 1e-6)
 
 
 def test_downsample_of_rows_without_a_frame_is_finite():
@@ -149,9 +149,9 @@ def test_skip_rates_warm_up_one_layer_after_the_other():
     def rates(step):
         return layer_skip_rates(1, 3, sizes, step=step)
 
-    np.testing.assert_allclose(rates(2000.0), [0.5, 0.5])  # the second of three stacks begins at 2/4 of 4000
-    np.testing.assert_allclose(rates(2250.0), [0.285, 0.5], atol=1e-6)  # half-way from 0.5 to 0.035 √4
-    np.testing.assert_allclose(rates(3000.0), [0.07, 0.07], atol=1e-6)
+    assert_close(rates(2000.0), [0.5, 0.5])  # the second of three stacks begins at 2/4 of 4000
+    assert_close(rates(2250.0), [0.285, 0.5], atol=1e-6)  # half-way from 0.5 to 0.035 √4
+    assert_close(rates(3000.0), [0.07, 0.07], atol=1e-6)
     np.testing.assert_array_equal(jax.jit(lambda: layer_skip_rates(1, 3, sizes, step=None))(), [0, 0])
 
 
@@ -165,8 +165,8 @@ def test_feature_masks_agree_between_stacks():
     np.testing.assert_array_equal(rows[:, 2], rows[:, 4])
     np.testing.assert_array_equal(rows[:, 5], rows[:, 7])
     assert (rows[:, 5] <= rows[:, 2]).all()
-    assert float(rows[:, 2].mean()) == pytest.approx(7 / 8, abs=0.02)
-    assert float(rows[:, 5].mean()) == pytest.approx((7 / 8) ** 2, abs=0.02)
+    assert float(rows[:, 2].mean()) == approx(7 / 8, abs=0.02)
+    assert float(rows[:, 5].mean()) == approx((7 / 8) ** 2, abs=0.02)
 
 
 def test_widths_are_joined_from_the_latest_output_that_has_them():

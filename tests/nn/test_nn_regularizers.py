@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import max_abs
+from support import approx, assert_close, assert_within, max_abs
 
 from asr_jax.nn.gradients import limit_values, penalize_large, scale_gradient
 from asr_jax.nn.regularizers import balance, whiten, whitening_metric
@@ -67,7 +67,7 @@ def test_balance_adds_the_gradient_of_its_loss():
     gradient = gradient_of(lambda x, apply, ranges: balance(x, apply, **ranges))
     for ranges in RANGES:
         expected = definition(CHANNELS, dy, ranges)
-        assert max_abs(gradient(CHANNELS, dy, ranges), expected) < 1e-5
+        assert_within(max_abs(gradient(CHANNELS, dy, ranges), expected), 1e-5)
         assert max_abs(expected, dy) > 0.01
 
 
@@ -98,8 +98,8 @@ def test_whiten_adds_the_gradient_of_the_spread_of_eigenvalues(num_groups):
     dy = draw(40, 6, seed=1)
     for limit in (1.1, 100.0):
         ours, metric, expected = definition(CHANNELS, dy, limit)
-        assert float(ours) == pytest.approx(float(metric), rel=1e-4)
-        assert max_abs(gradient(CHANNELS, dy, limit), expected) < 1e-4
+        assert float(ours) == approx(float(metric), rel=1e-4)
+        assert_within(max_abs(gradient(CHANNELS, dy, limit), expected), 1e-4)
         assert (max_abs(expected, dy) > 0.01) == (limit < 2)
 
 
@@ -116,14 +116,14 @@ def test_masked_frames_enter_no_statistics_and_get_nothing(name):
     masked = gradient(np.where(mask[:, :, None], x, np.float32(100)), dy, mask)
     np.testing.assert_array_equal(masked[~mask], dy[~mask])
     alone = gradient(x[mask][None], dy[mask][None])
-    assert max_abs(masked[mask], alone[0]) < 1e-5
+    assert_within(max_abs(masked[mask], alone[0]), 1e-5)
 
 
 def test_a_mask_of_frames_holds_for_all_inner_axes():
     x, mask = draw(2, 3, 4, 5), np.array([[1, 1, 0], [1, 0, 0]], bool)
     dy = draw(2, 3, 4, 5, seed=1)
     gradient = gradient_of(lambda x, apply, mask=None: balance(x, apply, min_abs=2.0, mask=mask))
-    assert max_abs(gradient(x, dy, mask)[mask], gradient(x[mask], dy[mask])) < 1e-5
+    assert_within(max_abs(gradient(x, dy, mask)[mask], gradient(x[mask], dy[mask])), 1e-5)
 
 
 def test_limit_values_turns_what_leads_outside():
@@ -135,7 +135,7 @@ def test_limit_values_turns_what_leads_outside():
 def test_penalize_large_and_scale_gradient():
     x, dy = np.float32([[-3, 1, 3], [-3, 1, 3]]), np.ones((2, 3), np.float32)
     penalised = gradient_of(lambda x, apply, mask: penalize_large(x, apply, limit=2.0, penalty=0.1, mask=mask))
-    np.testing.assert_allclose(penalised(x, dy, np.array([[True], [False]])), [[0.9, 1.0, 1.1], [1, 1, 1]], rtol=1e-6)
+    assert_close(penalised(x, dy, np.array([[True], [False]])), [[0.9, 1.0, 1.1], [1, 1, 1]], rtol=1e-6)
     # If it does not apply, the factor is 1.
     scaled = gradient_of(lambda x, apply: jnp.where(apply, scale_gradient(x, 0.2), x))
     np.testing.assert_array_equal(scaled(x, dy), np.float32(0.2) * dy)
@@ -174,8 +174,8 @@ def test_dropout_keeps_the_mean_and_shares_an_axis():
         return dropout(x, key, rate=rate, shared_axis=1), never, always
 
     y, never, always = jax.device_get(draws(jax.random.key(0), np.ones((50, 7, 60), np.float32), 0.25))
-    np.testing.assert_allclose(np.unique(y), [0.0, 1 / 0.75], rtol=1e-6)
-    assert float(y.mean()) == pytest.approx(1.0, abs=0.05)
+    assert_close(np.unique(y), [0.0, 1 / 0.75], rtol=1e-6)
+    assert float(y.mean()) == approx(1.0, abs=0.05)
     np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1], y.shape))
     assert never.all()
     assert not always.any()

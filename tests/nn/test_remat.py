@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
-from support import relative
+from support import assert_within, relative
 
 from asr_jax.core.pytrees import flatten
 from asr_jax.nn.conformer import ConformerConvolution
@@ -84,4 +84,4 @@ def test_dropout_and_statistics_are_those_of_a_layer_that_keeps_all() -> None:
         return flatten(of(plain)), flatten(of(again))
 
     expected, found = gradients(*given_of("separable"))
-    assert max(relative(found[path], expected[path]) for path in expected) < 1e-5
+    assert_within(max(relative(found[path], expected[path]) for path in expected), 1e-5)

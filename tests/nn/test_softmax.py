@@ -9,6 +9,7 @@ from flax import linen as nn
 from asr_jax.nn.conformer import RelativeAttention
 from asr_jax.nn.remat import rematerialised
 from asr_jax.nn.softmax import attention_softmax
+from tests.support import assert_close
 
 SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 5, 7)), jnp.float32)
 
@@ -19,7 +20,7 @@ def test_the_gradient_is_that_of_the_softmax(dtype, tolerance):
     found = jax.grad(lambda scores: jnp.sum(attention_softmax(scores, jnp.dtype(dtype)) * factors))(SCORES)
     expected = jax.grad(lambda scores: jnp.sum(jax.nn.softmax(scores) * factors))(SCORES)
     assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, atol=tolerance * float(jnp.abs(expected).max()))
+    assert_close(found, expected, atol=tolerance * float(jnp.abs(expected).max()))
 
 
 def test_attention_with_positions_stores_one_value_per_query_and_key():

@@ -8,6 +8,7 @@ import pytest
 from asr_jax.nn.lstm import LSTM
 from asr_jax.nn.prediction import LSTMPrediction
 from asr_jax.nn.state_passing import PASSED, StatePassing, after_rows, before_batch, no_states, reset, states_of
+from tests.support import assert_close
 
 STEP = jnp.int32(1)
 KEY = jax.random.key_data(jax.random.key(0))
@@ -30,7 +31,7 @@ def test_two_utterances_are_one_sequence_for_an_lstm():
     for row, length in enumerate(lengths.tolist()):
         both = jnp.concatenate([first[row, :length], second[row, :length]])[None]
         expected = module.apply(variables, both, step=None)[0][0, length:]
-        np.testing.assert_allclose(outputs[row, :length], expected, atol=1e-6)
+        assert_close(outputs[row, :length], expected, atol=1e-6)
 
 
 def test_two_transcripts_are_one_sequence_for_a_prediction_network():
@@ -49,7 +50,7 @@ def test_two_transcripts_are_one_sequence_for_a_prediction_network():
     for row, number in enumerate(lengths[0].tolist()):
         both = jnp.concatenate([first[row, :number], second[row]])[None]
         expected = module.apply(variables, both, jnp.array([both.shape[1]]), step=None)[0, number:]
-        np.testing.assert_allclose(outputs[row], expected, atol=1e-6)
+        assert_close(outputs[row], expected, atol=1e-6)
 
 
 def run(settings, positions, *, rows=(2,), updates=0):
@@ -84,7 +85,7 @@ def test_lengths_of_sequences_are_drawn_with_their_frequencies():
     draw = jax.vmap(lambda position: before_batch(settings, ends, position, key=KEY, updates=jnp.int32(0)).left)
     drawn = np.asarray(draw(positions))
     begun = np.bincount(drawn, minlength=4)[1:] / len(drawn)
-    np.testing.assert_allclose(begun, [0.75, 0, 0.25], atol=0.03)
+    assert_close(begun, [0.75, 0, 0.25], atol=0.03)
 
 
 def test_rows_beyond_the_largest_batch_have_no_state():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import max_abs, relative
+from support import assert_close, assert_within, max_abs, relative
 
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
 from asr_jax.models.wav2vec2 import Wav2Vec2
@@ -88,7 +88,7 @@ def test_the_others_are_a_stack_of_their_own_and_alone_have_gradients(remat: Rem
         pattern, x = left_out(found), X
         for number in np.flatnonzero(~pattern):
             x = one_layer(jax.tree.map(lambda leaf, at=number: leaf[at : at + 1], params), x)
-        assert max_abs(found[-1], x) < 1e-5
+        assert_within(max_abs(found[-1], x), 1e-5)
         for number, is_left_out in enumerate(pattern):
             largest = max(np.abs(leaf[number]).max() for leaf in jax.tree.leaves(grads))
             assert largest == 0 if is_left_out else largest > 1e-3
@@ -106,7 +106,7 @@ def test_devices_leave_out_the_same_layers() -> None:
         given = jax.device_put((params, X, key), (replicated(mesh), by_rows(mesh), replicated(mesh)))
         spread, _ = jax.device_get(gradient(*given))
         largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(alone))
-        assert max(jax.tree.leaves(jax.tree.map(max_abs, spread, alone))) <= 1e-5 * largest
+        assert_within(max(jax.tree.leaves(jax.tree.map(max_abs, spread, alone))), 1e-5 * largest)
         patterns.add(np.any(alone["layers"]["in"]["kernel"], axis=(1, 2)).tobytes())
     assert len(patterns) > 1
 
@@ -130,11 +130,11 @@ def test_attention_in_one_kernel_is_attention() -> None:
         return [differentiated(module, params, x) for module in (plain, fused)]
 
     ((_, expected), gradients), ((_, found), fused_gradients) = jax.device_get(both(params, x))
-    assert relative(found[valid], expected[valid]) < 1e-6
+    assert_within(relative(found[valid], expected[valid]), 1e-6)
     assert np.isfinite(found).all()
     for path, leaf in jax.tree.leaves_with_path(gradients):
         other = dict(jax.tree.leaves_with_path(fused_gradients))[path]
-        np.testing.assert_allclose(other, leaf, atol=2e-6 * max(1.0, np.abs(leaf).max()), err_msg=str(path))
+        assert_close(other, leaf, atol=2e-6 * max(1.0, np.abs(leaf).max()), what=str(path))
 
 
 def test_attention_in_one_kernel_has_no_dropout() -> None:
@@ -149,4 +149,4 @@ def test_rows_see_their_own_first_keys_alone() -> None:
     found = np.asarray(jax.jit(fused_attention)(query, key, value, allowed))
     scores = np.einsum("thc,shc->ts", query[1], key[1, :2]) / 3**0.5
     weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(found[1, :, 0], weights @ value[1, :2, 0], atol=1e-6)
+    assert_close(found[1, :, 0], weights @ value[1, :2, 0], atol=1e-6)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from asr_jax.core.errors import UserError
 from asr_jax.observe.curves import draw_curves, main, smooth
 from asr_jax.observe.events import EventLog
+from tests.support import approx, assert_close
 
 
 def steps(log, updates, **changes):
@@ -89,7 +90,7 @@ def test_panels_without_events_say_so(drawn):
 
 
 def test_what_single_events_have_is_drawn(drawn):
-    found, loss = drawn(one_point), [[10, pytest.approx(50 * math.exp(-0.5))]]
+    found, loss = drawn(one_point), [[10, approx(50 * math.exp(-0.5))]]
     assert found[LOSS] == {"events": loss, "mean of 5 events": loss}
     names = ("validation", "validation (ema)")
     rates = {f"{kind} {name}": [[10, share]] for name in names for kind, share in (("WER", 12), ("CER", 5))}
@@ -119,7 +120,7 @@ def test_each_of_several_sets_has_its_lines(drawn, monkeypatch, best_of):
         "WER dev": [[20, 10]], "CER dev": [[20, 5]], "WER other": [[20, 30]], "CER other": [],
         "WER all": [[10, 50], [20, 15]], "CER all": [[10, 20], [20, 10]],
     } | ({"WER mean": [[20, 20]], "CER mean": []} if best_of == "mean" else {})  # fmt: skip
-    assert found[ERRORS] == {label: [pytest.approx(point) for point in points] for label, points in expected.items()}
+    assert found[ERRORS] == {label: [approx(point) for point in points] for label, points in expected.items()}
     losses = {label: points for label, points in found[LOSS].items() if label.startswith("validation")}
     assert losses == {
         "validation dev": [[20, 2]], "validation other": [[20, 4]], "validation all": [[10, 3], [20, 2.5]],
@@ -162,9 +163,9 @@ def test_smoothing_is_a_mean_over_a_window_that_shrinks_at_the_ends():
         37: (35, 39),
         39: (37, 39),
     }.items():
-        assert means[i] == pytest.approx(values[low : high + 1].mean())
+        assert means[i] == approx(values[low : high + 1].mean())
     line = np.linspace(1.0, 3.0, 20)
-    np.testing.assert_allclose(smooth(line, num_points=5), line, rtol=1e-12)
+    assert_close(smooth(line, num_points=5), line, rtol=1e-12)
     assert len(smooth(np.zeros(0), num_points=5)) == 0
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from asr_jax.observe.detectors import Detectors
 from asr_jax.training.reporting import spread
+from tests.support import approx
 
 CHANCE = {"pretrain/accuracy": 0.01, "pretrain/code_perplexity": 2.0}
 
@@ -100,7 +101,7 @@ def test_guesses_for_long_are_reported_if_the_loss_does_not_fall():
     assert warnings_of(*steps(0.011, 0.0, last=900)) == []  # too short
     found = warnings_of(*steps(0.011, 0.0))
     assert [(data["detector"], data["update"]) for data in found] == [("guessing", 1000)]
-    assert found[0]["accuracy"] == pytest.approx(0.011)
+    assert found[0]["accuracy"] == approx(0.011)
     assert "chance level is 1.00%" in found[0]["message"]
     after = [pretraining(u, accuracy=0.3, loss=3.0) for u in range(1550, 4000, 50)]
     assert len(warnings_of(*steps(0.011, 0.0), *after)) == 1

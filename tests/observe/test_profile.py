@@ -12,6 +12,7 @@ from asr_jax.core.meshes import by_rows, data_mesh
 from asr_jax.core.run_folder import PROFILE
 from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.profile import devices, host_line, largest, main, newest_traces, read_trace
+from tests.support import approx
 
 RUNS, WAITED_S = 2, 0.1
 
@@ -42,7 +43,7 @@ def test_operations_collectives_idle_time_and_waiting_are_those_of_the_program(r
     [path] = newest_traces(run)
     trace = read_trace(path)
     operations = largest(trace, 100)
-    assert sum(each["share"] for each in operations) == pytest.approx(1)
+    assert sum(each["share"] for each in operations) == approx(1)
     assert {each["program"] for each in operations} == {"jit_summed"}
     assert [each["ms"] for each in operations] == sorted((each["ms"] for each in operations), reverse=True)
     assert not any(each["operation"].startswith("while") for each in operations)
@@ -54,7 +55,7 @@ def test_operations_collectives_idle_time_and_waiting_are_those_of_the_program(r
     for each in found:
         assert 0 < each["collectives_share"] < 1
         assert each["idle_share"] * trace.seconds >= WAITED_S
-        assert each["busy_s"] + each["idle_share"] * trace.seconds == pytest.approx(trace.seconds)
+        assert each["busy_s"] + each["idle_share"] * trace.seconds == approx(trace.seconds)
     assert trace.host_s.keys() == {"waiting"}
     assert trace.host_s["waiting"] >= RUNS * WAITED_S
     assert "waiting for data 0." in host_line(trace)
@@ -87,12 +88,12 @@ def test_lines_of_operations_of_other_devices_are_read(tmp_path, device, line):
     path = tmp_path / "a.xplane.pb"
     path.write_bytes(ProfileData.text_proto_to_serialized_xspace(text))
     trace = read_trace(path)
-    assert trace.seconds == pytest.approx(100e-6)
+    assert trace.seconds == approx(100e-6)
     assert [(each["operation"], each["calls"]) for each in largest(trace, 9)] == [("dot.1", 2), ("all-reduce.3", 1)]
     [found] = devices(trace)
     assert found["device"] == device
-    assert found["idle_share"] == pytest.approx(0.3)
-    assert found["collectives_share"] == pytest.approx(30 / 80)
+    assert found["idle_share"] == approx(0.3)
+    assert found["collectives_share"] == approx(30 / 80)
 
 
 def test_the_command_prints_the_summary(run, capsys):

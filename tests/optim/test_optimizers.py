@@ -12,6 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, NEVER, AdamW, FairseqAdam, Muon, NovoGrad, ScaledAdam
 from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
+from tests.support import assert_close
 
 LENGTH = RunLength(10, 5)
 CONSTANT = WarmupHoldDecay(peak_lr=0.1, warmup_updates=0, decay="none")
@@ -82,8 +83,8 @@ def test_adamw_follows_the_formula_clips_by_global_norm_and_decays_kernels_only(
             v[name] = 0.98 * v[name] + 0.02 * g**2
             step = m[name] / (1 - 0.9**t) / (np.sqrt(v[name] / (1 - 0.98**t)) + 1e-8)
             ours[name] = ours[name] - 0.1 * (step + (0.5 * ours[name] if name == "kernel" else 0.0))
-    np.testing.assert_allclose(found["dense"]["kernel"][-1], ours["kernel"], rtol=1e-5)
-    np.testing.assert_allclose(found["dense"]["bias"][-1], ours["bias"], rtol=1e-5)
+    assert_close(found["dense"]["kernel"][-1], ours["kernel"], rtol=1e-5)
+    assert_close(found["dense"]["bias"][-1], ours["bias"], rtol=1e-5)
     np.testing.assert_array_equal(found["stack"][-1], 1.0)
 
 
@@ -99,7 +100,7 @@ def test_novograd_follows_the_formula(b2, averaging):
             v = np.sum(g**2) if v is None else b2 * v + (1 - b2) * np.sum(g**2)
             m = 0.95 * m + (g / (np.sqrt(v) + 1e-8) + 0.01 * w) * (0.05 if averaging else 1.0)
             w = w - 0.1 * m
-            np.testing.assert_allclose(found[name][step], w, rtol=1e-5, err_msg=f"{name} {step}")
+            assert_close(found[name][step], w, rtol=1e-5, what=f"{name} {step}")
 
 
 def test_lamb_is_optax_lamb_where_everything_decays_and_layers_are_apart():
@@ -109,7 +110,7 @@ def test_lamb_is_optax_lamb_where_everything_decays_and_layers_are_apart():
     run = jax.jit(lambda *given: [flatten(trajectory(each, *given)) for each in (ours, theirs)])
     found, expected = run(params, gradients(params))
     for path, leaf in found.items():
-        np.testing.assert_allclose(leaf, expected[path], rtol=2e-5, err_msg=path)
+        assert_close(leaf, expected[path], rtol=2e-5, what=path)
 
 
 @pytest.mark.parametrize("cls", ALL)
@@ -124,7 +125,7 @@ def test_layers_of_a_stack_are_tensors_of_their_own(cls):
     found, expected = jax.device_get(run(({"layers": stacked}, of_stack), (apart, of_each)))
     for i, name in enumerate("ab"):
         for key in ("kernel", "bias"):
-            np.testing.assert_allclose(found["layers"][key][:, i], expected[name][key], rtol=1e-4, atol=1e-5)
+            assert_close(found["layers"][key][:, i], expected[name][key], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cls", ALL)
@@ -166,10 +167,10 @@ def test_clipping_by_norm_of_all_by_tensor_and_by_value():
 
     by_all, by_tensor, by_value, by_none = momenta(grads)
     norm = np.sqrt(25 + 0.09 + 144 + 100 + 0.01)
-    np.testing.assert_allclose(by_all["b"], grads["b"] * 2 / norm, rtol=1e-6)
-    np.testing.assert_allclose(by_tensor["a"], [1.2, 1.6], rtol=1e-6)
-    np.testing.assert_allclose(by_tensor["layers"]["c"], [[1.2, 1.6], [0.1, 0]], rtol=1e-6)
-    np.testing.assert_allclose(by_value["b"], [0.3, 2.0])
+    assert_close(by_all["b"], grads["b"] * 2 / norm, rtol=1e-6)
+    assert_close(by_tensor["a"], [1.2, 1.6], rtol=1e-6)
+    assert_close(by_tensor["layers"]["c"], [[1.2, 1.6], [0.1, 0]], rtol=1e-6)
+    assert_close(by_value["b"], [0.3, 2.0])
     np.testing.assert_array_equal(by_none["b"], grads["b"])
 
 
@@ -180,7 +181,7 @@ def test_rates_and_decay_by_rules_and_thawing():
     )  # fmt: skip
     plain, found = map(flatten, trained(AdamW(CONSTANT, weight_decay=0.0), settings))
     before, name = flatten(PARAMS), "encoder/layers/out/kernel"
-    np.testing.assert_allclose(found[name][0] - before[name], 0.5 * (plain[name][0] - before[name]), rtol=1e-4)
+    assert_close(found[name][0] - before[name], 0.5 * (plain[name][0] - before[name]), rtol=1e-4)
     head = found["heads_ctc/output/kernel"] == before["heads_ctc/output/kernel"]
     assert head[:2].all()
     assert not head[2].any()
@@ -192,7 +193,7 @@ def test_what_is_frozen_gathers_no_momentum_of_its_decay():
     frozen = replace(never, freeze_updates=(("heads_.*", 3), ("rest", 0)))
     the_same = jax.tree.map(lambda p: np.ones((4, *p.shape), np.float32), PARAMS)
     later, at_once = (each["heads_ctc"]["output"]["kernel"] for each in trained(frozen, never, grads=the_same))
-    np.testing.assert_allclose(later[3], at_once[0], rtol=1e-5)
+    assert_close(later[3], at_once[0], rtol=1e-5)
 
 
 def test_what_never_changes_is_apart():

@@ -32,6 +32,7 @@ from asr_jax.text.pieces import train_model
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer, load_tokenizer
 from asr_jax.transcripts.words import Writer
+from tests.support import assert_close
 
 LARGE: dict[str, Any] = {
     "model": "Paraformer",
@@ -73,7 +74,7 @@ def test_the_template_is_our_default(tmp_path: Path) -> None:
     (tmp_path / "am.mvn").write_text(kaldi_text(statistics))
     with_statistics = front_end_of(LARGE, tmp_path, "config.yaml")
     assert with_statistics.then[0] == funasr().then[0]
-    np.testing.assert_allclose(with_statistics.then[1].deviation, statistics.deviation)  # type: ignore[attr-defined]
+    assert_close(with_statistics.then[1].deviation, statistics.deviation)  # type: ignore[attr-defined]
 
 
 def test_bicif_is_read_without_its_second_integration() -> None:

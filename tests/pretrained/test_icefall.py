@@ -11,6 +11,7 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.icefall import export, find
+from tests.support import assert_close
 
 CAUSAL = Zipformer(
     causal=True,
@@ -54,7 +55,7 @@ def test_all_parameters_have_a_name_there_and_come_back(settings: Zipformer) -> 
     assert {path: leaf.shape for path, leaf in flatten(again).items()} == {
         path: leaf.shape for path, leaf in flatten(shapes).items()
     }
-    np.testing.assert_allclose(again["embed"]["out"]["kernel"], params["embed"]["out"]["kernel"], rtol=1e-6)
+    assert_close(again["embed"]["out"]["kernel"], params["embed"]["out"]["kernel"], rtol=1e-6)
 
 
 def test_names_that_are_never_used_are_ignored_and_all_others_are_returned() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, SHARED
+from support import ROOT, SHARED, approx
 
 from asr_jax.audio.io import read_audio
 from asr_jax.core.errors import UserError
@@ -60,13 +60,13 @@ def test_counts_seconds_and_speakers_of_the_real_files(prepare, capsys, layout, 
     for split, (num, seconds, speakers) in splits.items():
         utterances = found[split]
         assert (len(utterances), len({utterance.speaker for utterance in utterances})) == (num, speakers)
-        assert utterances.hours * 3600 == pytest.approx(seconds, abs=0.02)  # mp3 headers count 6 ms more
+        assert utterances.hours * 3600 == approx(seconds, abs=0.02)  # mp3 headers count 6 ms more
         assert (
             f"{split}.jsonl: {counted(num, 'utterance')}, {seconds / 3600:.2f} h, {counted(speakers, 'speaker')}"
             in output
         )
         for utterance in utterances:
-            assert len(read_audio(utterance.location)) / 16000 == pytest.approx(utterance.duration_s, abs=0.01)
+            assert len(read_audio(utterance.location)) / 16000 == approx(utterance.duration_s, abs=0.01)
 
 
 def test_an4_texts_and_the_file_without_a_line(prepare):

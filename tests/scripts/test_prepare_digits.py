@@ -8,6 +8,7 @@ import numpy as np
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.data.manifests.reading import read_utterances
 from tests.forked import finished
+from tests.support import assert_within
 
 
 def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp_path):
@@ -34,7 +35,7 @@ def test_strings_balance_words_and_sources_and_use_training_recordings_alone(tmp
     assert 0.3 < words["six"] / words.total() < 0.7
     for utterance in joined[:5]:
         seconds = len(read_audio(utterance.location)) / 16000
-        assert abs(seconds - utterance.duration_s) < 1e-3
+        assert_within(abs(seconds - utterance.duration_s), 1e-3)
         assert len(utterance.text.split()) <= seconds
     assert {utterance.source for utterance in train} == {"wide", "narrow", "joined", "synthetic"}
     for name, split in (("validation", "val"), ("test", "test"), ("connected", "connected")):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import ROOT, SHARED
+from support import ROOT, SHARED, approx
 
 from asr_jax.audio.io import write_flac
 from asr_jax.core.errors import RunError, UserError
@@ -118,7 +118,7 @@ def test_the_real_layout_gives_the_texts_and_durations_that_are_known_of_it(prep
     for subset, num, hours, speakers in (("train-clean-5", 186, 0.65523, 6), ("train-clean-100", 146, 0.50073, 146)):
         utterances = read_utterances([out / f"manifests/{subset}.jsonl"])
         assert (len(utterances), len({utterance.speaker for utterance in utterances})) == (num, speakers)
-        assert utterances.hours == pytest.approx(hours, abs=1e-5)
+        assert utterances.hours == approx(hours, abs=1e-5)
         both = [
             utterance
             for utterance in utterances
@@ -127,12 +127,12 @@ def test_the_real_layout_gives_the_texts_and_durations_that_are_known_of_it(prep
         assert len(both) > 50
         for utterance in both:
             assert utterance.text == known[utterance.id].text
-            assert utterance.duration_s == pytest.approx(known[utterance.id].duration_s, abs=1e-3)
+            assert utterance.duration_s == approx(known[utterance.id].duration_s, abs=1e-3)
             assert utterance.location == known[utterance.id].location
         listed = read_utterances([out / f"fairseq/{subset}.tsv"])
         assert [utterance.location for utterance in listed] == [utterance.location for utterance in utterances]
         assert [text.lower() for text in listed.texts()] == list(utterances.texts())
-        assert listed.hours == pytest.approx(utterances.hours, abs=1e-6)
+        assert listed.hours == approx(utterances.hours, abs=1e-6)
     assert not (out / "rejected.jsonl").exists()
 
 

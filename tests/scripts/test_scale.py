@@ -6,6 +6,7 @@ import pytest
 
 from asr_jax.core.targets import ACCELERATORS
 from benchmarks import scale
+from tests.support import approx
 
 
 def test_bytes_of_an_update():
@@ -34,16 +35,16 @@ def test_a_ring_has_the_bandwidth_of_its_slowest_link(name, gb_per_s):
 def test_an_update_with_and_without_overlap(communication_s, after, during):
     """The gradient takes 3 s, of which the backward pass takes 2 s."""
     assert scale.update_s(3.0, communication_s, overlaps=False) == after
-    assert scale.update_s(3.0, communication_s, overlaps=True) == pytest.approx(during)
+    assert scale.update_s(3.0, communication_s, overlaps=True) == approx(during)
 
 
 def test_the_batch_whose_gradient_takes_as_long_as_its_all_reduce():
     gradient = {"TFLOP": 19.78, "GB moved": 33.5, "audio_s": 100.0}  # 20 ms of products, 10 ms of memory
     per_audio_s = scale.compute_s_per_audio_s(gradient, ACCELERATORS["h100"])
-    assert per_audio_s == pytest.approx(2e-4)
-    assert scale.least_batch_s(0.002, per_audio_s, 64) == pytest.approx(640)  # 10 s on each of 64 devices
+    assert per_audio_s == approx(2e-4)
+    assert scale.least_batch_s(0.002, per_audio_s, 64) == approx(640)  # 10 s on each of 64 devices
     moved = gradient | {"GB moved": 134.0}
-    assert scale.compute_s_per_audio_s(moved, ACCELERATORS["h100"]) == pytest.approx(4e-4)
+    assert scale.compute_s_per_audio_s(moved, ACCELERATORS["h100"]) == approx(4e-4)
 
 
 def test_figures_are_up_to_date():
@@ -51,7 +52,7 @@ def test_figures_are_up_to_date():
     expected = [scale.on_system(config, of, name) for config, of in scale.gradients().items() for name in scale.SYSTEMS]
     assert len(found) == len(expected), "run python -m benchmarks.scale"
     for each, now in zip(found, expected, strict=True):
-        assert each == pytest.approx(now), "run python -m benchmarks.scale"
+        assert each == approx(now), "run python -m benchmarks.scale"
 
 
 def test_plans_of_many_processes_divide_the_rows_and_not_the_plan():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import made_corpus
+from tests.support import approx
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,5 +38,5 @@ def test_two_seeds(tmp_path):
     assert seeds == [3, 4]
     wers = [result["sets"][str(corpus / "validation.jsonl")]["wer"] for result in results["runs"]]
     row = next(row for row in results["over_runs"] if row["measure"] == "wer")
-    assert row["mean"] == pytest.approx(sum(wers) / 2)
+    assert row["mean"] == approx(sum(wers) / 2)
     assert "over all runs" in done.stdout

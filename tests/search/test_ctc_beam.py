@@ -15,6 +15,7 @@ from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.spelling import Spelling
 from asr_jax.training.recompilation import COMPILED
 from tests.search.unchecked import unchecked
+from tests.support import approx, assert_close
 
 CHARACTERS = Spelling.of_surfaces(["", " ", "a", "b", "c"], blank_id=0)
 NO_BORDER = Spelling.of_surfaces(["a", "b", "c", "d", ""], blank_id=4)
@@ -61,7 +62,7 @@ def assert_equal(found, expected):
     assert [each.labels for each in found] == [each.labels for each in expected]
     for name in ("log_prob", "lm_score", "score"):
         ours, theirs = ([getattr(each, name) for each in hypotheses] for hypotheses in (found, expected))
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
+        assert_close(ours, theirs, rtol=0, atol=2e-5)
 
 
 on_host = unchecked()(beam_search)
@@ -175,7 +176,7 @@ def test_log_probabilities_of_words():
     log_probs[np.arange(len(path)), path] = -0.01 * np.arange(len(path))
     (best, *_) = beam_search(log_probs, CHARACTERS, search=Search())
     assert [(word.text, word.start_frame, word.end_frame) for word in best.words] == [("ab", 1, 5), ("c", 7, 9)]
-    assert [word.logp for word in best.words] == pytest.approx([-(0.01 + 0.04) / 2, -0.07])
+    assert [word.logp for word in best.words] == approx([-(0.01 + 0.04) / 2, -0.07])
 
 
 def test_a_sum_of_alignments_is_more_than_the_likeliest():

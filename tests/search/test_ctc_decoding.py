@@ -20,6 +20,7 @@ from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 from asr_jax.transcripts.transcript import Transcript, Word, joined, to_json
 from asr_jax.transcripts.words import Writer
+from tests.support import approx
 
 TOKENIZER = CharacterTokenizer(symbols=(" ", "a", "b", None), normaliser="none")
 TIMES = FrameTimes(640, 0.0, 16000)
@@ -51,16 +52,16 @@ def test_words_have_times_and_confidence(kind):
     transcript = writer.transcript(found, lists_n_best=kind == "beam")
     assert transcript.text == "aa b"
     assert [(word.start_s, word.end_s) for word in transcript.words] == [
-        (pytest.approx(0.04), pytest.approx(0.20)),
-        (pytest.approx(0.28), pytest.approx(0.36)),
+        (approx(0.04), approx(0.20)),
+        (approx(0.28), approx(0.36)),
     ]
-    assert [word.confidence for word in transcript.words] == pytest.approx([0.97, 0.97], rel=1e-5)
+    assert [word.confidence for word in transcript.words] == approx([0.97, 0.97], rel=1e-5)
     assert Writer(TOKENIZER, times=TIMES, calibration=Calibration(offset=-1.0)).transcript(found).confidence < 0.95
     if kind == "beam":
         assert transcript.n_best[0].text == transcript.text
         assert len(transcript.n_best) > 1
     else:
-        assert transcript.score == pytest.approx(9 * np.log(0.97), rel=1e-4)
+        assert transcript.score == approx(9 * np.log(0.97), rel=1e-4)
 
 
 def test_what_only_a_beam_search_uses_is_refused_for_greedy():

@@ -9,6 +9,7 @@ import pytest
 
 from asr_jax.core.meshes import by_rows, data_mesh
 from asr_jax.search.ctc_greedy import greedy_search
+from tests.support import approx, assert_close
 
 search = jax.jit(greedy_search, static_argnames="blank_id")
 
@@ -34,8 +35,8 @@ def test_repeats_are_merged_and_blanks_left_out(blank_id):
             frame = end
         (sequence,) = found.sequences(row)
         assert list(zip(sequence.tokens, sequence.starts, sequence.ends, strict=True)) == [run[:3] for run in runs]
-        np.testing.assert_allclose(sequence.log_probs, [run[3] for run in runs], rtol=1e-6)
-        assert sequence.score == pytest.approx(score[:length].max(-1).sum(), rel=1e-5)
+        assert_close(sequence.log_probs, [run[3] for run in runs], rtol=1e-6)
+        assert sequence.score == approx(score[:length].max(-1).sum(), rel=1e-5)
 
 
 def test_padding_has_no_influence():

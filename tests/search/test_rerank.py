@@ -6,6 +6,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.search.hypotheses import Hypothesis, WordSpan
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import LN10
+from tests.support import approx
 
 ARPA = """\\data\\
 ngram 1=5
@@ -41,7 +42,7 @@ def test_the_formula(model):
     rerank = Reranking(kenlm=model, lm_weight=0.5, word_bonus=0.25).build()
     found = rerank([hypothesis("zat", -1.0), hypothesis("the cat", -2.0), hypothesis("", -9.0)])
     scores = {each.text: each.score for each in found}
-    assert scores == pytest.approx(
+    assert scores == approx(
         {
             "the cat": -2.0 - 0.5 * LN10 * (1 + 2 + 1) + 2 * 0.25,
             "zat": -1.0 - 0.5 * LN10 * (3 + 1) + 0.25,

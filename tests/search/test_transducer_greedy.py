@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from asr_jax.search.transducer_greedy import Decision, greedy_transducer_search
+from tests.support import approx
 
 BLANK, MOST = 3, 2
 LENGTHS = np.array([9, 9, 0, 5], np.int32)
@@ -61,7 +62,7 @@ def test_it_equals_a_loop_over_frames_and_nan_leaves_no_text(durations):
                 continue
             expected, score = one_by_one(given[row], jumps_of[row], LENGTHS[row])
             assert list(zip(each.tokens, each.starts, each.ends, strict=True)) == expected
-            assert each.score == pytest.approx(score, abs=1e-4)
+            assert each.score == approx(score, abs=1e-4)
     assert len(one_by_one(logits[1], jumps_of[1], 9)[0]) > 2
 
 

@@ -10,6 +10,7 @@ from asr_jax.search.hypotheses import Search
 from asr_jax.search.language_model import arpa_words, load_kenlm
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.spelling import Spelling
+from tests.support import approx
 
 UNIGRAMS = "\\1-grams:\n-3\t<unk>\n-99\t<s>\n-1\t</s>\n-2\tcat\n-1\tthe\t0\n"
 ARPA = f"\n\\data\\\nngram 1=5\nngram 2=1\n\n{UNIGRAMS}\n\\2-grams:\n-1\tthe the\n\n\\end\\\n"
@@ -28,7 +29,7 @@ def test_nothing_is_built_of_nothing():
 
 def test_hot_words_add_by_the_share_of_their_letters():
     scores = Fusion(hot_words=("cat", "catch the"), hot_word_weight=6.0).build()
-    assert [scores.open(part) for part in ("", "c", "ca", "cat", "catc", "th", "x")] == pytest.approx(
+    assert [scores.open(part) for part in ("", "c", "ca", "cat", "catc", "th", "x")] == approx(
         [0, 2, 4, 6, 6 * 4 / 5, 4, 0]
     )
     assert [scores.by_lists(word) for word in ("cat", "catc", "the")] == [6, 0, 6]
@@ -37,7 +38,7 @@ def test_hot_words_add_by_the_share_of_their_letters():
 def test_hot_words_with_weights_of_their_own():
     scores = Fusion(hot_words=("cat:9", "catch", "a:b", "the end:-2"), hot_word_weight=5.0).build()
     assert [scores.by_lists(word) for word in ("cat", "catch", "a:b", "the", "end", "a")] == [9, 5, 5, -2, -2, 0]
-    assert [scores.open(part) for part in ("c", "cat", "catc", "th")] == pytest.approx([3, 9, 4, -4 / 3])
+    assert [scores.open(part) for part in ("c", "cat", "catc", "th")] == approx([3, 9, 4, -4 / 3])
     with pytest.raises(ValueError, match="'cat:inf' has the weight inf"):
         Fusion(hot_words=("cat:inf",))
 

@@ -23,6 +23,7 @@ from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.training.loop import train
 from asr_jax.training.reporting import RejectedAudio
 from tests.forked import made_corpus
+from tests.support import assert_close
 from tests.training.arrays import contents
 from tests.training.toy import toy_model
 
@@ -102,7 +103,7 @@ def losses(folder):
 def assert_alike(folder, unbroken, *, first=0, rtol=1e-5):
     found, expected = losses(folder), {update: loss for update, loss in losses(unbroken).items() if update > first}
     assert found.keys() == expected.keys()
-    np.testing.assert_allclose([found[update] for update in expected], list(expected.values()), rtol=rtol)
+    assert_close([found[update] for update in expected], list(expected.values()), rtol=rtol)
 
 
 @pytest.mark.slow
@@ -262,7 +263,7 @@ def test_a_transducer_has_equal_updates_on_any_devices_in_parts_of_batches_and_o
         found[name] = [(each["losses"]["total"], each["gradient_norm"]) for each in steps]
     assert len(found["1-1-1"]) == 5
     for name, others in found.items():
-        np.testing.assert_allclose(others, found["1-1-1"], rtol=1e-5, err_msg=name)
+        assert_close(others, found["1-1-1"], rtol=1e-5, what=name)
 
 
 @pytest.mark.slow

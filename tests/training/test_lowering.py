@@ -34,8 +34,9 @@ from asr_jax.training.beginning import abstract_beginning, initial_training, low
 from asr_jax.training.compile import compile_steps
 from asr_jax.training.lowering import StepPrograms
 from asr_jax.training.step import Recipe
+from tests.support import approx, assert_close
 from tests.training.test_pretraining_step import HEAD, Hiding
-from tests.training.test_step import assert_close
+from tests.training.test_step import assert_same_trees
 from tests.training.toy import joined, toy_batch, toy_model
 
 SCALE = Scale(16000, 160, 80)
@@ -133,12 +134,12 @@ def test_four_devices_compute_the_updates_of_one(name, sizes):
     (state, reports), (expected, others) = updates(recipe, mesh), updates_of_one_device(name)
     for found, other in zip(reports, others, strict=True):
         assert found.applied
-        np.testing.assert_allclose(found.gradient_norm, other.gradient_norm, rtol=1e-5)
+        assert_close(found.gradient_norm, other.gradient_norm, rtol=1e-5)
         for term in other.sums:
-            np.testing.assert_allclose(found.sums[term].weight, other.sums[term].weight, rtol=1e-5, err_msg=term)
-            np.testing.assert_allclose(found.sums[term].mean(), other.sums[term].mean(), rtol=1e-5, err_msg=term)
+            assert_close(found.sums[term].weight, other.sums[term].weight, rtol=1e-5, what=term)
+            assert_close(found.sums[term].mean(), other.sums[term].mean(), rtol=1e-5, what=term)
     for tree, of_one in ((state.batch_stats, expected.batch_stats), (state.passed, expected.passed)):
-        assert_close(tree, of_one, rtol=1e-5)
+        assert_same_trees(tree, of_one, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -155,5 +156,5 @@ def test_gradients_are_summed_over_the_devices_once_per_update():
     assert sum(moved for _, moved in of_sum.values()) < 0.01 * size  # norms
     of_update = Module(step.update(accumulated).compile().as_text()).collectives()
     assert set(of_update) == {"all-reduce"}
-    assert of_update["all-reduce"][1] == pytest.approx(size, rel=0.01)
+    assert of_update["all-reduce"][1] == approx(size, rel=0.01)
     assert {each.sharding for each in jax.tree.leaves(accumulated.sums)} == {replicated(mesh)}

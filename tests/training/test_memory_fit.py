@@ -23,6 +23,7 @@ from asr_jax.training.beginning import abstract_beginning, lower_beginning
 from asr_jax.training.compile import compile_steps
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit, most_within
 from asr_jax.training.setup import make_recipe
+from tests.support import approx
 from tests.training.toy import toy_model
 
 SCALE = Scale(16000, 160, 80)
@@ -126,5 +127,5 @@ def test_the_gradients_of_several_batches_need_memory_as_well():
     steps = compile_steps(
         fit.recipe, [bucket], shapes, scale=SCALE, mesh=fit.mesh, num_batches=2, programs=fit.programs
     )
-    assert several == pytest.approx(steps.memory["maximum_bytes"], abs=4096)  # sums of losses and the like
+    assert several == approx(steps.memory["maximum_bytes"], abs=4096)  # sums of losses and the like
     assert several > num_bytes(shapes.average) + 2 * num_bytes(shapes.state.params)

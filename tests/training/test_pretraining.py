@@ -43,6 +43,7 @@ from asr_jax.training import preview
 from asr_jax.training.loop import train
 from asr_jax.training.stopping import Stopped
 from asr_jax.training.timetable import Timetable
+from tests.support import approx, assert_close
 
 NUM, HELD_BACK = 20, 5
 ENCODER = Wav2Vec2(
@@ -117,7 +118,7 @@ def test_the_validation_loss_is_what_the_best_checkpoint_goes_by(pretrained):
     ]  # fmt: skip
     for each in validations:
         assert each["utterances"] == HELD_BACK
-        assert each["loss"] == pytest.approx(sum(each["losses"].values()))
+        assert each["loss"] == approx(sum(each["losses"].values()))
         assert each["losses"].keys() == {"pretrain/loss", "pretrain/diversity", "pretrain/penalty"}
         assert each["metrics"].keys() == {"pretrain/accuracy", "pretrain/code_perplexity", "pretrain/prob_perplexity"}
         assert 2 <= each["metrics"]["pretrain/code_perplexity"] <= 12
@@ -135,11 +136,11 @@ def test_events_have_the_temperature_and_the_masked_frames(pretrained):
     quantizer = MODEL.heads["pretrain"].quantizer
     for number, event in enumerate(events(pretrained, "train_step")):
         temperature = event["metrics"]["pretrain/temperature"]
-        assert temperature == pytest.approx(quantizer.start_temperature * quantizer.decay**number, rel=1e-6)
+        assert temperature == approx(quantizer.start_temperature * quantizer.decay**number, rel=1e-6)
     speed = events(pretrained, "train_step")[-1]["throughput"]
     assert 0.2 * speed["frames_per_s"] < speed["masked_frames_per_s"] < 0.8 * speed["frames_per_s"]
     assert speed["per_device"]["masked_frames_per_s"] == speed["masked_frames_per_s"] / len(jax.devices())
-    assert speed["feature_values_per_s"] == pytest.approx(16000 * speed["audio_s_per_s"])
+    assert speed["feature_values_per_s"] == approx(16000 * speed["audio_s_per_s"])
     assert speed["tokens_per_s"] == speed["letters_per_s"] == 0
 
 
@@ -169,7 +170,7 @@ def test_on_one_device_the_validation_loss_is_nearly_the_same(folder, pretrained
     (event,) = [each for each in events(pretrained, "validation") if (each["update"], each["weights"]) == (2, "ema")]
     for kind in ("losses", "metrics"):
         for name, value in event[kind].items():
-            assert of_one[kind][name] == pytest.approx(value, rel=1e-5), name
+            assert of_one[kind][name] == approx(value, rel=1e-5), name
 
 
 def read_utterances_without_texts(path):
@@ -187,14 +188,14 @@ def test_evaluate_gives_a_table_of_losses_and_refuses_to_find_texts(folder, pret
     assert (result["checkpoint"], result["weights"]) == (2, "averaged")
     found = result["sets"][manifest]
     for name in ("loss", "losses", "metrics"):  # batches of other sizes may be rounded in another way
-        assert found[name] == pytest.approx(event[name], rel=1e-6)
+        assert found[name] == approx(event[name], rel=1e-6)
     assert (found["utterances"], found["rejected"]) == (HELD_BACK, 0)
     for name, path in zip(("few", "more"), parts, strict=True):  # training has each set in batches of its own
         assert event["sets"][name].pop("loss_utterances") == event["sets"][name]["utterances"]
         expected, of_set = event["sets"][name] | {"rejected": 0}, result["sets"][path]
         assert of_set.keys() == expected.keys()
         for key, value in expected.items():
-            assert of_set[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-6))
+            assert of_set[key] == (value if isinstance(value, str) else approx(value, rel=1e-6))
     accuracy = f"{100 * event['metrics']['pretrain/accuracy']:.2f} %"
     for words in ("diversity", accuracy, f"{event['loss']:.4g}", "checkpoint 2, averaged parameters, f32"):
         assert words in output
@@ -256,7 +257,7 @@ def test_a_layer_of_a_trained_encoder_as_features(folder, tuned, tmp_path, layer
             return encoder.apply({"params": params["encoder"]}, frames, step=None).frames
 
         alone = encode(audio[None], np.array([len(audio)]))
-        np.testing.assert_allclose(np.reshape(rows[1]["features"], alone.values[0].shape), alone.values[0], atol=2e-5)
+        assert_close(np.reshape(rows[1]["features"], alone.values[0].shape), alone.values[0], atol=2e-5)
 
 
 def extracted(folder, run, out, *what):

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import linen as nn
 
@@ -23,7 +22,8 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.step import Recipe, accumulate, summed
-from tests.training.test_step import assert_close
+from tests.support import assert_close
+from tests.training.test_step import assert_same_trees
 from tests.training.toy import joined, toy_batch
 
 NUM_NEGATIVES = 5
@@ -129,7 +129,7 @@ class Steps:
         found = None
         for place, batch in spread:
             found = self._accumulate(num_devices)(state, found, batch, weights, place)
-        np.testing.assert_allclose(weights["pretrain/loss"], found.sums["pretrain/loss"].weight)
+        assert_close(weights["pretrain/loss"], found.sums["pretrain/loss"].weight)
         return summed(found, num_devices=num_devices)
 
 
@@ -152,12 +152,12 @@ def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: floa
     assert hidden[0] != hidden[1] > 0
     split = steps.gradients(state, first, second)
     whole = Steps(head, sub_batches=sub_batches).gradients(state, joined(first, second))
-    assert_close(split.grads, whole.grads, rtol=1e-5)
+    assert_same_trees(split.grads, whole.grads, rtol=1e-5)
     terms = {name for name in split.sums if sub_batches > 1 or "perplexity" not in name}
     assert len(terms) >= 2
     for name in terms:
-        np.testing.assert_allclose(split.sums[name].total, whole.sums[name].total, rtol=1e-5, err_msg=name)
-        np.testing.assert_allclose(split.sums[name].weight, whole.sums[name].weight, rtol=1e-6, err_msg=name)
+        assert_close(split.sums[name].total, whole.sums[name].total, rtol=1e-5, what=name)
+        assert_close(split.sums[name].weight, whole.sums[name].weight, rtol=1e-6, what=name)
 
 
 OF_PARTS = {"diversity": 0.1, "penalty": 10.0}
@@ -178,13 +178,13 @@ def test_any_number_of_devices_gives_the_same_gradient(state: Any, head: Contras
     alone = steps.gradients(state, batch)
     assert alone.sums["pretrain/loss"].weight > 0
     found = steps.gradients(state, batch, num_devices=num_devices)
-    assert_close(found.grads, alone.grads, rtol=1e-5)
+    assert_same_trees(found.grads, alone.grads, rtol=1e-5)
     for name, value in alone.sums.items():
-        np.testing.assert_allclose(found.sums[name].mean(), value.mean(), rtol=1e-5, err_msg=name)
+        assert_close(found.sums[name].mean(), value.mean(), rtol=1e-5, what=name)
 
 
 def test_a_row_that_counts_nothing_changes_nothing(state: Any) -> None:
     steps, batch = Steps(Known(**HEAD, **OF_PARTS)), batch_of(4)
     louder = batch.replace(audio=batch.audio.at[-1].multiply(3))
-    assert_close(steps.gradients(state, louder).grads, steps.gradients(state, batch).grads, rtol=1e-5)
+    assert_same_trees(steps.gradients(state, louder).grads, steps.gradients(state, batch).grads, rtol=1e-5)
     assert replace(Contrastive(**HEAD), num_negatives=9).chance() == {"accuracy": 0.1, "code_perplexity": 2.0}

@@ -16,6 +16,7 @@ from asr_jax.metrics.measure import by_set
 from asr_jax.observe.events import read_events
 from asr_jax.observe.profile import newest_traces, read_trace
 from tests.forked import ROOT, Forked, made_corpus, with_devices
+from tests.support import assert_close
 from tests.training.test_resume import batches, contents
 
 UPDATES = 20
@@ -81,8 +82,8 @@ def validation_losses(folder):
 
 
 def assert_alike(folder, alone):
-    np.testing.assert_allclose(losses(folder), losses(alone), rtol=1e-5)
-    np.testing.assert_allclose(validation_losses(folder), validation_losses(alone), rtol=1e-5)
+    assert_close(losses(folder), losses(alone), rtol=1e-5)
+    assert_close(validation_losses(folder), validation_losses(alone), rtol=1e-5)
     assert len(losses(folder)) == UPDATES // 2
     assert errors(folder) == errors(alone)
     assert (folder / "rejected.jsonl").read_text() == (alone / "rejected.jsonl").read_text()
@@ -93,7 +94,7 @@ def assert_alike(folder, alone):
     for path, leaf in found.items():
         if "params" in path or "batch_stats" in path:
             scale = np.abs(expected[path]).max()
-            np.testing.assert_allclose(leaf, expected[path], atol=1e-5 * max(scale, 1.0), rtol=0, err_msg=path)
+            assert_close(leaf, expected[path], atol=1e-5 * max(scale, 1.0), rtol=0, what=path)
 
 
 @pytest.mark.slow
@@ -233,7 +234,7 @@ def test_a_run_of_one_process_goes_on_in_two_from_a_checkpoint(manifests, alone,
     checkpoint = tmp_path / "whole" / "checkpoints" / "10"
     outputs = finish(*two(manifests, checkpoint, "--resume.allow", "devices"))
     assert "devices: 1 × cpu before, 2 × cpu in 2 processes now" in " ".join(outputs[0].split())
-    np.testing.assert_allclose(losses(tmp_path / "whole-2"), losses(alone)[5:], rtol=1e-5)
+    assert_close(losses(tmp_path / "whole-2"), losses(alone)[5:], rtol=1e-5)
     whole = batches(alone.with_name("alone-0"))
     first, second = (batches(checkpoint.with_name(f"10-{number}")) for number in range(2))
     assert {position: first[position][0] + second[position][0] for position in first} == {

@@ -40,7 +40,7 @@ from asr_jax.training.loop import train
 from asr_jax.training.run import held
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import Timetable
-from tests.support import skip_without_float16
+from tests.support import approx, assert_close, skip_without_float16
 from tests.training.toy import toy_model
 
 NUM = 20
@@ -174,7 +174,7 @@ def test_a_run_continues_with_another_rate_if_that_is_allowed(data, tmp_path):
     train(replace(slower, resume=Resume(("optim",))))
     changed = [event for event in events(tmp_path / "run", "setting_changed") if event["setting"].startswith("optim")]
     assert [(e["setting"], e["old"], e["new"]) for e in changed] == [("optim.schedule.peak_lr", 0.005, 0.001)]
-    assert events(tmp_path / "run", "train_step")[-1]["learning_rate"] == pytest.approx(1e-3)
+    assert events(tmp_path / "run", "train_step")[-1]["learning_rate"] == approx(1e-3)
     assert load_experiment(tmp_path / "run" / "experiment.json").resume == Resume()
     with pytest.raises(UserError, match=r"peak_lr: 0.001 before, 0.005 now"):
         train(run)
@@ -354,7 +354,7 @@ def test_the_mean_of_checkpoints_is_a_run_of_its_own(data, plain, tmp_path, caps
     assert "averaged parameters of checkpoints 2, 4" in capsys.readouterr().out
     found, two, four = weights(tmp_path / "mean"), weights(plain, 2), weights(plain, 4)
     for name, leaf in found.items():
-        np.testing.assert_allclose(leaf, (two[name] + four[name]) / 2, rtol=1e-6, err_msg=name)
+        assert_close(leaf, (two[name] + four[name]) / 2, rtol=1e-6, what=name)
     average.main([str(plain), "--out", str(tmp_path / "live"), "--from", "4", "--weights", "live"])
     live = weights(tmp_path / "live")
     assert any(not np.array_equal(live[name], four[name]) for name in live)

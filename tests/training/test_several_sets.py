@@ -22,6 +22,7 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.training.loop import train
 from asr_jax.training.setup import check_best_of
+from tests.support import approx
 from tests.toned import words_of, write_toned
 from tests.training.toy import toy_model
 
@@ -74,7 +75,7 @@ def test_the_mean_chooses_the_best_checkpoint_also_after_a_restart(run):
     lowest = {name: min(rates, key=lambda update: rates[update][name]) for name in ("right", "short", "mean", "all")}
     assert lowest == {"right": 60, "short": 20, "mean": 20, "all": 60}
     for update, data in found.items():
-        assert rates[update]["mean"] == pytest.approx((rates[update]["right"] + rates[update]["short"]) / 2)
+        assert rates[update]["mean"] == approx((rates[update]["right"] + rates[update]["short"]) / 2)
         assert {name: sum(each[name] for each in data["sets"].values()) for name in COUNTS} == {
             name: data[name] for name in COUNTS
         }

@@ -22,6 +22,7 @@ from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.training import loop
 from asr_jax.training.setup import set_up
 from tests.forked import Forked, finished, made_corpus, with_devices
+from tests.support import assert_close
 from tests.training.arrays import contents
 from tests.training.test_resume import batches
 from tests.training.toy import toy_model
@@ -104,7 +105,7 @@ def test_rows_follow_from_the_budget_and_not_from_the_sample(manifests, tmp_path
     assert min(rows) > 40
     numbers = np.array(setup.train.plan.entries_by_bucket())
     assert numbers.sum() == 12
-    np.testing.assert_allclose(stream.shares, numbers / rows / (numbers / rows).sum())
+    assert_close(stream.shares, numbers / rows / (numbers / rows).sum())
     with pytest.raises(UserError, match=r"shuffle_window is 20, and a batch has \d+ rows on each process"):
         replace(stream, window=20)
 

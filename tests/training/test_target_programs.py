@@ -43,6 +43,7 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import abstract_beginning, lower_beginning
 from asr_jax.training.lowering import StepPrograms
 from asr_jax.training.step import Recipe
+from tests.support import approx
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +133,7 @@ def test_gradients_are_summed_once_per_update(name: str, target: str) -> None:
     of_update = found.update.collectives()
     assert set(of_update) == {"all-reduce"}
     assert of_update["all-reduce"][0] <= 2
-    assert of_update["all-reduce"][1] == pytest.approx(found.params_bytes, rel=0.02)
+    assert of_update["all-reduce"][1] == approx(found.params_bytes, rel=0.02)
 
 
 @each_program
@@ -162,7 +163,7 @@ def test_products_have_operands_of_16_bits(name: str, target: str) -> None:
 @each_program
 def test_all_products_are_read_from_the_program(name: str, target: str) -> None:
     found = compiled(name, target)
-    assert flops_of(found, "flops") == pytest.approx(found.flops / 4, rel=0.1)  # of one of four devices
+    assert flops_of(found, "flops") == approx(found.flops / 4, rel=0.1)  # of one of four devices
 
 
 @each_program

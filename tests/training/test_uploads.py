@@ -34,7 +34,7 @@ from asr_jax.training import uploads as uploads_module
 from asr_jax.training.loop import train
 from asr_jax.training.uploads import Uploads, check_upload
 from tests.hub import TOKEN, Hub, running_hub
-from tests.support import ROOT
+from tests.support import ROOT, approx
 from tests.training.toy import toy_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of huggingface_hub with httpx
@@ -124,7 +124,7 @@ def test_the_card_has_the_measured_figures_and_nothing_has_the_places_of_this_ma
     of_hub = yaml.safe_load(card.split("---\n")[1])
     [result] = of_hub["model-index"][0]["results"]
     assert result["dataset"]["name"] == "dev"
-    assert result["metrics"][0] == {"type": "wer", "value": pytest.approx(100 * figures["wer"], abs=0.01)}
+    assert result["metrics"][0] == {"type": "wer", "value": approx(100 * figures["wer"], abs=0.01)}
     assert json.loads(files["results.json"])["sets"][0]["S"] == figures["substitutions"]
     assert not [name for name, content in files.items() if str(run.parent).encode() in content]
     assert hub.private["team/toy"]

@@ -9,6 +9,7 @@ import pytest
 from asr_jax.transcripts.files import FORMS, Named
 from asr_jax.transcripts.subtitles import CueRules, cues
 from asr_jax.transcripts.transcript import ScoredText, Token, Transcript, Word
+from tests.support import approx
 
 
 def words_of(text, *, start_s=0.0, each_s=0.3, gap_s=0.1):
@@ -46,7 +47,7 @@ def test_subtitles_are_read_as_they_were_meant(form, tmp_path):
     path.write_text(FORMS[form].write(named(SPOKEN, duration_s=4000.0)), encoding="utf-8")
     expected, found = cues(Transcript(SPOKEN, 0.0)), by_ffmpeg(path)
     for cue, (start_s, end_s, lines) in zip(expected, found, strict=True):
-        assert (start_s, end_s) == pytest.approx((cue.start_s, cue.end_s), abs=1e-6)
+        assert (start_s, end_s) == approx((cue.start_s, cue.end_s), abs=1e-6)
         if form == "vtt":
             lines = tuple(line.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for line in lines)
         assert tuple(line.replace("\u2060", "") for line in lines) == cue.lines
@@ -87,7 +88,7 @@ def test_cues_of_impossible_words():
     found = cues(Transcript(words, 0.0))
     assert [cue.lines for cue in found] == [(long,), ("b c",), ("d",)]
     assert all(cue.start_s < cue.end_s for cue in found)
-    assert found[0].end_s == pytest.approx(9.0 - CueRules().gap_s)
+    assert found[0].end_s == approx(9.0 - CueRules().gap_s)
     assert found[1].end_s == 10.0  # min_s
     assert [cue.end_s for cue in cues(Transcript(words, 0.0), duration_s=12.5)][1:] == [10.0, 12.5]
     assert cues(Transcript(words[-1:], 0.0), duration_s=12.0)[0].end_s == 12.1  # the word's own
@@ -112,7 +113,7 @@ def test_ctm_has_six_fields_a_word_in_order():
     assert all(row[:2] == ["a_b", "2"] and len(row) == 6 for row in rows)
     for row, word in zip(rows, SPOKEN, strict=True):
         assert (row[4], float(row[5])) == (word.text, word.confidence)
-        assert (float(row[2]), float(row[2]) + float(row[3])) == pytest.approx((word.start_s, word.end_s), abs=1.5e-3)
+        assert (float(row[2]), float(row[2]) + float(row[3])) == approx((word.start_s, word.end_s), abs=1.5e-3)
     assert FORMS["ctm"].write(named(SPOKEN[:1], name=";;x", path="p")).startswith("_;;x 1 0.000 0.300 turn 0.9000")
     assert FORMS["ctm"].write(named(())) == ""
 

@@ -11,6 +11,7 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, cut_at_pauses
 from asr_jax.transcripts.transcript import Transcript, Word
+from tests.support import approx
 
 
 def words(*places, confidence=0.95):
@@ -78,7 +79,7 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
         ("long-00004", "no words"), ("still", "no words"), ("gone", "no such file"),
     ]  # fmt: skip
     total_s = sum(utterance.duration_s for utterance in kept) + sum(line["duration"] for line in left_out)
-    assert total_s == pytest.approx(14.0, abs=0.01)
+    assert total_s == approx(14.0, abs=0.01)
     assert "2 kept (0.001 h), 1 below the confidence (0.002 h), 4 without words" in labels.summary()
 
 

@@ -8,6 +8,7 @@ from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.transcripts.seams import Part
 from asr_jax.transcripts.state_resets import StateResets, joined_by_resets
 from asr_jax.transcripts.windows import Windows, windows_of
+from tests.support import approx
 
 
 def part(first, num, tokens, starts, score=0.0):
@@ -37,7 +38,7 @@ def test_tokens_in_the_window_before_and_repeated_ones_are_dropped(tokens, start
     assert found.starts == (1, 2, 3, 4, 6, *(time + 8 for time in times))
     assert found.ends == tuple(start + 1 for start in found.starts)
     assert len(found.log_probs) == len(found.tokens)
-    assert found.score == pytest.approx(-4.0 - 5.0 * 8 / 10)
+    assert found.score == approx(-4.0 - 5.0 * 8 / 10)
 
 
 def test_only_the_window_directly_before_counts():
@@ -57,6 +58,6 @@ def test_windows_of_fifteen_seconds_begin_every_twelve():
     for seconds, begins in ((15.0, [0]), (15.1, [0, 12]), (39.0, [0, 12, 24]), (39.1, [0, 12, 24, 36])):
         samples = np.arange(round(seconds * 16000)).astype(np.int16)
         found = list(windows_of(np.array_split(samples, 7), windows))
-        assert [window.first_frame * 0.06 for window in found] == pytest.approx(begins)
+        assert [window.first_frame * 0.06 for window in found] == approx(begins)
         for window, begin in zip(found, begins, strict=True):
             np.testing.assert_array_equal(window.samples, samples[begin * 16000 :][: 15 * 16000])

@@ -20,6 +20,7 @@ from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.text.spelling import Spelling
 from asr_jax.transcripts.seams import FrameLogProbs, FramePath, Part, joined_parts, joined_windows, seam, together
 from asr_jax.transcripts.windows import Windows, pause, pieces, windows_of
+from tests.support import approx
 
 BLANK = 0
 ENCODERS = {
@@ -208,5 +209,5 @@ def test_tokens_that_share_frames_are_each_kept_once():
 
     found = joined_parts([window(0, 60), window(40, 100)])
     assert list(zip(*found[:3], strict=True)) == tokens
-    assert found.score == pytest.approx(-10.0), "the overlap of a third counts once"
+    assert found.score == approx(-10.0), "the overlap of a third counts once"
     assert joined_parts([window(20, 60)]).tokens == ()

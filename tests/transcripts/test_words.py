@@ -11,6 +11,7 @@ from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.spelling import Spelling
 from asr_jax.transcripts.transcript import Token
 from asr_jax.transcripts.words import Writer
+from tests.support import approx
 
 CHARACTERS = Spelling.of_surfaces([" ", "a", "b", ""], blank_id=3)
 PIECES = Spelling.of_surfaces([" the", "re", " ", "a", ""], blank_id=4)
@@ -42,9 +43,9 @@ def test_words_and_tokens():
     found = writer.transcript([sequence])
     assert found.score == -3.0
     assert [(word.text, word.start_s, word.end_s) for word in found.words] == [("ab", 0.04, 0.2), ("b", 0.32, 0.4)]
-    assert [word.confidence for word in found.words] == pytest.approx([0.25, 1.0])
+    assert [word.confidence for word in found.words] == approx([0.25, 1.0])
     later = writer.transcript([sequence], first_frame=100).words
-    assert [word.start_s for word in later] == pytest.approx([4.04, 4.32])
+    assert [word.start_s for word in later] == approx([4.04, 4.32])
     tokens = writer.tokens(sequence)
     assert [token.text for token in tokens] == ["a", "b", "|", "b"]
     assert tokens[2] == Token("|", 0.24, 0.28, math.log(0.9))

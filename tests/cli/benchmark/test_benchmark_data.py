@@ -12,6 +12,7 @@ from asr_jax.cli.benchmark.loading import index_of, memory_growth, source_of, th
 from asr_jax.cli.benchmark.planning import padding, resume, starts
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.reading import read_utterances
+from tests.support import approx
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 
@@ -31,9 +32,9 @@ def manifest(tmp_path_factory):
 
 def test_made_up_durations_are_like_librispeechs():
     seconds = made_up.durations_s(281_241)
-    assert seconds.sum() / 3600 == pytest.approx(960.9, rel=0.005)
-    assert seconds.std() == pytest.approx(3.84, abs=0.05)
-    assert (seconds.min(), seconds.max()) == (pytest.approx(0.83, abs=0.05), pytest.approx(29.74, abs=0.5))
+    assert seconds.sum() / 3600 == approx(960.9, rel=0.005)
+    assert seconds.std() == approx(3.84, abs=0.05)
+    assert (seconds.min(), seconds.max()) == (approx(0.83, abs=0.05), approx(29.74, abs=0.5))
     # icefall's percentiles of train-clean-100, train-clean-360 and train-other-500, with three speeds. A percentile of
     # the sets together is between those of the sets.
     published = {
@@ -55,7 +56,7 @@ def test_a_made_up_manifest_is_one(tmp_path):
     assert not utterances.rejected
     seconds = utterances.columns.duration_s
     assert seconds.tolist() == made_up.durations_s(300).tolist()
-    assert np.mean(utterances.columns.num_chars / seconds) == pytest.approx(made_up.CHARS_PER_S, rel=0.05)
+    assert np.mean(utterances.columns.num_chars / seconds) == approx(made_up.CHARS_PER_S, rel=0.05)
 
 
 def test_padding_gets_less_with_more_shapes():
@@ -74,10 +75,10 @@ def test_resuming_is_timed():
 def test_the_second_start_reads_what_the_first_kept():
     found = starts(3000)
     assert found["second_s"]["utterances"] < found["first_s"]["utterances"] / 3
-    assert sum(found["second_s"].values()) == pytest.approx(2 * found["second_s"]["in all"])
+    assert sum(found["second_s"].values()) == approx(2 * found["second_s"]["in all"])
     sizes = found["bytes"]
-    assert sizes["labels on disk"] == pytest.approx(sizes["texts on disk"])  # each label is one byte
-    assert sizes["texts on disk"] == pytest.approx(8 + 12.3 * made_up.CHARS_PER_S, rel=0.05)
+    assert sizes["labels on disk"] == approx(sizes["texts on disk"])  # each label is one byte
+    assert sizes["texts on disk"] == approx(8 + 12.3 * made_up.CHARS_PER_S, rel=0.05)
     assert sizes["ids, paths and all else on disk"] > 100
 
 
@@ -88,15 +89,15 @@ def test_batches_are_timed_beside_bare_decoding(manifest):
     for rates in (found["per_s"], found["per_cpu_s"]):
         assert all(len(each) == 2 and min(each) > 1 for each in rates["all"].values())
         for way in ("bare", "threads", "workers"):
-            assert rates["median"][way] == pytest.approx(np.mean(rates["all"][way]))
-            assert rates["to_bare"][way] == pytest.approx(rates["median"][way] / rates["median"]["bare"])
+            assert rates["median"][way] == approx(np.mean(rates["all"][way]))
+            assert rates["to_bare"][way] == approx(rates["median"][way] / rates["median"]["bare"])
 
 
 @needs_proc
 def test_memory_is_looked_at_while_batches_come(manifest):
     found = memory_growth(source_of(index_of([manifest]), batch_seconds=2.0), workers=0, num_batches=150)
     assert found["first_bytes"] > 1e7
-    assert found["growth"] == pytest.approx(found["last_bytes"] / found["first_bytes"] - 1)
+    assert found["growth"] == approx(found["last_bytes"] / found["first_bytes"] - 1)
     assert found["growth"] < 0.2
 
 

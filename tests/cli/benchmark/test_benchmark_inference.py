@@ -21,6 +21,7 @@ from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.training.loop import train
+from tests.support import approx
 from tests.training.toy import toy_model
 
 CONFIG = ("--config", "tests/toy_config.py")
@@ -115,7 +116,7 @@ def test_what_is_timed_is_what_the_model_recognises(system, monkeypatch):
 
 def test_a_summary_has_mean_and_percentiles_in_milliseconds():
     found = summary([0.001 * i for i in range(101)])
-    assert found == pytest.approx({"mean": 50, "50%": 50, "90%": 90, "95%": 95, "99%": 99})
+    assert found == approx({"mean": 50, "50%": 50, "90%": 90, "95%": 95, "99%": 99})
 
 
 @pytest.mark.slow
@@ -129,7 +130,7 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
     assert "Open ASR leaderboard" in output
     assert [(each["batch"], each["seconds"]) for each in figures["batches"]] == [(1, 0.5), (2, 0.5)]
     for each in figures["batches"]:
-        assert each["rtfx"] == pytest.approx(1000 * each["batch"] * each["seconds"] / each["ms"]["all"]["mean"])
+        assert each["rtfx"] == approx(1000 * each["batch"] * each["seconds"] / each["ms"]["all"]["mean"])
     (of_set,) = figures["sets"].values()
     assert [found["batch"] for found in of_set] == [1, 2, None]
     assert [found["batches"] for found in of_set] == [11, 6, 1]
@@ -137,13 +138,13 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
         assert found["utterances"] == 10
         (rejected,) = found["rejected"]
         assert "broken.flac: " in rejected
-        assert found["audio_s"] == pytest.approx(sum(0.5 + 0.05 * i for i in range(10)))
+        assert found["audio_s"] == approx(sum(0.5 + 0.05 * i for i in range(10)))
         assert (found["warm_ups"], found["repeats"]) == (1, 3)
-        assert found["rtfx"] == pytest.approx(3 * found["audio_s"] / found["seconds"])
+        assert found["rtfx"] == approx(3 * found["audio_s"] / found["seconds"])
         assert 0 < found["waiting_share"] < 1
         assert 0 <= found["padding_share"] < 0.6
         ms = found["ms"]
-        assert ms["both"]["mean"] == pytest.approx(ms["data"]["mean"] + ms["network"]["mean"])
+        assert ms["both"]["mean"] == approx(ms["data"]["mean"] + ms["network"]["mean"])
         assert all(list(part) == ["mean", "50%", "90%", "95%", "99%"] for part in ms.values())
         assert 3 * found["batches"] * ms["both"]["mean"] < 1000 * found["seconds"]
     for words in ("3 repeats after 1 warm-ups", "evaluation", "network", "both", "wav2vec 2.0 Base on test-other"):

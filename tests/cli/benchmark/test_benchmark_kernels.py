@@ -9,6 +9,7 @@ from asr_jax.cli.benchmark import kernels
 from asr_jax.core import targets
 from asr_jax.core.errors import UserError
 from asr_jax.kernels.implementations import CannotCompute
+from tests.support import approx
 
 SIZES = {"batch": 2, "seq-len": 12, "channels": 4, "labels": 3, "vocab-size": 5, "taps": 3, "heads": 2}
 SMALL = [word for name, size in SIZES.items() for word in (f"--{name}", str(size))]
@@ -25,7 +26,7 @@ def test_each_implementation_has_its_figures(tmp_path, capsys):
     assert {name.removesuffix(" with gradient") for name, _ in found} == {*names}
     assert all(len(row["times_s"]) == 2 and row["ms"] > 0 and row["MB"] > 0 for row in rows)
     product = next(row for row in rows if (row["operation"], row["implementation"]) == ("depthwise_conv", "lax"))
-    assert product["GFLOP of products"] == pytest.approx(2 * 2 * 12 * 4 * 3 / 1e9)
+    assert product["GFLOP of products"] == approx(2 * 2 * 12 * 4 * 3 / 1e9)
     assert "lattice_sweep" in capsys.readouterr().out
 
 
@@ -35,7 +36,7 @@ def test_the_limit_is_that_of_arguments_results_and_products(monkeypatch, tmp_pa
     kernels.main([*SMALL, "--iterations", "2", "--precision", "bf16", "--json", str(out), "--operations", "swoosh_l"])
     value, gradient = json.loads(out.read_text())["rows"]
     values = 2 * 12 * 4 * 2 / 1e6
-    assert (value["MB at least"], gradient["MB at least"]) == pytest.approx((2 * values, 4 * values))
+    assert (value["MB at least"], gradient["MB at least"]) == approx((2 * values, 4 * values))
     assert value["of the limit"] == f"{1000 * 2 * values / value['ms']:.0%}"  # of 1 MB per second
 
 

@@ -19,6 +19,7 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.sampling import Sampling
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
+from tests.support import approx
 from tests.training.toy import toy_model
 
 CONFIG = ("--config", "tests/toy_config.py")
@@ -81,8 +82,8 @@ def test_warm_ups_are_left_out_and_waiting_is_counted():
     found = measured(itertools.chain([0.0, 0.0, 1.0], itertools.repeat(0.05)))
     assert max(found["update_s"]) < 1.0
     assert found["waiting_share"] > 0.3
-    assert found["utterances_per_s"] == pytest.approx(16 / sum(found["update_s"]))
-    assert found["batch_s"] == pytest.approx(np.mean(found["update_s"]))
+    assert found["utterances_per_s"] == approx(16 / sum(found["update_s"]))
+    assert found["batch_s"] == approx(np.mean(found["update_s"]))
     assert found["voided"] == 0
     assert measured(itertools.repeat(0.0))["waiting_share"] < found["waiting_share"]
 
@@ -110,10 +111,10 @@ def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
         total_s = sum(each["update_s"])
         assert len(each["update_s"]) == 2
         assert each["rows_of_a_device"] * each["accumulation"] * each["devices"] == 16
-        assert each["batch_s"] * 2 * each["accumulation"] == pytest.approx(total_s)
-        assert each["utterances_per_s"] * total_s == pytest.approx(2 * 16)
-        assert each["audio_s_per_s"] * total_s == pytest.approx(16 * (0.5 + 1))
-        assert each["padded_audio_s_per_s"] == pytest.approx(each["audio_s_per_s"])
+        assert each["batch_s"] * 2 * each["accumulation"] == approx(total_s)
+        assert each["utterances_per_s"] * total_s == approx(2 * 16)
+        assert each["audio_s_per_s"] * total_s == approx(16 * (0.5 + 1))
+        assert each["padded_audio_s_per_s"] == approx(each["audio_s_per_s"])
         assert each["voided"] == 0
 
 
@@ -135,7 +136,7 @@ def test_updates_of_a_configs_own_data(tmp_path, capsys):
     assert [(each["accumulation"], each["devices"]) for each in cases] == [(2, 2)]
     for each in cases:
         mean_s = each["audio_s_per_s"] / each["utterances_per_s"]
-        assert mean_s == pytest.approx(0.515625, rel=0.02)
+        assert mean_s == approx(0.515625, rel=0.02)
         assert each["audio_s_per_s"] < each["padded_audio_s_per_s"]
         assert 0 < each["waiting_share"] < 1
     assert "A100" not in capsys.readouterr().out

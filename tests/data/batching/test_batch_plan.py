@@ -13,6 +13,7 @@ from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Bucket, Buckets, Scale, make_buckets, slowest
 from asr_jax.data.batching.speeds import of_dali
+from tests.support import approx
 
 NUM = 300
 SAMPLES = np.random.default_rng(0).integers(100, 5000, NUM).astype(np.int32)
@@ -87,9 +88,9 @@ def test_padding_is_less_than_a_batch_per_bucket_and_counted(options: dict) -> N
     real = sum(round(SAMPLES[row] / speed) for row, speed in entries) / num
     padded = sum(len(b.rows) * plan.buckets[b.bucket].length for b in batches)
     tolerance = 1 / real if num == 1 else 0.01
-    assert plan.length_per_epoch == pytest.approx(real, rel=tolerance)
+    assert plan.length_per_epoch == approx(real, rel=tolerance)
     assert plan.padded_by_bucket().sum() == padded
-    assert 1 - plan.padding_share == pytest.approx(real / padded, rel=tolerance)
+    assert 1 - plan.padding_share == approx(real / padded, rel=tolerance)
 
 
 @pytest.mark.parametrize("order", ["shuffled", "sorted"])
@@ -276,7 +277,7 @@ def test_jitter_moves_every_speed_anew_in_each_epoch_and_all_fits() -> None:
 def test_rates_of_dali_mean_the_opposite() -> None:
     found = of_dali(0.85, 1.15)
     (middle,), jitter = found["speeds"], found["speed_jitter"]
-    assert middle - jitter == pytest.approx(1 / 1.15)
-    assert middle + jitter == pytest.approx(1 / 0.85)
+    assert middle - jitter == approx(1 / 1.15)
+    assert middle + jitter == approx(1 / 0.85)
     with pytest.raises(ValueError, match=r"low 1\.2 and high 0\.8"):
         of_dali(1.2, 0.8)

@@ -14,6 +14,7 @@ from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import CharacterTokenizer
+from tests.support import approx
 
 LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
 LIMITS = BatchLimits(seconds=16.0, longest_s=8.0)
@@ -77,9 +78,7 @@ def test_features_have_shapes_as_long_as_audio() -> None:
     ready = [Utterance(str(s), "/x", "a", s, num_frames=round(100 * s), num_values=80) for s in seconds]
     audio = [Utterance(str(s), "/x", "a", s) for s in seconds]
     of_features, of_audio = plan(*ready).plan.buckets, plan(*audio).plan.buckets
-    assert [bucket.length / 100 for bucket in of_features] == pytest.approx(
-        [b.length / 16000 for b in of_audio], abs=0.01
-    )
+    assert [bucket.length / 100 for bucket in of_features] == approx([b.length / 16000 for b in of_audio], abs=0.01)
     assert [bucket.batch_size for bucket in of_features] == [bucket.batch_size for bucket in of_audio]
     assert rows(plan(*ready)) == [0, 1, 2, 3]
 

@@ -19,6 +19,7 @@ from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.characters import CharacterTokenizer
+from tests.support import approx
 
 SCALE = Scale(per_s=100, hop=10, num_values=80)
 FRAMES = Scale(per_s=10, hop=1, num_values=80, of_features=True)
@@ -45,7 +46,7 @@ def test_columns_hold_what_the_records_say() -> None:
     assert not rejections.entries
     assert len(index) == 3
     assert index.lengths.tolist() == [200, 123, 200]
-    assert index.hours == pytest.approx(5.23 / 3600)
+    assert index.hours == approx(5.23 / 3600)
     assert [index.labels_of(row).tolist() for row in range(3)] == [[0, 1, 1, 0], [9, 9, 0], [0, 1, 1, 0]]
     assert index.labels.values.dtype == np.uint8
     assert index.num_labels().tolist() == [4, 3, 4]

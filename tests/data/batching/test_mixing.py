@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from asr_jax.data.batching.mixing import Mixing, Stratum, epoch_shares, num_drawn, strata
+from tests.support import approx, assert_close
 
 NUM = np.array([1000, 4000, 250])
 HOURS = np.array([10.0, 20.0, 5.0])
@@ -37,19 +38,19 @@ def test_an_epoch_is_the_longest_without_a_repeat(mixing: Mixing) -> None:
     assert shares.max() == 1
     assert shares.min() > 0
     drawn, wanted = shares * NUM, expected(mixing.kind, mixing.weights, mixing.exponent)
-    np.testing.assert_allclose(drawn / drawn.sum(), wanted / wanted.sum(), rtol=1e-12)
+    assert_close(drawn / drawn.sum(), wanted / wanted.sum(), rtol=1e-12)
 
 
 def test_towards_exponent_0_all_sources_get_as_many_hours() -> None:
     hours = epoch_shares(Mixing("temperature", exponent=1e-9), NUM, HOURS) * HOURS
-    np.testing.assert_allclose(hours, hours[0], rtol=1e-6)
+    assert_close(hours, hours[0], rtol=1e-6)
 
 
 def test_a_source_that_is_empty_gets_nothing() -> None:
     num, hours = np.array([0, 10, 30]), np.array([0.0, 1.0, 2.0])
     kinds = {"absolute": (5.0, 1.0, 1.0), "relative": (5.0, 1.0, 0.5), "temperature": (), "none": ()}
     shares = {kind: epoch_shares(Mixing(kind, weights), num, hours).tolist() for kind, weights in kinds.items()}
-    assert shares["absolute"] == [0, 1, pytest.approx(1 / 3)]
+    assert shares["absolute"] == [0, 1, approx(1 / 3)]
     assert shares["relative"] == [0, 1, 0.5]
     assert shares["none"] == [0, 1, 1]
     assert shares["temperature"][0] == 0

@@ -16,6 +16,7 @@ from asr_jax.data.batching.buckets import Scale, slowest
 from asr_jax.data.batching.pools import Pool
 from asr_jax.data.batching.sampled import NUM_SHAPES, entries_of, sampled_buckets, unfit
 from asr_jax.data.batching.sampling import Sampling
+from tests.support import approx
 
 NUM, DEVICES, PER_S = 700, 4, 1000
 RNG = np.random.default_rng(0)
@@ -183,7 +184,7 @@ def test_one_dimensional_buckets_have_the_most_rows_within_the_seconds(name: str
 def test_dynamic_edges_divide_the_audio_evenly() -> None:
     plan = make_plan(MODES["1D-bucketing-dyn"])
     assert len(plan.buckets) == 5
-    assert plan.length_by_bucket == pytest.approx(np.full(5, LENGTHS.sum() / 5), rel=0.03)
+    assert plan.length_by_bucket == approx(np.full(5, LENGTHS.sum() / 5), rel=0.03)
     numbers = make_plan(MODES["fixed, buckets"]).entries_by_bucket()
     assert max(numbers) - min(numbers) <= 3
 
@@ -209,7 +210,7 @@ def test_utterances_that_fit_no_bin_are_reported(speeds: tuple[float, ...]) -> N
     [found] = unfit(entries, Sampling("1D-bucketing", device_seconds=9.0, edges_s=(1.0, 3.0)), NUM)
     assert (found.reason, found.limit) == ("longer than the last bucket", 3.0)
     assert found.places.tolist() == np.flatnonzero(slow > 3000).tolist()
-    assert found.values == pytest.approx(slow[slow > 3000] / PER_S)
+    assert found.values == approx(slow[slow > 3000] / PER_S)
     bins = ((2.0, 30), (3.0, 12))
     long, many = unfit(entries, Sampling("2D-bucketing", bins=bins, bin_rows=(1, 1)), NUM)
     assert long.places.tolist() == found.places.tolist()
@@ -266,7 +267,7 @@ def test_figures_of_pooled_batches_are_those_of_the_first_epoch(name: str) -> No
         assert plan.entries_by_bucket()[k] == sum(int((planned.rows >= 0).sum()) for planned in own)
         assert plan.padded_by_bucket()[k] == len(own) * bucket.length * bucket.batch_size
         audio = sum(int(LENGTHS[planned.rows[planned.rows >= 0]].sum()) for planned in own)
-        assert plan.length_by_bucket[k] == pytest.approx(audio)
+        assert plan.length_by_bucket[k] == approx(audio)
 
 
 def test_mixing_keeps_its_shares_in_batches_of_any_length() -> None:

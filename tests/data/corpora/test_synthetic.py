@@ -23,6 +23,7 @@ from asr_jax.data.corpora import espeak, synthetic
 from asr_jax.data.corpora.sentences import SHARES, UNREPEATABLE, VOICES, plan, split_of, voices_of, waveform
 from asr_jax.data.corpora.synthetic import Corpus, make_corpus
 from asr_jax.data.manifests.reading import read_utterances
+from tests.support import approx
 
 TINY = Corpus(minutes=0.6)
 MANNER = espeak.Manner(accent="en-us", variant="m3", words_per_minute=150, pitch=50, pitch_range=50)
@@ -90,7 +91,7 @@ def test_levels(corpus: Path) -> None:
     for utterance in plan(TINY):
         samples = read_audio(corpus / "audio" / utterance.split / f"{utterance.id}.flac").astype(np.float64)
         peak = np.abs(samples).max() / 32768
-        assert 20 * np.log10(peak) == pytest.approx(utterance.peak_db, abs=0.1)
+        assert 20 * np.log10(peak) == approx(utterance.peak_db, abs=0.1)
         assert -20.1 < 20 * np.log10(peak) < -2.9
         assert np.sqrt(np.mean(samples**2)) > 100, utterance
 

@@ -25,6 +25,7 @@ from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.characters import CharacterTokenizer
+from tests.support import approx
 
 RATE = 16000
 SCALE = Scale(RATE, 160, 80)
@@ -119,7 +120,7 @@ def test_a_duration_is_that_of_the_beginning_of_the_file(tmp_path, seconds, used
     (loaded,) = (source[position] for position in range(source.plan.batches_per_epoch))
     assert not loaded.rejected
     room = source.plan.buckets[0].length
-    assert loaded.batch.lengths.max() == (pytest.approx(used_s * RATE / speed, abs=1) if used_s else room)
+    assert loaded.batch.lengths.max() == (approx(used_s * RATE / speed, abs=1) if used_s else room)
     assert [each.reason for each in loaded.differing] == [reason] * bool(reason)
 
 

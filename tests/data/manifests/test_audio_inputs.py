@@ -10,6 +10,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.audio_inputs import formats, listed, with_durations
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
+from tests.support import approx
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_files_and_folders_in_order_with_names_of_their_own(given):
     assert ids(found) == ["a.wav", *IN, "a.wav#2"]
     assert [entry.location for entry in found][::5] == ["a.wav", "in/deep/a.wav"]
     for entry in with_durations(found):
-        assert entry.duration_s == pytest.approx(1.0, abs=0.1)
+        assert entry.duration_s == approx(1.0, abs=0.1)
 
 
 def test_lists_have_a_path_on_each_line(given, tmp_path):
@@ -98,7 +99,7 @@ def test_patterns_and_names_that_no_reader_knows(given, tmp_path):
 def test_standard_input_of_audio(given, tmp_path, name):
     (entry,) = with_durations(given("-", stdin=(tmp_path / name).read_bytes()))
     assert entry.id == "stdin"
-    assert entry.duration_s == pytest.approx(1.0, abs=0.1)
+    assert entry.duration_s == approx(1.0, abs=0.1)
 
 
 def test_standard_input_of_paths(given):

@@ -21,6 +21,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Rejected
 from tests.data.loading.test_source import make_source
+from tests.support import approx, assert_close
 
 SAMPLES = [noise(seed, 1600 * (seed + 1)) for seed in range(3)]
 ALLOWED = ReadOptions(allow_pipes=True)
@@ -178,9 +179,9 @@ def test_parts_and_channels(tmp_path: Path) -> None:
     )
     (path / "text").write_text("u0 a\nu1 b\n")
     utterances = read(tmp_path, path)
-    assert [utterance.duration_s for utterance in utterances] == [pytest.approx(0.1), pytest.approx(0.25)]
+    assert [utterance.duration_s for utterance in utterances] == [approx(0.1), approx(0.25)]
     mean = np.clip(np.rint(stereo[800:2400].astype(np.float32).mean(axis=1)), -32768, 32767).astype(np.int16)
-    np.testing.assert_allclose(Location.parse(utterances[0].location).audio(rate_hz=RATE), mean, atol=1)
+    assert_close(Location.parse(utterances[0].location).audio(rate_hz=RATE), mean, atol=1)
     np.testing.assert_array_equal(Location.parse(utterances[1].location).audio(rate_hz=RATE), stereo[800:, 1])
 
 

@@ -7,6 +7,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.splits import split
 from asr_jax.data.manifests.utterances import Utterance
+from tests.support import assert_within
 
 
 def made(num: int, speakers: int, seed: int = 0) -> Utterances:
@@ -23,7 +24,7 @@ def test_about_the_share_and_no_speaker_in_both(num: int, speakers: int, share: 
     utterances = made(num, speakers)
     train, validation = split(utterances, share=share, seed=1)
     assert sorted([*train.rows, *validation.rows]) == list(range(num))
-    assert abs(validation.hours / utterances.hours - share) < 0.02
+    assert_within(abs(validation.hours / utterances.hours - share), 0.02)
     if speakers >= 3:
         assert not {utterance.speaker for utterance in train} & {utterance.speaker for utterance in validation}
 

@@ -18,6 +18,7 @@ from asr_jax.data.manifests.items import items_from
 from asr_jax.data.manifests.readers.array_records import fields_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
+from tests.support import approx
 
 # The first message of TensorFlow's tutorial "TFRecord and tf.train.Example".
 OF_TENSORFLOW = (
@@ -28,7 +29,7 @@ OF_TENSORFLOW = (
 
 def test_example_of_tensorflow():
     fields = fields_of(OF_TENSORFLOW, "")
-    assert fields == {"feature2": b"goat", "feature0": 0, "feature3": pytest.approx(0.9876), "feature1": 4}
+    assert fields == {"feature2": b"goat", "feature0": 0, "feature3": approx(0.9876), "feature1": 4}
     order = ("feature2", "feature0", "feature3", "feature1")
     tensorflow = {name: fields[name] for name in order}
     assert example(tensorflow) == OF_TENSORFLOW

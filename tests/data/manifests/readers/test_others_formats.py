@@ -13,6 +13,7 @@ from recordings import check_conversion, check_signals, noise, read, write
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import described, has_validation, resolve
+from tests.support import approx
 
 RATE = 16000
 SAMPLES = [noise(seed, 1600 * (seed + 1)) for seed in range(3)]
@@ -297,7 +298,7 @@ def test_every_utterance_is_read_and_converted(tmp_path: Path, make: Callable[[P
     assert [utterance.id for utterance in utterances] == ids
     assert [utterance.text for utterance in utterances] == TEXTS
     assert [utterance.speaker for utterance in utterances] == speakers
-    assert [utterance.duration_s for utterance in utterances] == pytest.approx(DURATIONS)
+    assert [utterance.duration_s for utterance in utterances] == approx(DURATIONS)
     (line,) = described([str(path)])
     assert line.startswith(f"{path}: read as {reader}")
     check_signals(utterances, SAMPLES)

@@ -1,0 +1,83 @@
+"""All comparisons with a tolerance call `assert_within`, `assert_close` or `approx`, and thus have `ASR_JAX_LIMITS`."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tests.support
+from tests.support import approx, assert_close, assert_within
+
+FOLDER = Path(__file__).parent
+TOLERANT = {"assert_allclose", "allclose", "isclose", "approx", "assert_array_almost_equal", "assert_almost_equal"}
+DIFFERENCES = {"max_abs", "relative"}
+
+
+def name_of(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def others(source: str) -> Iterator[int]:
+    """Yields the lines of comparisons with a tolerance that `ASR_JAX_LIMITS` does not change."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TOLERANT:
+            yield node.lineno
+        if isinstance(node, ast.Assert):
+            for each in ast.walk(node.test):
+                if isinstance(each, ast.Compare) and any(isinstance(sign, ast.Lt | ast.LtE) for sign in each.ops):
+                    called = {name_of(call.func) for call in ast.walk(each) if isinstance(call, ast.Call)}
+                    numbers = [n.value for n in ast.walk(each.comparators[0]) if isinstance(n, ast.Constant)]
+                    is_small = any(isinstance(number, float) and 0 < number <= 1e-3 for number in numbers)
+                    if called & DIFFERENCES or (is_small and called & {"abs", "max", "norm"}):
+                        yield node.lineno
+
+
+def test_all_comparisons_have_the_common_limits() -> None:
+    found = [
+        f"{path.relative_to(FOLDER)}:{line}"
+        for path in sorted(FOLDER.rglob("*.py"))
+        if path != Path(tests.support.__file__)
+        for line in others(path.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "np.testing.assert_allclose(a, b)", "assert a == pytest.approx(b)", "assert max_abs(a, b) < 2",
+        "assert all(relative(a, b) < 1e-5 for a, b in pairs)", "assert np.abs(a - b).max() <= 1e-6 * largest",
+    ],
+)  # fmt: skip
+def test_others_are_found(source: str) -> None:
+    assert list(others(source)) == [1]
+
+
+def test_limits_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def passes(limits: float) -> bool:
+        monkeypatch.setattr(tests.support, "LIMITS", limits)
+        results = []
+        for compare in (
+            lambda: assert_within(0.6, 0.1, scale=10),
+            lambda: assert_close(np.float32([1.0, 2.0]), [1.0, 2.6], atol=1.0, rtol=0),
+            lambda: assert_close([10.0], [10.6], rtol=1.0 / 10.6, atol=0),
+        ):
+            try:
+                compare()
+                results.append(True)
+            except AssertionError:
+                results.append(False)
+        results.append(approx(1.0, abs=0.1) == 1.06)
+        assert len(set(results)) == 1
+        return results[0]
+
+    assert passes(1.0)
+    assert not passes(0.5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 2.0])
+def test_what_is_above_or_no_number_fails(value: float) -> None:
+    with pytest.raises(AssertionError, match=r"angle is .*: expected at most"):
+        assert_within(value, 1.0, what="angle")
