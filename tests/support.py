@@ -104,13 +104,14 @@ def assert_within(value: Any, limit: float, *, scale: Any = 1.0, what: str = "di
     assert value <= LIMITS * limit, f"{what} is {value:.3e}: expected at most {LIMITS:g} × {limit:.3e}"
 
 
-def assert_close(actual: Any, desired: Any, rtol: float = 1e-6, atol: float = 0.0, *, what: str = "") -> None:
+def assert_close(actual: Any, desired: Any, rtol: float | None = None, atol: float = 0.0, *, what: str = "") -> None:
     """Fails if an element of `actual` differs by more than `atol` + `rtol` times the magnitude of `desired`.
 
-    The arrays may be broadcast. NaN and infinities must be equal.
+    The arrays may be broadcast. NaN and infinities must be equal. Without limits, `rtol` is three roundings of float32.
     """
-    actual, desired = (np.asarray(x, np.result_type(np.asarray(x).dtype, np.float32)) for x in (actual, desired))
-    wide = [np.asarray(x, np.result_type(x.dtype, np.float64)) for x in np.broadcast_arrays(actual, desired)]
+    rtol = (0.0 if atol else 3 * 2.0**-23) if rtol is None else rtol
+    arrays = np.broadcast_arrays(np.asarray(actual), np.asarray(desired))
+    wide = [array.astype(np.result_type(array.dtype, np.float64)) for array in arrays]
     counts = np.isfinite(wide[0]) & np.isfinite(wide[1])
     allowed = atol + rtol * np.abs(wide[1][counts])
     if allowed.size and allowed.min() > 0:
@@ -119,8 +120,10 @@ def assert_close(actual: Any, desired: Any, rtol: float = 1e-6, atol: float = 0.
 
 
 def approx(expected: Any, rel: float | None = None, abs: float | None = None, *, nan_ok: bool = False) -> Any:
-    """Returns `pytest.approx` of numbers, lists or dictionaries with tolerances times `LIMITS`."""
-    rel = 1e-6 if rel is None and abs is None else rel
+    """Returns `pytest.approx` of numbers, lists or dictionaries with tolerances times `LIMITS`.
+
+    Without tolerances it is for float64, whose differences are far below pytest's 1e-6.
+    """
     limits = [None if limit is None else LIMITS * limit for limit in (rel, abs)]
     return pytest.approx(expected, *limits, nan_ok=nan_ok)
 

@@ -56,6 +56,8 @@ def test_others_are_found(source: str) -> None:
 
 
 def test_limits_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASR_JAX_COMPARISONS", raising=False)
+
     def passes(limits: float) -> bool:
         monkeypatch.setattr(tests.support, "LIMITS", limits)
         results = []
@@ -78,6 +80,7 @@ def test_limits_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 2.0])
-def test_what_is_above_or_no_number_fails(value: float) -> None:
+def test_what_is_above_or_no_number_fails(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASR_JAX_COMPARISONS", raising=False)
     with pytest.raises(AssertionError, match=r"angle is .*: expected at most"):
         assert_within(value, 1.0, what="angle")

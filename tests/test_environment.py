@@ -19,10 +19,10 @@ def test_any_import_of_the_package_sets_threads_and_compile_cache():
 
 
 def page_faults(**environment: str) -> int:
-    """Returns the page faults of a process that allocates and frees 32 MB thirty times."""
+    """Returns the page faults of a process that allocates, fills and frees 64 MB thirty times."""
     code = (
-        "import asr_jax.core.environment, resource, numpy as np\n"
-        "for _ in range(30): np.ones(4_000_000)\n"
+        "import asr_jax.core.environment, resource\n"
+        "for _ in range(30): b'x' * 64_000_000\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
     )
     kept = {name: value for name, value in os.environ.items() if name != "ASR_JAX_KEEP_MEMORY"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import assert_close, assert_within, relative
+from support import assert_within, relative
 
 from asr_jax.cli import evaluate
 from asr_jax.cli.align import main
@@ -55,10 +55,13 @@ def test_validation_computes_long_utterances_in_windows(run, tmp_path):
     assert counts["windowed_ids"] == ["long0", "long1"]
 
 
+FRAME_S = 0.02
+
+
 def check_times(starts, ends, spans):
-    """Checks times within two frames: a frame covers 20 ms, and windows of 25 ms extend beyond the ends of a tone."""
-    assert_close(starts, [start for start, _ in spans], atol=0.04)
-    assert_close(ends, [end for _, end in spans], atol=0.06)
+    """Checks times within three frames: a frame covers 20 ms, and windows of 25 ms extend beyond the ends of a tone."""
+    assert max(abs(found - start) for found, (start, _) in zip(starts, spans, strict=True)) <= 2 * FRAME_S
+    assert max(abs(found - end) for found, (_, end) in zip(ends, spans, strict=True)) <= 3 * FRAME_S
 
 
 def test_times_of_words_and_tokens(run, recordings, capsys):

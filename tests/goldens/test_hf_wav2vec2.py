@@ -320,7 +320,10 @@ def test_trajectory(folder: Path) -> None:
     found = export_huggingface({"params": join(trained, held)}, case.settings.encoder, ctc_head="heads_ctc")
     expected = part(after, "after10/")
     assert found.keys() == expected.keys()
-    differences = {name: relative(found[name], expected[name]) for name in expected}
+    # Adam normalises gradients that are only rounding errors, so single values differ and tensors are compared by norm.
+    differences = {
+        name: float(np.linalg.norm(found[name] - expected[name]) / np.linalg.norm(expected[name])) for name in expected
+    }
     worst = max(differences, key=differences.__getitem__)
     assert_within(differences[worst], 1e-3, what=f"parameters, worst ({worst})")
 

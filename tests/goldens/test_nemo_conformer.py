@@ -115,7 +115,8 @@ def test_gradients_by_the_peers_names(path: Path, mode: str) -> None:
     # which the batch norm after it cancels).
     largest = max(float(np.abs(array).max()) for array in expected.values())
     zero = {name for name, array in expected.items() if np.abs(array).max() < 1e-7 * largest}
-    assert all(np.abs(actual[name]).max() < 1e-3 * largest for name in zero)
+    for name in zero:
+        assert_within(np.abs(actual[name]).max(), 1e-3, scale=largest, what=name)
     differences = {name: relative(actual[name], expected[name]) for name in expected.keys() - zero}
     worst = max(differences, key=differences.__getitem__)
     assert_within(differences[worst], 1e-3, what=f"{mode} gradients, worst ({worst})")

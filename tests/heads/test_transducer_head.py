@@ -340,4 +340,5 @@ def test_tiles_add_gradients_in_float32():
     whole, tiled = gradient(-1), gradient(1)
     for name in ("output", "of_labels"):
         one, other = tiled[name]["kernel"], whole[name]["kernel"]
-        assert_within(jnp.linalg.norm(one - other) / jnp.linalg.norm(other), 5e-3, what=name)
+        # Each side is rounded to bfloat16 once.
+        assert_within(jnp.linalg.norm(one - other) / jnp.linalg.norm(other), 2 * 2.0**-8, what=name)

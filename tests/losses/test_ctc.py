@@ -202,7 +202,9 @@ def test_a_sharded_batch_gives_the_same_without_communication(vocabulary):
     compiled = losses_and_gradient.lower(*sharded, blank_id=0).compile()
     found = compiled(*sharded)
     for value, same in zip(found, expected, strict=True):
-        assert_close(value, same, rtol=1e-6, atol=1e-7)
+        # Each frame adds, takes a logarithm and adds again, and both sides round.
+        rounding = 2 * 3 * inputs[0].shape[1] * 2.0**-24
+        assert_close(value, same, rtol=rounding, atol=rounding / 10)
         assert value.sharding.is_equivalent_to(by_rows(data_mesh(4)), value.ndim)
     collectives = ("all-gather", "all-to-all", "collective-permute", "all-reduce")
     assert not [name for name in collectives if name in compiled.as_text()]

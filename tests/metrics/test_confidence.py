@@ -7,7 +7,7 @@ from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calib
 from tests.support import approx
 
 
-def drawn(slope, offset, *, num=20_000, seed=0):
+def drawn(slope, offset, *, num=100_000, seed=0):
     """Confidences whose true log-odds are a linear function of theirs."""
     random = np.random.default_rng(seed)
     confidences = random.uniform(0.01, 0.99, num)

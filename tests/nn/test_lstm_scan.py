@@ -40,4 +40,4 @@ def test_values_and_gradients_in_bfloat16_are_near_those_in_float32():
 
     expected = jax.tree.leaves(both(jnp.float32))
     for found, exact in zip(jax.tree.leaves(both(jnp.bfloat16)), expected, strict=True):
-        assert_within(relative(found, exact), 2e-2)
+        assert_within(relative(found, exact), 8 * 2.0**-8)  # seven steps and an output are rounded

@@ -40,11 +40,13 @@ def test_gelu_in_bfloat16_is_rounded_once():
     found = jax.jit(gelu)(x)
     assert found.dtype == jnp.bfloat16
     exact = jax.jit(partial(jax.nn.gelu, approximate=False))(np.float32(x))
-    assert_close(np.float32(found), exact, rtol=2**-8, atol=2e-6)
+    half_unit = 2.0**-8 * np.abs(exact) + 2e-6  # a second rounding would exceed it
+    assert (np.abs(np.float32(found) - exact) <= half_unit).all()
 
 
 def test_swoosh_r_is_zero_at_zero():
-    assert_within(abs(float(jax.jit(swoosh_r)(np.float32(0)))), 1e-7)
+    # The terms that cancel are below 2, and float32 rounds them by 2^-24 to 2^-23.
+    assert_within(abs(float(jax.jit(swoosh_r)(np.float32(0)))), 2 * 2.0**-23)
 
 
 def test_piecewise_linear_of_a_traced_step():
