@@ -98,7 +98,7 @@ def assert_within(value: Any, limit: float, *, scale: Any = 1.0, what: str = "di
         scale: Magnitude of the compared values, for differences that grow with it.
         what: Name of the compared values in the message and in the record of comparisons.
     """
-    value, limit = float(value), limit * float(scale)
+    value, limit = float(value), float(limit) * float(scale)
     print(f"  {what}: {value:.2e} of {limit:.2e}")  # shown with -s
     _record(what, value / limit if limit > 0 else 0.0)
     assert value <= LIMITS * limit, f"{what} is {value:.3e}: expected at most {LIMITS:g} × {limit:.3e}"

@@ -152,6 +152,6 @@ def test_speakers_and_the_corpus_equal_sclite():
     for speaker in total["by_speaker"].keys() | {"Sum/Avg"}:
         row, expected = rows[speaker], dict(zip(COLUMNS, percents[speaker], strict=True))
         if row["words"]:
-            assert 100 * row["wer"] == approx(expected["errors"], abs=0.0501), speaker
+            assert abs(100 * row["wer"] - expected["errors"]) < 0.0501, speaker  # one decimal is printed
         wrong = 100 * row["utterances_with_errors"] / row["utterances"]
-        assert wrong == approx(expected["wrong"], abs=0.0501), speaker
+        assert abs(wrong - expected["wrong"]) < 0.0501, speaker
