@@ -23,5 +23,6 @@ wait $building
 # Test programs run only briefly, and LLVM's optimisations would take a fifth of the total time. The differences from
 # the goldens are the same without them (BUILD_NOTES.md). Code that is generated in one part, not in 32 threads, takes a
 # tenth less time of two processors.
+export PYTHONDONTWRITEBYTECODE=  # otherwise each process of the tests compiles all modules
 export XLA_FLAGS="${XLA_FLAGS:-} --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 .venv/bin/python -m pytest -m "not slow and not gpu" -n auto --dist loadfile --durations 15 "$@"

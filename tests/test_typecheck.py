@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from jaxtyping import Float, TypeCheckError, jaxtyped
-
-from tests.typecheck import typechecked
+from typecheck import typechecked
 
 
 @jaxtyped(typechecker=typechecked)
@@ -24,5 +23,5 @@ def test_functions_without_shapes_and_local_functions_are_not_checked() -> None:
     def plain(x: int) -> None: ...
 
     plain.__qualname__ = "plain"
-    assert typechecked(local) is local
-    assert typechecked(plain) is plain
+    assert jaxtyped(typechecker=typechecked)(local) is local
+    assert jaxtyped(typechecker=typechecked)(plain) is plain

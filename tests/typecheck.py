@@ -1,27 +1,39 @@
-"""Type checker of the package in tests; it accepts an int for a float.
+"""Type checker of the package in tests: the shapes in annotations, by jaxtyping and beartype; an int is a float.
 
-It checks functions whose annotations have shapes of arrays, except local functions, whose check is compiled at each
-definition: in three files, 19 of 63 s (BUILD_NOTES.md). mypy checks the types of all functions.
+Importing this module makes jaxtyping's import hook leave other functions as they are. It wraps each function that it
+finds, and the wrappers of functions without shapes, and of local functions at each definition, took a tenth of the
+tests' time. mypy checks the types of all functions.
 """
 
 import inspect
 import typing
+from collections.abc import Callable
 from typing import Any
 
+import jaxtyping
 from beartype import BeartypeConf, beartype
-from jaxtyping import AbstractArray
 
-_checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+typechecked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+_jaxtyped = jaxtyping.jaxtyped
 
 
-def typechecked(function: Any) -> Any:
-    is_local = "<locals>" in getattr(function, "__qualname__", "")
-    if inspect.isfunction(function) and (is_local or not any(map(_has_shape, function.__annotations__.values()))):
-        return function
-    return _checked(function)
+def _with_shapes(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a decorator: jaxtyping's for functions and dataclasses with shapes in annotations, else none."""
+
+    def decorate(decorated: Any) -> Any:
+        function = decorated.fget if isinstance(decorated, property) else inspect.unwrap(decorated)
+        annotations = inspect.get_annotations(function.__init__ if inspect.isclass(function) else function)
+        is_local = "<locals>" in function.__qualname__
+        is_checked = not is_local and any(map(_has_shape, annotations.values()))
+        return _jaxtyped(decorated, typechecker=typechecker) if is_checked else decorated
+
+    return decorate
 
 
 def _has_shape(annotation: Any) -> bool:
     if inspect.isclass(annotation):
-        return issubclass(annotation, AbstractArray)
+        return issubclass(annotation, jaxtyping.AbstractArray)
     return any(map(_has_shape, typing.get_args(annotation)))
+
+
+jaxtyping.jaxtyped = _with_shapes
