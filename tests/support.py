@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def relative(actual: Any, expected: Any) -> float:
     return max_abs(actual, expected) / max(scale, 1e-30)
 
 
+ROUNDING = 2.0**-24
+"""Largest relative rounding error of a number in float32."""
 LIMITS = float(os.environ.get("ASR_JAX_LIMITS", "1"))
 """Factor of the limits of all comparisons. `.ci/run` sets 0.5: differences on CPUs that round differently are up to
 twice as large."""
@@ -117,6 +120,19 @@ def assert_close(actual: Any, desired: Any, rtol: float | None = None, atol: flo
     if allowed.size and allowed.min() > 0:
         _record(what or f"rtol={rtol:g}, atol={atol:g}", float(np.max(np.abs(wide[0] - wide[1])[counts] / allowed)))
     np.testing.assert_allclose(*wide, rtol=LIMITS * rtol, atol=LIMITS * atol, err_msg=what)
+
+
+def assert_gradients(actual: Mapping[str, Any], expected: Mapping[str, Any], limit: float) -> None:
+    """Asserts that gradients of the same names are close.
+
+    Each may differ by `limit` of its own largest value and by four roundings of the largest value of all: the terms of
+    gradients that nearly cancel, such as those of queries and keys, are as large.
+    """
+    assert actual.keys() == expected.keys()
+    largest = {name: float(np.abs(array).max()) for name, array in expected.items()}
+    for name, array in expected.items():
+        scale = limit * largest[name] + 4 * ROUNDING * max(largest.values())
+        assert_within(max_abs(actual[name], array), 1, scale=scale, what=f"gradient of {name}")
 
 
 def approx(expected: Any, rel: float | None = None, abs: float | None = None, *, nan_ok: bool = False) -> Any:

@@ -26,6 +26,10 @@ from tests.support import assert_close, assert_within
 
 STEP = jnp.int32(0)
 RATE = 16000
+# Tests with the same settings and shapes run the same program.
+NOISE = BackgroundNoise(probability=1.0, folder="x", snr_db=Ramp(last=(5.0, 10.0)))
+VOICES = Babble(probability=1.0, snr_db=Ramp(last=(-1.0, 1.0)))
+ROOM = Reverberation(probability=1.0, folder="x")
 
 
 def tone(hz, num_samples=8000, level=3000.0):
@@ -64,21 +68,20 @@ def test_gain_is_uniform_in_decibels():
 
 
 def test_uniform_noise_has_its_level_is_clipped_and_leaves_padding_silent():
-    found = changed(UniformNoise(min_level=0.01, max_level=0.01), [np.zeros(8000, np.float32)] * 2, [8000, 3000])
-    assert 0.99 * 327.68 < np.abs(found[0]).max() <= 327.68
-    assert_within(abs(power(found[0]) / (327.68**2 / 3) - 1), 0.05)
+    rows = [np.zeros(8000, np.float32)] * 2 + [np.full(8000, 32767, np.float32)]
+    *found, loud = changed(UniformNoise(min_level=0.5, max_level=0.5), rows, [8000, 3000, 8000])
+    assert 0.99 * 16384 < np.abs(found[0]).max() <= 16384
+    assert_within(abs(power(found[0]) / (16384**2 / 3) - 1), 0.05)
     assert not np.array_equal(found[0], found[1])
-    assert not found[1, 3000:].any()
-    loud = changed(UniformNoise(min_level=0.5, max_level=0.5), [np.full(8000, 32767, np.float32)])
+    assert not found[1][3000:].any()
     assert loud.max() <= 32767
 
 
 def test_background_noise_comes_at_its_ratio_and_keeps_the_power():
     rng = np.random.default_rng(0)
-    noise = rng.normal(0, 500, 50_000).astype(np.int16)
-    settings = BackgroundNoise(probability=1.0, folder="x", snr_db=Ramp(last=(5.0, 10.0)))
+    noise = rng.normal(0, 500, 5000).astype(np.int16)
     rows, lengths = [tone(300)] * 20, [8000] * 10 + [5000] * 10
-    drawn, found = drawn_and_changed(settings, rows, lengths, sound=noise)
+    drawn, found = drawn_and_changed(NOISE, rows, lengths, sound=noise)
     ratios = drawn["snr_db"]
     assert ratios.min() > 5
     assert ratios.max() < 10
@@ -92,14 +95,13 @@ def test_background_noise_comes_at_its_ratio_and_keeps_the_power():
 
 
 def test_noise_begins_anywhere_and_goes_on_from_its_end_and_silence_is_left_alone():
-    noise = np.arange(1, 1001, dtype=np.int16)
-    settings = BackgroundNoise(probability=1.0, folder="x", snr_db=Ramp(last=(0.0, 0.0)))
-    rows = [np.ones(3000, np.float32)] * 30 + [np.zeros(3000, np.float32)]
-    drawn, (*found, silent) = drawn_and_changed(settings, rows, sound=noise)
+    noise = np.arange(1, 5001, dtype=np.int16)
+    rows = [np.ones(8000, np.float32)] * 19 + [np.zeros(8000, np.float32)]
+    drawn, (*found, silent) = drawn_and_changed(NOISE, rows, sound=noise)
     places = drawn["place"][:-1]
     for row, place in zip(found, places, strict=True):
-        first = int(place * 1000)
-        excerpt = noise[(first + np.arange(3000)) % 1000]
+        first = int(place * 5000)
+        excerpt = noise[(first + np.arange(8000)) % 5000]
         assert_close(np.corrcoef(row, excerpt)[0, 1], 1.0, atol=1e-6)
     assert np.ptp(places) > 0.5
     assert not silent.any()
@@ -117,13 +119,15 @@ def test_the_ratio_moves_while_the_run_goes_on():
         assert high - 0.2 < values.max() <= high
 
 
-@pytest.mark.parametrize("num_padding", [0, 2])
-def test_babble_is_the_next_voice_repeated(num_padding):
-    rows, lengths = [tone(300), tone(700), tone(1100)], [8000, 2000, 8000]
-    settings = Babble(probability=1.0, snr_db=Ramp(last=(0.0, 0.0)))
-    padding = [np.zeros_like(rows[0])] * num_padding
-    found = changed(settings, rows + padding, lengths + [0] * num_padding)[:3]
-    for row, length, both in zip(found, lengths, ((300, 700), (700, 1100), (1100, 300)), strict=True):
+@pytest.mark.parametrize("num_voices", [3, 8])
+def test_babble_is_the_next_voice_repeated(num_voices):
+    """With and without rows of padding."""
+    voices_hz, lengths = [300 + 400 * number for number in range(num_voices)], [8000, 2000] + [8000] * (num_voices - 2)
+    num_padding = 8 - num_voices
+    rows = [tone(hz) for hz in voices_hz] + [np.zeros(8000, np.float32)] * num_padding
+    found = changed(VOICES, rows, lengths + [0] * num_padding)[:num_voices]
+    pairs = zip(voices_hz, voices_hz[1:] + voices_hz[:1], strict=True)
+    for row, length, both in zip(found, lengths, pairs, strict=True):
         spectrum = np.abs(np.fft.rfft(row[:length]))
         peaks_hz = np.flatnonzero(spectrum > 0.3 * spectrum.max()) * RATE / length
         assert all(np.abs(peaks_hz - hz).min() < 10 for hz in both)
@@ -137,8 +141,7 @@ def test_a_room_is_a_convolution_with_the_power_before():
     impulse[1, 0] = 1.0
     rows = [rng.normal(0, 900, 3000).astype(np.float32)] * 12
     lengths = [3000] * 6 + [2000] * 6
-    settings = Reverberation(probability=1.0, folder="x")
-    drawn, found = drawn_and_changed(settings, rows, lengths, sound=impulse)
+    drawn, found = drawn_and_changed(ROOM, rows, lengths, sound=impulse)
     chosen = np.floor(drawn["place"] * 2).astype(int)
     assert set(chosen) == {0, 1}
     for row, length, which in zip(found, lengths, chosen, strict=True):
@@ -161,8 +164,15 @@ def test_a_telephone_leaves_nothing_above_half_of_its_rate():
 
 
 def test_what_is_not_drawn_is_left_as_it_is():
-    for settings in (Gain(probability=0.0), Babble(probability=0.0), UniformNoise(probability=0.0)):
-        np.testing.assert_array_equal(changed(settings, [tone(300), tone(500)])[0], tone(300))
+    every = Gain(probability=0.0), Babble(probability=0.0), UniformNoise(probability=0.0)
+
+    @jax.jit
+    def by_each(values, lengths, key):
+        return [settings(values, lengths, key, step=STEP, sounds={}) for settings in every]
+
+    rows = np.stack([tone(300), tone(500)])
+    for found in by_each(rows, np.full(2, 8000), jax.random.key(0)):
+        np.testing.assert_array_equal(found, rows)
 
 
 def test_a_probability_may_be_a_whole_number():
@@ -208,7 +218,8 @@ def test_responses_are_read_at_any_scale_and_by_their_first_channel(tmp_path):
 
 
 def test_one_voice_alone_gets_no_babble():
-    np.testing.assert_array_equal(changed(Babble(probability=1.0), [tone(300)])[0], tone(300))
+    rows = [tone(300)] + [np.zeros(8000, np.float32)] * 7
+    np.testing.assert_array_equal(changed(VOICES, rows, [8000] + [0] * 7), rows)
 
 
 def test_folders_without_sounds_are_named(tmp_path):
@@ -247,30 +258,27 @@ def test_impossible_settings_are_named(make, message):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "shape"),
     [
-        Babble(probability=1.0), BackgroundNoise(probability=1.0, folder="x"),
-        Reverberation(probability=1.0, folder="x"),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (Gain(), UniformNoise(), NarrowBand(probability=0.5))),
+        (VOICES, (8, 8000)), (NOISE, (20, 8000)), (ROOM, (12, 3000)),
+        *(
+            pytest.param(each, (8, 3000), marks=pytest.mark.slow)
+            for each in (Gain(), UniformNoise(), NarrowBand(probability=0.5))
+        ),
     ],
-    ids=lambda settings: type(settings).__name__,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_the_same_is_drawn_on_one_and_on_four_devices(settings):
+def test_the_same_is_drawn_on_one_and_on_four_devices(settings, shape):
     rng = np.random.default_rng(0)
-    values = rng.normal(0, 900, (8, 3000)).astype(np.float32)
-    lengths = rng.integers(1000, 3000, 8).astype(np.int32)
-    noise, rooms = rng.integers(-900, 900, 9000).astype(np.int16), rng.normal(size=(5, 50)).astype("f4")
-    sounds = {getattr(settings, "sound", ""): rooms if isinstance(settings, Reverberation) else noise}
-    found = []
-    for number in (1, 4):
-        mesh = data_mesh(number)
-        rows = jax.device_put((values, lengths), by_rows(mesh))
-        found.append(
-            jax.device_get(run(settings, *rows, *jax.device_put((jax.random.key(3), STEP, sounds), replicated(mesh))))
-        )
-    (drawn, changed), (drawn_there, changed_there) = found
+    values, lengths = rng.normal(0, 900, shape).astype(np.float32), rng.integers(1000, 3000, shape[0])
+    noise, rooms = rng.integers(-900, 900, 5000).astype(np.int16), rng.normal(size=(2, 400)).astype("f4")
+    sounds = {settings.sound: rooms if settings == ROOM else noise} if hasattr(settings, "sound") else {}
+    of_all, mesh = (jax.random.key(3), STEP, sounds), data_mesh(4)
+    drawn, changed = jax.device_get(run(settings, values, lengths, *of_all))
+    rows, of_all = jax.device_put((values, lengths), by_rows(mesh)), jax.device_put(of_all, replicated(mesh))
+    drawn_there, changed_there = jax.device_get(run(settings, *rows, *of_all))
     jax.tree.map(np.testing.assert_array_equal, drawn, drawn_there)
-    if isinstance(settings, Reverberation):  # Fourier transforms round differently with another batch size
+    if settings == ROOM:  # Fourier transforms round differently with another batch size
         assert_close(changed, changed_there, atol=0.01)
     else:
         np.testing.assert_array_equal(changed, changed_there)

@@ -1,5 +1,6 @@
 """Masks, rectangles and warps: masked values, distributions of widths, and reproducibility."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,9 +15,11 @@ from asr_jax.core.meshes import by_rows, data_mesh, replicated
 from tests.support import assert_close, assert_within
 
 STEP = jnp.int32(0)
+MASKS = SpecAugment(num_freq_masks=2, max_freq_bins=6, num_time_masks=3, max_time_frames=12)
+VOICES = VocalTract(max_warp=0.18)
 
 
-def random_values(num_rows, num_frames=200, num_bins=80):
+def random_values(num_rows, num_frames=100, num_bins=20):
     return np.random.default_rng(1).normal(size=(num_rows, num_frames, num_bins)).astype(np.float32)
 
 
@@ -43,12 +46,12 @@ def drawn(settings, values, lengths):
     return jax.device_get(draw(settings, values, np.asarray(lengths), jax.random.key(0)))
 
 
-def test_specaugment_masks_whole_bins_and_frames_with_the_mean():
-    lengths, values = [200, 120, 40], random_values(3)
-    settings = SpecAugment(probability=1.0, num_freq_masks=1, max_freq_bins=10, num_time_masks=2, max_time_frames=12)
-    masked = changed(settings, values, lengths, 3)
-    for row, length in enumerate(lengths):
-        before, after = np.asarray(values[row]), masked[row]
+def test_specaugment_masks_whole_bins_and_frames_with_the_mean_in_as_many_rows_as_asked_for():
+    lengths, values = [100, 60, 20] + [100] * 1997, random_values(2000)
+    masked = changed(MASKS, values, lengths)
+    assert 0.85 < (masked != values).any(axis=(1, 2)).mean() < 0.93
+    assert (masked[:3] != values[:3]).any(axis=(1, 2)).all()
+    for before, after, length in zip(values[:3], masked, lengths, strict=False):
         differs = before != after
         assert not differs[length:].any()
         assert_close(after[differs], before[:length].mean(), atol=1e-6)
@@ -57,51 +60,37 @@ def test_specaugment_masks_whole_bins_and_frames_with_the_mean():
         assert (valid == (whole_frames[:, None] | whole_bins)).all()
         assert whole_frames.sum() <= 0.15 * length
         assert whole_bins.sum() <= 10
+    np.testing.assert_array_equal(masked, changed(MASKS, values, lengths))
+    assert not (masked == changed(MASKS, values, lengths, 1)).all()
 
 
-@pytest.mark.parametrize(("draws_widest", "widest"), [(True, 10), (False, 9)])
-def test_specaugment_widths_are_uniform(draws_widest, widest):
+@pytest.mark.parametrize(
+    ("draws_widest", "widest", "within", "farthest"), [(True, 10, "valid", 100), (False, 9, "padded", 130)]
+)
+def test_specaugment_widths_are_uniform_within_the_utterance_or_the_padded_row(draws_widest, widest, within, farthest):
     settings = SpecAugment(
         probability=1.0, num_freq_masks=0, num_time_masks=1, min_time_frames=2, max_time_frames=10, max_time_share=1.0,
-        draws_widest=draws_widest, draws_last_start=draws_widest,
+        draws_widest=draws_widest, draws_last_start=draws_widest, within=within,
     )  # fmt: skip
-    found = drawn(settings, random_values(6000, 100, 1), [100] * 6000)
+    found = drawn(settings, random_values(6000, 130, 1), [100] * 6000)
     counts = np.bincount(found["time_widths"][:, 0], minlength=widest + 1)
     assert len(counts) == widest + 1
     assert not counts[:2].any()
     expected = counts.sum() / (widest - 1)
     assert np.abs(counts[2:] - expected).max() < 4 * np.sqrt(expected)
     last_starts = found["time_starts"] + found["time_widths"]
-    assert last_starts.max() == 100 - (not draws_widest)  # masks end with the last frame, or one before it
-
-
-def test_specaugment_within_the_utterance_or_the_padded_row():
-    common = {"probability": 1.0, "num_freq_masks": 0, "max_time_share": 1.0, "max_time_frames": 8, "fill": "zero"}
-    values = np.ones((500, 60, 2), np.float32)
-    for within, farthest in (("valid", 30), ("padded", 60)):
-        found = drawn(SpecAugment(within=within, draws_last_start=True, **common), values, [30] * 500)
-        assert (found["time_starts"] + found["time_widths"]).max() == farthest
-
-
-def test_specaugment_probability_and_keys():
-    values, lengths = random_values(2000, 100, 8), [100] * 2000
-    settings = SpecAugment(probability=0.9, max_freq_bins=8, num_freq_masks=4)
-    first = changed(settings, values, lengths)
-    np.testing.assert_array_equal(first, changed(settings, values, lengths))
-    assert not (first == changed(settings, values, lengths, 1)).all()
-    assert 0.85 < (first != values).any(axis=(1, 2)).mean() < 0.93
+    assert last_starts.max() == farthest - (not draws_widest)  # masks end with the last frame, or one before it
 
 
 def test_a_row_is_changed_alike_in_any_batch():
-    values = random_values(8)
-    few, whole = drawn(SpecAugment(), values[:3], [200] * 3), drawn(SpecAugment(), values, [200] * 8)
-    jax.tree.map(lambda some, every: np.testing.assert_array_equal(some, every[:3]), few, whole)
+    values, lengths = random_values(2000), [100] * 2000
+    few, whole = changed(MASKS, values[:8], lengths[:8]), changed(MASKS, values, lengths)
+    np.testing.assert_array_equal(few, whole[:8])
 
 
 def test_no_room_for_masks_changes_nothing():
     values = random_values(3)
-    for settings in (SpecAugment(probability=1.0, num_freq_masks=0), TimeWarp(probability=1.0, max_frames=2)):
-        np.testing.assert_array_equal(changed(settings, values, [3, 1, 0]), values)
+    np.testing.assert_array_equal(changed(replace(MASKS, num_freq_masks=0), values, [3, 1, 0]), values)
 
 
 def test_cutout_zeroes_rectangles():
@@ -116,15 +105,16 @@ def test_cutout_zeroes_rectangles():
         assert frames.max() < 30
 
 
-def test_time_warp_moves_a_frame_and_keeps_both_ends():
-    ramp = np.broadcast_to(np.arange(120, dtype=np.float32)[None, :, None], (400, 120, 1))
+def test_time_warp_moves_a_frame_and_keeps_both_ends_and_rows_without_room():
+    ramp = np.broadcast_to(np.arange(120, dtype=np.float32)[None, :, None], (404, 120, 1))
     settings = TimeWarp(probability=1.0, max_frames=20)
-    lengths = [100] * 400
+    lengths = [100] * 400 + [40, 3, 1, 0]
     found = drawn(settings, ramp, lengths)
     warped = np.asarray(apply(settings, ramp, np.asarray(lengths), found))[..., 0]
-    centre, move = found["centre"], found["move"]
+    np.testing.assert_array_equal(warped[400:], ramp[400:, :, 0])
+    warped, centre, move = warped[:400], found["centre"][:400], found["move"][:400]
     assert (np.diff(warped[:, :100]) > 0).all()
-    np.testing.assert_array_equal(warped[:, 100:], ramp[:, 100:, 0])
+    np.testing.assert_array_equal(warped[:, 100:], ramp[:400, 100:, 0])
     assert_close(warped[:, [0, 99]], np.tile([0, 99], (400, 1)), atol=1e-4)
     assert_close(warped[np.arange(400), centre + move], centre, atol=1e-3)
     assert move.min() == -19
@@ -133,15 +123,15 @@ def test_time_warp_moves_a_frame_and_keeps_both_ends():
 
 def test_vocal_tract_moves_a_peak_by_the_factor():
     num_bins, peak = 80, 40
-    values = np.zeros((500, 1, num_bins), np.float32)
+    values = np.zeros((500, 2, num_bins), np.float32)
     values[:, 0, peak] = 1.0
-    warped = changed(VocalTract(max_warp=0.18), values, [1] * 500)[:, 0]
+    warped = changed(VOICES, values, [1] * 500)[:, 0]
     mel = lambda hz: 1127 * np.log1p(hz / 700)  # noqa: E731
     spacing = (mel(7600) - mel(20)) / (num_bins + 1)
     centres = 700 * np.expm1((mel(20) + spacing * np.arange(1, num_bins + 1)) / 1127)
     factors = centres[peak] / centres[warped.argmax(axis=1)]
     assert 0.8 < factors.min() < 0.86 < 1.14 < factors.max() < 1.22
-    same = changed(VocalTract(max_warp=0.18, probability=0.0), values, [1] * 500)
+    same = changed(replace(VOICES, probability=0.0), values, [1] * 500)
     assert_close(same, values, atol=1e-5)
 
 
@@ -187,21 +177,19 @@ def test_impossible_values_are_named(cls, wrong):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "shape"),
     [
-        SpecAugment(),
-        VocalTract(),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (Cutout(), TimeWarp(max_frames=20))),
+        (MASKS, (8, 100, 20)),
+        (VOICES, (500, 2, 80)),
+        pytest.param(Cutout(), (8, 200, 80), marks=pytest.mark.slow),
+        pytest.param(TimeWarp(max_frames=20), (8, 200, 80), marks=pytest.mark.slow),
     ],
 )
-def test_the_same_bits_on_one_and_on_four_devices(settings):
-    values, lengths = random_values(8), np.arange(40, 200, 20).astype(np.int32)
-    found = []
-    for number in (1, 4):
-        mesh = data_mesh(number)
-        rows = jax.device_put((values, lengths), by_rows(mesh))
-        key, step = jax.device_put((jax.random.key(3), STEP), replicated(mesh))
-        found.append(np.asarray(jax.jit(lambda v, n, k, s: settings(v, n, k, step=s, sounds={}))(*rows, key, step)))
+def test_the_same_bits_on_one_and_on_four_devices(settings, shape):
+    values = np.round(8 * random_values(*shape))  # whole numbers, whose sums are exact
+    lengths, key, mesh = np.linspace(1, shape[1], shape[0]).astype(int), jax.random.key(3), data_mesh(4)
+    spread = *jax.device_put((values, lengths), by_rows(mesh)), jax.device_put(key, replicated(mesh))
+    found = [np.asarray(change(settings, *given)) for given in ((values, lengths, key), spread)]
     if isinstance(settings, VocalTract):  # a matrix product rounds differently with another batch size
         assert_close(*found, rtol=1e-5, atol=1e-5)
     else:

@@ -23,7 +23,7 @@ from tests.toned import RATE_HZ, toned_run, words_of, write_toned
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return str(toned_run(tmp_path_factory.mktemp("toned"), num_long=2))
+    return str(toned_run(tmp_path_factory.mktemp("toned")))
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,9 @@ def recordings(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_validation_computes_long_utterances_in_windows(run, tmp_path):
+def test_validation_computes_long_utterances_in_windows(tmp_path):
     """They are counted and announced, and no program is compiled after the first update."""
+    run = str(toned_run(tmp_path, num_long=2))
     events = list(read_events(Path(run) / "events.jsonl"))
     messages = [event["data"]["message"] for event in events if event["event"] == "data"]
     assert "2 of 6 utterances are longer than 8 s and are computed in windows" in messages
@@ -110,11 +111,11 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
 
 
 def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
-    good = read_utterances([recordings[0]])[1]
+    good = read_utterances([recordings[0]])[3]
     broken = [
         Utterance("other", good.location, "abc xyz", good.duration_s),
         Utterance("long", good.location, "abc " * 200, good.duration_s),
-        Utterance("gone", str(tmp_path / "gone.flac"), "abc", 1.0),
+        replace(good, id="gone", location=str(tmp_path / "gone.flac")),
         Utterance("silent", good.location, "", good.duration_s),
     ]
     write_manifest(tmp_path / "m.jsonl", [good, *broken])

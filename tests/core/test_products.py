@@ -1,5 +1,7 @@
 """Products whose results are float32: values, gradients, and the dtypes of the products."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,16 +28,21 @@ def gradient(function, x, y, factors):
 def test_values_and_gradients_are_those_of_float32(name, dtype, tolerance):
     axes, *shapes = CASES[name]
     rng = np.random.default_rng(0)
-    x, y = (jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes)
-    in_float32 = [each.astype(jnp.float32) for each in (x, y)]
-    values, expected = float32_product(axes, x, y), jnp.einsum(axes, *in_float32)
-    assert values.dtype == jnp.float32
+    x, y = (rng.normal(size=shape).astype(jnp.dtype(dtype)) for shape in shapes)
+    factors = rng.normal(size=jax.eval_shape(partial(jnp.einsum, axes), x, y).shape).astype(np.float32)
+
+    @jax.jit
+    def run(x, y, in_float32):
+        product, plain = partial(float32_product, axes), partial(jnp.einsum, axes)
+        values = product(x, y), plain(*in_float32)
+        return values, gradient(product, x, y, factors), gradient(plain, *in_float32, factors)
+
+    (values, expected), *gradients = jax.device_get(run(x, y, [each.astype(np.float32) for each in (x, y)]))
+    assert values.dtype == np.float32
     assert_close(values, expected, atol=1e-5)
-    factors = jnp.asarray(rng.normal(size=expected.shape), jnp.float32)
-    found = gradient(lambda x, y: float32_product(axes, x, y), x, y, factors)
-    for one, other in zip(found, gradient(lambda x, y: jnp.einsum(axes, x, y), *in_float32, factors), strict=True):
+    for one, other in zip(*gradients, strict=True):
         assert one.dtype == jnp.dtype(dtype)
-        assert_close(one.astype(jnp.float32), other, atol=tolerance * float(jnp.abs(other).max()))
+        assert_close(one.astype(np.float32), other, atol=tolerance * float(np.abs(other).max()))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +55,7 @@ def test_values_and_gradients_are_those_of_float32(name, dtype, tolerance):
 )
 def test_products_of_the_gradient_have_16_bits_in_bfloat16(platform, dtype, operands, monkeypatch):
     monkeypatch.setattr(products, "traced_for", lambda: TracedFor(platform, 1))
-    x, y = jnp.ones((2, 5, 3, 4), dtype), jnp.ones((2, 6, 3, 4), dtype)
+    x, y = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((2, 5, 3, 4), (2, 6, 3, 4)))
     function = lambda x, y: float32_product("bthc,bshc->bhts", x, y)  # noqa: E731
     jaxpr = jax.make_jaxpr(lambda x, y: gradient(function, x, y, 1.0))(x, y).jaxpr
     found = [each for each in jaxpr.eqns if each.primitive.name == "dot_general"]

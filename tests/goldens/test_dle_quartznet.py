@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -137,7 +136,7 @@ def test_training_follows(ours: Run) -> None:
 
     for step in range(len(losses)):
         _, (loss, _, stats, grads) = ours.program({"params": params, "batch_stats": stats})
-        params, state = update(grads, state, params, jnp.int32(step))
+        params, state = update(grads, state, params, np.int32(step))
         found.append(float(loss))
     assert_within(relative(found, losses), 1e-4, what="losses, relative")
     theirs = weights_of(ours.arrays, "trajectory_after6/")

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,13 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+
+
 def near_the_end(is_complete: np.ndarray) -> Any:
     """Values of `cif.NEAR_THE_END` for rows whose last label FunASR completed, and for those where rounding did not."""
-    return jnp.where(jnp.asarray(is_complete), NEAR_THE_END, -1.0)[:, None]
+    return np.where(is_complete, np.float32(NEAR_THE_END), np.float32(-1))[:, None]
 
 
 def last_is_complete(vectors: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -82,10 +86,10 @@ def test_smoothed_cross_entropy(case: Any) -> None:
     arrays, smoothing = case.arrays(), case.info["lsm"]
     labels = arrays["input/target"]
     counted = labels >= 0
-    losses = smoothed_cross_entropy(
-        jnp.asarray(arrays["lsm/logits"]), jnp.maximum(jnp.asarray(labels, jnp.int32), 0), smoothing=smoothing
+    losses = fast_jit(partial(smoothed_cross_entropy, smoothing=smoothing))(
+        arrays["lsm/logits"], np.maximum(np.int32(labels), 0)
     )
-    total = np.sum(losses, where=counted)
+    total = np.sum(np.asarray(losses), where=counted)
     assert_within(relative(total / counted.sum(), arrays["lsm/loss_norm1"]), 1e-5, what="per label")
     assert_within(relative(total / len(labels), arrays["lsm/loss_norm0"]), 1e-5, what="per utterance")
 
@@ -103,20 +107,28 @@ def predictor_of(arrays: dict[str, np.ndarray], name: str) -> tuple[CIF, dict[st
         "convolution": {"kernel": kernel.transpose(2, 1, 0), "bias": own["cif_conv1d.bias"]},
         "output": {"kernel": output.T, "bias": own["cif_output.bias"]},
     }
-    params = jax.tree.map(jnp.asarray, params)
     lengths, alphas = arrays["input/lens"], arrays[f"{name}/infer/alphas"]
     at_length, last = alphas[np.arange(len(lengths)), lengths], alphas[:, -1]
     settings = CIF(
         kind="depthwise" if kernel.shape[1] < len(kernel) else "full", before=side, after=side, dropout=0.0,
         tail=float(at_length.min() if at_length.min() else last.min()),
     )  # fmt: skip
-    frames = Frames(jnp.asarray(arrays["input/hidden"]), jnp.asarray(lengths, jnp.int32))
-    plain = np.asarray(Predictor(settings).apply({"params": params}, frames, step=None))
+    plain = np.asarray(weights_program(settings)(params, frames_of(arrays)))
     inside = np.arange(plain.shape[1]) < lengths[:, None]
     given = alphas[:, : plain.shape[1]][inside]
     slope, intercept = np.polyfit(plain[inside][given > 0], given[given > 0], 1)
     changes = {"smooth_factor": round(float(slope), 4), "noise_threshold": max(round(float(-intercept), 4), 0.0)}
     return replace(settings, **changes), params
+
+
+@cache
+def weights_program(settings: CIF) -> Any:
+    """Returns a program for the weights of frames in recognition."""
+    return fast_jit(lambda params, frames: Predictor(settings).apply({"params": params}, frames, step=None))
+
+
+def frames_of(arrays: dict[str, np.ndarray]) -> Frames:
+    return Frames(*jax.device_put((arrays["input/hidden"], np.int32(arrays["input/lens"]))))
 
 
 @pytest.mark.parametrize("case", golden_cases("funasr", "cif*"))
@@ -129,7 +141,7 @@ def test_predictors(case: Any, monkeypatch: Any) -> None:
     arrays, variants = case.arrays(), variants_of(case)
     assert variants
     num_labels = (arrays["input/target"] >= 0).sum(axis=1)
-    lengths = jnp.asarray(arrays["input/lens"], jnp.int32)
+    frames = frames_of(arrays)
     for name in variants:
         settings, params = predictor_of(arrays, name)
         own, predictor = part(arrays, f"{name}/"), Predictor(settings)
@@ -138,43 +150,43 @@ def test_predictors(case: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr(cif, "NEAR_THE_END", near_the_end(complete))
 
         def total(params: Any, values: Any, *, predictor: Any = predictor, own: Any = own) -> Any:
-            frames = Frames(values, lengths)
-            weights = predictor.apply({"params": params}, frames, step=jnp.int32(0))
+            given = frames.replace(values=values)
+            weights = predictor.apply({"params": params}, given, step=jnp.int32(0))
             size = own["train/w"].shape[1]
-            vectors, _ = predictor.of_labels(frames, weights, jnp.asarray(num_labels), size=size)
-            return jnp.sum(vectors * own["train/w"]) + jnp.sum(weights), (vectors, weights)
+            vectors, _ = predictor.of_labels(given, weights, jnp.asarray(num_labels), size=size)
+            found = recognised(own, predictor, params, frames)
+            return jnp.sum(vectors * own["train/w"]) + jnp.sum(weights), (vectors, weights, found)
 
         run = fast_jit(jax.value_and_grad(total, (0, 1), has_aux=True))
-        (_, (vectors, weights)), (gradient, of_values) = run(params, jnp.asarray(arrays["input/hidden"]))
+        (_, (vectors, weights, found)), (gradient, of_values) = jax.device_get(run(params, frames.values))
         assert_within(max_abs(vectors, expected), 1e-4, what=f"{name} vectors")
         assert_within(max_abs(weights.sum(1), own["train/token_num"]), 1e-4, what=f"{name} sum")
         assert_within(relative(of_values, own["train/dhidden"]), 1e-3, what=f"{name} values")
         theirs = part(own, "train/grad/")
-        found = {
+        by_name = {
             "cif_conv1d.weight": np.transpose(gradient["convolution"]["kernel"], (2, 1, 0)),
             "cif_conv1d.bias": gradient["convolution"]["bias"],
             "cif_output.weight": np.transpose(gradient["output"]["kernel"]),
             "cif_output.bias": gradient["output"]["bias"],
         }
-        worst = max(relative(found[key], theirs[key]) for key in theirs)
+        worst = max(relative(by_name[key], theirs[key]) for key in theirs)
         assert_within(worst, 1e-3, what=f"{name} gradients")
-        recognised(arrays, own, predictor, params, name)
+        check_recognised(*found, own, name)
 
 
-def recognised(
-    arrays: dict[str, np.ndarray], own: dict[str, np.ndarray], predictor: Any, params: Any, name: str
-) -> None:
-    values, lengths = arrays["input/hidden"], jnp.asarray(arrays["input/lens"], jnp.int32)
-    at_end = not own["infer/alphas"][np.arange(len(lengths)), arrays["input/lens"]].min()
-    frames = Frames(jnp.asarray(values), lengths)
+def recognised(own: dict[str, np.ndarray], predictor: Any, params: Any, frames: Frames) -> tuple[Any, Any]:
+    """Returns the vectors of recognition and their number, for the tail of a variant."""
     weights = predictor.apply({"params": params}, frames, step=None)
-    if at_end:  # the frame of the tail is zeros
-        frames = cif.without_padding(frames)
-    vectors, number, _ = fast_jit(predictor.found)(frames, weights)
+    if not own["infer/alphas"][np.arange(len(frames.lengths)), np.asarray(frames.lengths)].min():
+        frames = cif.without_padding(frames)  # the tail is at the end, where its frame is zeros
+    return predictor.found(frames, weights)[:2]
+
+
+def check_recognised(vectors: np.ndarray, number: np.ndarray, own: dict[str, np.ndarray], name: str) -> None:
     np.testing.assert_array_equal(number, own["infer/token_num"])
     size = own["infer/embeds"].shape[1]
-    kept = np.arange(size)[None, :, None] < np.asarray(number)[:, None, None]
-    difference = max_abs(np.asarray(vectors)[:, :size] * kept, own["infer/embeds"] * kept)
+    kept = np.arange(size)[None, :, None] < number[:, None, None]
+    difference = max_abs(vectors[:, :size] * kept, own["infer/embeds"] * kept)
     assert_within(difference, 1e-4, what=f"{name} recognised vectors")
 
 
@@ -214,13 +226,13 @@ def run_of(case: GoldenCase) -> Run:
     front_end = KaldiFbank(num_mels=encoder.input_dim)  # features are given
     settings = Model(encoder, heads=heads, front_end=front_end, augment=(), primary=HEAD if len(heads) > 1 else "")
     model = settings.build(vocab_size=case.info["config"]["vocab_size"], blank_id=0, precision="f32")
-    num_labels = jnp.asarray(arrays["input/text_lengths"], jnp.int32)
+    rows = len(arrays["input/speech"])
     batch = Batch(
-        None, jnp.asarray(arrays["input/speech"]), jnp.asarray(arrays["input/speech_lengths"], jnp.int32),
-        jnp.maximum(jnp.asarray(arrays["input/text"], jnp.int32), 0), num_labels, jnp.ones(len(num_labels)),
-        jnp.arange(len(num_labels), dtype=jnp.int32),
+        None, arrays["input/speech"], np.int32(arrays["input/speech_lengths"]),
+        np.maximum(np.int32(arrays["input/text"]), 0), np.int32(arrays["input/text_lengths"]),
+        np.ones(rows, np.float32), np.arange(rows, dtype=np.int32),
     )  # fmt: skip
-    return Run(arrays, settings, model, unflatten(found)["params"], batch)
+    return Run(arrays, settings, model, unflatten(found)["params"], jax.device_put(batch))
 
 
 def total_loss(run: Run, params: Any, step: Any) -> tuple[Any, Any]:
@@ -239,7 +251,9 @@ def check_losses(run: Run) -> Any:
     """Compares losses and gradients. Returns the sums of all terms."""
     arrays = run.arrays
     loss_of = partial(total_loss, run)
-    (loss, sums), gradient = fast_jit(jax.value_and_grad(loss_of, has_aux=True))(run.params, jnp.int32(0))
+    (loss, sums), gradient = jax.device_get(
+        fast_jit(jax.value_and_grad(loss_of, has_aux=True))(run.params, np.int32(0))
+    )
     assert_within(relative(loss, arrays["train/loss"][0]), 1e-5, what="loss")
     means = {name: float(each.total) / float(each.weight) for name, each in sums.items()}
     head: Any = run.settings.heads[HEAD]
@@ -299,9 +313,8 @@ def test_recognition(case: Any) -> None:
         vectors, *_ = head.predictor.found(frames, weights)
         return frames, weights, vectors, head.emit(Encoded(frames))
 
-    frames, weights, vectors, log_probs = fast_jit(
-        lambda params: run.model.apply({"params": params}, run.batch, method=parts)
-    )(run.params)
+    program = fast_jit(lambda params: run.model.apply({"params": params}, run.batch, method=parts))
+    frames, weights, vectors, log_probs = jax.device_get(program(run.params))
     lengths, num_frames = arrays["eval/encoder_lens"], frames.values.shape[1]
     np.testing.assert_array_equal(frames.lengths, lengths)
     inside = (np.arange(num_frames) < lengths[:, None])[..., None]
@@ -328,15 +341,15 @@ def test_folder_from_samples_to_labels(case: Any, tmp_path: Path) -> None:
     samples = load_file(case.path.with_name("wav_frontend.safetensors"))["input/waveform"]
     row = int(np.argmax(arrays["input/speech_lengths"]))
     batch = Batch(
-        jnp.asarray(np.round(samples[row : row + 1] * 32768), jnp.int16), None,
-        jnp.asarray(samples[row : row + 1].shape[1:], jnp.int32), jnp.zeros((1, 1), jnp.int32),
-        jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1, jnp.int32),
+        np.int16(np.round(samples[row : row + 1] * 32768)), None, np.int32(samples[row : row + 1].shape[1:]),
+        np.zeros((1, 1), np.int32), np.zeros(1, np.int32), np.ones(1, np.float32), np.zeros(1, np.int32),
     )  # fmt: skip
     params = unflatten(found.weights)["params"]
-    emitted = fast_jit(lambda params: model.apply({"params": params}, batch, head=HEAD, method="emit"))(params)[HEAD]
+    program = fast_jit(lambda params, batch: model.apply({"params": params}, batch, head=HEAD, method="emit"))
+    emitted = jax.device_get(program(params, batch))[HEAD]
     theirs = arrays.get("infer/decoder_logprobs")
     if theirs is None:
-        theirs = jax.nn.log_softmax(arrays[f"infer/{row}/decoder_logits"])
+        theirs = log_softmax(arrays[f"infer/{row}/decoder_logits"])
     num = int(arrays["infer/token_num"][row]) if "infer/token_num" in arrays else theirs.shape[1]
     assert emitted.lengths[0] == num
     difference = max_abs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num])
@@ -405,9 +418,8 @@ def test_community_v2_alignment_and_recognition(case: Any) -> None:
         means = [mean_over(members(each, ctc.values.shape[1]), jnp.exp(ctc.values)) for each in (runs, found)]
         return encoded.frames, ctc, runs, means, head.emit(encoded)
 
-    frames, ctc, runs, means, log_probs = fast_jit(
-        lambda params: run.model.apply({"params": params}, batch, method=parts)
-    )(run.params)
+    program = fast_jit(lambda params: run.model.apply({"params": params}, batch, method=parts))
+    frames, ctc, runs, means, log_probs = jax.device_get(program(run.params))
     worst = dict.fromkeys(("encoder", "posteriors", "queries", "recognised queries", "log-probabilities"), 0.0)
 
     def compare(name: str, found: Any, expected: Any) -> None:
@@ -422,7 +434,7 @@ def test_community_v2_alignment_and_recognition(case: Any) -> None:
         compare("queries", means[0][row, : len(aligned)], aligned)
         assert log_probs.lengths[row] == len(greedy)
         compare("recognised queries", means[1][row, : len(greedy)], greedy)
-        expected = jax.nn.log_softmax(arrays[f"infer/{row}/decoder_logits"][0])
+        expected = log_softmax(arrays[f"infer/{row}/decoder_logits"][0])
         compare("log-probabilities", log_probs.values[row, : len(greedy)], expected)
     for name, value in worst.items():
         assert_within(value, 1e-4, what=name)

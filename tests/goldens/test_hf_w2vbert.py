@@ -214,7 +214,7 @@ def test_ten_updates(folder: Path) -> None:
     marks = {name: np.full_like(array, name in idle) for name, array in case.weights.items()}
     is_idle = {name.removeprefix("params/"): array.any() for name, array in imported(marks, case.model)[0].items()}
     params, held = pick(start, lambda path: not is_idle[path]), pick(start, lambda path: bool(is_idle[path]))
-    hparams, table = recorded["hparams"], jnp.asarray(recorded["lr_used"], jnp.float32)
+    hparams, table = recorded["hparams"], jax.device_put(np.float32(recorded["lr_used"]))
     optimizer = AdamW(
         clip_at=hparams["clip_norm"], weight_decay=hparams["weight_decay"], decay_factors=EVERYTHING,
         b1=hparams["betas"][0], b2=hparams["betas"][1], eps=hparams["eps"],
@@ -230,7 +230,7 @@ def test_ten_updates(folder: Path) -> None:
     for number in range(len(table)):
         (loss, _), grads = program(folder)(unflatten(flatten(params) | flatten(held)), case.batch)
         grads = pick(grads, lambda path: not is_idle[path])
-        params, state, norm = update(params, state, grads, jnp.int32(number))
+        params, state, norm = update(params, state, grads, np.int32(number))
         losses.append(float(loss))
         norms.append(float(norm))
     assert_within(max(map(relative, losses, recorded["loss"])), 1e-3, what="losses")

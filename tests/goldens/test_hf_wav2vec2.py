@@ -85,7 +85,7 @@ def case_of(folder: Path) -> Case:
     model = Model(encoder=encoder, heads=heads, front_end=wav2vec2(normalise=True), augment=())
     found, left = imported(load_weights(folder / "model.safetensors")[0], model)
     assert left == []
-    params = jax.tree.map(jnp.asarray, unflatten(found)["params"])
+    params = jax.device_put(unflatten(found)["params"])
     return Case(
         load_file(folder / "expected.safetensors"),
         json.loads((folder / "expected.json").read_text()),
@@ -295,7 +295,7 @@ def test_trajectory(folder: Path) -> None:
     """Ten updates of AdamW: losses, and the parameters after them."""
     case = case_of(folder)
     recorded, after = json.loads((folder / "trajectory.json").read_text()), load_file(folder / "trajectory.safetensors")
-    hparams, rates = recorded["hparams"], jnp.asarray(recorded["lr_used"])
+    hparams, rates = recorded["hparams"], jax.device_put(np.float32(recorded["lr_used"]))
     frozen = (("encoder/mask", NEVER), ("encoder/extractor/.*", NEVER if hparams["freeze_feature_encoder"] else 0.0))
     optimizer = AdamW(
         b1=hparams["betas"][0], b2=hparams["betas"][1], eps=hparams["eps"], clip_at=hparams["clip_norm"],
@@ -314,7 +314,7 @@ def test_trajectory(folder: Path) -> None:
     losses = []
     for number in range(len(rates)):
         _, (loss, _), grads = ctc_gradients(folder, join(trained, held), batch, training=True)
-        trained, state = update(trained, state, updater.split(grads)[0], jnp.int32(number))
+        trained, state = update(trained, state, updater.split(grads)[0], np.int32(number))
         losses.append(float(loss))
     assert_within(relative(losses, recorded["loss"]), 1e-3, what="losses")
     found = export_huggingface({"params": join(trained, held)}, case.settings.encoder, ctc_head="heads_ctc")

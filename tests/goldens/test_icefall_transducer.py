@@ -51,35 +51,43 @@ def test_losses_and_gradients(case: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     )  # fmt: skip
     expected, params = ours(of(arrays, "grad/"), settings), unflatten(ours(of(arrays, "param/"), settings))
     head = settings.build(vocab_size=sizes["vocab"], blank_id=0, dtype=jnp.float32)
-    frames = Frames(jnp.asarray(arrays["out/encoder_out"]), jnp.asarray(arrays["out/encoder_lens"], jnp.int32))
-    num_labels = jnp.asarray(arrays["input/y_lens"], jnp.int32)
-    labels = jnp.asarray(arrays["input/y"], jnp.int32) if "input/y" in arrays else labels_of(case.info, num_labels)
+    num_labels = np.int32(arrays["input/y_lens"])
+    labels = np.int32(arrays["input/y"]) if "input/y" in arrays else labels_of(case.info, num_labels)
     rows = len(num_labels)
-    batch = Batch(None, frames.values, frames.lengths, labels, num_labels, jnp.ones(rows), jnp.arange(rows))
+    given = (
+        arrays["out/encoder_out"], np.int32(arrays["out/encoder_lens"]), labels, num_labels,
+        np.ones(rows, np.float32), np.arange(rows, dtype=np.int32),
+    )  # fmt: skip
+    batch = Batch(None, *jax.device_put(given))
+    frames = Frames(batch.features, batch.lengths)
 
     # The peer's layouts are [B S T], and labels have a further frame.
-    of_blank, of_label = (jnp.swapaxes(arrays[f"out/{name}_grad"], 1, 2) for name in ("py", "px"))
+    of_blank, of_label = (np.swapaxes(arrays[f"out/{name}_grad"], 1, 2) for name in ("py", "px"))
     of_label, kept = of_label[:, :-1], arrays["out/prune_ranges"]
     found: dict[str, Any] = {}
 
     def occupied(*log_probs: Any) -> Any:
         found["occupancies"] = occupancies(*log_probs)
-        return of_blank, of_label
+        return jnp.asarray(of_blank), jnp.asarray(of_label)
 
     monkeypatch.setattr("asr_jax.heads.transducer.occupancies", occupied)
 
     def total(params: Any) -> Any:
         sums = head.apply({"params": params}, Encoded(frames), batch, step=None)
-        return sums["simple"].total + sums["loss"].total, (sums, found.pop("occupancies"))
+        starts = kept_positions(
+            jnp.asarray(of_blank), jnp.asarray(of_label), frames.lengths, batch.token_lengths, size=kept.shape[2]
+        )
+        return sums["simple"].total + sums["loss"].total, (sums, found.pop("occupancies"), starts)
 
-    (_, (sums, own_occupancies)), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
+    (_, (sums, own_occupancies, starts)), gradient = jax.device_get(
+        jax.jit(jax.value_and_grad(total, has_aux=True))(params)
+    )
     # They are exponentials of differences of log-probabilities as large as the loss: three roundings on each side.
     rounding = 2 * 3 * 2.0**-24 * float(arrays["out/simple_loss"]) / rows
     for name, own, theirs in zip(("blank", "label"), own_occupancies, (of_blank, of_label), strict=True):
         assert_within(max_abs(own, theirs), rounding, what=f"occupancies of {name}")
-    starts = kept_positions(of_blank, of_label, frames.lengths, num_labels, size=kept.shape[2])
-    is_there = np.arange(kept.shape[1]) < np.asarray(frames.lengths)[:, None]
-    np.testing.assert_array_equal(np.asarray(starts)[is_there], kept[..., 0][is_there])
+    is_there = np.arange(kept.shape[1]) < arrays["out/encoder_lens"][:, None]
+    np.testing.assert_array_equal(starts[is_there], kept[..., 0][is_there])
     simple, pruned = float(sums["simple"].total) / 0.5, float(sums["loss"].total)
     assert_within(relative(simple, arrays["out/simple_loss"]), 1e-5, what="simple loss")
     assert_within(relative(pruned, arrays["out/pruned_loss"]), 1e-5, what="pruned loss")
@@ -93,7 +101,7 @@ def labels_of(info: dict[str, Any], num_labels: Any) -> Any:
     rows = np.zeros((len(num_labels), int(num_labels.max())), np.int32)
     for row, labels in enumerate(info["y"]):
         rows[row, : len(labels)] = labels
-    return jnp.asarray(rows)
+    return rows
 
 
 def head_of(case: Any) -> tuple[Any, Any, Frames]:
@@ -104,24 +112,25 @@ def head_of(case: Any) -> tuple[Any, Any, Frames]:
     )
     params = unflatten(ours(of(arrays, "param/"), settings))
     head = settings.build(vocab_size=sizes["V"], blank_id=0, dtype=jnp.float32)
-    frames = Frames(jnp.asarray(arrays["input/encoder_out"]), jnp.asarray(arrays["input/lens"], jnp.int32))
+    frames = Frames(*jax.device_put((arrays["input/encoder_out"], np.int32(arrays["input/lens"]))))
     return head, params, frames
 
 
-def searched(head: Any, params: Any, frames: Frames, decoding: TransducerDecoding) -> Any:
-    search = jax.jit(lambda p, f: head.apply({"params": p}, Encoded(f), decoding, method="search")[0])
-    return search(params, frames)
+def searched(case: Any, decodings: dict[str, TransducerDecoding]) -> Any:
+    """Returns the results of several searches, which are one program."""
+    head, params, frames = head_of(case)
+    search = lambda p, f, decoding: head.apply({"params": p}, Encoded(f), decoding, method="search")[0]  # noqa: E731
+    return jax.jit(lambda p, f: {name: search(p, f, each) for name, each in decodings.items()})(params, frames)
 
 
 @pytest.mark.parametrize("case", golden_cases("icefall_decode", "transducer*"))
 def test_greedy_search(case: Any) -> None:
-    head, params, frames = head_of(case)
-    names = [name for name in case.info["results"][0] if name.startswith("greedy_max")]
-    assert names
-    for name in names:
+    decodings = {}
+    for name in (name for name in case.info["results"][0] if name.startswith("greedy_max")):
         max_symbols, _, penalty = name.removeprefix("greedy_max").partition("_blankpenalty")
-        decoding = TransducerDecoding(max_symbols=int(max_symbols), blank_penalty=float(penalty or 0))
-        found = jax.device_get(searched(head, params, frames, decoding))
+        decodings[name] = TransducerDecoding(max_symbols=int(max_symbols), blank_penalty=float(penalty or 0))
+    assert decodings
+    for name, found in jax.device_get(searched(case, decodings)).items():
         for result in case.info["results"]:
             expected = result[name] if isinstance(result[name], dict) else {"hyp": result[name]}
             sequence = found.sequences(result["utt"])[0]
@@ -134,10 +143,9 @@ def test_greedy_search(case: Any) -> None:
 @pytest.mark.parametrize("kind", ["modified_beam", "beam"])
 def test_beam_search(case: Any, kind: str) -> None:
     """The lists are complete, and their order is that of the log-probabilities; `hyp` is the best per label."""
-    head, params, frames = head_of(case)
     start, worst, widths = case.info["config"]["ctx"], 0.0, []
-    given = searched(head, params, frames, TransducerDecoding(kind="beam"))
-    spelling = Spelling.of_surfaces([f" {label}" for label in range(head.vocab_size)], blank_id=0)
+    given = searched(case, {kind: TransducerDecoding(kind="beam")})[kind]
+    spelling = Spelling.of_surfaces([f" {label}" for label in range(case.info["config"]["V"])], blank_id=0)
     for name in case.info["results"][0]:
         if name.rpartition("_")[0] != kind:
             continue

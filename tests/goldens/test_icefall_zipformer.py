@@ -60,7 +60,7 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 
 def frames_of(arrays: dict[str, np.ndarray]) -> Frames:
-    return Frames(jnp.asarray(arrays["input/feats"]), jnp.asarray(arrays["input/feat_lens"], jnp.int32))
+    return jax.device_put(Frames(arrays["input/feats"], arrays["input/feat_lens"].astype(np.int32)))
 
 
 @cache
@@ -73,6 +73,13 @@ def program(settings: Zipformer) -> Any:
         return jnp.sum(encoded.frames.values * weights), encoded
 
     return fast_jit(jax.grad(loss, has_aux=True))
+
+
+@cache
+def forward(settings: Zipformer) -> Any:
+    """Returns a program for the encoder's output alone, which compiles in a third of the time of `program`."""
+    encoder = settings.build(dtype=jnp.float32)
+    return fast_jit(lambda params, frames: encoder.apply({"params": params}, frames, step=None))
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ def run_case(path: Path) -> Run:
     found, left = find(part(arrays, "param/"), settings, ctc_head=None)
     assert left == []
     params = unflatten(found)["params"]["encoder"]
-    weights = jnp.asarray(arrays["input/grad_weights"].transpose(1, 0, 2))
+    weights = arrays["input/grad_weights"].transpose(1, 0, 2)
     grads, encoded = program(settings)(params, frames_of(arrays), weights)
     return Run(settings, arrays, params, encoded, grads)
 
@@ -158,9 +165,9 @@ def test_export_inverts_import(run: Run) -> None:
 def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase) -> None:
     arrays, settings = case.arrays(), settings_of(case.info)
     weights = part(arrays, "param/")
-    params, shape = unflatten(find(weights, settings, ctc_head="ctc")[0])["params"], arrays["out/encoder_out"].shape
+    params = unflatten(find(weights, settings, ctc_head="ctc")[0])["params"]
     ctc = params["ctc"]["output"]
-    _, encoded = program(settings)(params["encoder"], frames_of(arrays), np.zeros(shape, np.float32))
+    encoded = forward(settings)(params["encoder"], frames_of(arrays))
     assert_within(max_abs(encoded.frames.values, arrays["out/encoder_out"]), 1e-4, what="encoder")
     np.testing.assert_array_equal(encoded.frames.lengths, arrays["out/encoder_lens"])
     logits = np.asarray(encoded.frames.values) @ ctc["kernel"] + ctc["bias"]
@@ -182,14 +189,14 @@ def test_the_same_weights_with_and_without_chunks(run: Run) -> None:
     assert left == []
     params, frames = unflatten(found)["params"]["encoder"], frames_of(run.arrays)
 
-    def forward(settings: Zipformer) -> np.ndarray:
+    def output(settings: Zipformer) -> np.ndarray:
         encoder = settings.build(dtype=jnp.float32)
         values = fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(params)
         return np.asarray(values).transpose(1, 0, 2)
 
     one_chunk = replace(whole, chunk_frames=max(run.settings.downsampling) * frames.values.shape[1])
-    none = forward(whole)
-    assert_within(max_abs(forward(one_chunk), none), 1e-5, what="one chunk")
+    none = output(whole)
+    assert_within(max_abs(output(one_chunk), none), 1e-5, what="one chunk")
     if (run.settings.chunk_frames or 0) < int(run.encoded.taps["embed"].lengths.max()):
         assert max_abs(none, run.arrays["out/encoder_TNC"]) > 1e-3
 
@@ -209,8 +216,7 @@ def test_losses_of_two_views(case: GoldenCase) -> None:
     features = arrays["crctc/feats"].reshape(2, rows, *arrays["crctc/feats"].shape[1:])
     size = settings.build(dtype=jnp.float32).output_length(features.shape[2])
     zeros = np.zeros((rows, size, arrays["out/encoder_out"].shape[2]), np.float32)
-    encode = partial(program(settings), params["encoder"])
-    both = [encode(Frames(jnp.asarray(each), jnp.asarray(lengths)), zeros)[1].frames for each in features]
+    both = [forward(settings)(params["encoder"], Frames(each, lengths)).frames for each in features]
     views = jax.tree.map(lambda *each: np.stack(each, axis=1).reshape(2 * rows, *each[0].shape[1:]), *both)
     batch = Batch(
         audio=None, features=zeros, lengths=lengths, tokens=arrays["input/y"].astype(np.int32),

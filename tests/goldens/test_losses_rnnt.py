@@ -65,6 +65,21 @@ def test_pruned_equals_fast_rnnt(case):
         "acoustic_scale": case.info.get("am_only_scale", 0.1),
         "language_scale": case.info.get("lm_only_scale", 0.25),
     }
+
+    @partial(jax.jit, static_argnames="size")
+    def positions(of_blank, of_label, *, size):
+        return kept_positions(of_blank, of_label, num_frames, num_labels, size=size)
+
+    @jax.jit
+    def pruned(logits, starts):
+        def total(logits):
+            kept = kept_log_probs(logits, starts, labels, blank_id=blank_id)
+            blank, label = pruned_log_probs(*kept, starts, num_labels=labels.shape[1])
+            return lattice_loss(blank[None], label[None], num_frames, num_labels)
+
+        found, pull_back = jax.vjp(total, logits)
+        return found, pull_back(jnp.ones_like(found))[0]
+
     for kind, scales in (("simple", {}), ("smoothed", smoothed)):
         expected = of(arrays, kind)
 
@@ -101,22 +116,9 @@ def test_pruned_equals_fast_rnnt(case):
         for name in (key for key in expected if key.startswith("ranges_")):
             ranges = expected[name]
             size = ranges.shape[2]
-            starts = kept_positions(
-                *map(jnp.asarray, (sign * of_blank, sign * of_label)), num_frames, num_labels, size=size
-            )
+            starts = positions(sign * of_blank, sign * of_label, size=size)
             np.testing.assert_array_equal(starts, ranges[..., 0])
-
-            @jax.jit
-            def pruned(logits, starts=starts):
-                def total(logits):
-                    kept = kept_log_probs(logits, starts, labels, blank_id=blank_id)
-                    blank, label = pruned_log_probs(*kept, starts, num_labels=labels.shape[1])
-                    return lattice_loss(blank[None], label[None], num_frames, num_labels)
-
-                found, pull_back = jax.vjp(total, logits)
-                return found, pull_back(jnp.ones_like(found))[0]
-
             of_size = of(expected, name.replace("ranges", "pruned"))
-            found, gradient = pruned(of_size["logits"])
+            found, gradient = pruned(of_size["logits"], starts)
             assert_within(relative(found, of_size["loss"]), 1e-5, what=f"{kind} {size} loss")
             assert_within(relative(gradient, of_size["dlogits"]), 1e-3, what=f"{kind} {size} gradient")

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,7 +17,7 @@ from tests.support import GoldenCase, golden_cases
 
 pytestmark = pytest.mark.golden
 
-STEP = jnp.int32(0)
+STEP = jax.device_put(np.int32(0))
 
 
 def settings_of(args):
@@ -59,9 +58,11 @@ CASES = [
 ]
 
 
-@partial(jax.jit, static_argnums=0)
-def masked(settings, values, lengths, key):
-    return settings(values, lengths, key, step=STEP, sounds={}) != values
+@partial(jax.jit, static_argnames=("each", "draws"))
+def masked(each, values, lengths, *, draws):
+    """Returns the masks of all draws for each of the settings."""
+    of_key = lambda key: [settings(values, lengths, key, step=STEP, sounds={}) != values for settings in each]  # noqa: E731
+    return jax.lax.map(of_key, jax.random.split(jax.random.key(0), draws))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -71,10 +72,9 @@ def test_shares_of_what_is_masked(case):
     assert stats
     # Masked values become 0 or the mean, and no value is 0 or the mean.
     values = np.where(np.random.default_rng(0).random((rows, frames, bins)) < 0.5, np.float32(1), np.float32(3))
-    lengths, keys = np.full(rows, frames, np.int32), list(jax.random.split(jax.random.key(0), draws))
-    for theirs in stats.values():
-        settings = settings_of(theirs["args"])
-        masks = np.stack([masked(settings, values, lengths, key) for key in keys])
+    lengths, each = np.full(rows, frames, np.int32), tuple(settings_of(theirs["args"]) for theirs in stats.values())
+    found = jax.device_get(masked(each, values, lengths, draws=draws))
+    for theirs, masks in zip(stats.values(), found, strict=True):
         shares = masks.mean(axis=(1, 2, 3))
         both = theirs["std_batch_zero_fraction"] / np.sqrt(draws) + shares.std() / np.sqrt(len(shares))
         assert abs(shares.mean() - theirs["mean_zero_fraction"]) < 3 * both

@@ -68,9 +68,9 @@ def run_case(path: Path) -> Run:
     variables = {name: tree["encoder"] for name, tree in unflatten(found).items()}
     stats = {name: tree for name, tree in variables.items() if name != "params"}
     encoder = settings.build(dtype=jnp.float32)
-    lengths = jnp.asarray(arrays["input/lengths"], jnp.int32)
-    frames = Frames(jnp.asarray(arrays["input/features"].transpose(0, 2, 1)), lengths)
-    weights = jnp.asarray(arrays["input/grad_weights"])
+    given = arrays["input/features"].transpose(0, 2, 1), np.int32(arrays["input/lengths"]), arrays["input/grad_weights"]
+    features, lengths, weights = jax.device_put(given)
+    frames = Frames(features, lengths)
 
     def loss(params: Any, step: Any) -> Any:
         rngs = {"dropout": jax.random.key(0)}  # the dropout rate is 0
@@ -150,6 +150,7 @@ def test_published_sizes(size: str) -> None:
     """The number of parameters equals that of the reference's encoder with its published settings."""
     fast = size.startswith("fast_")
     settings = Conformer.fast(size.removeprefix("fast_")) if fast else getattr(Conformer, size)()  # type: ignore[arg-type]
-    encoder, frames = settings.build(dtype=jnp.float32), Frames(jnp.zeros((1, 80, 80)), jnp.array([80]))
-    variables = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))
+    encoder = settings.build(dtype=jnp.float32)
+    frames = Frames(np.zeros((1, 80, 80), np.float32), np.array([80], np.int32))
+    variables = jax.eval_shape(lambda frames: encoder.init(jax.random.key(0), frames, step=None), frames)
     assert num_elements(variables["params"]) == COUNTS[size]

@@ -25,7 +25,7 @@ from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.cli import average, evaluate, import_model
 from asr_jax.core.batch import Batch
 from asr_jax.heads.transducer import Transducer, TransducerHead
-from asr_jax.inference.trained import load_trained
+from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.models.base import Recogniser
 from asr_jax.pretrained.published import read_published
 
@@ -110,8 +110,14 @@ def case_of(path: Path) -> Case:
 def test_texts_and_log_probabilities_are_the_peers(path: Path, tmp_path: Path) -> None:
     case = case_of(path)
     audio = case.audio
-    check_texts(case, tmp_path, "--log-probs", str(tmp_path / "log_probs.safetensors"))
-    expected, actual = load_file(case.folder / "expected.safetensors"), load_file(tmp_path / "log_probs.safetensors")
+    run, out, manifest, found = (tmp_path / name for name in ("run", "out.safetensors", "five.jsonl", "found.jsonl"))
+    import_model.main([str(case.source), "--out", str(run), *case.arguments])
+    lines = [{"audio_path": str(name), "text": text} for name, text in zip(audio, case.info["texts"], strict=True)]
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluate.main([str(run), "--data", str(manifest), "--predictions", str(found), "--log-probs", str(out)])
+    texts = [json.loads(line)["hypothesis"] for line in found.read_text().splitlines()]
+    assert texts == [" ".join(text.split()) for text in case.info["texts"]]
+    expected, actual = load_file(case.folder / "expected.safetensors"), load_file(out)
     differences = []
     for number, name in enumerate(audio):
         (log_probs,) = [array for key, array in actual.items() if name.stem in key]
@@ -120,28 +126,29 @@ def test_texts_and_log_probabilities_are_the_peers(path: Path, tmp_path: Path) -
     assert_within(max(differences), FROM_SAMPLES, what="log-probabilities")
 
 
-def check_texts(case: Case, folder: Path, *more: str) -> None:
-    """Imports a model to `folder/run` and compares what `evaluate` recognises with the peer's texts."""
-    import_model.main([str(case.source), "--out", str(folder / "run"), *case.arguments])
-    manifest, found = folder / "five.jsonl", folder / "found.jsonl"
-    lines = [{"audio_path": str(name), "text": text} for name, text in zip(case.audio, case.info["texts"], strict=True)]
-    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    evaluate.main([str(folder / "run"), "--data", str(manifest), "--predictions", str(found), *more])
-    texts = [json.loads(line)["hypothesis"] for line in found.read_text().splitlines()]
-    assert texts == [" ".join(text.split()) for text in case.info["texts"]]
-
-
 @pytest.mark.parametrize("path", CASES["labels"])
 def test_texts_and_labels_of_parallel_decoders_are_the_peers(path: Path, tmp_path: Path) -> None:
     case = case_of(path)
-    check_texts(case, tmp_path)
-    trained, expected = load_trained(tmp_path / "run"), load_file(case.folder / "expected.safetensors")
+    trained, expected = run_of(case, tmp_path / "run"), load_file(case.folder / "expected.safetensors")
     batch = batch_of([read_audio(name) for name in case.audio], [[0]] * len(case.audio))
-    emitted = jax.jit(partial(trained.model.apply, head=trained.model.recognising, method="emit"))
-    frames = jax.device_get(emitted(trained.variables, batch))[trained.model.recognising]
-    found = [values[:length] for values, length in zip(frames.values, frames.lengths, strict=True)]
-    differences = [relative(row, expected[str(number)]) for number, row in enumerate(found)]
+
+    def compute(module: Recogniser, batch: Batch) -> Any:
+        encoded, name = module.encode(batch, step=None), module.recognising
+        settings: Any = trained.experiment.model.heads[name]
+        return module.search_in(encoded, head=name, decoding=settings.decoding), module.heads[name].emit(encoded)
+
+    found, frames = jax.device_get(jax.jit(partial(trained.model.apply, method=compute))(trained.variables, batch))
+    texts = [trained.tokenizer.decode(found.sequences(number)[0].tokens) for number in range(len(case.audio))]
+    assert texts == [" ".join(text.split()) for text in case.info["texts"]]
+    rows = [values[:length] for values, length in zip(frames.values, frames.lengths, strict=True)]
+    differences = [relative(row, expected[str(number)]) for number, row in enumerate(rows)]
     assert_within(max(differences), FROM_SAMPLES, what="log-probabilities")
+
+
+def run_of(case: Case, folder: Path) -> Trained:
+    """Imports a model to `folder`."""
+    import_model.main([str(case.source), "--out", str(folder), *case.arguments])
+    return load_trained(folder)
 
 
 def batch_of(samples: list[np.ndarray], labels: list[list[int]]) -> Batch:
@@ -158,10 +165,8 @@ def batch_of(samples: list[np.ndarray], labels: list[list[int]]) -> Batch:
 @pytest.mark.parametrize("path", CASES["transducer"])
 def test_decisions_of_transducers_are_the_peers(path: Path, tmp_path: Path) -> None:
     """The joint network along the peer's path, and the greedy search."""
-    case, run = case_of(path), tmp_path / "run"
-    samples = [read_audio(name) for name in case.audio]
-    import_model.main([str(case.source), "--out", str(run), *case.arguments])
-    trained = load_trained(run)
+    case = case_of(path)
+    samples, trained = [read_audio(name) for name in case.audio], run_of(case, tmp_path / "run")
     model, settings = trained.model, trained.experiment.model.heads[trained.model.recognising]
     assert isinstance(settings, Transducer)
     expected = load_file(case.folder / "expected.safetensors")
@@ -178,16 +183,17 @@ def test_decisions_of_transducers_are_the_peers(path: Path, tmp_path: Path) -> N
         hidden += head.of_labels(head.prediction(batch.tokens, batch.token_lengths, step=None))[:, None]
         return found, head.output(jnp.maximum(hidden, 0) if settings.activation == "relu" else jnp.tanh(hidden))
 
-    found, logits = jax.jit(partial(model.apply, method=compute))(trained.variables, batch)
-    found, size, differences = jax.device_get(found), trained.tokenizer.vocab_size, []
+    found, logits = jax.device_get(jax.jit(partial(model.apply, method=compute))(trained.variables, batch))
+    size, differences = trained.tokenizer.vocab_size, []
     for number, (places, row) in enumerate(paths):
         assert list(found.sequences(number)[0].tokens) == row
-        joint = np.asarray([logits[number, frame, label] for frame, label in places])
+        joint = logits[number][tuple(np.transpose(places))]
         parts = {str(number): joint[:, :size]} | (
             {f"{number}.durations": joint[:, size:]} if settings.durations else {}
         )
         for name, part in parts.items():
-            differences.append(max_abs(jax.nn.log_softmax(part), expected[name]))
+            log_probs = part - np.logaddexp.reduce(part, axis=-1, keepdims=True)
+            differences.append(max_abs(log_probs, expected[name]))
     assert_within(max(differences), 1e-4, what="log-probabilities")
 
 

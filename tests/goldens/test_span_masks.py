@@ -54,13 +54,13 @@ def program(settings, size):
     """Returns a program that draws masks with the options of each reference, which share most of the computation."""
     each = {peer: replace(settings, **options) for peer, options in PEERS.items()}
     of_key = lambda key, lengths: {peer: spans(key, lengths, size) for peer, spans in each.items()}  # noqa: E731
-    return jax.jit(jax.vmap(of_key, in_axes=(0, None)))
+    of_keys = jax.vmap(of_key, in_axes=(0, None))
+    return jax.jit(lambda lengths: of_keys(jax.random.split(jax.random.key(0), DRAWS), lengths))
 
 
 @cache
 def drawn(settings, lengths, size):
-    keys = jax.random.split(jax.random.key(0), DRAWS)
-    return jax.device_get(program(settings, size)(keys, np.array(lengths, np.int32)))
+    return jax.device_get(program(settings, size)(np.array(lengths, np.int32)))
 
 
 @pytest.mark.parametrize(("theirs", "info", "name"), cases())
@@ -107,8 +107,8 @@ def test_masks_without_overlap_and_with_dropout_have_the_statistics_of_fairseq(n
     given = {FIELDS[key]: value for key, value in theirs["settings"].items() if key in FIELDS}
     settings = SpanMask(**given, overlap=not theirs["settings"]["no_overlap"])
     lengths, size = np.array(theirs["lengths"], np.int32), max(theirs["lengths"])
-    draw = jax.jit(jax.vmap(lambda key, lengths: settings(key, lengths, size), in_axes=(0, None)))
-    masks = np.asarray(draw(jax.random.split(jax.random.key(1), draws), lengths))
+    draw = jax.vmap(lambda key, lengths: settings(key, lengths, size), in_axes=(0, None))
+    masks = np.asarray(jax.jit(lambda lengths: draw(jax.random.split(jax.random.key(1), draws), lengths))(lengths))
     counts = masks.sum(axis=2)
     runs = (np.diff(np.pad(masks, ((0, 0), (0, 0), (1, 0))).astype(int), axis=2) == 1).sum(axis=2)
     for what, ours in (("count", counts), ("runs", runs)):

@@ -1,21 +1,21 @@
 """Adapters of W2V-BERT whose convolutions and length formula disagree in transformers, with its weights and outputs."""
 
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support import assert_within, max_abs, relative
 
 from asr_jax.audio.features import KaldiFbank
-from asr_jax.core.batch import Batch
+from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import Model
+from asr_jax.models.base import Model, Recogniser
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.pretrained.formats import imported
 from asr_jax.pretrained.w2v_bert_settings import w2v_bert_of
@@ -27,9 +27,22 @@ CASES = [pytest.param(folder, id=folder.name) for folder in FOLDERS]
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
+@dataclass(frozen=True)
+class Run:
+    """The reference's arrays, and our program with its weights."""
+
+    arrays: dict[str, np.ndarray]
+    variables: Any
+    batch: Batch
+    program: Any
+
+    def emitted(self, features: np.ndarray) -> tuple[Frames, Any]:
+        """Returns log-probabilities, their lengths and the loss."""
+        return jax.device_get(self.program(self.variables, self.batch.replace(features=features)))
+
+
 @cache
-def run(folder: Path, mask_padding: bool) -> Any:
-    """Returns the reference's arrays, and logits, their lengths and the loss for the batch and for other padding."""
+def run_of(folder: Path, mask_padding: bool) -> Run:
     arrays, settings = load_file(folder / "arrays.safetensors"), w2v_bert_of(folder)
     assert isinstance(settings, W2VBert)
     assert not settings.mask_padding
@@ -39,29 +52,26 @@ def run(folder: Path, mask_padding: bool) -> Any:
     theirs = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
     found, left = imported(theirs, model)
     assert left == []
-    lengths, labels = np.int32(arrays["lengths"]), np.int32(arrays["labels"])
-    num = len(lengths)
+    recogniser = model.build(vocab_size=arrays["logits"].shape[2], blank_id=0, precision="f32")
+    num = len(arrays["lengths"])
+    batch = Batch(
+        audio=None, features=arrays["features"], lengths=np.int32(arrays["lengths"]), tokens=np.int32(arrays["labels"]),
+        token_lengths=np.ones(num, np.int32), weights=np.ones(num, np.float32),
+        utterances=np.arange(num, dtype=np.int32),
+    )  # fmt: skip
 
-    @fast_jit
-    def compute(variables: Any, features: Any) -> Any:
-        batch = Batch(
-            audio=None, features=features, lengths=jnp.asarray(lengths), tokens=jnp.asarray(labels),
-            token_lengths=jnp.ones(num, jnp.int32), weights=jnp.ones(num), utterances=jnp.arange(num),
-        )  # fmt: skip
-        recogniser = model.build(vocab_size=arrays["logits"].shape[2], blank_id=0, precision="f32")
-        emitted = recogniser.apply(variables, batch, method="emit")["ctc"]
-        return emitted, recogniser.apply(variables, batch, step=None)["ctc/loss"]
+    def compute(bound: Recogniser, batch: Batch) -> tuple[Frames, Any]:
+        encoded, head = bound.encode(batch, step=None), bound.heads["ctc"]
+        return head.emit(encoded), head(encoded, batch, step=None)["loss"]
 
-    variables = unflatten(found)
-    garbage = np.full((num, 11, arrays["features"].shape[2]), 3.0, np.float32)
-    longer = np.concatenate([arrays["features"], garbage], axis=1)
-    return arrays, *jax.device_get([compute(variables, given) for given in (arrays["features"], longer)])
+    return Run(arrays, unflatten(found), batch, fast_jit(partial(recogniser.apply, method=compute)))
 
 
 @pytest.mark.parametrize("folder", CASES)
 def test_log_probabilities_of_the_same_batch(folder: Path) -> None:
-    arrays, (emitted, loss), _ = run(folder, False)
-    expected = jax.nn.log_softmax(arrays["logits"])
+    run = run_of(folder, False)
+    arrays, (emitted, loss) = run.arrays, run.emitted(run.arrays["features"])
+    expected = arrays["logits"] - np.logaddexp.reduce(arrays["logits"], axis=-1, keepdims=True)
     assert emitted.values.shape == expected.shape
     frames = np.minimum(arrays["logit_lengths"], expected.shape[1])
     assert (emitted.lengths <= frames).all()
@@ -75,7 +85,11 @@ def test_log_probabilities_of_the_same_batch(folder: Path) -> None:
 @pytest.mark.parametrize("folder", CASES[:1])
 def test_padding_has_no_influence_if_it_is_masked(folder: Path) -> None:
     for mask_padding in (True, False):
-        _, (short, _), (long, _) = run(folder, mask_padding)
+        run = run_of(folder, mask_padding)
+        features = run.arrays["features"]
+        (short, _), (long, _) = map(
+            run.emitted, (features, np.pad(features, ((0, 0), (0, 11), (0, 0)), constant_values=3))
+        )
         np.testing.assert_array_equal(short.lengths, long.lengths)
         valid = np.arange(short.values.shape[1]) < short.lengths[:, None]
         difference = max_abs(short.values[valid], long.values[:, : short.values.shape[1]][valid])

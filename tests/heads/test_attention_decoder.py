@@ -1,6 +1,5 @@
 """Attention decoder: search compared with a loop in Python without cache, padding, devices, NaN, what is refused."""
 
-import itertools
 from dataclasses import replace
 from functools import cache, partial
 
@@ -25,18 +24,20 @@ VOCAB, BLANK = 4, 2  # as in test_ctc_prefix, whose enumeration the reference us
 DECODER = LabelDecoder(dim=8, num_layers=2, attention_dim=12, num_heads=2, feedforward_dim=10, dropout=0.2)
 HEAD = AttentionDecoder(decoder=DECODER, ctc="ctc")
 JOINT = LabelDecoding(kind="beam", beam_width=3, num_best=2, ctc_weight=0.4, label_bonus=0.3)
-LENGTHS = np.array([6, 4, 1, 0, 5])
+LENGTHS = np.array([6, 4, 1, 0, 5], np.int32)
 
 
 def encoded_of(num_frames=6, seed=1):
     """Returns random frames of an encoder with CTC log-probabilities; padding is NaN."""
     rng = np.random.default_rng(seed)
     values, logits = rng.normal(0, 2, (5, 6, 7)), rng.normal(0, 2, (5, 6, VOCAB))
-    log_probs = np.asarray(jax.nn.log_softmax(jnp.asarray(logits, jnp.float32)))
-    lengths, more = jnp.asarray(LENGTHS, jnp.int32), ((0, 0), (0, num_frames - 6), (0, 0))
-    padding = np.arange(num_frames)[None, :, None] >= LENGTHS[:, None, None]
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    more, padding = (
+        ((0, 0), (0, num_frames - 6), (0, 0)),
+        np.arange(num_frames)[None, :, None] >= LENGTHS[:, None, None],
+    )
     frames, emitted = (
-        Frames(jnp.asarray(np.where(padding, np.nan, np.pad(each, more)), jnp.float32), lengths)
+        Frames(np.where(padding, np.nan, np.pad(each, more)).astype(np.float32), LENGTHS)
         for each in (values, log_probs)
     )
     return Encoded(frames, emitted={"ctc": emitted})
@@ -48,7 +49,7 @@ def parts_of(settings):
     head = settings.build(vocab_size=VOCAB, blank_id=BLANK, dtype=jnp.float32)
     batch = toy_batch(rows=5, vocab_size=VOCAB)
     params = jax.jit(partial(head.init, step=None))(jax.random.key(2), encoded_of(), batch)["params"]
-    return head, jax.tree.map(lambda leaf: 2 * leaf, params)
+    return head, jax.tree.map(lambda leaf: 2 * np.asarray(leaf), params)
 
 
 @cache
@@ -65,7 +66,7 @@ def plain_search(head, params, row, decoding):
     """Beam search of one row as a loop over Python lists; the decoder computes each hypothesis from its first label."""
     encoded, ids = encoded_of(), head.ids
     length = int(LENGTHS[row])
-    frames = Frames(jnp.nan_to_num(encoded.frames.values[row : row + 1]), jnp.array([length]))
+    frames = Frames(np.nan_to_num(encoded.frames.values[row : row + 1]), LENGTHS[row : row + 1])
     texts = texts_of(np.asarray(encoded.emitted["ctc"].values[row, :length], np.float64))
 
     def next_of(labels):
@@ -142,18 +143,21 @@ def test_times_are_those_of_the_ctc_path_where_there_is_one():
     head, params = parts_of(HEAD)
     encoded = encoded_of()
     found = jax.device_get(search_of(head, JOINT)(params, encoded))
+    places = [(row, place) for row in range(5) for place in range(min(2, len(found.sequences(row))))]
+    sequences = {each: found.sequences(each[0])[each[1]] for each in places}
+    labels, numbers = np.zeros((10, 6), np.int32), np.zeros(10, np.int32)
+    rows = np.repeat(np.arange(5), 2)
+    for (row, place), each in sequences.items():
+        numbers[2 * row + place] = len(each.tokens)
+        labels[2 * row + place, : len(each.tokens)] = each.tokens
+    values = encoded.emitted["ctc"].values[rows]
+    paths = jax.device_get(jax.jit(partial(align, blank_id=BLANK))(values, LENGTHS[rows], labels, numbers))
     num_aligned = 0
-    for row, place in itertools.product(range(5), range(2)):
-        if place >= len(found.sequences(row)) or not (each := found.sequences(row)[place]).tokens:
-            continue
-        values = encoded.emitted["ctc"]
-        path = align(
-            values.values[row : row + 1], values.lengths[row : row + 1], jnp.array([each.tokens]),
-            jnp.array([len(each.tokens)]), blank_id=BLANK,
-        )  # fmt: skip
-        if path.is_possible[0]:
-            assert each.starts == tuple(path.starts[0].tolist())
-            assert each.ends == tuple(path.ends[0].tolist())
+    for (row, place), each in sequences.items():
+        number, length = 2 * row + place, len(each.tokens)
+        if length and paths.is_possible[number]:
+            assert each.starts == tuple(paths.starts[number, :length].tolist())
+            assert each.ends == tuple(paths.ends[number, :length].tolist())
             num_aligned += 1
         assert all(0 <= start < end <= LENGTHS[row] for start, end in zip(each.starts, each.ends, strict=True))
         assert list(each.starts) == sorted(each.starts)
@@ -164,8 +168,9 @@ def test_nan_gives_no_tokens_and_the_score_nan():
     head, params = parts_of(HEAD)
     encoded, search = encoded_of(), search_of(head, JOINT)
     plain = jax.device_get(search(params, encoded))
-    broken = Frames(encoded.frames.values.at[1, 2].set(jnp.nan), encoded.frames.lengths)
-    found = jax.device_get(search(params, encoded.replace(frames=broken)))
+    values = encoded.frames.values.copy()
+    values[1, 2] = np.nan
+    found = jax.device_get(search(params, encoded.replace(frames=Frames(values, LENGTHS))))
     (sequence,) = found.sequences(1)
     assert sequence.tokens == ()
     assert np.isnan(sequence.score)

@@ -13,6 +13,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.base import Encoder, EncoderSettings, Model
 from asr_jax.models.zipformer import Zipformer
+from tests.heads.drawn_params import drawn_params
 from tests.support import assert_close
 from tests.training.toy import toy_batch
 
@@ -60,12 +61,6 @@ def features_batch(*, rows=4, num_frames=40, seed=0, **options):
     return toy_batch(rows=rows, seed=seed, **options).replace(audio=None, features=values, lengths=lengths)
 
 
-def random_params(model, batch):
-    """Returns random parameters of a model."""
-    shapes, rng = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch, step=None), batch), np.random
-    return jax.tree.map(lambda leaf: rng.default_rng(leaf.size).normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
-
-
 BATCH = features_batch(seed=1, labels=12).replace(
     lengths=np.array([40, 9, 21, 40], np.int32),  # too short for: none, both heads, the head on the output, none
     token_lengths=np.array([5, 12, 12, 9], np.int32),
@@ -85,7 +80,7 @@ def test_each_head_is_ctc_on_its_own_frames():
         emitted = model.apply(params, batch, method="emit")
         return encoded.taps["inner"].lengths, found, model.apply(params, batch, step=None), emitted
 
-    lengths, found, sums, emitted = jax.device_get(compute(random_params(model, BATCH), BATCH))
+    lengths, found, sums, emitted = jax.device_get(compute({"params": drawn_params(model, BATCH)}, BATCH))
     for name, (losses, feasible) in found.items():
         assert_close(sums[f"{name}/loss"].total, losses.sum(), rtol=1e-5)
         assert_close(sums[f"{name}/infeasible"].total, (~feasible).sum())
@@ -107,7 +102,7 @@ def test_weights_known_before_are_those_of_each_heads_own_frames():
         known = [[model.apply({}, each, method="denominators") for each in (batch, audio)] for model in models]
         return known, [model.apply(params, batch, step=None) for model in models]
 
-    for known, sums in zip(*compute(random_params(models[0], BATCH), BATCH, audio), strict=True):
+    for known, sums in zip(*compute({"params": drawn_params(models[0], BATCH)}, BATCH, audio), strict=True):
         for weights in known:
             assert weights.keys() == {"ctc/loss", "inter/loss"}
             for name, weight in weights.items():
@@ -129,20 +124,24 @@ def test_a_tap_that_is_not_there():
 def test_the_weight_of_the_blank_as_in_fairseq(mode, weight):
     """In `Wav2VecCtc.get_logits` it is added to the blank's logit or replaces it; 0 does nothing in both modes."""
     values = np.random.default_rng(0).normal(size=(2, 9, 4)).astype(np.float32)
-    frames = jax.tree.map(jnp.asarray, Frames(values, np.array([9, 7], np.int32)))
     head = CTC(dropout=0.0, blank_weight=weight, blank_mode=mode).build(vocab_size=5, blank_id=3, dtype=np.float32)
     rng = np.random.default_rng(1)
     output = {"kernel": rng.normal(size=(4, 5)).astype(np.float32), "bias": rng.normal(size=5).astype(np.float32)}
-    batch = toy_batch(rows=2, labels=3, vocab_size=4).replace(tokens=jnp.array([[0, 1, 1], [4, 2, 0]]))
-    encoded = Encoded(frames)
-    sums = head.apply({"params": {"output": output}}, encoded, batch, step=None)
-    emitted = head.apply({"params": {"output": output}}, encoded, method="emit")
+    tokens = np.array([[0, 1, 1], [4, 2, 0]], np.int32)
+    batch = jax.device_get(toy_batch(rows=2, labels=3, vocab_size=4)).replace(tokens=tokens)
     logits = values @ output["kernel"] + output["bias"]
     if weight and mode == "set":
         logits[..., 3] = weight
     elif weight:
         logits[..., 3] += weight
     expected = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+    @jax.jit
+    def compute(params, values, logits, batch):
+        encoded = Encoded(Frames(values, jnp.array([9, 7])))
+        losses, _ = ctc_loss(logits, encoded.frames.lengths, batch.tokens, batch.token_lengths, blank_id=3)
+        return head.apply(params, encoded, batch, step=None), head.apply(params, encoded, method="emit"), losses
+
+    sums, emitted, losses = jax.device_get(compute({"params": {"output": output}}, values, logits, batch))
     assert_close(emitted.values, expected, atol=1e-5)
-    losses, _ = ctc_loss(jnp.asarray(logits), frames.lengths, batch.tokens, batch.token_lengths, blank_id=3)
     assert_close(sums["loss"].total, losses.sum(), rtol=1e-5)

@@ -1,6 +1,7 @@
 """Queries of Paraformer-v2, compared with loops over frames."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def posteriors(seed):
 
 
 def log_probs(seed):
-    return Frames(jnp.asarray(np.log(posteriors(seed)), jnp.float32), jnp.asarray(LENGTHS))
+    return Frames(np.log(posteriors(seed)).astype(np.float32), LENGTHS)
 
 
 def segments(path):
@@ -41,9 +42,13 @@ def segments(path):
 
 def test_greedy_runs_are_averaged():
     given = log_probs(0)
-    runs = jax.device_get(jax.jit(lambda given: greedy_runs(given, blank_id=BLANK))(given))
-    means = mean_over(members(runs, SIZE), jnp.exp(given.values))
-    starts, ends = spans(runs, SIZE)
+
+    @jax.jit
+    def run(given):
+        runs = greedy_runs(given, blank_id=BLANK)
+        return runs, mean_over(members(runs, SIZE), jnp.exp(given.values)), spans(runs, SIZE)
+
+    runs, means, (starts, ends) = jax.device_get(run(given))
     for row, length in enumerate(LENGTHS):
         values = np.exp(given.values[row, :length])
         expected = segments(values.argmax(-1).tolist())
@@ -52,13 +57,14 @@ def test_greedy_runs_are_averaged():
             assert (starts[row, place], ends[row, place]) == (start, end)
             assert (runs.labels[row, start:end] == label).all()
             assert_close(means[row, place], values[start:end].mean(0), rtol=1e-5)
-        assert not np.asarray(means)[row, len(expected) :].any()
+        assert not means[row, len(expected) :].any()
     assert runs.lengths[0] > 1
 
 
 def test_uniform_runs_share_frames_with_the_blanks():
     labels, numbers = np.array([[1, 1], [2, 0], [0, 0]], np.int32), np.array([2, 1, 0], np.int32)
-    runs = runs_of_text(log_probs(0), jnp.asarray(labels), jnp.asarray(numbers), mode="uniform", blank_id=BLANK)
+    run = jax.jit(partial(runs_of_text, mode="uniform", blank_id=BLANK))
+    runs = jax.device_get(run(log_probs(0), labels, numbers))
     assert runs.query[0].tolist() == [-1, -1, 0, 0, -1, -1, 1, 1, -1]  # five states of nine frames
     assert runs.query[1].tolist() == [-1, -1, 0, 0, -1, -1, -1, -1, -1]
     assert runs.labels[1].tolist() == [4, 4, 2, 2, 4, 4, 4, 4, 4]
@@ -68,28 +74,28 @@ def test_uniform_runs_share_frames_with_the_blanks():
 
 @pytest.mark.parametrize("mode", ["viterbi", "uniform", "greedy"])
 def test_no_gradient_passes_through_the_choice_of_frames(mode):
-    labels, numbers = jnp.array([[1, 2], [2, 0], [0, 0]]), jnp.array([2, 1, 0])
 
     def first(values):
-        given = Frames(values, jnp.asarray(LENGTHS))
-        runs = runs_of_text(given, labels, numbers, mode=mode, blank_id=BLANK)
+        labels, numbers = jnp.array([[1, 2], [2, 0], [0, 0]]), jnp.array([2, 1, 0])
+        runs = runs_of_text(Frames(values, jnp.asarray(LENGTHS)), labels, numbers, mode=mode, blank_id=BLANK)
         return mean_over(members(runs, 2), jnp.exp(values))[0, 0, 1], runs
 
-    gradient, runs = jax.jit(jax.grad(first, has_aux=True))(log_probs(2).values)
-    inside = np.asarray(runs.query[0] == 0)
+    gradient, runs = jax.device_get(jax.jit(jax.grad(first, has_aux=True))(log_probs(2).values))
+    inside = runs.query[0] == 0
     expected = np.where(inside, np.exp(log_probs(2).values[0, :, 1]) / inside.sum(), 0)
-    assert_close(np.asarray(gradient)[0, :, 1], expected, rtol=1e-5)
-    assert not np.asarray(gradient)[1:].any()
+    assert_close(gradient[0, :, 1], expected, rtol=1e-5)
+    assert not gradient[1:].any()
 
 
 def test_gated_queries_are_those_of_a_loop():
     shallow, final, boundaries = posteriors(3), posteriors(4), np.random.default_rng(5).uniform(size=(3, FRAMES))
-    given = Frames(jnp.asarray(np.log(final), jnp.float32), jnp.asarray(LENGTHS))
-    runs = greedy_runs(given, blank_id=BLANK)
-    features, confidences = gated_queries(
-        jnp.asarray(shallow, jnp.float32), jnp.asarray(final, jnp.float32), runs, jnp.asarray(boundaries, jnp.float32),
-        size=SIZE, gate_centre=0.55, gate_slope=12.0,
-    )  # fmt: skip
+
+    @jax.jit
+    def run(given, shallow, final, boundaries):
+        runs = greedy_runs(given, blank_id=BLANK)
+        return gated_queries(shallow, final, runs, boundaries, size=SIZE, gate_centre=0.55, gate_slope=12.0)
+
+    features, confidences = jax.device_get(run(log_probs(4), *map(np.float32, (shallow, final, boundaries))))
     assert features.shape == (3, SIZE, 14)
     for row, length in enumerate(LENGTHS):
         for place, (start, end, label) in enumerate(segments(final[row, :length].argmax(-1).tolist())):
@@ -108,8 +114,9 @@ def test_gated_queries_are_those_of_a_loop():
 
 
 def test_boundary_targets_are_smoothed_within_the_row():
-    labels = jnp.array([[1, 1, 1, 4, 4, 2, 4], [4, 1, 1, 1, 1, 1, 1]])
-    targets = boundary_targets(labels, jnp.array([7, 4]), smoothing=0.25)
+    labels = np.array([[1, 1, 1, 4, 4, 2, 4], [4, 1, 1, 1, 1, 1, 1]])
+    of = jax.jit(boundary_targets, static_argnames="smoothing")
+    targets = of(labels, np.array([7, 4]), smoothing=0.25)
     assert targets.tolist() == [[0, 0.25, 1, 0.25, 1, 1, 0.25], [1, 0.25, 0, 0, 0, 0, 0]]
-    plain = boundary_targets(labels, jnp.array([3, 1]), smoothing=0.0)
+    plain = of(labels, np.array([3, 1]), smoothing=0.0)
     assert plain.tolist() == [[0, 0, 0, 0, 0, 0, 0], [0] * 7]

@@ -20,6 +20,7 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.search.parallel import ParallelDecoding
+from tests.heads.drawn_params import drawn_params
 from tests.support import assert_close
 from tests.training.toy import toy_batch, toy_model
 
@@ -132,7 +133,8 @@ def test_padding_and_short_rows_have_no_influence(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_nan_in_padding_is_ignored_and_elsewhere_reported(name):
     """Padding of the encoder's output has no influence even if it is NaN; a NaN frame makes loss and score NaN."""
-    model, params, batch = model_of(name), params_of(name), toy_batch(seed=5)
+    model, batch = model_of(name), toy_batch(seed=5)
+    params = drawn_params(model, batch)
 
     @jax.jit
     def run(params, values, lengths):
@@ -145,12 +147,14 @@ def test_nan_in_padding_is_ignored_and_elsewhere_reported(name):
         return model.apply({"params": params}, values, method=loss)
 
     values = np.random.default_rng(0).normal(size=(4, 12, 16)).astype(np.float32)
-    lengths = jnp.array([12, 7, 9, 10])
-    padding = np.arange(12)[None, :, None] >= np.asarray(lengths)[:, None, None]
-    zeros, nans = (run(params, jnp.asarray(np.where(padding, fill, values)), lengths) for fill in (0.0, np.nan))
+    lengths = np.array([12, 7, 9, 10], np.int32)
+    padding = np.arange(12)[None, :, None] >= lengths[:, None, None]
+    zeros, nans = (
+        jax.device_get(run(params, np.where(padding, np.float32(fill), values), lengths)) for fill in (0.0, np.nan)
+    )
     close(nans, zeros, 1e-6)
     values[1, 2] = np.nan
-    loss, found = run(params, jnp.asarray(np.where(padding, 0, values)), lengths)
+    loss, found = jax.device_get(run(params, np.where(padding, np.float32(0), values), lengths))
     assert np.isnan(loss)
     assert np.isnan(found.scores[1, 0])
     assert found.lengths[1, 0] == 0
@@ -159,15 +163,16 @@ def test_nan_in_padding_is_ignored_and_elsewhere_reported(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_search_gives_the_most_likely_labels_with_times(name):
-    model, params, batch = model_of(name), params_of(name), toy_batch(seed=6)
+    model, batch = model_of(name), jax.device_get(toy_batch(seed=6))
+    params = params_of(name)
     search = jax.jit(
         lambda params, batch: (
             model.apply({"params": params}, batch, head="paraformer", decoding=ParallelDecoding(), method="search")[0],
             model.apply({"params": params}, batch, head="paraformer", method="emit")["paraformer"],
+            model.apply({"params": params}, batch.lengths, method="output_length"),
         )
     )
-    found, emitted = jax.device_get(search(params, batch))
-    frames = np.asarray(model.apply({"params": params}, batch.lengths, method="output_length"))
+    found, emitted, frames = jax.device_get(search(params, batch))
     num = 0
     for row in range(4):
         log_probs = emitted.values[row, : emitted.lengths[row]]
@@ -179,7 +184,7 @@ def test_search_gives_the_most_likely_labels_with_times(name):
         assert all(0 <= start < end <= frames[row] for start, end in zip(sequence.starts, sequence.ends, strict=True))
         assert list(sequence.ends) == sorted(sequence.ends)
         num += len(sequence.tokens)
-        alone = jax.tree.map(lambda array, row=row: jnp.repeat(array[row : row + 1], 4, axis=0), batch)
+        alone = jax.tree.map(lambda array, row=row: np.repeat(array[row : row + 1], 4, axis=0), batch)
         assert jax.device_get(search(params, alone))[0].sequences(2)[0].tokens == sequence.tokens
     assert num > 4
 
@@ -224,10 +229,12 @@ def test_the_decoder_may_have_no_gradient_with_respect_to_the_posteriors(name, q
     heads = HEADS[name] | {"paraformer": replace(HEADS[name]["paraformer"], query_gradient=query_gradient)}
     model = replace(toy_model(), heads=heads, primary="paraformer").build(vocab_size=6, blank_id=5, precision="f32")
 
-    def loss(params):
-        return model.apply({"params": params}, toy_batch(seed=3), step=None)["paraformer/loss"].total
+    batch = toy_batch(seed=3)
 
-    gradient = jax.jit(jax.grad(loss))(params_of(name))
+    def loss(params):
+        return model.apply({"params": params}, batch, step=None)["paraformer/loss"].total
+
+    gradient = jax.jit(jax.grad(loss))(drawn_params(model, batch))
     assert any(np.any(leaf) for leaf in jax.tree.leaves(gradient["encoder"]))
     for ctc in heads.keys() - {"paraformer"}:
         assert any(np.any(leaf) for leaf in jax.tree.leaves(gradient[f"heads_{ctc}"])) == query_gradient
@@ -238,15 +245,18 @@ def test_labels_without_frames_have_no_loss():
     head = replace(V2, alignment="uniform", decoder=replace(TRANSFORMER, dropout=0.0)).build(
         vocab_size=6, blank_id=5, dtype=jnp.float32
     )
-    frames = Frames(jax.random.normal(jax.random.key(0), (1, 6, 8)), jnp.array([6]))
-    ctc = Frames(jax.nn.log_softmax(jax.random.normal(jax.random.key(1), (1, 6, 6))), frames.lengths)
-    batch = jax.tree.map(lambda array: array[:1], toy_batch()).replace(
-        tokens=jnp.array([[0, 1, 2, 3]]), token_lengths=jnp.array([4])
-    )
-    encoded = Encoded(frames, emitted={"ctc": ctc})
-    params = jax.jit(lambda: head.init(jax.random.key(2), encoded, batch, step=None))()
-    losses = jax.jit(lambda params, tokens: head.apply(params, encoded, batch.replace(tokens=tokens), step=None))
-    found, other, changed = (losses(params, jnp.array([each])) for each in ([0, 1, 2, 3], [0, 1, 4, 3], [0, 4, 2, 3]))
+    rng = np.random.default_rng(0)
+    values, logits = (rng.normal(size=size).astype(np.float32) for size in ((1, 6, 8), (1, 6, 6)))
+    ctc = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    batch = jax.tree.map(lambda array: array[:1], jax.device_get(toy_batch()))
+    batch = batch.replace(token_lengths=np.array([4], np.int32))
+    lengths = np.array([6], np.int32)
+    encoded = Encoded(Frames(values, lengths), emitted={"ctc": Frames(ctc, lengths)})
+    texts = np.array([[[0, 1, 2, 3]], [[0, 1, 4, 3]], [[0, 4, 2, 3]]], np.int32)
+    batches = [batch.replace(tokens=tokens) for tokens in texts]
+    losses = jax.jit(partial(head.apply, step=None))
+    params = {"params": drawn_params(head, encoded, batches[0])}
+    found, other, changed = (jax.device_get(losses(params, encoded, each)) for each in batches)
     assert (found["accuracy"].weight, found["loss"].weight) == (3, 4)
     assert found["loss"].total == other["loss"].total != changed["loss"].total
 

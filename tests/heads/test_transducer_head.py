@@ -23,8 +23,9 @@ from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
 from asr_jax.text.spelling import Spelling
+from tests.heads.drawn_params import drawn_params
 from tests.support import approx, assert_close, assert_within
-from tests.training.toy import toy_batch, toy_model
+from tests.training.toy import as_features, toy_batch, toy_model
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 SMALL = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
@@ -60,8 +61,14 @@ def loss_and_gradient(model):
     return run
 
 
+@partial(jax.jit, static_argnames="name")
+def sums_of(params, batch, *, name):
+    """Sums of a model without dropout."""
+    return model_of(HEADS[name]).apply({"params": params}, batch, step=None)
+
+
 def params_of(model, batch):
-    return jax.jit(partial(model.init, step=None))(jax.random.key(0), batch)["params"]
+    return jax.device_get(jax.jit(partial(model.init, step=None))(jax.random.key(0), batch)["params"])
 
 
 def close(a, b, tolerance):
@@ -77,9 +84,10 @@ def close(a, b, tolerance):
     ],
 )
 def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name):
-    head, batch = HEADS[name], toy_batch(seed=3)
+    head = HEADS[name]
     whole = model_of(replace(head, tile_frames=-1), dropout=0.2)
-    params = params_of(whole, batch)
+    batch = jax.device_get(as_features(toy_batch(seed=3), whole))
+    params = drawn_params(whole, batch)
     value, gradient = loss_and_gradient(whole)(params, batch)
     in_parts = model_of(replace(head, split=2, tile_frames=5), dropout=0.2)
     parts, mesh = loss_and_gradient(in_parts), data_mesh(2)
@@ -92,13 +100,16 @@ def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name):
 
 @one_fast
 def test_padding_has_no_influence(name):
-    model, batch = model_of(HEADS[name]), toy_batch(seed=4)
-    params = params_of(model, batch)
-    run = jax.jit(lambda params, batch: model.apply({"params": params}, batch, step=None)["transducer/loss"].total)
-    batch = batch.replace(lengths=jnp.minimum(batch.lengths, 4000), token_lengths=jnp.array([3, 2, 0, 1]))
-    other = jnp.where(jnp.arange(3)[None] < batch.token_lengths[:, None], batch.tokens, 4)
-    longer = jnp.pad(batch.audio, ((0, 0), (0, 1600)), constant_values=77)
-    close(run(params, batch.replace(audio=longer, tokens=other)), run(params, batch), 1e-5)
+    batch = jax.device_get(toy_batch(seed=4))
+    params = drawn_params(model_of(HEADS[name]), batch)
+    batch = batch.replace(lengths=np.minimum(batch.lengths, 4000), token_lengths=np.array([3, 2, 0, 1], np.int32))
+    other = np.where(np.arange(3) < batch.token_lengths[:, None], batch.tokens, 4).astype(np.int32)
+    longer = np.pad(batch.audio, ((0, 0), (0, 1600)), constant_values=77)
+    plain, padded = (
+        sums_of(params, each, name=name)["transducer/loss"].total
+        for each in (batch, batch.replace(audio=longer, tokens=other))
+    )
+    close(padded, plain, 1e-5)
 
 
 def one_by_one(model, params, encoded, head, *, max_symbols):
@@ -148,16 +159,18 @@ def test_search_equals_a_loop_over_frames(name):
     head, batch = HEADS[name], toy_batch(seed=5)
     model = model_of(head)
     params = params_of(model, batch)
-    params["heads_transducer"]["output"]["bias"] = (
-        jnp.zeros(6 + len(head.durations)).at[5].set(0.1 if head.durations else 0.7)
-    )
-    scale = 4 * params["heads_transducer"]["output"]["kernel"]
-    params["heads_transducer"]["output"]["kernel"] = scale
-    encoded = jax.jit(lambda p: model.apply({"params": p}, batch, step=None, method="encode"))(params)
-    decoding = TransducerDecoding(max_symbols=3)
-    search = jax.jit(partial(model.apply, head="transducer", decoding=decoding, method="search"))
-    found = jax.device_get(search({"params": params}, batch)[0])
-    expected = one_by_one(model, jax.device_get(params), encoded, head, max_symbols=3)
+    output = params["heads_transducer"]["output"]
+    output["bias"] = np.where(np.arange(6 + len(head.durations)) == 5, 0.1 if head.durations else 0.7, 0)
+    output["kernel"] = 4 * output["kernel"]
+
+    @jax.jit
+    def search(params, batch):
+        given = {"head": "transducer", "decoding": TransducerDecoding(max_symbols=3), "method": "search"}
+        encoded = model.apply({"params": params}, batch, step=None, method="encode")
+        return model.apply({"params": params}, batch, **given)[0], encoded
+
+    found, encoded = jax.device_get(search(params, batch))
+    expected = one_by_one(model, params, encoded, head, max_symbols=3)
     assert [list(found.sequences(row)[0].tokens) for row in range(4)] == expected
     assert 0 < sum(map(len, expected)) < 3 * int(encoded.frames.lengths.sum())
 
@@ -257,9 +270,9 @@ def test_number_of_parameters_of_nemo():
 
 
 def test_rows_without_a_path_are_counted():
-    model, batch = model_of(replace(HEADS["stateless, pruned"], dropout=0.0)), toy_batch(seed=6)
-    batch = batch.replace(lengths=batch.lengths.at[0].set(0))
-    sums = jax.jit(partial(model.apply, step=None))({"params": params_of(model, batch)}, batch)
+    name, batch = "stateless, pruned", toy_batch(seed=6)
+    batch = batch.replace(lengths=np.asarray(batch.lengths) * np.array([0, 1, 1, 1], np.int32))
+    sums = jax.device_get(sums_of(drawn_params(model_of(HEADS[name]), batch), batch, name=name))
     assert sums["transducer/infeasible"].total == 1
     assert sums["transducer/loss"].weight == 3
     assert np.isfinite(sums["transducer/loss"].total)
@@ -303,15 +316,19 @@ def test_wrong_penalties(changes, message):
 def test_dropout_has_its_rate_and_keeps_the_mean():
     """Numbers depend on the row and the frame, not on the first frame of a tile."""
     head = replace(SMALL, dropout=0.3).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
-    keys = jax.random.key_data(jax.random.split(jax.random.key(1), 2))
-    ones = jnp.ones((2, 10, 5, 128))
-    found = np.asarray(head._dropped(ones, keys, 0))
+
+    @jax.jit
+    def dropped():
+        keys, ones = jax.random.key_data(jax.random.split(jax.random.key(1), 2)), jnp.ones((2, 10, 5, 128))
+        return head._dropped(ones, keys, 0), head._dropped(ones[:, :4], keys, 6)
+
+    found, later = jax.device_get(dropped())
     rate = round(0.3 * 256) / 256
     assert np.unique(found) == approx([0, 1 / (1 - rate)])
     assert np.mean(found == 0) == approx(rate, abs=0.02)  # seven standard deviations
     assert np.mean(found[0] != found[1]) == approx(2 * rate * (1 - rate), abs=0.04)
     assert np.mean(found[0, 0] != found[0, 1]) == approx(2 * rate * (1 - rate), abs=0.1)
-    np.testing.assert_array_equal(head._dropped(ones[:, :4], keys, 6), found[:, 6:])
+    np.testing.assert_array_equal(later, found[:, 6:])
 
 
 def test_least_frames_of_a_text():
@@ -324,21 +341,28 @@ def test_tiles_add_gradients_in_float32():
     rng, rows, frames, labels = np.random.default_rng(0), 2, 200, 4
     head = replace(SMALL, prediction=StatelessPrediction(8, regularise=False), dropout=0.0)
     values = jnp.asarray(rng.normal(size=(rows, frames, 8)), jnp.bfloat16)
-    encoded = Encoded(Frames(values, jnp.full(rows, frames)), {})
-    tokens = jnp.asarray(rng.integers(0, 5, (rows, labels)), jnp.int32)
+    encoded = Encoded(Frames(values, np.full(rows, frames, np.int32)), {})
+    tokens = rng.integers(0, 5, (rows, labels)).astype(np.int32)
     batch = Batch(
-        audio=None, features=jnp.zeros((rows, 1, 1)), lengths=jnp.zeros(rows, jnp.int32), tokens=tokens,
-        token_lengths=jnp.full(rows, labels), weights=jnp.ones(rows), utterances=jnp.zeros(rows, jnp.int32),
+        audio=None, features=np.zeros((rows, 1, 1), np.float32), lengths=np.zeros(rows, np.int32), tokens=tokens,
+        token_lengths=np.full(rows, labels, np.int32), weights=np.ones(rows, np.float32),
+        utterances=np.zeros(rows, np.int32),
     )  # fmt: skip
 
-    def gradient(tile_frames):
-        module = replace(head, tile_frames=tile_frames).build(vocab_size=6, blank_id=5, dtype=jnp.bfloat16)
-        params = module.init(jax.random.key(0), encoded, batch, step=None)["params"]
-        loss = lambda params: module.apply({"params": params}, encoded, batch, step=None)["loss"].total  # noqa: E731
-        return jax.jit(jax.grad(loss))(params)
+    modules = [
+        replace(head, tile_frames=tile_frames).build(vocab_size=6, blank_id=5, dtype=jnp.bfloat16)
+        for tile_frames in (-1, 1)
+    ]
 
-    whole, tiled = gradient(-1), gradient(1)
+    @jax.jit
+    def gradients(params, encoded, batch):
+        def loss(params, module):
+            return module.apply({"params": params}, encoded, batch, step=None)["loss"].total
+
+        return [jax.grad(loss)(params, module) for module in modules]
+
+    whole, tiled = jax.device_get(gradients(drawn_params(modules[0], encoded, batch), encoded, batch))
     for name in ("output", "of_labels"):
         one, other = tiled[name]["kernel"], whole[name]["kernel"]
         # Each side is rounded to bfloat16 once.
-        assert_within(jnp.linalg.norm(one - other) / jnp.linalg.norm(other), 2 * 2.0**-8, what=name)
+        assert_within(np.linalg.norm(one - other) / np.linalg.norm(other), 2 * 2.0**-8, what=name)

@@ -6,7 +6,6 @@ import tracemalloc
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from recordings import RATE, write
@@ -43,11 +42,13 @@ from tests.toy_config import experiment
 
 TOKENIZER = CharacterTokenizer(symbols=(" ", *"abcdefg", None), normaliser="none")
 LIMITS = BatchLimits(seconds=6.0)
+PADDED = 22 * RATE
+"""Length to which whole recordings are padded, so that one program computes all of them."""
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A convolutional encoder with a finite receptive field, and random weights with which all symbols are found."""
+def module():
+    """A convolutional encoder with a finite receptive field."""
     blocks = (
         ConvBlock(16, 5, stride=2, residual="none"),
         ConvBlock(16, 5, residual="none", dilation=2),
@@ -59,14 +60,37 @@ def trained(tmp_path_factory):
         front_end=KaldiFbank(num_mels=16),
         augment=(),
     )
-    module = model.build(vocab_size=TOKENIZER.vocab_size, blank_id=TOKENIZER.blank_id, precision="f32")
-    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), batch_of(np.zeros(16000, np.int16)), method="emit"))
+    return model, model.build(vocab_size=TOKENIZER.vocab_size, blank_id=TOKENIZER.blank_id, precision="f32")
+
+
+@pytest.fixture(scope="module")
+def compute(module):
+    """Function of variables and samples: log-probabilities of a whole recording at once, and its greedy tokens."""
+
+    @jax.jit
+    def computed(variables, batch):
+        frames = module[1].apply(variables, batch, method="emit")["ctc"]
+        return frames, greedy_search(frames.values, frames.lengths, blank_id=TOKENIZER.blank_id)
+
+    def whole(variables, samples):
+        frames, found = jax.device_get(computed(variables, batch_of(samples, PADDED)))
+        return frames.values[0, : frames.lengths[0]], found.sequences(0)[0]
+
+    return whole
+
+
+@pytest.fixture(scope="module")
+def trained(module, compute, tmp_path_factory):
+    """A run with random weights with which all symbols are found."""
+    model, module = module
+    init = functools.partial(module.init, jax.random.key(0), method="emit")
+    shapes = jax.eval_shape(init, batch_of(np.zeros(16000, np.int16)))
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: np.float32(rng.normal(0, 0.5, leaf.shape)), shapes["params"])
     stats = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes["batch_stats"])
     variables = {"params": params, "batch_stats": stats}
     # All letters are equally likely on average, and each is found; blanks and borders are more likely.
-    logps = np.asarray(emitting(module)(variables, batch_of(sound(10.0)))["ctc"].values[0])
+    logps, _ = compute(variables, sound(10.0))
     params["heads_ctc"]["output"]["bias"] -= logps.mean(0) - np.float32(4.0) * np.isin(np.arange(9), [0, 8])
     return Trained(
         experiment=replace(experiment(), model=model), model=module, tokenizer=TOKENIZER,
@@ -76,23 +100,19 @@ def trained(tmp_path_factory):
     )  # fmt: skip
 
 
-def batch_of(samples):
+def batch_of(samples, length=None):
+    """Returns a batch of one recording, padded to a length."""
     return Batch(
-        audio=jnp.asarray(samples)[None], features=None, lengths=jnp.array([len(samples)], jnp.int32),
-        tokens=jnp.zeros((1, 0), jnp.int32), token_lengths=jnp.zeros(1, jnp.int32), weights=jnp.ones(1),
-        utterances=jnp.zeros(1, jnp.int32),
+        audio=np.pad(samples, (0, (length or len(samples)) - len(samples)))[None], features=None,
+        lengths=np.array([len(samples)], np.int32), tokens=np.zeros((1, 0), np.int32),
+        token_lengths=np.zeros(1, np.int32), weights=np.ones(1, np.float32), utterances=np.zeros(1, np.int32),
     )  # fmt: skip
 
 
-def emitting(model):
-    return jax.jit(functools.partial(model.apply, method="emit"))
-
-
 @pytest.fixture(scope="module")
-def whole_of(trained):
-    """Function that computes the log-probabilities of a whole recording at once."""
-    emit = emitting(trained.model)
-    return lambda samples: np.asarray(emit(trained.variables, batch_of(samples))["ctc"].values[0])
+def whole_of(trained, compute):
+    """Function that computes the log-probabilities and greedy tokens of a whole recording at once."""
+    return functools.partial(compute, trained.variables)
 
 
 def decoder(trained, **options):
@@ -100,10 +120,10 @@ def decoder(trained, **options):
     return Decoder(trained.model, TOKENIZER, mesh=trained.mesh, variables=trained.variables, **options)
 
 
-def text_of(decoder, whole):
-    """Text of the log-probabilities of a whole recording."""
-    found = greedy_search(jnp.asarray(whole)[None], jnp.array([len(whole)]), blank_id=TOKENIZER.blank_id)
-    return decoder.search.writer.text(jax.device_get(found).sequences(0)[0])
+@pytest.fixture(scope="module")
+def shared(trained):
+    """Function that returns a decoder with these options, which all tests share with its compiled programs."""
+    return functools.cache(functools.partial(decoder, trained))
 
 
 def sound(seconds, seed=0):
@@ -121,14 +141,14 @@ def utterance(path, number=0):
     return Utterance(str(number), str(path), "", soundfile.info(path).duration)
 
 
-def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path):
+def test_windows_give_the_frames_of_the_whole(trained, shared, whole_of, tmp_path):
     """Recordings of several windows, of slightly more than one window, and of less than a frame."""
     sounds = [sound(21.3)[:num] for num in (None, 47501, 300)]
-    wholes = [whole_of(samples) for samples in sounds]
+    wholes = [whole_of(samples)[0] for samples in sounds]
     assert len(np.unique(wholes[0].argmax(-1))) >= 5, "the model has the same output for all frames"
     utterances = [utterance(write(tmp_path / f"{n}.flac", samples), n) for n, samples in enumerate(sounds)]
     for window_s, overlap_s in ((0.0, None), (2.5, 0.9)):
-        each = LongAudio(trained, decoder(trained, gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
+        each = LongAudio(trained, shared(gives_log_probs=True), window_s=window_s, overlap_s=overlap_s)
         for number, (_, frames) in enumerate(each.frames(utterances)):
             found, whole = together(frames), wholes[number]
             assert found.logps.shape == whole.shape
@@ -141,8 +161,9 @@ def test_windows_give_the_frames_of_the_whole(trained, whole_of, tmp_path):
 @pytest.mark.parametrize(("head", "shift"), [pytest.param("ctc", 320, marks=pytest.mark.slow), ("inter", 160)])
 def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained, tmp_path, head, shift):
     model, samples = two_heads().build(vocab_size=9, blank_id=8, precision="f32"), sound(7.3)
-    variables = jax.jit(functools.partial(model.init, method="emit"))(jax.random.key(0), batch_of(samples))
-    whole = emitting(model)(variables, batch_of(samples))[head].values[0]
+    init = jax.jit(lambda batch: model.init_with_output(jax.random.key(0), batch, method="emit"))
+    emitted, variables = init(batch_of(samples))
+    whole = np.asarray(emitted[head].values)[0]
     other = replace(trained, model=model, variables=variables)
     made = decoder(other, head=head, gives_log_probs=True)
     path = write(tmp_path / "a.flac", samples)
@@ -168,8 +189,8 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_two_shapes(trained, wh
     assert {signal for signal, _ in made.programs.compiled} == {(2, 32800), (2, 48320)}
     assert sum(seconds_done) == approx(sum(each.duration_s for each in utterances), rel=0.1)
     for each in found[1], found[3]:
-        whole = whole_of(sound(each.utterance.duration_s, int(each.utterance.id)))
-        text = text_of(made, whole)
+        _, tokens = whole_of(sound(each.utterance.duration_s, int(each.utterance.id)))
+        text = made.search.writer.text(tokens)
         assert each.transcript.text == text
         assert len(text) > 20
         starts = [word.start_s for word in each.transcript.words]
@@ -177,10 +198,10 @@ def test_short_and_long_in_the_order_of_the_inputs_and_in_two_shapes(trained, wh
         assert each.transcript.words[-1].end_s <= each.utterance.duration_s
 
 
-def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatch):
+def test_an_interruption_costs_a_few_batches_alone(trained, shared, tmp_path, monkeypatch):
     monkeypatch.setattr(transcription, "BATCHES_AT_ONCE", 1)
     path, seconds_done = write(tmp_path / "a.flac", sound(2.0, seed=1)), []
-    transcriber = Transcriber(trained, decoder(trained), tell=seconds_done.append)
+    transcriber = Transcriber(trained, shared(), tell=seconds_done.append)
     most = round(LIMITS.seconds) + 2
     found = transcriber([utterance(path, n) for n in range(2 * most)])
     assert next(found).transcript
@@ -188,10 +209,11 @@ def test_an_interruption_costs_a_few_batches_alone(trained, tmp_path, monkeypatc
     assert sum(1 for _ in found) == 2 * most - 1
 
 
-def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monkeypatch):
+def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, shared, tmp_path, monkeypatch):
     """A search that returns the best path has the same result for pieces and for the whole recording."""
-    path, greedy = write(tmp_path / "a.flac", sound(26.0, seed=3)), decoder(trained)
+    path, greedy = write(tmp_path / "a.flac", sound(26.0, seed=3)), shared()
     prepared, shapes = set(), []
+    search = jax.jit(functools.partial(greedy_search, blank_id=TOKENIZER.blank_id))
 
     class BestPath:
         def __init__(self, spelling, **options):
@@ -202,7 +224,7 @@ def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monk
 
         def __call__(self, log_probs, lengths):
             shapes.append(log_probs.shape[:2])
-            found = jax.device_get(greedy_search(log_probs, jnp.asarray(lengths), blank_id=TOKENIZER.blank_id))
+            found = jax.device_get(search(log_probs, lengths))
             best = [found.sequences(row)[0] for row in range(len(log_probs))]
             return [
                 [Hypothesis((), each.tokens, each.score, 0.0, each.starts, each.ends, each.log_probs)] for each in best
@@ -219,11 +241,11 @@ def test_a_search_over_pieces_finds_what_is_in_the_whole(trained, tmp_path, monk
     assert len(prepared) == 1
 
 
-def test_a_truncated_recording_is_named_and_the_others_are_transcribed(trained, tmp_path):
+def test_a_truncated_recording_is_named_and_the_others_are_transcribed(trained, shared, tmp_path):
     paths = [write(tmp_path / f"{n}.wav", sound(12.0, seed=n)) for n in range(3)]
     utterances = [utterance(path, n) for n, path in enumerate(paths)]
     paths[1].write_bytes(paths[1].read_bytes()[:-90000])
-    found = list(Transcriber(trained, decoder(trained))(utterances))
+    found = list(Transcriber(trained, shared())(utterances))
     assert [bool(each.transcript) for each in found] == [True, False, True]
     assert "truncated" in found[1].reason
 
@@ -238,39 +260,38 @@ def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(tra
     (tmp_path / "2.flac").unlink()
     utterances.append(replace(utterances[0], duration_s=15.0))  # equal ids are allowed if they are not names of tensors
     utterances = utterances[:-1] if form.endswith("safetensors") else utterances
+    made = decoder(trained, gives_log_probs=True)
 
     def recognised(chosen, name):
-        made, written = decoder(trained, gives_log_probs=True), LogProbs(tmp_path / name, TOKENIZER, frame_s=0.02)
+        written = LogProbs(tmp_path / name, TOKENIZER, frame_s=0.02)
         data = trained.plan(Utterances.of(chosen))
         found = recognise_all(trained, made, data, log_probs=written)
         written.close()
-        return made, data, found, log_probs_in(tmp_path / name)
+        return data, found, log_probs_in(tmp_path / name)
 
-    made, data, found, values = recognised(utterances, form)
+    data, found, values = recognised(utterances, form)
     assert max(length for (_, length), _ in made.programs.compiled) < WHOLE * 1.5 * 48000
     assert [data.index.utterances[row].id for row in data.windowed_rows] == ["0", "2", "0"][: len(utterances) - 3]
     assert [each.id for each in found.rejected] == ["2"]
     counts, _ = scored(data, found, TOKENIZER)
     assert (counts["utterances"], counts["rejected"]) == (len(utterances) - 1, 1)
-    _, of_short, alone, alone_values = recognised(
-        [each for each in utterances if each.duration_s < 12], "alone_" + form
-    )
+    of_short, alone, alone_values = recognised([each for each in utterances if each.duration_s < 12], "alone_" + form)
     assert not of_short.windowed_rows
     for row, transcript in alone.transcripts.items():
         assert found.transcripts[row] == transcript
         name = of_short.index.utterances[row].id
         assert values[name].tobytes() == alone_values[name].tobytes()
-    whole = whole_of(sound(14.0))
+    whole, tokens = whole_of(sound(14.0))
     assert_close(values["0"], whole, atol=1e-4)
-    text = text_of(made, whole)
+    text = made.search.writer.text(tokens)
     assert found.transcripts[3].text == text
     assert len(text) > 20
 
 
-def test_state_resets_join_windows_of_their_sizes(trained, whole_of, tmp_path):
+def test_state_resets_join_windows_of_their_sizes(trained, shared, whole_of, tmp_path):
     seconds = (5.7, 2.5, 4.1)
     utterances = [utterance(write(tmp_path / f"{n}.flac", sound(each, n)), n) for n, each in enumerate(seconds)]
-    of_resets, made = trained.with_resets((2.5, 0.9)), decoder(trained)
+    of_resets, made = trained.with_resets((2.5, 0.9)), shared()
     found = list(Transcriber(of_resets, made)(utterances))
     data = of_resets.plan(Utterances.of(utterances))
     ids = list(data.index.utterances.ids())
@@ -281,9 +302,7 @@ def test_state_resets_join_windows_of_their_sizes(trained, whole_of, tmp_path):
     for number, begins in enumerate(([0, 25600, 51200], [0], [0, 25600])):
         samples, parts = sound(seconds[number], number), []
         for begin in begins:
-            whole = whole_of(samples[begin : begin + 40000])
-            given = jnp.asarray(whole)[None], jnp.array([len(whole)])
-            tokens = jax.device_get(greedy_search(*given, blank_id=TOKENIZER.blank_id)).sequences(0)[0]
+            whole, tokens = whole_of(samples[begin : begin + 40000])
             parts.append(long_audio._moved(tokens, begin // 320, begin // 320 + len(whole)))
         text = made.search.writer.text(joined_by_resets(parts))
         assert found[number].transcript.text == in_set[ids.index(str(number))].text == text
@@ -304,15 +323,15 @@ def log_probs_in(path):
     return {row["id"]: np.load(path / row["file"]) for row in rows}
 
 
-def test_a_set_of_long_recordings_alone(trained, tmp_path):
+def test_a_set_of_long_recordings_alone(trained, shared, tmp_path):
     """No utterance is left for batches."""
     data = trained.plan(Utterances.of([utterance(write(tmp_path / "a.flac", sound(14.0)))]))
-    found = recognise_all(trained, decoder(trained), data)
+    found = recognise_all(trained, shared(), data)
     assert len(found.transcripts[0].text) > 20
 
 
-def test_memory_does_not_grow_with_the_length(trained, tmp_path):
-    long_audio = LongAudio(trained, decoder(trained))
+def test_memory_does_not_grow_with_the_length(trained, shared, tmp_path):
+    long_audio = LongAudio(trained, shared())
     minute = sound(60.0)
 
     def peak(minutes):

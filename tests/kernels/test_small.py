@@ -29,12 +29,33 @@ NAMES = tuple(cases(SIZES[0]))
 each_operation = pytest.mark.parametrize("name", NAMES)
 
 
+@functools.cache
+def values_of_all(sizes):
+    """Values of all operations, in one program."""
+
+    def run(arrays, lengths):
+        return {name: case.function(*arrays[name], *others_of(case, lengths)) for name, case in every.items()}
+
+    every = cases(sizes)
+    return jax.device_get(jax.jit(run)(arrays_of(every), every["mask_time"].others[0]))
+
+
+def arrays_of(every, dtype="float32"):
+    """Arrays of all operations, rounded to a dtype."""
+    rounded = lambda each: np.asarray(each).astype(jnp.dtype(dtype)).astype(np.float32)  # noqa: E731
+    return {name: tuple(map(rounded, case.arrays)) for name, case in every.items()}
+
+
+def others_of(case, lengths):
+    """Next arguments of an operation, of which the first is `lengths` in a program."""
+    return case.others and (lengths, *case.others[1:])
+
+
 @each_operation
 @pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
 def test_values_of_the_reference(name, sizes):
-    case = cases(sizes)[name]
-    found = case.function(*case.arrays, *case.others)
-    assert_close(found, case.expected, atol=1e-5 * max(np.abs(case.expected).max(), 1))
+    expected = cases(sizes)[name].expected
+    assert_close(values_of_all(sizes)[name], expected, atol=1e-5 * max(np.abs(expected).max(), 1))
 
 
 @pytest.fixture
@@ -45,12 +66,31 @@ def on_tpu(monkeypatch):
     monkeypatch.setattr(elementwise_tpu, "MOST_LANES", elementwise_tpu.LANES)
 
 
-def compare(name, sizes, dtype, implementation):
-    case = cases(sizes)[name]
-    run = jax.jit(lambda arrays: computed(case._replace(arrays=arrays), implementation, dtype))
-    low = tuple(each.astype(dtype).astype(jnp.float32) for each in case.arrays)
-    reference = jax.jit(lambda arrays: computed(case._replace(arrays=arrays), "reference"))
-    assert_computed(run(low), reference(low), jnp.dtype(dtype))
+@functools.cache
+def all_computed(sizes, dtype, interpreter):
+    """Values and gradients of the kernels for TPUs in a dtype and of the reference in float32, in one program.
+
+    Args:
+        sizes: Rows, frames and channels.
+        dtype: Dtype of the kernels.
+        interpreter: Name of the interpreter in which the caller lets the kernels run.
+    """
+
+    @jax.jit
+    def run(arrays, lengths):
+        given = {
+            name: case._replace(arrays=arrays[name], others=others_of(case, lengths)) for name, case in every.items()
+        }
+        kernels, reference = ("mosaic_tpu", dtype), ("reference", jnp.float32)
+        return [{name: computed(case, *how) for name, case in given.items()} for how in (kernels, reference)]
+
+    every = cases(sizes)
+    return run(arrays_of(every, dtype), every["mask_time"].others[0])
+
+
+def compare(name, sizes, dtype, interpreter):
+    found, reference = all_computed(sizes, dtype, interpreter)
+    assert_computed(found[name], reference[name], jnp.dtype(dtype))
 
 
 @each_operation
@@ -59,7 +99,7 @@ def compare(name, sizes, dtype, implementation):
 )
 def test_kernels_for_tpus_equal_the_reference(name, sizes, dtype, on_tpu, monkeypatch):
     monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
-    compare(name, sizes, dtype, "mosaic_tpu")
+    compare(name, sizes, dtype, "of Pallas")
 
 
 @pytest.mark.slow
@@ -68,31 +108,35 @@ def test_kernels_for_tpus_equal_the_reference(name, sizes, dtype, on_tpu, monkey
 @pytest.mark.parametrize("sizes", [*SIZES, *DRAWN])
 def test_kernels_for_tpus_equal_the_reference_in_the_interpreter_of_memory(name, sizes, dtype, on_tpu):
     with pltpu.force_tpu_interpret_mode():
-        compare(name, sizes, dtype, "mosaic_tpu")
+        compare(name, sizes, dtype, "of memory")
 
 
 def test_pairs_agree_with_the_layer_on_valid_frames():
     case = cases(SIZES[0])["pairwise_downsample of 2"]
-    (x, logits), (lengths,) = case.arrays, case.others
-    layer = Downsample(2).apply({"params": {"logits": logits}}, x, lengths)
-    halves = (lengths + 1) // 2
-    found = pairwise_downsample(x, logits, lengths)
-    assert_close(masking.mask_time(layer, halves), found, atol=1e-5)
+
+    @jax.jit
+    def both(x, logits, lengths):
+        layer = Downsample(2).apply({"params": {"logits": logits}}, x, lengths)
+        return masking.mask_time(layer, (lengths + 1) // 2), pairwise_downsample(x, logits, lengths)
+
+    layer, found = both(*case.arrays, *case.others)
+    assert_close(layer, found, atol=1e-5)
 
 
 def test_the_frames_of_a_group_have_weights_however_different_their_logits_are():
-    found = pairwise_downsample(jnp.ones((1, 3, 1)), jnp.asarray([0.0, 200.0]), jnp.asarray([3]))
-    np.testing.assert_array_equal(found[0, :, 0], 1.0)
+    given = np.ones((1, 3, 1), np.float32), np.float32([0, 200]), np.array([3])
+    np.testing.assert_array_equal(np.asarray(jax.jit(pairwise_downsample)(*given))[0, :, 0], 1.0)
 
 
 def test_no_rows_or_no_frames_have_no_pairs():
     for shape, groups in (((0, 3, 1), 2), ((2, 0, 1), 0)):
-        found = pairwise_downsample(jnp.ones(shape), jnp.zeros(2), jnp.zeros(shape[0], jnp.int32))
-        assert found.shape == (shape[0], groups, 1)
+        given = np.ones(shape, np.float32), np.zeros(2, np.float32), np.zeros(shape[0], np.int32)
+        assert jax.jit(pairwise_downsample)(*given).shape == (shape[0], groups, 1)
 
 
 def test_what_is_wrong_is_named():
-    x, lengths = jnp.zeros((2, 5, 3)), jnp.ones(2, jnp.int32)
+    x, shorter, none, two = jax.device_put([np.zeros(shape, np.float32) for shape in ((2, 5, 3), (2, 4, 3), 0, 2)])
+    lengths, one = jax.device_put([np.ones(number, np.int32) for number in (2, 1)])
     for call, message in (
         (lambda: glu(x), "axis -1 has size 3: expected an even number"),
         (
@@ -100,14 +144,14 @@ def test_what_is_wrong_is_named():
             r"axis 0 of an array with 3 axes: expected the last one \(-1\) or that before it \(-2\)",
         ),
         (lambda: relative_shift(x), "3 offsets for 5 queries: expected queries and keys together, minus 1"),
-        (lambda: masking.mask_time(x, lengths[:1]), "1 lengths for 2 rows: expected one for each row"),
+        (lambda: masking.mask_time(x, one), "1 lengths for 2 rows: expected one for each row"),
         (
-            lambda: masking.residual_add_mask_time(x, x[:, :4], lengths),
+            lambda: masking.residual_add_mask_time(x, shorter, lengths),
             r"update has shape \(2, 4, 3\) and dtype float32",
         ),
         (lambda: masking.attention_mask(lengths, 0, 3), "0 queries and 3 keys: expected at least 1 of each"),
-        (lambda: pairwise_downsample(x, jnp.zeros(0), lengths), "0 logits: expected one for each frame of a group"),
-        (lambda: pairwise_downsample(x, jnp.zeros(2), lengths[:1]), "1 lengths for 2 rows"),
+        (lambda: pairwise_downsample(x, none, lengths), "0 logits: expected one for each frame of a group"),
+        (lambda: pairwise_downsample(x, two, one), "1 lengths for 2 rows"),
         (lambda: swoosh_l(x, implementation="mosaic_tpu"), "mosaic_tpu on cpu: it is for TPUs; expected reference"),
         (lambda: swoosh_l(x, implementation="triton"), "triton on cpu: it is for NVIDIA GPUs; expected reference"),
     ):
@@ -152,7 +196,8 @@ def test_they_compile_for_accelerators(name, device, implementation, sizes, dtyp
 
 def test_empty_arrays(on_tpu):
     for shape in ((0, 5), (3, 0), (0, 2, 5)):
-        found, gradient = jax.value_and_grad(lambda x: swoosh_l(x, implementation="mosaic_tpu").sum())(jnp.ones(shape))
+        run = jax.jit(jax.value_and_grad(lambda x: swoosh_l(x, implementation="mosaic_tpu").sum()))
+        found, gradient = run(np.ones(shape, np.float32))
         assert found == 0
         assert gradient.shape == shape
 

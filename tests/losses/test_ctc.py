@@ -76,16 +76,16 @@ def test_equals_the_sum_over_all_paths(blank_id):
     assert_close(alone, losses, rtol=1e-6)  # computed from one direction instead of two
 
 
-@pytest.mark.parametrize("vocabulary", [7, ctc.ONE_HOT_VOCABULARY + 1])
-def test_gradient_equals_finite_differences_in_float64(vocabulary):
+@pytest.mark.parametrize(("vocabulary", "blank_id"), [(7, 0), (ctc.ONE_HOT_VOCABULARY + 1, 1)])
+def test_gradient_equals_finite_differences_in_float64(vocabulary, blank_id):
     with jax.enable_x64(True):
-        logits, *rest = batch(seed=2, num_rows=3, num_frames=8, num_labels=4, vocabulary=vocabulary, blank_id=1)
-        logits, weights = logits.astype(np.float64), np.array([1.0, -2.0, 0.5])
+        logits, *rest = batch(seed=2, vocabulary=vocabulary, blank_id=blank_id)
+        logits, weights = logits.astype(np.float64), np.array([1.0, -2.0, 0.5, 1.5, 0.0, -1.0, 3.0, 0.25])
 
         def total(logits):
-            return (run(logits, *rest, blank_id=1, weights=weights)[0] * weights).sum()
+            return (run(logits, *rest, blank_id=blank_id, weights=weights)[0] * weights).sum()
 
-        losses, _, gradient = run(logits, *rest, blank_id=1, weights=weights)
+        losses, _, gradient = run(logits, *rest, blank_id=blank_id, weights=weights)
         assert losses.dtype == gradient.dtype == np.float64
         for seed in range(4):
             towards = np.random.default_rng(seed).normal(size=logits.shape)

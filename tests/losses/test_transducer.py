@@ -1,7 +1,7 @@
 """Transducer losses against sums over all paths, and their behaviour for padding, tiles, splits and penalties."""
 
 import itertools
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -106,27 +106,43 @@ def joint(frames, of_rows, first):
     return jnp.einsum("btsj,jv->btsv", hidden, of_rows["kernel"][0])
 
 
-@pytest.mark.parametrize(("tile_frames", "num_splits"), [(3, 1), (0, 2), (4, 2), (7, 4)])
-def test_tiles_and_splits_change_nothing(tile_frames, num_splits):
+WHOLE, *IN_PARTS = [(0, 1), (3, 1), (0, 2), (4, 2), (7, 4)]
+"""Frames of a tile, and numbers of splits."""
+
+
+@cache
+def totals_and_gradients():
+    """The loss and its gradients in float64, for each way to compute the logits; all rows have one program."""
+    random, ways = np.random.default_rng(2), (WHOLE, *IN_PARTS)
+    given = [random.normal(size=size) for size in ((4, 7, 6), (4, 4, 6), (6, 5))]
+    labels, *lengths = random.integers(1, 5, (4, 3)), np.array([7, 3, 5, 7]), np.array([3, 2, 0, 1])
+
+    def logits(frames, predictions, kernel, tile_frames, num_splits):
+        rest = {"predictions": predictions, "kernel": jnp.broadcast_to(kernel, (4, *kernel.shape))}
+        return in_tiles(joint, frames, rest, tile_frames=tile_frames, num_splits=num_splits)
+
+    @jax.jit
+    @partial(jax.grad, has_aux=True)
+    def run(given):
+        rows = jnp.concatenate([logits(*each, *way) for each, way in zip(given, ways, strict=True)])
+        texts = [jnp.asarray(np.concatenate([each] * len(ways))) for each in (lengths[0], labels, lengths[1])]
+        losses = transducer_loss(rows, *texts, blank_id=0)
+        return losses.sum(), losses.reshape(len(ways), 4)
+
     with jax.enable_x64(True):
-        random = np.random.default_rng(2)
-        frames, predictions = random.normal(size=(4, 7, 6)), random.normal(size=(4, 4, 6))
-        kernel, labels = random.normal(size=(6, 5)), random.integers(1, 5, (4, 3))
-        labels, *lengths = map(jnp.asarray, (labels, [7, 3, 5, 7], [3, 2, 0, 1]))
+        gradients, losses = jax.device_get(run([given] * len(ways)))
+    return dict(zip(ways, zip(losses, gradients, strict=True), strict=True))
 
-        def total(frames, predictions, kernel, tile_frames, num_splits):
-            rest = {"predictions": predictions, "kernel": jnp.broadcast_to(kernel, (4, *kernel.shape))}
-            logits = in_tiles(joint, frames, rest, tile_frames=tile_frames, num_splits=num_splits)
-            return transducer_loss(logits, lengths[0], labels, lengths[1], blank_id=0).sum()
 
-        run = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)), static_argnums=(3, 4))
-        whole, parts = (run(frames, predictions, kernel, *how) for how in ((0, 1), (tile_frames, num_splits)))
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12), parts, whole)
+@pytest.mark.parametrize("way", IN_PARTS)
+def test_tiles_and_splits_change_nothing(way):
+    found = totals_and_gradients()
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12), found[way], found[WHOLE])
 
 
 def test_rows_that_cannot_be_split_are_named():
     with pytest.raises(ValueError, match="a batch of 4 rows cannot be split into 3 equal parts"):
-        in_tiles(joint, jnp.zeros((4, 2, 1)), {}, tile_frames=0, num_splits=3)
+        in_tiles(joint, jax.device_put(np.zeros((4, 2, 1))), {}, tile_frames=0, num_splits=3)
 
 
 def test_padding_and_other_rows_have_no_influence():
@@ -134,15 +150,15 @@ def test_padding_and_other_rows_have_no_influence():
     logits, labels = random.normal(size=(2, 6, 4, 5)).astype(np.float32), random.integers(0, 4, (2, 3))
     changed, others = logits.copy(), labels.copy()
     changed[1, 4:], changed[1, :, 3:], others[1, 2:] = 1e4, -1e4, 3
-    lengths = jnp.array([6, 4]), jnp.array([3, 2])
+    lengths = np.array([6, 4]), np.array([3, 2])
 
     @jax.jit
     @jax.value_and_grad
     def run(logits, labels):
-        return transducer_loss(logits, lengths[0], labels, lengths[1], blank_id=4).sum()
+        return transducer_loss(logits, jnp.asarray(lengths[0]), labels, jnp.asarray(lengths[1]), blank_id=4).sum()
 
-    value, gradient = run(logits, jnp.asarray(labels))
-    value_2, gradient_2 = run(changed, jnp.asarray(others))
+    value, gradient = run(logits, labels)
+    value_2, gradient_2 = run(changed, others)
     assert_close(value, value_2, rtol=1e-6)
     assert_close(gradient, gradient_2, atol=1e-6)
 
@@ -166,18 +182,20 @@ def test_penalties_change_the_log_probabilities_of_arcs():
             blank[0, t, 2] = np.log(0.75)
         expected, _, _ = enumerated(blank, label, 4, 3, RNNT)
         penalties = Penalties(delay=0.3, eos=0.2, eos_id=1, star=0.75, star_id=3)
-        found = transducer_loss(*map(jnp.asarray, (logits, [4], labels, [3])), blank_id=blank_id, penalties=penalties)
+        loss = jax.jit(partial(transducer_loss, blank_id=blank_id, penalties=penalties))
+        found = loss(logits, np.array([4]), labels, np.array([3]))
     assert_close(found, expected, rtol=1e-9)
 
 
 def test_durations_have_probabilities_of_their_own():
     arcs = tdt_arcs((0, 1, 2))
     random = np.random.default_rng(5)
-    logits, labels = random.normal(size=(1, 3, 3, 4 + 3)), np.array([[1, 2]])
-    blank, label = tdt_log_probs(*map(jnp.asarray, (logits, labels)), blank_id=0, arcs=arcs, sigma=0.05)
+    logits, labels = random.normal(size=(1, 3, 3, 4 + 3)).astype(np.float32), np.array([[1, 2]])
+    log_probs = jax.jit(partial(tdt_log_probs, blank_id=0, arcs=arcs, sigma=0.05))
+    blank, label = jax.device_get(log_probs(logits, labels))
     assert (blank.shape, label.shape) == ((2, 1, 3, 3), (3, 1, 3, 2))
-    log_softmax = partial(jax.nn.log_softmax, axis=-1)
-    tokens, durations = log_softmax(logits[..., :4]), log_softmax(logits[..., 4:])
+    of_labels, of_durations = logits[..., :4].astype(np.float64), logits[..., 4:].astype(np.float64)
+    tokens, durations = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (of_labels, of_durations))
     assert_close(blank[1, 0, 2, 1], tokens[0, 2, 1, 0] + durations[0, 2, 1, 2] - 0.05, rtol=1e-6)
     assert_close(label[0, 0, 1, 1], tokens[0, 1, 1, 2] + durations[0, 1, 1, 0] - 0.05, rtol=1e-6)
     with pytest.raises(ValueError, match="expected distinct numbers of frames"):
@@ -208,14 +226,19 @@ def test_pruning_nothing_is_the_whole_loss():
 
 def test_pruning_of_texts_without_labels():
     """A batch whose texts are all empty has one label position, which is kept."""
-    logits, num_frames = jnp.asarray(np.random.default_rng(8).normal(size=(2, 4, 1, 5)), jnp.float32), jnp.array([4, 1])
-    labels, none = jnp.zeros((2, 0), jnp.int32), jnp.array([0, 0])
-    starts = kept_positions(logits[..., 0], logits[:, :, :0, 0], num_frames, none, size=1)
+    logits, num_frames = np.random.default_rng(8).normal(size=(2, 4, 1, 5)).astype(np.float32), np.array([4, 1])
+
+    @jax.jit
+    def run(logits, num_frames, labels, none):
+        starts = kept_positions(logits[..., 0], logits[:, :, :0, 0], num_frames, none, size=1)
+        kept = kept_log_probs(logits, starts, labels, blank_id=0)
+        blank, label = pruned_log_probs(*kept, starts, num_labels=0)
+        losses = lattice_loss(blank[None], label[None], num_frames, none)
+        return starts, losses, transducer_loss(logits, num_frames, labels, none, blank_id=0)
+
+    starts, found, expected = jax.device_get(run(logits, num_frames, np.zeros((2, 0), np.int32), np.zeros(2, np.int32)))
     assert not starts.any()
-    kept = kept_log_probs(logits, starts, labels, blank_id=0)
-    blank, label = pruned_log_probs(*kept, starts, num_labels=0)
-    found = lattice_loss(blank[None], label[None], num_frames, none)
-    assert_close(found, transducer_loss(logits, num_frames, labels, none, blank_id=0), rtol=1e-6)
+    assert_close(found, expected, rtol=1e-6)
 
 
 def test_paths_of_this_file_are_those_of_rnnt():

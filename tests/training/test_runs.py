@@ -49,13 +49,21 @@ ODD = {6: "loss", 19: "gradient", 3: "statistics"}
 
 
 def length_of(number):
-    """Returns the number of samples of an utterance. It is unique for the utterances of `ODD`."""
-    return 6400 + 160 * (number if number in ODD else 0) + 40 * (number % 4)
+    """Returns the number of samples of an utterance: unique for those of `ODD`. The first one is the longest."""
+    return 6400 + 160 * (number if number in ODD else 25 if number == 0 else 0) + 40 * (number % 4)
+
+
+POISONED = toy_model(
+    norm=True, poison=tuple((kind, KaldiFbank().output_length(length_of(number))) for number, kind in ODD.items())
+)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Noise of different levels with texts of two letters; an epoch has five batches of four utterances."""
+    """Noise of different levels with texts of two letters; an epoch has five batches of four utterances.
+
+    `clean.jsonl` lacks the utterances of `ODD`; the shapes of batches are the same.
+    """
     folder, rng, utterances = tmp_path_factory.mktemp("noise"), np.random.default_rng(0), []
     for number in range(NUM + 4):
         samples = rng.normal(0, 300 * (number % 7 + 1), length_of(number)).clip(-32768, 32767).astype(np.int16)
@@ -63,6 +71,7 @@ def data(tmp_path_factory):
         text = "".join(rng.choice(list("abc"), 2))
         utterances.append(Utterance(f"u{number}", str(folder / f"{number}.flac"), text, len(samples) / 16000))
     write_manifest(folder / "train.jsonl", utterances[:NUM])
+    write_manifest(folder / "clean.jsonl", [each for n, each in enumerate(utterances[:NUM]) if n not in ODD])
     write_manifest(folder / "validation.jsonl", utterances[NUM:])
     buckets = Buckets(num=1, batch_seconds=2.4, batch_multiple=4)
     return Data(train=(str(folder / "train.jsonl"),), validation=(str(folder / "validation.jsonl"),), buckets=buckets)
@@ -128,17 +137,20 @@ def test_what_an_epoch_leaves_over(data, tmp_path, epoch_end, groups):
 
 def test_a_run_ends_at_the_end_of_an_epoch_of_its_job_and_goes_on_exactly(data, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
+    clean = replace(data, train=(str(Path(data.train[0]).with_name("clean.jsonl")),))
     settings = training(num_updates=6, accumulate=2, epoch_end="flushed", validate_epochs=True, validate_every=99)
-    train(experiment(data, whole, training=settings))
+    of_job = replace(settings, epochs_this_job=1.0)
+    train(experiment(clean, whole, model=POISONED, training=settings))  # nothing is poisoned
+    assert not (whole / "voided.jsonl").exists()
     assert [d["update"] for d in events(whole, "validation") if d["weights"] == "ema"] == [3, 6]
     found = [[batch["position"] for batch in data["batches"]] for data in events(whole, "batch_start")]
     assert found == [[0, 1], [2, 3], [4], [5, 6], [7, 8], [9]]
     assert [data["batches"] for data in events(whole, "optimizer_flush")] == [1, 1]
     assert not events(whole, "recompiled")
-    first = train(experiment(data, parts, training=replace(settings, epochs_this_job=1.0)))
+    first = train(experiment(clean, parts, model=POISONED, training=of_job))
     assert "saved after update 3" in first["continues"]
     assert events(parts, "job_stopped")[0]["update"] == 3
-    train(experiment(data, parts, training=replace(settings, epochs_this_job=1.0)))
+    train(experiment(clean, parts, model=POISONED, training=of_job))
     found, expected = weights(parts, 6), weights(whole, 6)
     for path, leaf in expected.items():
         np.testing.assert_array_equal(found[path], leaf, err_msg=path)
@@ -243,10 +255,8 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_
 
 def test_what_is_not_finite_voids_its_update_and_names_its_batches(data, tmp_path):
     """Three utterances make their update not finite: one its loss, one its gradient and one its statistics."""
-    folder, front_end = tmp_path / "run", KaldiFbank()
-    poison = tuple((kind, front_end.output_length(length_of(number))) for number, kind in ODD.items())
-    settings = training(accumulate=2, validate_every=99)
-    train(experiment(data, folder, model=toy_model(norm=True, poison=poison), training=settings))
+    folder, settings = tmp_path / "run", training(accumulate=2, validate_every=99)
+    train(experiment(data, folder, model=POISONED, training=settings))
     voided = [json.loads(line) for line in (folder / "voided.jsonl").read_text().splitlines()]
     for entry, number in zip(voided, ODD, strict=True):
         (bad,) = [batch for batch in entry["batches"] if f"u{number}" in batch["ids"]]

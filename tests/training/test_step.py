@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.core.sums import Sum
@@ -23,10 +24,27 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import fresh_state, initial_training, lower_beginning
 from asr_jax.training.step import Recipe, accumulate, apply_update, summed
 from tests.support import assert_close, assert_within
-from tests.training.toy import as_features, joined, toy_batch, toy_model
+from tests.training.toy import as_features, toy_batch, toy_model
 
 SCALES = {"ctc": 1.0}
 LENGTH = RunLength(100, 10)
+
+
+def features_of(seed, rows=4, num_frames=40, labels=3):
+    """Returns a batch of features, whose programs lack the front-end and compile faster."""
+    rng = np.random.default_rng(seed)
+    return Batch(
+        audio=None, features=rng.normal(12, 4, (rows, num_frames, 80)).astype(np.float32),
+        lengths=rng.integers(num_frames // 2, num_frames + 1, rows).astype(np.int32),
+        tokens=rng.integers(0, 5, (rows, labels)).astype(np.int32),
+        token_lengths=rng.integers(1, labels + 1, rows).astype(np.int32),
+        weights=np.ones(rows, np.float32), utterances=np.arange(rows, dtype=np.int32),
+    )  # fmt: skip
+
+
+def joined(*batches):
+    """Returns one batch with the rows of several batches of equal shape."""
+    return jax.tree.map(lambda *rows: np.concatenate(rows), *batches)
 
 
 class Parts:
@@ -38,18 +56,18 @@ class Parts:
         self.weights = jax.jit(functools.partial(batch_denominators, model))
         self.accumulate = jax.jit(functools.partial(accumulate, recipe))
 
-    def gradients(self, *batches):
+    def gradients(self, *batches, state=None):
         """Returns the accumulated sums of the batches of one update."""
         weights = {"ctc/loss": np.sum([self.weights(batch)["ctc/loss"] for batch in batches])}
         accumulated = None
         for position, batch in enumerate(batches):
-            accumulated = self.accumulate(self.state, accumulated, batch, weights, np.int32(position))
-        return accumulated
+            accumulated = self.accumulate(state or self.state, accumulated, batch, weights, np.int32(position))
+        return jax.device_get(accumulated)
 
 
 @pytest.fixture(scope="module")
 def parts():
-    return Parts(toy_model().build(vocab_size=6, blank_id=5, precision="f32"))
+    return Parts(toy_model(dropout=0.5).build(vocab_size=6, blank_id=5, precision="f32"))
 
 
 def assert_same_trees(actual, expected, rtol):
@@ -59,7 +77,7 @@ def assert_same_trees(actual, expected, rtol):
 
 
 def test_accumulation_equals_the_big_batch_when_micro_batches_differ_in_what_they_count(parts):
-    first, second = toy_batch(seed=1), toy_batch(seed=2)
+    first, second = features_of(seed=1), features_of(seed=2)
     second = second.replace(weights=np.float32([1.0, 0, 0, 1]))
     split, whole = parts.gradients(first, second), parts.gradients(joined(first, second))
     assert_same_trees(split.grads, whole.grads, rtol=1e-5)
@@ -67,8 +85,8 @@ def test_accumulation_equals_the_big_batch_when_micro_batches_differ_in_what_the
 
 
 def test_denominators_computed_before_are_the_denominators_of_the_loss(parts):
-    batch = toy_batch(seed=3)
-    batch = batch.replace(lengths=np.int32([6400, 200, 6400, 3000]))  # the second cannot hold its labels
+    batch = features_of(seed=3)
+    batch = batch.replace(lengths=np.int32([40, 1, 40, 17]))  # the second cannot hold its labels
     known = parts.weights(batch)["ctc/loss"]
     sums = parts.gradients(batch).sums
     assert_close(known, sums["ctc/loss"].weight)
@@ -76,8 +94,8 @@ def test_denominators_computed_before_are_the_denominators_of_the_loss(parts):
 
 
 def test_rows_of_weight_zero_send_no_gradient(parts):
-    batch = toy_batch(seed=4)
-    padded = joined(batch, toy_batch(seed=5).replace(weights=np.zeros(4, np.float32)))
+    batch = features_of(seed=4)
+    padded = joined(batch, features_of(seed=5).replace(weights=np.zeros(4, np.float32)))
     assert_same_trees(parts.gradients(padded).grads, parts.gradients(batch).grads, rtol=1e-5)
 
 
@@ -90,13 +108,17 @@ def test_ready_features_give_the_same_loss_as_their_audio(parts):
 
 @pytest.mark.parametrize("num_devices", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_devices_agree_with_one(parts, num_devices):
-    batch = joined(toy_batch(seed=7), toy_batch(seed=8))
+    batch = joined(features_of(seed=7), features_of(seed=8))
     expected = parts.gradients(batch)
     mesh = data_mesh(num_devices)
     state, weights, position = jax.device_put((parts.state, parts.weights(batch), np.int32(0)), replicated(mesh))
-    on_devices = jax.jit(functools.partial(accumulate, parts.recipe, mesh=mesh))
-    found = on_devices(state, None, global_batch(batch, mesh), weights, position)
-    assert_same_trees(summed(found, num_devices=num_devices).grads, expected.grads, rtol=1e-5)
+
+    @jax.jit
+    def on_devices(*arguments):
+        return summed(accumulate(parts.recipe, *arguments, mesh=mesh), num_devices=num_devices)
+
+    found = jax.device_get(on_devices(state, None, global_batch(batch, mesh), weights, position))
+    assert_same_trees(found.grads, expected.grads, rtol=1e-5)
     assert_close(found.sums["ctc/loss"].total, expected.sums["ctc/loss"].total, rtol=1e-5)
 
 
@@ -106,11 +128,11 @@ def without_key(tree):
 
 def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
     state, average = parts.state, parts.average
-    good = jax.device_get(parts.gradients(toy_batch(seed=8)))
+    good = parts.gradients(features_of(seed=8))
     bad = good.replace(grads=jax.tree.map(np.copy, good.grads))
     for leaf in jax.tree.leaves(bad.grads):
         leaf[(0,) * leaf.ndim] = np.nan
-    nothing = parts.gradients(toy_batch(seed=8).replace(weights=np.zeros(4, np.float32)))
+    nothing = parts.gradients(features_of(seed=8).replace(weights=np.zeros(4, np.float32)))
     update = jax.jit(functools.partial(apply_update, parts.recipe))
     for accumulated, finite in ((nothing, True), (bad, False)):
         after, after_average, report = update(state, average, accumulated)
@@ -124,22 +146,17 @@ def test_what_is_not_finite_or_counts_nothing_voids_the_whole_update(parts):
     assert int(after.updates) == int(state.updates) + 1
 
 
-def test_dropout_depends_on_the_update_and_the_utterance_alone():
+def test_dropout_depends_on_the_update_and_the_utterance_alone(parts):
     """An update in two batches, with its rows in another order, has the gradient of one batch."""
-    parts = Parts(toy_model(dropout=0.5).build(vocab_size=6, blank_id=5, precision="f32"))
-    batch = toy_batch(seed=9)
-    halves = [jax.tree.map(lambda array, rows=rows: array[np.array(rows)], batch) for rows in ((3, 0), (2, 1))]
-    weights = parts.weights(batch)
-
-    def gradient(state, *batches):
-        found = None
-        for position, each in enumerate(batches):
-            found = parts.accumulate(state, found, each, weights, np.int32(position))
-        return found.grads
-
-    whole, split = gradient(parts.state, batch), gradient(parts.state, *halves)
+    batch = features_of(seed=9)
+    halves = [
+        jax.tree.map(lambda array, rows=rows: array[np.array(rows)], batch) for rows in ((3, 0, 1, 2), (2, 1, 3, 0))
+    ]
+    halves = [half.replace(weights=np.float32([1, 1, 0, 0])) for half in halves]
+    whole, split = parts.gradients(batch).grads, parts.gradients(*halves).grads
     jax.tree.map(lambda a, b: assert_close(a, b, rtol=1e-5, atol=1e-6), split, whole)
-    other = gradient(parts.state.replace(updates=parts.state.updates + 1), batch)
+    updates = jax.device_put(np.int32(1), parts.state.updates.sharding)
+    other = parts.gradients(batch, state=parts.state.replace(updates=updates)).grads
     assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(*map(jax.tree.leaves, (whole, other)), strict=True))
 
 
@@ -154,17 +171,15 @@ def test_what_modules_add_to_the_gradient_counts_against_the_sum_over_the_batch(
             value = penalize_large(value, always, limit=0.5, penalty=10.0)
             return {"ctc/loss": Sum(value * jnp.sum(batch.weights), jnp.sum(batch.weights))}
 
-    model, batch = Penalised(KaldiFbank(), (), Encoder(), {}), toy_batch(rows=4)
-    params = jax.jit(functools.partial(model.init, step=None))(jax.random.key(0), batch)["params"]
+    model, batch = Penalised(KaldiFbank(), (), Encoder(), {}), features_of(seed=0)
     recipe = Recipe(model, SCALES, AdamW(decay_factors=EVERYTHING).build(LENGTH))
-    begin = jax.jit(lambda params: fresh_state(recipe, params, {}, seed=0))
-    state = begin(params)
+    state = jax.jit(lambda params: fresh_state(recipe, params, {}, seed=0))({"value": np.float32(1.0)})
     add = jax.jit(functools.partial(accumulate, recipe))
     found = add(state, None, batch, {"ctc/loss": np.float32(4.0)}, np.int32(0))
     assert_close(found.grads["value"], (4 * 1.0 + 10.0) / 4, rtol=1e-6)
     nothing = batch.replace(weights=np.zeros(4, np.float32))
     found = add(state, None, nothing, {"ctc/loss": np.float32(0.0)}, np.int32(0))
-    assert found.grads["value"] == 0  # the penalty alone is not an update
+    assert np.asarray(found.grads["value"]) == 0  # the penalty alone is not an update
     update = jax.jit(functools.partial(apply_update, recipe))
     assert not update(state, recipe.evaluated(state), found)[2].applied
 
@@ -176,18 +191,21 @@ def after_a_batch(model, optim, batch, *, lora=None, updates=(0,)):
         model.build(vocab_size=6, blank_id=5, precision="f32"), SCALES, optim.build(LENGTH), lora=lora or LoRA()
     )
 
+    shapes = jax.eval_shape(functools.partial(recipe.model.init, jax.random.key(0), step=None), batch)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes["params"])
+    before = jax.tree.map(lambda leaf: np.full(leaf.shape, 1.5, np.float32), shapes["batch_stats"])
+
     @jax.jit
-    def computed(updates):
-        made = recipe.model.init(jax.random.key(0), batch, step=None)
-        before = jax.tree.map(lambda stat: stat + 0.5, made["batch_stats"])
-        state = fresh_state(recipe, made["params"], before, seed=0).replace(updates=updates)
+    def computed(params, before, batch, updates):
+        state = fresh_state(recipe, params, before, seed=0).replace(updates=updates)
         denominators = batch_denominators(recipe.model, batch)
         after = accumulate(recipe, state, None, batch, denominators, jnp.int32(0))
-        evaluated = recipe.model.apply({"params": made["params"], "batch_stats": before}, batch, step=None)
-        return before, after.batch_stats, after.sums["ctc/loss"], evaluated["ctc/loss"]
+        evaluated = recipe.model.apply({"params": params, "batch_stats": before}, batch, step=None)
+        return after.batch_stats, after.sums["ctc/loss"], evaluated["ctc/loss"]
 
     for number in updates:
-        before, after, trained, evaluated = jax.device_get(computed(np.int32(number)))
+        after, trained, evaluated = jax.device_get(computed(params, before, batch, np.int32(number)))
         flat = flatten(after)
         kept = {np.array_equal(flat[path], stat) for path, stat in flatten(before).items()}
         assert len(kept) == 1
@@ -208,7 +226,7 @@ FROZEN = (("encoder/.*", NEVER), ("rest", 0.0))
     ids=["always", "as in PyTorch", "for three updates", "not the bias"],
 )
 def test_a_frozen_batch_norm_keeps_its_statistics_and_computes_as_in_evaluation(optim, frozen):
-    found = after_a_batch(toy_model(norm=True), optim, toy_batch(seed=10), updates=frozen)
+    found = after_a_batch(toy_model(norm=True), optim, features_of(seed=10), updates=frozen)
     for is_frozen, (kept, trained, evaluated) in zip(frozen.values(), found, strict=True):
         assert kept == is_frozen
         if is_frozen:
@@ -225,7 +243,7 @@ def test_frozen_batch_norms_of_scanned_layers():
         attention_dropout=0.0,
     )  # fmt: skip
     model = Model(encoder=encoder, heads={"ctc": CTC(dropout=0.0)}, augment=())
-    ((kept, trained, evaluated),) = after_a_batch(model, AdamW(), toy_batch(seed=10), lora=LoRA(rank=2))
+    ((kept, trained, evaluated),) = after_a_batch(model, AdamW(), features_of(seed=10), lora=LoRA(rank=2))
     assert kept
     assert_within(abs(trained - evaluated), 1e-6 * evaluated)
 
@@ -253,30 +271,32 @@ def test_in_float64_accumulation_is_the_big_batch_to_nine_digits():
     with jax.enable_x64(True):
         rng, parts = np.random.default_rng(0), []
         for labels, rows in (([1, 2, 3], [1, 1, 1]), ([7, 1, 9], [1, 0, 1]), ([4, 4, 4], [0, 0, 1])):
-            batch = toy_batch(rows=3).replace(audio=None, features=rng.normal(size=(3, 6, 3)))
+            batch = features_of(seed=0, rows=3).replace(features=rng.normal(size=(3, 6, 3)))
             parts.append(batch.replace(token_lengths=np.int32(labels), weights=np.float32(rows)))
-        whole = joined(*parts)
         model = Wide(KaldiFbank(), (), Encoder(), {})
-        params = jax.jit(functools.partial(model.init, step=None))(jax.random.key(0), whole)["params"]
-        apply = jax.jit(functools.partial(model.apply, step=None))
         recipe = Recipe(model, {"a": 1.0, "b": 0.3}, AdamW(decay_factors=EVERYTHING).build(LENGTH))
-        state, names = jax.jit(lambda params: fresh_state(recipe, params, {}, seed=0))(params), ("a/loss", "b/loss")
-        of_parts = [jax.device_get(apply({"params": params}, batch)) for batch in parts]
-        total = {name: sum(sums[name].weight for sums in of_parts) for name in names}
-        add = jax.jit(functools.partial(accumulate, recipe))
 
-        def gradient(*batches):
-            found = None
-            for position, batch in enumerate(batches):
-                found = add(state, found, batch, total, np.int32(position))
-            return found.grads
+        @jax.jit
+        def computed(params, parts, whole):
+            """Returns the gradient of the parts, that of the whole, and the same without `accumulate`."""
+            state = fresh_state(recipe, params, {}, seed=0)
+            sums = [model.apply({"params": params}, batch, step=None) for batch in parts]
+            total = {name: sum(each[name].weight for each in sums) for name in ("a/loss", "b/loss")}
 
-        split, at_once = gradient(*parts), gradient(whole)
+            def gradient(*batches):
+                found = None
+                for position, batch in enumerate(batches):
+                    found = accumulate(recipe, state, found, batch, total, jnp.int32(position))
+                return found.grads
+
+            def direct(params):
+                sums = model.apply({"params": params}, whole, step=None)
+                return sums["a/loss"].total / total["a/loss"] + 0.3 * sums["b/loss"].total / total["b/loss"]
+
+            return gradient(*parts), gradient(whole), jax.grad(direct)(params)
+
+        params = {"kernel": rng.normal(0, 0.3, (3, 5)), "out": rng.normal(0, 0.3, 5)}
+        split, at_once, direct = computed(params, parts, joined(*parts))
         assert split["kernel"].dtype == jnp.float64
         assert_same_trees(split, at_once, rtol=1e-9)
-
-        def direct(params):
-            sums = model.apply({"params": params}, whole, step=None)
-            return sums["a/loss"].total / total["a/loss"] + 0.3 * sums["b/loss"].total / total["b/loss"]
-
-        assert_same_trees(split, jax.jit(jax.grad(direct))(params), rtol=1e-6)  # the denominators are float32
+        assert_same_trees(split, direct, rtol=1e-6)  # the denominators are float32
