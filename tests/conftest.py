@@ -21,7 +21,6 @@ if "ASR_JAX_INDEX_CACHE" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["ASR_JAX_INDEX_CACHE"], ignore_errors=True)
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # tests compile many small programs
-os.environ.setdefault("JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS", "false")  # 3 % of the time
 
 import jax
 import pytest

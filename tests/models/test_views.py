@@ -23,13 +23,19 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.step import Recipe, accumulate, added_denominators
-from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch, random_params
+from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch
 from tests.support import approx, assert_close
 from tests.training.toy import joined, toy_batch
 
 MASKS = SpecAugment(probability=1.0, max_freq_bins=20, num_time_masks=2, max_time_frames=8, max_time_share=1.0,
                     fill="zero")  # fmt: skip
 LATE = jnp.int32(10**6)
+
+
+def random_params(model, batch):
+    """Returns random parameters of a model."""
+    shapes, rng = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch, step=None), batch), np.random
+    return jax.tree.map(lambda leaf: rng.default_rng(leaf.size).normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
 
 
 @dataclass(frozen=True)
