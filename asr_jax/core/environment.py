@@ -36,7 +36,7 @@ def keep_memory() -> None:
     """Lets glibc keep freed memory for the next allocation.
 
     XLA allocates the buffers of every call of a program, and frees them. By default, glibc returns large buffers to the
-    system, which clears each page again at its next use: a quarter of a small model's training step. Other C libraries are not
+    system, which clears each page again at its next use: a quarter of a small model's step. Other C libraries are not
     changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
