@@ -122,19 +122,30 @@ def assert_close(actual: Any, desired: Any, rtol: float | None = None, atol: flo
     np.testing.assert_allclose(*wide, rtol=LIMITS * rtol, atol=LIMITS * atol, err_msg=what)
 
 
-def assert_gradients(actual: Mapping[str, Any], expected: Mapping[str, Any], limit: float) -> None:
-    """Asserts that gradients are close; those that are not in `expected` must be 0.
+def assert_gradients(
+    actual: Mapping[str, Any], expected: Mapping[str, Any], limit: float, *, roundings: int = 16
+) -> set[str]:
+    """Asserts that gradients are close, and that gradients without an expected one are 0.
 
-    Each may differ by `limit` of its own largest value and by 16 roundings of the largest value of all. Some gradients
-    are small or 0 because their terms cancel, such as those of queries, of keys and of biases before a batch norm;
-    their terms are as large as the others.
+    The terms of some gradients cancel, for example those of queries, of keys and of biases before a batch norm. The
+    result is small or 0, and its rounding error is that of the terms, which are as large as other gradients.
+
+    Args:
+        actual: Gradients by name.
+        expected: Gradients of the reference by name.
+        limit: Allowed difference, relative to the largest value of the same gradient.
+        roundings: Number of float32 roundings of the largest value of all gradients that is allowed in addition.
+
+    Returns:
+        Names of the gradients that are 0 except for these roundings.
     """
     assert actual.keys() >= expected.keys()
     largest = max(float(np.abs(array).max()) for array in expected.values())
     for name, array in actual.items():
         theirs = expected.get(name, np.zeros_like(array))
-        scale = limit * float(np.abs(theirs).max()) + 16 * ROUNDING * largest
+        scale = limit * float(np.abs(theirs).max()) + roundings * ROUNDING * largest
         assert_within(max_abs(array, theirs), 1, scale=scale, what=f"gradient of {name}")
+    return {name for name, array in expected.items() if np.abs(array).max() < roundings * ROUNDING * largest}
 
 
 def approx(expected: Any, rel: float | None = None, abs: float | None = None, *, nan_ok: bool = False) -> Any:

@@ -70,7 +70,7 @@ def assert_equal(found, expected):
 
 
 def test_it_transcribes_as_the_command_does(run, folder, tmp_path):
-    paths = [folder.parent / "audio" / f"{number}.flac" for number in (25, 24)]  # of which 24 is a.wav
+    paths = [folder.parent / "audio" / f"{number}.flac" for number in (25, 24)]  # 24 has the samples of a.wav
     transcribe.main(["runs/mine", *map(str, paths), "--out", str(tmp_path / "out"), "--format", "json"])
     written = [json.loads((tmp_path / "out" / f"{path.stem}.json").read_text()) for path in paths]
     found = run.transcribe(paths)

@@ -35,7 +35,7 @@ def of(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("case", golden_cases("icefall_zipformer", "asr_model*"))
 def test_losses_and_gradients(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kept positions are those of the peer's occupancies.
+    """Compares loss and gradients at the positions that the peer's occupancies keep.
 
     If several positions have the same total occupancy except for rounding, rounding decides which one is kept, and the
     pruned loss depends on it: ours and fast_rnnt's differ by 1e-3 where the occupancies agree to 1e-6.

@@ -47,7 +47,7 @@ def arrays_of(every, dtype="float32"):
 
 
 def others_of(case, lengths):
-    """Next arguments of an operation, of which the first is `lengths` in a program."""
+    """Returns the next arguments of an operation. In a program, the first one is `lengths`."""
     return case.others and (lengths, *case.others[1:])
 
 

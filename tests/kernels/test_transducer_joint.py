@@ -36,7 +36,7 @@ def expected(given, activation):
 
 @functools.cache
 def inputs(sizes, dtype):
-    """Inputs, of which the first four are rounded to a dtype, in float32."""
+    """Returns inputs in float32. The first four are rounded to `dtype`."""
     given = jax.device_get(made(sizes))
     return *(each.astype(jnp.dtype(dtype)).astype(np.float32) for each in given[:4]), *given[4:]
 

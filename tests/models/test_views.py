@@ -23,6 +23,7 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.step import Recipe, accumulate, added_denominators
+from tests.heads.drawn_params import drawn_params
 from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch
 from tests.support import approx, assert_close
 from tests.training.toy import joined, toy_batch
@@ -30,12 +31,6 @@ from tests.training.toy import joined, toy_batch
 MASKS = SpecAugment(probability=1.0, max_freq_bins=20, num_time_masks=2, max_time_frames=8, max_time_share=1.0,
                     fill="zero")  # fmt: skip
 LATE = jnp.int32(10**6)
-
-
-def random_params(model, batch):
-    """Returns random parameters of a model."""
-    shapes, rng = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch, step=None), batch), np.random
-    return jax.tree.map(lambda leaf: rng.default_rng(leaf.size).normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,7 @@ def test_one_view_is_as_without_any_and_evaluation_has_one():
     model = two_views()
     plain = built(Model(encoder=TwoLayers(), heads={"ctc": CTC(dropout=0.0)}, augment=()))
     evaluate = fast_jit(lambda params, batch: [each.apply(params, batch, step=None) for each in (model, plain)])
-    params = random_params(model, batch)
+    params = {"params": drawn_params(model, batch)}
     sums, expected = evaluate(params, batch)
     assert sums["ctc/consistency"].total == 0
     for name, value in expected.items():
@@ -115,7 +110,7 @@ def trained():
         token_lengths=np.array([5, 12, 3, 9], np.int32),
         weights=np.array([1, 1, 1, 0], np.float32),
     )
-    params = random_params(model, batch)
+    params = {"params": drawn_params(model, batch)}
     run = fast_jit(lambda batch, step: model.apply(params, batch, step=step, rngs=keys()))
     return model, params, batch, run
 
@@ -170,7 +165,7 @@ def test_dropout_alone_makes_views_differ():
     batch = features_batch(seed=3)
     without, with_it = (two_views(augment=(), dropout=dropout) for dropout in (0.0, 0.5))
     run = fast_jit(lambda p: [model.apply(p, batch, step=LATE, rngs=keys()) for model in (without, with_it)])
-    of_none, of_half = (sums["ctc/consistency"].total for sums in run(random_params(without, batch)))
+    of_none, of_half = (sums["ctc/consistency"].total for sums in run({"params": drawn_params(without, batch)}))
     assert of_none == 0 < of_half
 
 
@@ -214,7 +209,7 @@ def test_four_devices_draw_what_one_draws_and_move_no_row():
         totals = {name: term.total for name, term in model.apply(params, batch, step=LATE, rngs=keys).items()}
         return totals["ctc/loss"] + totals["ctc/consistency"], totals
 
-    params, mesh = random_params(model, batch), data_mesh(4)
+    params, mesh = {"params": drawn_params(model, batch)}, data_mesh(4)
     (_, expected_totals), expected = gradients(params, batch, keys())
     given = *jax.device_put((params, keys()), replicated(mesh)), global_batch(batch, mesh)
     compiled = gradients.lower(given[0], given[2], given[1]).compile()

@@ -17,7 +17,7 @@ KEY = jax.device_put(np.array([0, 5], np.uint32))
 
 
 def in_two_batches(apply, variables, batches):
-    """Outputs of two batches, the second of which has the states after the first one."""
+    """Returns the outputs of two batches. The second batch begins with the states after the first one."""
     run = jax.jit(lambda variables, *batch: apply(variables, *batch, step=jnp.int32(1), mutable=[PASSED]))
     shapes, outputs = jax.eval_shape(run, variables, *batches[0])[1], []
     passed = jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), shapes)

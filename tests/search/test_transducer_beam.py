@@ -308,7 +308,7 @@ def test_a_language_model(unit, max_symbols, durations, tmp_path):
     ("settings", "max_symbols", "durations"), [(BEAM, 1, ()), (TEXTS, 3, ()), (TEXTS, 2, (2, 0, 1))]
 )
 def test_rows_do_not_depend_on_others_and_nan_leaves_no_text(settings, max_symbols, durations):
-    """The settings are those of tests above, for the same programs."""
+    """Uses the settings of the tests above, whose programs are already compiled."""
     search = TransducerBeamSearch(PIECES, search=settings, max_symbols=max_symbols)
     frames = frames_of(1, durations=durations)
     whole = search(frames)
