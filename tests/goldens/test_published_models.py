@@ -23,7 +23,7 @@ from support import GOLDENS, SHARED, assert_within, max_abs, relative
 
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.cli import average, evaluate, import_model
-from asr_jax.core.batch import Batch
+from asr_jax.core.batch import Batch, Frames
 from asr_jax.heads.transducer import Transducer, TransducerHead
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.models.base import Recogniser
@@ -70,6 +70,9 @@ FROM_SAMPLES = 3e-5
 """Limit of differences of log-probabilities of whole models, relative to the largest one. Two float32 Fourier
 transforms differ by up to 1e-4 in logarithms of bins 40 dB below the strongest one of a frame (`test_front_ends.py`),
 1e-5 of their range of 10, and normalisation divides by deviations of about 3."""
+TOO_MUCH = 1e-2
+"""Relative effect of rounding above which log-probabilities are not compared: frames of a signal whose period is the
+hop are equal, and normalisation over time then amplifies their rounding."""
 PEERS = {"huggingface": "transformers", "deeplearningexamples": "nvidia"}
 
 
@@ -246,11 +249,42 @@ def test_folders_with_logits(folder: Path, tmp_path: Path) -> None:
     given = [str(tmp_path / "run"), "--data", str(manifest), "--log-probs", str(tmp_path / "found.safetensors")]
     evaluate.main(given)
     found = load_file(tmp_path / "found.safetensors")
-    for row in rows:
+    effects = of_rounding(load_trained(tmp_path / "run"), [waves[row, : lengths[row]] * 32768 for row in rows])
+    if min(effects) > TOO_MUCH:
+        pytest.skip(f"rounding of the features decides the output: its effect is {min(effects):.1e}")
+    for row, effect in ((row, effect) for row, effect in zip(rows, effects, strict=True) if effect <= TOO_MUCH):
         expected = logits[row] - np.logaddexp.reduce(logits[row], axis=-1, keepdims=True)
         assert len(found[str(row)]) <= len(expected)
-        difference = max_abs(found[str(row)], expected[: len(found[str(row)])])
-        assert_within(difference, 1e-4, what=f"log-probabilities {row}")
+        difference = relative(found[str(row)], expected[: len(found[str(row)])])
+        assert_within(difference, max(FROM_SAMPLES, effect), what=f"log-probabilities {row}")
+
+
+def of_rounding(trained: Trained, samples: list[np.ndarray]) -> list[float]:
+    """Returns differences of log-probabilities, relative to the largest of each row, that rounding of features causes.
+
+    A Fourier transform in float32 has the error of an exact one whose samples have noise. Its 18 roundings of at most
+    2^-24 (`test_front_ends.py`) add up to a standard deviation below 2^-23 of the amplitude. Features of bins without
+    energy are logarithms of this noise. The result is the largest of four draws.
+    """
+    front_end, name = trained.model.front_end, trained.model.recognising
+    batch = batch_of([row.astype(np.int16) for row in samples], [[0]] * len(samples))
+    noise = np.random.default_rng(0).normal(0, 2.0**-23, (5, *batch.audio.shape))
+    noise[0] = 0
+
+    def emit(module: Recogniser, batch: Batch) -> Frames:
+        return module.heads[name].emit(module.encode(batch, step=None))
+
+    @jax.jit
+    def compute(audio: Any, batch: Batch) -> Frames:
+        frames = front_end(audio, batch.lengths)
+        given = batch.replace(audio=None, features=frames.values, lengths=frames.lengths)
+        return trained.model.apply(trained.variables, given, method=emit)
+
+    exact, *others = jax.device_get([compute(np.float32(batch.audio * (1 + drawn)), batch) for drawn in noise])
+    return [
+        max(relative(other.values[row, :count], exact.values[row, :count]) for other in others)
+        for row, count in enumerate(exact.lengths)
+    ]
 
 
 def exports() -> list[Any]:
