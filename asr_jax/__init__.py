@@ -11,15 +11,12 @@ configs/quickstart.py and training/loop.py.
 from typing import TYPE_CHECKING, Any
 
 import asr_jax.core.environment  # noqa: F401  sets variables that JAX reads when it starts
-from asr_jax.core.moved import find_moved_modules
 
 if TYPE_CHECKING:
     from asr_jax.api import Experiment, Run, Transcript, load, load_config, train
 
 __version__ = "0.1.0"
 __all__ = ["Experiment", "Run", "Transcript", "load", "load_config", "train"]
-
-find_moved_modules()
 
 
 def __getattr__(name: str) -> Any:

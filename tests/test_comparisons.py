@@ -1,4 +1,7 @@
-"""All comparisons with a tolerance call `assert_within`, `assert_close` or `approx`, and thus have `ASR_JAX_LIMITS`."""
+"""Every comparison with a tolerance calls a function of `tests/support.py`, which applies `ASR_JAX_LIMITS`.
+
+Bounds that are not tolerances are assertions: standard errors, whole samples, printed decimals.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -22,16 +25,31 @@ def name_of(node: ast.AST) -> str:
 def others(source: str) -> Iterator[int]:
     """Yields the lines of comparisons with a tolerance that `ASR_JAX_LIMITS` does not change."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TOLERANT:
+        if isinstance(node, ast.Attribute) and node.attr in TOLERANT:
             yield node.lineno
+        if isinstance(node, ast.ImportFrom) and node.module not in ("support", "tests.support"):
+            yield from (node.lineno for alias in node.names if alias.name in TOLERANT)
         if isinstance(node, ast.Assert):
             for each in ast.walk(node.test):
-                if isinstance(each, ast.Compare) and any(isinstance(sign, ast.Lt | ast.LtE) for sign in each.ops):
-                    called = {name_of(call.func) for call in ast.walk(each) if isinstance(call, ast.Call)}
-                    numbers = [n.value for n in ast.walk(each.comparators[0]) if isinstance(n, ast.Constant)]
-                    is_small = any(isinstance(number, float) and 0 < number <= 1e-3 for number in numbers)
-                    if called & DIFFERENCES or (is_small and called & {"abs", "max", "norm"}):
-                        yield node.lineno
+                if isinstance(each, ast.Compare) and any(is_tolerance(*pair) for pair in ordered(each)):
+                    yield node.lineno
+
+
+def ordered(compare: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yields the lesser and the greater operand of each order in a chain of comparisons."""
+    operands = [compare.left, *compare.comparators]
+    for sign, left, right in zip(compare.ops, operands, operands[1:], strict=False):
+        if isinstance(sign, ast.Lt | ast.LtE):
+            yield left, right
+        elif isinstance(sign, ast.Gt | ast.GtE):
+            yield right, left
+
+
+def is_tolerance(lesser: ast.expr, greater: ast.expr) -> bool:
+    """Returns whether the lesser operand is a difference or the greater one a small number."""
+    called = {name_of(call.func) for call in ast.walk(lesser) if isinstance(call, ast.Call)}
+    numbers = [node.value for node in ast.walk(greater) if isinstance(node, ast.Constant)]
+    return bool(called & DIFFERENCES) or any(isinstance(each, float) and 0 < each <= 1e-3 for each in numbers)
 
 
 def test_all_comparisons_have_the_common_limits() -> None:
@@ -48,7 +66,9 @@ def test_all_comparisons_have_the_common_limits() -> None:
     "source",
     [
         "np.testing.assert_allclose(a, b)", "assert a == pytest.approx(b)", "assert max_abs(a, b) < 2",
-        "assert all(relative(a, b) < 1e-5 for a, b in pairs)", "assert np.abs(a - b).max() <= 1e-6 * largest",
+        "from pytest import approx", "tree.map(partial(np.testing.assert_allclose, rtol=1e-9), a, b)",
+        "assert all(relative(a, b) < 1e-5 for a, b in pairs)", "assert 1e-5 > difference",
+        "assert np.abs(a - b).max() <= 1e-6 * largest",
     ],
 )  # fmt: skip
 def test_others_are_found(source: str) -> None:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from asr_jax.core.environment import keep_memory
+
 
 def test_any_import_of_the_package_sets_threads_and_compile_cache():
     code = "import asr_jax.core.errors, jax, os; print(os.environ['NPROC'], jax.config.jax_compilation_cache_dir)"
@@ -35,3 +37,8 @@ def test_freed_memory_is_kept_where_the_cpu_computes() -> None:
     freed = page_faults(JAX_PLATFORMS="cpu", ASR_JAX_KEEP_MEMORY="0")
     assert page_faults(JAX_PLATFORMS="cpu") < freed / 2
     assert page_faults(JAX_PLATFORMS="cuda") > freed / 2
+
+
+def test_c_libraries_without_mallopt_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    keep_memory()

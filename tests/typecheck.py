@@ -1,8 +1,8 @@
-"""Type checker of the package in tests: the shapes in annotations, by jaxtyping and beartype; an int is a float.
+"""Checks the shapes in annotations of the package during tests, with jaxtyping and beartype.
 
-Importing this module makes jaxtyping's import hook leave other functions as they are. It wraps each function that it
-finds, and the wrappers of functions without shapes, and of local functions at each definition, took a tenth of the
-tests' time. mypy checks the types of all functions.
+An int is accepted for a float. jaxtyping's import hook wraps every function. The wrappers of functions without shapes,
+and of local functions at each definition, took a tenth of the tests' time. Importing this module makes the hook skip
+these functions; mypy checks their types.
 """
 
 import inspect

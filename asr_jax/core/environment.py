@@ -27,7 +27,7 @@ os.environ.setdefault(GPU_SHARE, "0.92")
 KEEP_MEMORY = "ASR_JAX_KEEP_MEMORY"
 """Environment variable: 0 leaves the settings of glibc's allocator as they are."""
 ACCELERATORS = "/dev/nvidia[0-9]*", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*"
-"""Device files of GPUs and TPUs."""
+"""Device files of NVIDIA GPUs and of TPUs."""
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 """Parameters of mallopt, from glibc's malloc.h."""
 
@@ -36,8 +36,8 @@ def keep_memory() -> None:
     """Lets glibc keep freed memory for the next allocation.
 
     XLA allocates the buffers of every call of a program, and frees them. By default, glibc returns large buffers to the
-    system, which clears each page again at its next use: a quarter of a small model's step. Other C libraries are not
-    changed.
+    system, which clears each page again at its next use. In a small model this takes a quarter of an update. The
+    function does nothing if the C library has no `mallopt`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -34,10 +34,6 @@ class CTCDecoding(BeamDecoding):
         return PrefixBeamSearch(self, tokenizer, num_shares=num_shares) if self.kind == "beam" else None
 
 
-Decoding = CTCDecoding
-"""Former name of `CTCDecoding`, for old run folders and configs."""
-
-
 class PrefixBeamSearch(BeamStage):
     """Prefix beam search over log-probabilities, with language model, hot words, lexicon and re-ranking."""
 

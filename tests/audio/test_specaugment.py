@@ -90,7 +90,7 @@ def test_a_row_is_changed_alike_in_any_batch():
 
 def test_no_room_for_masks_changes_nothing():
     values = random_values(3)
-    np.testing.assert_array_equal(changed(replace(MASKS, num_freq_masks=0), values, [3, 1, 0]), values)
+    np.testing.assert_array_equal(changed(replace(MASKS, probability=1.0, num_freq_masks=0), values, [3, 1, 0]), values)
 
 
 def test_cutout_zeroes_rectangles():

@@ -102,15 +102,16 @@ def program_of(recogniser: Recogniser, batch: Batch, weights: Any = None) -> Cal
 
 def batch_of(features: Any, lengths: Any, tokens: Any, token_lengths: Any) -> Batch:
     rows = len(features)
-    return Batch(
+    batch = Batch(
         audio=None,
-        features=jnp.asarray(np.asarray(features).transpose(0, 2, 1)),
-        lengths=jnp.asarray(lengths, jnp.int32),
-        tokens=jnp.asarray(tokens, jnp.int32),
-        token_lengths=jnp.asarray(token_lengths, jnp.int32),
-        weights=jnp.asarray(np.ones(rows, np.float32)),
-        utterances=jnp.asarray(np.arange(rows, dtype=np.int32)),
+        features=np.asarray(features).transpose(0, 2, 1),
+        lengths=np.int32(lengths),
+        tokens=np.int32(tokens),
+        token_lengths=np.int32(token_lengths),
+        weights=np.ones(rows, np.float32),
+        utterances=np.arange(rows, dtype=np.int32),
     )
+    return jax.device_put(batch)
 
 
 def worst(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> tuple[str, float]:

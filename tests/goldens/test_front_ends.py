@@ -24,7 +24,7 @@ from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.presets import wav2vec2, whisper
 from asr_jax.audio.spectrum import window_shape
 from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
-from tests.support import assert_within, golden_cases
+from tests.support import ROUNDING, assert_within, golden_cases
 
 pytestmark = pytest.mark.golden
 
@@ -53,16 +53,16 @@ def compare(name, actual, expected, *, allowed=TOLERANCE):
 def of_strong_bins(depth, front_end):
     """Returns the allowed difference of logarithms of bins that are up to 40 dB below the strongest one of a frame.
 
-    A Fourier transform of 512 samples multiplies and adds in 9 stages: 18 roundings of the strongest amplitude in
-    float32. Two implementations differ by twice as much, and the logarithm of a bin by this times the ratio of the
-    amplitudes.
+    A Fourier transform of 512 samples has 9 stages, each with a complex product and a sum. They have 36 roundings of
+    the strongest amplitude, of at most 2^-24. Two implementations differ by twice as much, and the logarithm of a bin
+    by this times the ratio of the amplitudes.
 
     Args:
         depth: Logarithm of the strongest bin less that of the bin.
         front_end: Front-end of the frames.
     """
     exponent = 2.0 if front_end.power else 1.0
-    return jnp.maximum(TOLERANCE, exponent * 2 * 18 * 2.0**-23 * jnp.exp(depth / exponent))
+    return jnp.maximum(TOLERANCE, exponent * 2 * 36 * ROUNDING * jnp.exp(depth / exponent))
 
 
 def tolerance(bare, front_end):

@@ -137,7 +137,7 @@ def test_features(folder: Path) -> None:
     np.testing.assert_array_equal(frames.lengths, case.num_frames)
     expected = case.valid(case.arrays["input/input_features"], case.num_frames)[:, : frames.values.shape[1]]
     difference = np.abs(case.valid(frames.values, case.num_frames) - expected)
-    assert np.median(allowed) < 3e-4
+    assert_within(np.median(allowed), 3e-4, what="median of the allowed differences")
     assert_within(np.max(difference / allowed[:, : frames.values.shape[1]]), 1, what="features")
 
 
@@ -191,7 +191,8 @@ def vanishing(gradients: dict[str, np.ndarray]) -> set[str]:
 def test_ten_updates(folder: Path) -> None:
     case, after = case_of(folder), load_file(folder / "trajectory.safetensors")
     recorded = json.loads((folder / "trajectory.json").read_text())
-    expected = {name.removeprefix("after10/"): array for name, array in after.items() if name.startswith("after10/")}
+    prefix = f"after{len(recorded['lr_used'])}/"
+    expected = {name.removeprefix(prefix): array for name, array in after.items() if name.startswith(prefix)}
     start, gradients = case.variables["params"], run_case(folder)[-1]
     # The reference does not update parameters without gradients.
     idle = {name for name in gradients if f"grad/{name}" not in case.arrays}
@@ -225,7 +226,8 @@ def test_ten_updates(folder: Path) -> None:
     zero = vanishing({name: array for name, array in gradients.items() if name not in idle})
     assert all(name.endswith("linear_k.bias") for name in zero)
     for name in zero:
-        assert_within(max_abs(found[name], expected[name]), 4, scale=table.sum(), what=name)
+        difference = max_abs(found[name], expected[name])
+        assert difference <= 2 * table.sum(), name  # each side moves by at most the sum of the learning rates
     # The same holds for single values of a tensor, so tensors are compared by their norm.
     distances = {
         name: float(np.linalg.norm(found[name] - expected[name]) / np.linalg.norm(expected[name]))

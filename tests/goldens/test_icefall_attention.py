@@ -12,12 +12,10 @@ from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.pretrained.icefall import attention_of, decoder_rows
 from asr_jax.pretrained.keymap import export_params, find_params
-from tests.goldens.test_icefall_transducer import labels_of, of
+from tests.goldens.test_icefall_transducer import factors_of, labels_of, of
 from tests.support import assert_gradients, assert_within, golden_cases, relative
 
 pytestmark = pytest.mark.golden
-SCALE = 0.3
-"""Share of the attention decoder's loss in the golden's total, whose gradients are stored."""
 
 
 def ours(weights: dict[str, np.ndarray], head: AttentionDecoder) -> dict[str, np.ndarray]:
@@ -48,9 +46,11 @@ def test_loss_and_gradients(case: Any) -> None:
     def total(params: Any) -> Any:
         return head.apply({"params": params}, Encoded(frames), batch, step=None)["loss"].total
 
+    scale = factors_of(case.info)["att"]
     loss, gradient = jax.jit(jax.value_and_grad(total))(params)
     assert_within(relative(float(loss), arrays["out/attention_decoder_loss"]), 1e-5, what="loss")
-    assert_gradients({name: SCALE * each for name, each in flatten(gradient).items()}, expected, 1e-5, roundings=4)
+    gradients = {name: scale * each for name, each in flatten(gradient).items()}
+    assert_gradients(gradients, expected, 1e-5, roundings=4)  # of sums of 16 terms
     again = export_params({"params": {"head": params}}, decoder_rows("head", settings))
     theirs = {name: array for name, array in weights.items() if name.startswith("attention_decoder.")}
     assert again.keys() == theirs.keys()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from asr_jax.audio.specaugment import Cutout, SpecAugment
-from tests.support import GoldenCase, golden_cases
+from tests.support import ROUNDING, GoldenCase, assert_within, golden_cases
 
 pytestmark = pytest.mark.golden
 
@@ -86,4 +86,5 @@ def test_shares_of_what_is_masked(case):
             whole = masks.all(axis=axis).mean(axis=2)
             error = whole.std() / np.sqrt(whole.size) + whole.std() / np.sqrt(draws * rows)
             assert abs(whole.mean() - theirs[theirs_mean]) <= 3 * error
-            assert whole.max() - theirs[theirs_max] * (1 + 1e-6) <= 3 * whole.std()
+            excess = max(float(whole.max()) - theirs[theirs_max] - 3 * float(whole.std()), 0.0)
+            assert_within(excess, 4 * ROUNDING, what="largest share")  # means of up to 1 in float32

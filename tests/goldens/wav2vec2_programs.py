@@ -193,11 +193,11 @@ def draws_of(head: Contrastive, mask: np.ndarray, places: np.ndarray, noise: np.
         full = np.zeros((rows, frames, *drawn.shape[2:]), drawn.dtype)
         for row in range(rows):
             full[row, hidden[row]] = drawn[row]
-        return jnp.asarray(full)
+        return full
 
     if noise is not None:
         noise = noise.reshape(rows, -1, head.quantizer.groups, head.quantizer.entries)
-        noise = jnp.asarray(noise) if head.from_everywhere else for_all(noise)
+        noise = noise if head.from_everywhere else for_all(noise)
     if head.from_everywhere:
         return Draws(noise, within=for_all(places.reshape(rows, num, -1) % frames))
     places = places.reshape(rows, num, -1)

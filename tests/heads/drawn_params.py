@@ -8,7 +8,10 @@ from flax import linen as nn
 
 
 def drawn_params(module: nn.Module, *inputs: Any) -> Any:
-    """Random parameters, drawn by NumPy: a program that initialises them would be compiled as long as some losses."""
+    """Returns random parameters.
+
+    NumPy draws them, because compiling a program that initialises them takes as long as compiling some losses.
+    """
     init = lambda *inputs: module.init(jax.random.key(0), *inputs, step=None)["params"]  # noqa: E731
     rng = np.random.default_rng(0)
 

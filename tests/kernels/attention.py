@@ -19,12 +19,15 @@ def made(sizes: tuple[int, ...], dtype: Any = jnp.float32) -> tuple[Any, ...]:
     rows, frames, heads, width, positions, values = sizes
     random = np.random.default_rng(frames)
     shapes = [(rows, frames, heads, each) for each in (width, positions, width, values)]
-    arrays = [jnp.asarray(random.normal(size=shape), dtype) for shape in (*shapes, (2 * frames - 1, heads, positions))]
+    arrays = [
+        jax.device_put(np.asarray(random.normal(size=shape), dtype))
+        for shape in (*shapes, (2 * frames - 1, heads, positions))
+    ]
     lengths = random.integers(1, frames + 1, rows)
     lengths[-1] = 0
     if rows > 2:
         lengths[0] = frames
-    return *arrays, jnp.asarray(lengths, jnp.int32)
+    return *arrays, jax.device_put(np.asarray(lengths, np.int32))
 
 
 def scale_of(expected: Any) -> float:
@@ -36,5 +39,5 @@ def reference_gradients(given: tuple[Any, ...]) -> tuple[Any, Any, tuple[Any, ..
     """Values of the reference, random cotangents, and the gradients."""
     *arrays, lengths = given
     values, transpose = jax.vjp(lambda *each: attend(*each, lengths, scale=SCALE), *arrays)
-    cotangent = jnp.asarray(np.random.default_rng(0).normal(size=values.shape), values.dtype)
+    cotangent = jax.device_put(np.asarray(np.random.default_rng(0).normal(size=values.shape), values.dtype))
     return values, cotangent, transpose(cotangent)

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
@@ -35,8 +34,8 @@ def for_kernels(
     rows: int, frames: int, width: int, taps: int, padding: tuple[int, int], stride: int, dilation: int
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Input, filters and cotangent, and the values and gradients of the reference."""
-    x, kernel = jnp.asarray(draw(rows, frames, width)), jnp.asarray(draw(taps, width, seed=1))
+    x, kernel = jax.device_put((draw(rows, frames, width), draw(taps, width, seed=1)))
     call = partial(depthwise_conv, padding=padding, stride=stride, dilation=dilation, implementation="lax")
     y, transpose = jax.vjp(call, x, kernel)
-    dy = jnp.asarray(draw(*y.shape, seed=2))
+    dy = jax.device_put(draw(*y.shape, seed=2))
     return (x, kernel, dy), (y, *transpose(dy))

@@ -25,7 +25,7 @@ def made(sizes: tuple[Any, ...], dtype: Any = jnp.float32) -> tuple[Any, ...]:
     random = np.random.default_rng(frames)
     shapes = [(rows, frames, width), (rows, positions, width), (width, vocab_size), (vocab_size,)]
     arrays = [
-        jnp.asarray(scale * random.normal(size=shape), dtype)
+        jax.device_put(np.asarray(scale * random.normal(size=shape), dtype))
         for scale, shape in zip((1, 1, 0.3, 1), shapes, strict=True)
     ]
     labels = random.integers(0, vocab_size, (rows, positions - 1))
@@ -33,7 +33,7 @@ def made(sizes: tuple[Any, ...], dtype: Any = jnp.float32) -> tuple[Any, ...]:
     lengths[0][-1], lengths[1][-1] = frames, positions - 1
     if rows > 1:
         lengths[0][0], lengths[1][0] = 0, 0
-    return *arrays, *(jnp.asarray(each, jnp.int32) for each in (labels, *lengths))
+    return *arrays, *(jax.device_put(np.asarray(each, np.int32)) for each in (labels, *lengths))
 
 
 def reference_gradients(given: tuple[Any, ...], activation: Any) -> tuple[Any, Any, Any]:

@@ -23,7 +23,7 @@ def for_norms(rows: int, frames: int, width: int) -> tuple[Any, ...]:
     lengths = random.integers(0, frames + 1, rows)
     lengths[-1], lengths[0] = 0, frames
     vectors = random.uniform(0.5, 2, (5, width)).astype(np.float32)
-    return tuple(map(jnp.asarray, (x, dy, lengths.astype(np.int32), *vectors)))
+    return jax.device_put((x, dy, lengths.astype(np.int32), *vectors))
 
 
 def bias_norm_gradients(function: Callable[..., Any], x: Any, dy: Any, bias: Any) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from tests.kernels.drawn import drawn
@@ -21,4 +21,4 @@ def for_paths(rows: int, frames: int, num_labels: int, symbols: int) -> tuple[An
     label_lengths = random.integers(0, num_labels + 1, rows)
     lengths[0], lengths[-1], label_lengths[0] = frames, 0, min(num_labels, frames // 2)
     labels = np.where(np.arange(num_labels)[None] < label_lengths[:, None], labels, 0)
-    return tuple(map(jnp.asarray, (log_probs, *(each.astype(np.int32) for each in (lengths, labels, label_lengths)))))
+    return jax.device_put((log_probs, *(each.astype(np.int32) for each in (lengths, labels, label_lengths))))

@@ -97,13 +97,14 @@ def cases(sizes: tuple[int, int, int]) -> dict[str, Case]:
             pairwise_downsample, (padded, logits), downsampled(padded, logits, lengths), (lengths,)
         )
     return {
-        name: case._replace(arrays=tuple(map(jnp.asarray, case.arrays)), others=tuple(map(_argument, case.others)))
+        name: case._replace(arrays=tuple(map(_argument, case.arrays)), others=tuple(map(_argument, case.others)))
         for name, case in found.items()
     }
 
 
 def _argument(value: Any) -> Any:
-    return jnp.asarray(value, jnp.int32) if isinstance(value, np.ndarray) else value
+    """Returns an array on the device in 32 bits; other values as they are."""
+    return jax.device_put(value) if isinstance(value, np.ndarray) else value
 
 
 def downsampled(x: Any, logits: Any, lengths: Any) -> Any:
@@ -129,7 +130,7 @@ def computed(case: Case, implementation: str, dtype: Any = jnp.float32) -> tuple
         return (call(),)
     values, transpose = jax.vjp(call, *arrays)
     cotangent = np.random.default_rng(0).normal(size=values.shape)
-    return values, *transpose(jnp.asarray(cotangent, dtype))
+    return values, *transpose(jax.device_put(cotangent.astype(dtype)))
 
 
 def assert_computed(found: tuple[Any, ...], expected: tuple[Any, ...], dtype: Any = jnp.float32) -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.kernels.lattice_sweep.reference import Start
@@ -31,7 +30,7 @@ def for_ctc(frames: int, rows: int, num_labels: int, directions: int) -> tuple[A
     padding = np.where(np.isin(np.arange(num_labels + 2), (0, num_labels + 1)), 0, NEVER)
     emissions[frames // 2 + 1 :, 0] = padding
     both = np.stack([labels, labels[:, ::-1]])[:directions]
-    return jnp.asarray(emissions, jnp.float32), jnp.asarray(both, jnp.int32), jnp.asarray(lengths, jnp.int32)
+    return jax.device_put((np.float32(emissions), np.int32(both), np.int32(lengths)))
 
 
 def for_lattices(frames: int, rows: int, num_labels: int, directions: int, num_arcs: int) -> tuple[Any, ...]:
@@ -40,10 +39,10 @@ def for_lattices(frames: int, rows: int, num_labels: int, directions: int, num_a
     weights[random.uniform(size=weights.shape) < 0.1] = NEVER
     column = random.integers(0, num_labels + 1, (directions, rows))
     start = Start(
-        jnp.asarray(random.integers(0, min(3, frames), (directions, rows)), jnp.int32),
-        jnp.asarray(column[..., None] == np.arange(num_labels + 1)),
+        np.int32(random.integers(0, min(3, frames), (directions, rows))),
+        column[..., None] == np.arange(num_labels + 1),
     )
-    return tuple(jnp.asarray(each, jnp.float32) for each in weights), start
+    return jax.device_put((tuple(np.float32(each) for each in weights), start))
 
 
 def assert_equal(found: Any, expected: Any) -> None:

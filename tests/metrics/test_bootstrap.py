@@ -17,10 +17,10 @@ def interval(errors, words, settings):
 def test_of_words_alone_it_is_the_binomial_distribution(level, share):
     """With units of one word, resampled errors are binomial with the measured rate."""
     num, errors = 1000, round(1000 * share)
-    found = interval(np.arange(num) < errors, np.ones(num, int), Bootstrap(level=level, resamples=4000))
+    found = interval(np.arange(num) < errors, np.ones(num, int), Bootstrap(level=level, resamples=16_000))
     expected = binom.interval(level, num, errors / num)
-    # Counts are integers, and quantiles of 4,000 resamples have a standard error of up to 0.4.
-    assert np.multiply(found, num) == approx(expected, abs=1 + 4 * 0.4)
+    # Counts are integers, and quantiles of 16,000 resamples have a standard error of up to 0.2.
+    assert np.multiply(found, num) == approx(expected, abs=1 + 4 * 0.2)
 
 
 def test_it_holds_the_true_rate_as_often_as_it_says_over_speakers_alone():

@@ -67,7 +67,7 @@ class EncoderSuite:
         values = np.pad(values, ((0, 0), (0, (bucket or self.bucket) - self.bucket), (0, 0)))
         noise = rng.normal(size=values.shape) * tail
         valid = np.arange(values.shape[1]) < lengths[:, None]
-        return Frames(jnp.asarray(np.where(valid[:, :, None], values, noise), jnp.float32), jnp.asarray(lengths))
+        return Frames(*jax.device_put((np.float32(np.where(valid[:, :, None], values, noise)), lengths)))
 
     def shapes(self, made: Made, bucket: int | None = None) -> Encoded:
         """Shapes of all outputs of evaluation."""

@@ -169,7 +169,7 @@ def test_dropout_alone_makes_views_differ():
     assert of_none == 0 < of_half
 
 
-def assert_same_trees(actual, expected):
+def assert_trees_close(actual, expected):
     expected = flatten(expected)
     for path, leaf in flatten(actual).items():
         assert_close(leaf, expected[path], atol=1e-5 * np.abs(expected[path]).max(), what=path)
@@ -192,7 +192,7 @@ def test_accumulation_equals_the_big_batch():
         return found
 
     split, whole = gradients(*batches), gradients(joined(*batches))
-    assert_same_trees(split.grads, whole.grads)
+    assert_trees_close(split.grads, whole.grads)
     assert_close(split.sums["ctc/consistency"].mean(), whole.sums["ctc/consistency"].mean(), rtol=1e-5)
     assert whole.sums["ctc/consistency"].mean() > 0
 
@@ -215,8 +215,8 @@ def test_four_devices_draw_what_one_draws_and_move_no_row():
     compiled = gradients.lower(given[0], given[2], given[1]).compile()
     assert not any(word in compiled.as_text() for word in ("all-to-all", "collective-permute", "all-gather"))
     (_, totals), found = compiled(given[0], given[2], given[1])
-    assert_same_trees(found, expected)
-    assert_same_trees(totals, expected_totals)
+    assert_trees_close(found, expected)
+    assert_trees_close(totals, expected_totals)
 
 
 @pytest.mark.parametrize(

@@ -77,12 +77,12 @@ def toy_batch(rows=4, seconds=0.4, labels=3, seed=0, vocab_size=6):
         weights=np.ones(rows, np.float32),
         utterances=np.arange(rows, dtype=np.int32),
     )
-    return jax.tree.map(jnp.asarray, batch)
+    return jax.device_put(batch)
 
 
 def joined(*batches):
     """Returns one batch with the rows of several batches of equal shape."""
-    return jax.tree.map(lambda *rows: jnp.asarray(np.concatenate(rows)), *batches)
+    return jax.device_put(jax.tree.map(lambda *rows: np.concatenate(rows), *batches))
 
 
 def as_features(batch, model):
