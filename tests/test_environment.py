@@ -4,10 +4,11 @@ import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from asr_jax.core.environment import keep_memory
+from asr_jax.core import kept_memory
 
 
 def test_any_import_of_the_package_sets_threads_and_compile_cache():
@@ -20,10 +21,12 @@ def test_any_import_of_the_package_sets_threads_and_compile_cache():
     assert cache.endswith("asr_jax/compiled")
 
 
-def page_faults(**environment: str) -> int:
-    """Returns the page faults of a process that allocates, fills and frees 64 MB thirty times."""
+def page_faults(code: str = "", **environment: str) -> int:
+    """Returns the page faults of a process that runs `code`, and then allocates, fills and frees 64 MB thirty times."""
     code = (
-        "import asr_jax.core.environment, resource\n"
+        "import resource\n"
+        "from asr_jax.core import environment, kept_memory\n"
+        f"{code}\n"
         "for _ in range(30): b'x' * 64_000_000\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
     )
@@ -33,12 +36,30 @@ def page_faults(**environment: str) -> int:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
-def test_freed_memory_is_kept_where_the_cpu_computes() -> None:
+def test_freed_memory_is_kept_where_the_cpu_computes_and_returned_when_it_is_short() -> None:
     freed = page_faults(JAX_PLATFORMS="cpu", ASR_JAX_KEEP_MEMORY="0")
     assert page_faults(JAX_PLATFORMS="cpu") < freed / 2
     assert page_faults(JAX_PLATFORMS="cuda") > freed / 2
+    assert page_faults("kept_memory.SHORT = 1.0; kept_memory._return_when_short()", JAX_PLATFORMS="cpu") > freed / 2
 
 
 def test_c_libraries_without_mallopt_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    keep_memory()
+    monkeypatch.setattr(kept_memory, "_library", lambda: object())
+    monkeypatch.delenv("ASR_JAX_KEEP_MEMORY", raising=False)
+    assert not kept_memory.is_kept.__wrapped__()
+
+
+def test_available_memory_is_that_of_the_machine_or_of_the_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_memory, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(kept_memory, "GROUP", tmp_path)
+    (tmp_path / "meminfo").write_text(
+        "MemTotal:  8000 kB\nMemFree:  100 kB\nMemAvailable:  6000 kB\nHugePages_Total:  0\n"
+    )
+    assert kept_memory.available() == 0.75
+    (tmp_path / "memory.max").write_text("max\n")
+    assert kept_memory.available() == 0.75
+    (tmp_path / "memory.max").write_text("4096000\n")
+    (tmp_path / "memory.stat").write_text("anon 3072000\nfile 512000\n")
+    assert kept_memory.available() == 0.25

@@ -4,9 +4,9 @@ Importing this module sets them, and lets glibc keep memory where a CPU computes
 first.
 """
 
-import ctypes
-import glob
 import os
+
+from asr_jax.core.kept_memory import keep_memory
 
 # XLA's CPU client sizes its thread pool by NPROC (default: the number of cores). A collective between virtual CPU
 # devices blocks one thread per device. With fewer threads than twice the number of devices, programs that are
@@ -24,34 +24,4 @@ DEPRECATED = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 GPU_SHARE = DEPRECATED if DEPRECATED in os.environ else "XLA_CLIENT_MEM_FRACTION"
 os.environ.setdefault(GPU_SHARE, "0.92")
 
-KEEP_MEMORY = "ASR_JAX_KEEP_MEMORY"
-"""Environment variable: 0 leaves the settings of glibc's allocator as they are."""
-ACCELERATORS = "/dev/nvidia[0-9]*", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*"
-"""Device files of NVIDIA GPUs and of TPUs."""
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
-"""Parameters of mallopt, from glibc's malloc.h."""
-
-
-def keep_memory() -> None:
-    """Lets glibc keep freed memory for the next allocation.
-
-    XLA allocates the buffers of every call of a program, and frees them. By default, glibc returns large buffers to the
-    system, which clears each page again at its next use. In a small model this takes a quarter of an update. The
-    function does nothing if the C library has no `mallopt`.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_ARENA_MAX, 1)
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)
-        mallopt(M_TOP_PAD, 256 << 20)
-
-
-def computes_on_cpu() -> bool:
-    """Returns whether JAX will use the CPU: JAX_PLATFORMS selects it, or there is no GPU or TPU."""
-    platforms = os.environ.get("JAX_PLATFORMS", "")
-    return platforms == "cpu" if platforms else not any(glob.glob(pattern) for pattern in ACCELERATORS)
-
-
-if os.name == "posix" and os.environ.get(KEEP_MEMORY) != "0" and computes_on_cpu():
-    keep_memory()
+keep_memory()
