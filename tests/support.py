@@ -159,9 +159,9 @@ def assert_gradients(
 def approx(expected: Any, rel: float | None = None, abs: float | None = None, *, nan_ok: bool = False) -> Any:
     """Returns `pytest.approx` of numbers, lists or dictionaries with tolerances times `LIMITS`.
 
-    Without tolerances, `rel` is 1e-6, for values in float64. `ASR_JAX_COMPARISONS` does not record these comparisons.
+    Without tolerances, `rel` is pytest's 1e-6, whatever `LIMITS`, for values in float64. `ASR_JAX_COMPARISONS` does not
+    record these comparisons.
     """
-    rel = 1e-6 if rel is None and abs is None else rel
     limits = [None if limit is None else LIMITS * limit for limit in (rel, abs)]
     return pytest.approx(expected, *limits, nan_ok=nan_ok)
 
