@@ -6,7 +6,6 @@ from scipy.stats import binom
 
 from asr_jax.metrics import bootstrap as module
 from asr_jax.metrics.bootstrap import Bootstrap, percentiles, rates, resampled, resampling_units, sums_by
-from tests.support import approx
 
 
 def interval(errors, words, settings):
