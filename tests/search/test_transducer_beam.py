@@ -18,7 +18,7 @@ from asr_jax.search.word_scores import Fusion
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.spelling import Spelling
 from tests.search.unchecked import unchecked
-from tests.support import approx
+from tests.support import ROUNDING, approx
 
 PIECES = Spelling.of_surfaces([" a", "a", " b", "b", " ab", " ", "c", ""], blank_id=7)
 LENGTHS = np.array([9, 0, 1, 7], np.int32)
@@ -243,7 +243,8 @@ def compare(seeds, settings, *, max_symbols, fusion=None, durations=(), **option
             assert {each.labels for each in found} == expected.keys()
             for each in found:
                 labels, log_prob, starts, ends, _ = expected[each.labels]
-                assert each.log_prob == approx(log_prob, abs=3e-5)
+                # A score is a sum of log-probabilities: 16 roundings of its size, or of 1 near 0.
+                assert each.log_prob == approx(log_prob, rel=16 * ROUNDING, abs=3e-5)
                 assert (each.starts, each.ends) == (starts, ends)
                 units = scores.units([word.text for word in each.words], PIECES, labels) if scores else ()
                 assert each.lm_score == approx(scores.text(units) if scores else 0.0)
