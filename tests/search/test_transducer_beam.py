@@ -243,7 +243,7 @@ def compare(seeds, settings, *, max_symbols, fusion=None, durations=(), **option
             assert {each.labels for each in found} == expected.keys()
             for each in found:
                 labels, log_prob, starts, ends, _ = expected[each.labels]
-                # A score is a sum of log-probabilities: 16 roundings of its size, or of 1 near 0.
+                # A score is a sum of log-probabilities, with 16 roundings of its size, or 3e-5 if it is small.
                 assert each.log_prob == approx(log_prob, rel=16 * ROUNDING, abs=3e-5)
                 assert (each.starts, each.ends) == (starts, ends)
                 units = scores.units([word.text for word in each.words], PIECES, labels) if scores else ()
