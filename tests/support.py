@@ -133,8 +133,8 @@ def assert_gradients(
 ) -> set[str]:
     """Asserts that gradients are close, and that gradients without an expected one are 0.
 
-    The terms of some gradients cancel, for example those of queries, of keys and of biases before a batch norm. The
-    result is small or 0, and its rounding error is that of the terms, which are as large as other gradients.
+    Some gradients are sums of large terms that cancel, for example the gradients of the bias of keys and of a bias
+    before a batch norm. The sum is small or 0, but its rounding error is as large as that of other gradients.
 
     Args:
         actual: Gradients by name.

@@ -49,17 +49,24 @@ def test_c_libraries_without_mallopt_are_not_changed(monkeypatch: pytest.MonkeyP
     assert not kept_memory.is_kept.__wrapped__()
 
 
-def test_available_memory_is_that_of_the_machine_or_of_the_control_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("group", ["/", "/job_1/step_2"])
+def test_available_memory_is_that_of_the_machine_or_of_a_control_group(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_memory, "MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(kept_memory, "GROUP", tmp_path)
+    monkeypatch.setattr(kept_memory, "OWN_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(kept_memory, "GROUPS", tmp_path)
+    (tmp_path / "cgroup").write_text(f"4:memory:/other\n0::{group}\n")
+    limited = tmp_path / "job_1" if group != "/" else tmp_path
+    limited.mkdir(exist_ok=True)
     (tmp_path / "meminfo").write_text(
         "MemTotal:  8000 kB\nMemFree:  100 kB\nMemAvailable:  6000 kB\nHugePages_Total:  0\n"
     )
     assert kept_memory.available() == 0.75
-    (tmp_path / "memory.max").write_text("max\n")
+    (limited / "memory.max").write_text("max\n")
     assert kept_memory.available() == 0.75
-    (tmp_path / "memory.max").write_text("4096000\n")
-    (tmp_path / "memory.stat").write_text("anon 3072000\nfile 512000\n")
+    (limited / "memory.max").write_text("4096000\n")
+    (limited / "memory.stat").write_text("anon 3072000\nfile 512000\n")
     assert kept_memory.available() == 0.25
+    (tmp_path / "meminfo").write_text("MemTotal:  8000 kB\n")
+    assert kept_memory.available() == 0

@@ -19,7 +19,8 @@ RETURNED = {M_MMAP_MAX: 65536, M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 64 
 """glibc's defaults, with the largest thresholds that it adapts to."""
 SHORT = 0.25
 """Share of the memory that is available when freed memory is returned to the system."""
-MEMORY, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+MEMORY, OWN_GROUPS, GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""Linux's files of the machine's memory and of the process's control groups, and the folder of control groups."""
 
 
 def keep_memory() -> None:
@@ -35,10 +36,10 @@ def keep_memory() -> None:
 
 @functools.cache
 def is_kept() -> bool:
-    """Returns whether glibc keeps freed memory in this process: there is glibc, and JAX will use the CPU."""
+    """Returns whether glibc keeps freed memory in this process: there are glibc and Linux, and JAX will use the CPU."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     on_cpu = platforms == "cpu" if platforms else not any(glob.glob(pattern) for pattern in ACCELERATORS)
-    return on_cpu and os.environ.get(KEEP_MEMORY) != "0" and os.name == "posix" and hasattr(_library(), "mallopt")
+    return on_cpu and os.environ.get(KEEP_MEMORY) != "0" and MEMORY.exists() and hasattr(_library(), "mallopt")
 
 
 @functools.cache
@@ -48,7 +49,7 @@ def return_memory_when_short() -> None:
     Kept memory is fragmented: a program's temporary buffer often does not fit where the one before was. Large models
     would take a multiple of their memory.
     """
-    if is_kept() and MEMORY.exists():
+    if is_kept():
         threading.Thread(target=_return_when_short, name="kept memory", daemon=True).start()
 
 
@@ -60,12 +61,19 @@ def _return_when_short() -> None:
 
 
 def available() -> float:
-    """Returns the share of the machine's memory that is available, or that of the control group if it is smaller."""
+    """Returns the available share of the machine's memory, or of the limit of a control group if that is smaller.
+
+    The process's group and the groups above it may have a limit (version 2 of control groups). The share is 0 if the
+    kernel does not report it.
+    """
     machine = _fields(MEMORY)
-    share = machine["MemAvailable"] / machine["MemTotal"]
-    limit = GROUP / "memory.max"
-    if limit.exists() and (most := limit.read_text().strip()) != "max":
-        share = min(share, 1 - _fields(GROUP / "memory.stat")["anon"] / int(most))
+    share = machine.get("MemAvailable", 0) / machine["MemTotal"]
+    paths = [line[3:] for line in OWN_GROUPS.read_text().splitlines() if line.startswith("0::")]
+    own = GROUPS.joinpath(*(path.strip("/") for path in paths))
+    for folder in (own, *own.parents):
+        limit = folder / "memory.max"
+        if limit.exists() and (most := limit.read_text().strip()) != "max":
+            share = min(share, 1 - _fields(folder / "memory.stat")["anon"] / int(most))
     return share
 
 

@@ -49,7 +49,10 @@ ODD = {6: "loss", 19: "gradient", 3: "statistics"}
 
 
 def length_of(number):
-    """Returns the number of samples of an utterance. Those of `ODD` have unique numbers; the first is the longest."""
+    """Returns the number of samples of an utterance.
+
+    No two utterances of `ODD` have equal numbers. Utterance 0 is the longest.
+    """
     return 6400 + 160 * (number if number in ODD else 25 if number == 0 else 0) + 40 * (number % 4)
 
 
