@@ -21,29 +21,43 @@ def test_any_import_of_the_package_sets_threads_and_compile_cache():
     assert cache.endswith("asr_jax/compiled")
 
 
-def page_faults(code: str = "", **environment: str) -> int:
-    """Returns the page faults of a process that runs `code`, and then allocates, fills and frees 64 MB thirty times."""
-    code = (
-        "import resource\n"
-        "from asr_jax.core import environment, kept_memory\n"
-        f"{code}\n"
-        "for _ in range(30): b'x' * 64_000_000\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
-    )
-    kept = {name: value for name, value in os.environ.items() if name not in ("ASR_JAX_KEEP_MEMORY", "LD_PRELOAD")}
+def printed(code: str, **environment: str) -> int:
+    """Returns the number that `code` prints in a new process with the package's settings."""
+    code = f"import resource, time\nfrom asr_jax.core import environment, kept_memory\n{code}"
+    inherited = {name: value for name, value in os.environ.items() if name not in ("ASR_JAX_KEEP_MEMORY", "LD_PRELOAD")}
     command = [sys.executable, "-c", code]
-    return int(subprocess.run(command, env=kept | environment, capture_output=True, text=True, check=True).stdout)
+    return int(subprocess.run(command, env=inherited | environment, capture_output=True, text=True, check=True).stdout)
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+glibc_only = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is not glibc 2.33 or newer"
+)
+
+
+@glibc_only
 def test_freed_memory_is_kept_where_the_cpu_computes_and_returned_when_it_is_short() -> None:
-    freed = page_faults(JAX_PLATFORMS="cpu", ASR_JAX_KEEP_MEMORY="0")
-    assert page_faults(JAX_PLATFORMS="cpu") < freed / 2
-    assert page_faults(JAX_PLATFORMS="cuda") > freed / 2
-    assert page_faults("kept_memory.SHORT = 1.0; kept_memory._return_when_short()", JAX_PLATFORMS="cpu") > freed / 2
+    faults = "for _ in range(30): b'x' * 64_000_000\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
+    freed = printed(faults, JAX_PLATFORMS="cpu", ASR_JAX_KEEP_MEMORY="0")
+    assert printed(faults, JAX_PLATFORMS="cpu") < freed / 2
+    assert printed(faults, JAX_PLATFORMS="cuda") > freed / 2
+    assert printed(f"kept_memory.SHORT = 1.0; kept_memory._limit()\n{faults}", JAX_PLATFORMS="cpu") > freed / 2
 
 
-def test_c_libraries_without_mallopt_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+@glibc_only
+@pytest.mark.parametrize(("slack", "returned"), [(50_000_000, True), (2_000_000_000, False)])
+def test_freed_memory_below_allocated_memory_is_returned_where_it_exceeds_the_limit(slack: int, returned: bool) -> None:
+    code = (
+        "blocks = [b'x' * 16_000_000 for _ in range(40)]\n"
+        "del blocks[:-1]\n"
+        f"kept_memory.SLACK, kept_memory.INTERVAL = {slack}, 0.01\n"
+        "kept_memory.limit_kept_memory()\n"
+        "time.sleep(0.5)\n"
+        "print(kept_memory._resident())"
+    )
+    assert (printed(code, JAX_PLATFORMS="cpu") < 320_000_000) == returned
+
+
+def test_other_c_libraries_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_memory, "_library", lambda: object())
     monkeypatch.delenv("ASR_JAX_KEEP_MEMORY", raising=False)
     assert not kept_memory.is_kept.__wrapped__()

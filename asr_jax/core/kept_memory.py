@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 KEEP_MEMORY = "ASR_JAX_KEEP_MEMORY"
 """Environment variable: 0 leaves the settings of glibc's allocator as they are."""
@@ -17,10 +18,16 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -2,
 KEPT = {M_ARENA_MAX: 1, M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_TOP_PAD: 256 << 20}
 RETURNED = {M_MMAP_MAX: 65536, M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 64 << 20, M_TOP_PAD: 128 << 10}
 """glibc's defaults, with the largest thresholds that it adapts to."""
+GROWTH, SLACK = 1.25, 1 << 30
+"""Limit of the process's memory: `GROWTH` times the most allocated memory, and `SLACK` bytes in addition."""
 SHORT = 0.25
-"""Share of the memory that is available when freed memory is returned to the system."""
-MEMORY, OWN_GROUPS, GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-"""Linux's files of the machine's memory and of the process's control groups, and the folder of control groups."""
+"""Share of the memory that is available when glibc's defaults are restored."""
+INTERVAL = 0.5
+"""Seconds between two measurements of memory."""
+MEMORY, RESIDENT = Path("/proc/meminfo"), Path("/proc/self/statm")
+"""Linux's files of the machine's memory and of the process's."""
+OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""Linux's file of the process's control groups, and the folder of control groups."""
 
 
 def keep_memory() -> None:
@@ -28,7 +35,7 @@ def keep_memory() -> None:
 
     XLA allocates the buffers of every call of a program, and frees them. By default, glibc returns large buffers to the
     system, which clears each page again at its next use. In a small model this takes a quarter of an update. The
-    function does nothing if the C library has no `mallopt`.
+    function does nothing if the C library is not glibc 2.33 or newer.
     """
     if is_kept():
         _set(KEPT)
@@ -39,25 +46,42 @@ def is_kept() -> bool:
     """Returns whether glibc keeps freed memory in this process: there are glibc and Linux, and JAX will use the CPU."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     on_cpu = platforms == "cpu" if platforms else not any(glob.glob(pattern) for pattern in ACCELERATORS)
-    return on_cpu and os.environ.get(KEEP_MEMORY) != "0" and MEMORY.exists() and hasattr(_library(), "mallopt")
+    return on_cpu and os.environ.get(KEEP_MEMORY) != "0" and MEMORY.exists() and hasattr(_library(), "mallinfo2")
 
 
 @functools.cache
-def return_memory_when_short() -> None:
-    """Starts a thread that returns kept memory to the system once little memory is available.
+def limit_kept_memory() -> None:
+    """Starts a thread that returns kept memory to the system where it grows or little memory is available.
 
     Kept memory is fragmented: a program's temporary buffer often does not fit where the one before was. Large models
     would take a multiple of their memory.
     """
     if is_kept():
-        threading.Thread(target=_return_when_short, name="kept memory", daemon=True).start()
+        threading.Thread(target=_limit, name="kept memory", daemon=True).start()
 
 
-def _return_when_short() -> None:
+def _limit() -> None:
+    most, outside = 0, 0  # most allocated bytes; bytes that the process has from other allocators
     while available() > SHORT:
-        time.sleep(0.5)
+        most = max(most, _allocated())
+        if _resident() > outside + GROWTH * most + SLACK:
+            _library().malloc_trim(0)
+            outside = max(0, _resident() - _allocated())
+        time.sleep(INTERVAL)
     _set(RETURNED)
     _library().malloc_trim(0)
+
+
+def _resident() -> int:
+    """Returns the bytes of the process's memory without mapped files."""
+    _, resident, shared, *_ = RESIDENT.read_text().split()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _allocated() -> int:
+    mapped, allocated = 4, 7  # fields hblkhd and uordblks
+    numbers = _library().mallinfo2().numbers
+    return numbers[mapped] + numbers[allocated]
 
 
 def available() -> float:
@@ -86,6 +110,15 @@ def _set(parameters: dict[int, int]) -> None:
         _library().mallopt(parameter, value)
 
 
+class _Information(ctypes.Structure):
+    """The ten numbers of struct mallinfo2, from glibc's malloc.h."""
+
+    _fields_: ClassVar = [("numbers", ctypes.c_size_t * 10)]
+
+
 @functools.cache
 def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallinfo2"):
+        library.mallinfo2.restype = _Information
+    return library
