@@ -1,6 +1,7 @@
 """Figures of a device: `python -m benchmarks.device_results collect PARTS --out FOLDER`, then `… fastest`.
 
-`collect` writes the JSON files of the benchmarks in PARTS, as scripts/gpu_check.sh leaves them, to FOLDER/DEVICE.json.
+`machine` writes versions, clocks and memory. `collect` writes the JSON files in PARTS of benchmarks/gpu_check.py to
+FOLDER/DEVICE.json.
 Other parts of an existing file are kept if they were measured with the same sources of the package. `fastest` reads all
 benchmarks/results/DEVICE.json and writes asr_jax/kernels/fastest.json, which implementation="auto" of kernels uses: the
 kernels that took less time than all other implementations in each measured operation and precision, on devices on which
@@ -9,10 +10,14 @@ the tests passed.
 
 import argparse
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +40,18 @@ def main() -> None:
     collecting.add_argument("parts", type=Path, help="folder of the JSON files")
     collecting.add_argument("--out", type=Path, default=RESULTS, help="folder for the file of the device: %(default)s")
     commands.add_parser("fastest")
+    describing = commands.add_parser("machine")
+    describing.add_argument("--data", required=True, help="folder of the manifests, or synthetic")
+    describing.add_argument("--json", type=Path, required=True, help="file to write")
     given = parser.parse_args()
     if given.command == "collect":
         try:
             print(collect(given.parts, given.out))
         except UserError as error:
             sys.exit(f"error: {error}")
+        return
+    if given.command == "machine":
+        write_whole(given.json, json.dumps(machine(given.data), indent=1) + "\n")
         return
     found = fastest(map(json.loads, (path.read_text() for path in device_files())))
     write_whole(FASTEST, json.dumps(found, indent=1) + "\n")
@@ -86,6 +97,26 @@ def collect(parts: Path, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(content, indent=1) + "\n")
     return path
+
+
+def machine(data: str) -> dict[str, Any]:
+    """Returns the device, its clocks and memory, the versions of packages and the speech that was found."""
+    import jax
+
+    fields = "name,memory.total,driver_version,clocks.max.sm,clocks.max.memory,power.limit"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    wanted = ("jax", "jaxlib", "jax-cuda13-plugin", "flax", "numpy", "triton", "jax-triton", "torch", "grain")
+    manifests = sorted(Path(data).glob("*.jsonl"))
+    entries = {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in manifests}
+    return {
+        "device": jax.devices()[0].device_kind, "devices": len(jax.devices()), "cores": os.cpu_count(),
+        "memory": jax.devices()[0].memory_stats(), "python": sys.version.split()[0],
+        "nvidia_smi": subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+        if shutil.which("nvidia-smi") else None,
+        "versions": {name: each.version for each in distributions() if (name := each.metadata["Name"]) in wanted},
+        "speech": {name: {"utterances": len(each), "hours": round(sum(e["duration"] for e in each) / 3600, 2)}
+                   for name, each in entries.items()} or "synthetic",
+    }  # fmt: skip
 
 
 def device_files() -> Iterator[Path]:
