@@ -73,8 +73,10 @@ def skip_without_float16() -> None:
 
 
 def max_abs(actual: Any, expected: Any) -> float:
-    """Largest absolute difference."""
-    return float(np.max(np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64)), initial=0.0))
+    """Largest absolute difference. Fails if it is not a number: Python's `max` of several differences can omit NaN."""
+    found = float(np.max(np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64)), initial=0.0))
+    assert not np.isnan(found), "a difference is not a number"
+    return found
 
 
 def relative(actual: Any, expected: Any) -> float:

@@ -11,7 +11,7 @@ import jax
 from jax.extend.backend import clear_backends
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.kept_memory import limit_kept_memory
+from asr_jax.core.kept_memory import keep_memory
 
 Kind = Literal["cpu", "gpu", "tpu"]
 # The CPU is added because callbacks to the host need it.
@@ -104,7 +104,7 @@ def devices() -> tuple[jax.Device, ...]:
     Raises:
         UserError: If a device is not there. The message names those that are.
     """
-    limit_kept_memory()
+    keep_memory()
     kind, numbers = _chosen.get("is", ("", ()))
     try:
         everyone, own = jax.devices(), jax.local_devices()

@@ -6,7 +6,7 @@ first.
 
 import os
 
-from asr_jax.core.kept_memory import keep_memory
+from asr_jax.core.kept_memory import limit_arenas
 
 # XLA's CPU client sizes its thread pool by NPROC (default: the number of cores). A collective between virtual CPU
 # devices blocks one thread per device. With fewer threads than twice the number of devices, programs that are
@@ -24,4 +24,4 @@ DEPRECATED = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 GPU_SHARE = DEPRECATED if DEPRECATED in os.environ else "XLA_CLIENT_MEM_FRACTION"
 os.environ.setdefault(GPU_SHARE, "0.92")
 
-keep_memory()
+limit_arenas()
