@@ -14,7 +14,12 @@ import tests.support
 from tests.support import approx, assert_close, assert_within
 
 FOLDER = Path(__file__).parent
-TOLERANT = {"assert_allclose", "allclose", "isclose", "approx", "assert_array_almost_equal", "assert_almost_equal"}
+TOLERANT = {
+    "assert_allclose", "allclose", "isclose", "approx", "assert_array_almost_equal", "assert_almost_equal",
+    "assert_approx_equal", "assert_array_max_ulp", "assert_array_almost_equal_nulp", "assert_array_less",
+    "assertAlmostEqual", "check_grads", "assert_trees_all_close", "assert_close",
+}  # fmt: skip
+"""Functions that compare with a tolerance. `assert_close` is also the name of a function of PyTorch."""
 DIFFERENCES = {"max_abs", "relative"}
 
 
@@ -22,17 +27,38 @@ def name_of(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def others(source: str) -> Iterator[int]:
+def outside_comparisons(source: str) -> Iterator[int]:
     """Yields the lines of comparisons with a tolerance that `ASR_JAX_LIMITS` does not change."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in TOLERANT:
             yield node.lineno
         if isinstance(node, ast.ImportFrom) and node.module not in ("support", "tests.support"):
             yield from (node.lineno for alias in node.names if alias.name in TOLERANT)
-        if isinstance(node, ast.Assert):
-            for each in ast.walk(node.test):
-                if isinstance(each, ast.Compare) and any(is_tolerance(*pair) for pair in ordered(each)):
-                    yield node.lineno
+        if isinstance(node, ast.Assert) and has_tolerance(node.test):
+            yield node.lineno
+        if isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise) and has_tolerance(node.test, negated=True):
+            yield node.lineno
+
+
+def has_tolerance(test: ast.expr, *, negated: bool = False) -> bool:
+    """Returns whether a condition, or its negation, requires that a difference is small."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return has_tolerance(test.operand, negated=not negated)
+    if isinstance(test, ast.Compare):
+        pairs = [(right, left) if negated else (left, right) for left, right in ordered(test)]
+        return any(is_tolerance(*pair) for pair in pairs) or any(
+            has_tolerance(each) for operand in (test.left, *test.comparators) for each in inner(operand)
+        )
+    return any(has_tolerance(each, negated=negated) for each in inner(test))
+
+
+def inner(node: ast.AST) -> Iterator[ast.expr]:
+    """Yields the expressions directly below a node."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield child
+        else:
+            yield from inner(child)
 
 
 def ordered(compare: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -48,8 +74,24 @@ def ordered(compare: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr]]:
 def is_tolerance(lesser: ast.expr, greater: ast.expr) -> bool:
     """Returns whether the lesser operand is a difference or the greater one a small number."""
     called = {name_of(call.func) for call in ast.walk(lesser) if isinstance(call, ast.Call)}
-    numbers = [node.value for node in ast.walk(greater) if isinstance(node, ast.Constant)]
-    return bool(called & DIFFERENCES) or any(isinstance(each, float) and 0 < each <= 1e-3 for each in numbers)
+    numbers = (number(node) for node in ast.walk(greater))
+    return (
+        bool(called & DIFFERENCES)
+        or any(0 < each <= 1e-3 for each in numbers)
+        or any(isinstance(node, ast.Attribute) and node.attr == "eps" for node in ast.walk(greater))
+    )
+
+
+def number(node: ast.AST) -> float:
+    """Returns the value of a float or of a power such as 2**-20; otherwise 0."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, float):
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        try:
+            return float(eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}}))
+        except NameError:
+            return 0.0
+    return 0.0
 
 
 def test_all_comparisons_have_the_common_limits() -> None:
@@ -57,7 +99,7 @@ def test_all_comparisons_have_the_common_limits() -> None:
         f"{path.relative_to(FOLDER)}:{line}"
         for path in sorted(FOLDER.rglob("*.py"))
         if path != Path(tests.support.__file__)
-        for line in others(path.read_text())
+        for line in outside_comparisons(path.read_text())
     ]
     assert found == []
 
@@ -68,11 +110,14 @@ def test_all_comparisons_have_the_common_limits() -> None:
         "np.testing.assert_allclose(a, b)", "assert a == pytest.approx(b)", "assert max_abs(a, b) < 2",
         "from pytest import approx", "tree.map(partial(np.testing.assert_allclose, rtol=1e-9), a, b)",
         "assert all(relative(a, b) < 1e-5 for a, b in pairs)", "assert 1e-5 > difference",
-        "assert np.abs(a - b).max() <= 1e-6 * largest",
+        "assert np.abs(a - b).max() <= 1e-6 * largest", "assert not np.any(np.abs(a - b) > 1e-5)",
+        "assert abs(a - b) < 2**-20", "assert abs(a - b) < np.finfo(np.float32).eps",
+        "if max_abs(a, b) > 0.1: raise ValueError", "np.testing.assert_array_max_ulp(a, b)",
+        "torch.testing.assert_close(a, b)",
     ],
 )  # fmt: skip
-def test_others_are_found(source: str) -> None:
-    assert list(others(source)) == [1]
+def test_outside_comparisons_are_found(source: str) -> None:
+    assert list(outside_comparisons(source)) == [1]
 
 
 def test_limits_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ alarm has a probability of 0.2 %; three standard errors would make it 9 %."""
 def cases():
     found = golden_cases("fairseq_w2v2", "mask_statistics*")
     if found[0].values[0] is None:
-        return found
+        return [pytest.param(None, None, None, id=found[0].id, marks=found[0].marks)]
     return [
         pytest.param(theirs, case.values[0].info, name, id=name)
         for case in found
