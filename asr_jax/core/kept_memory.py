@@ -34,7 +34,7 @@ VERSIONS = {
     "": ("", "memory.max", "memory.current", "inactive_file"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""Of versions 2 and 1 of control groups, by controller: folder, files of limit and usage, and the unused file cache."""
+"""Folder, files of limit and usage, and name of the inactive file cache, by controller: versions 2 and 1."""
 
 
 def limit_arenas() -> None:
