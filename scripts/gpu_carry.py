@@ -25,7 +25,7 @@ WHEELS = (
     "array-record", "beartype", "cffi", "docstring-parser", "grain", "jax-triton==0.3.1", "portpicker", "pycparser",
     "rapidfuzz", "soundfile", "soxr", "tensorboardX", "typeguard", "tyro",
 )  # fmt: skip
-"""Packages of pyproject.toml that benchmarks/device_packages.txt lacks, with what they import."""
+"""Packages of pyproject.toml that benchmarks/device_packages.txt lacks, and their dependencies."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "any")
 
 
@@ -80,7 +80,7 @@ def slice_corpus(corpus: Path, out: Path, hours: float) -> None:
 
 
 def carried() -> list[Path]:
-    """Returns the files that are copied to the machine: those of the checkout that git does not ignore, and .carry."""
+    """Returns the files to copy to the machine: all files of .carry, and of the checkout without ignored ones."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     files = [ROOT / name for name in names if name]

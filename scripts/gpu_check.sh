@@ -62,7 +62,7 @@ if [ -z "$smoke" ] && ! "$python" -c "import jax_triton" 2>/dev/null; then
     echo "kernels of Triton: jax-triton is not installed" >> "$parts/omitted.txt"; code=1
 fi
 # shellcheck disable=SC2329  # exported
-tests() { "$python" -m pytest -q -m gpu -p no:cacheprovider tests > "$parts/tests.txt" 2>&1; }
+tests() { "$python" -m pytest -q -m gpu -p no:cacheprovider tests/test_gpu.py > "$parts/tests.txt" 2>&1; }
 export -f tests; export python parts
 run tests 150 bash -c tests || code=1
 [ ! -f "$parts/tests.txt" ] || tail -n 15 "$parts/tests.txt"
