@@ -10,14 +10,10 @@ from asr_jax.alignment.ctc_segment import FORCED, LongSearch, align_long
 from asr_jax.alignment.emissions import Emissions
 from asr_jax.losses import ctc_align, ctc_align_reference
 from tests.search.unchecked import unchecked
-from tests.support import approx
+from tests.support import approx, log_softmax
 
 BLANK = 0
 aligned = jax.jit(ctc_align.align, static_argnames="blank_id")
-
-
-def log_softmax(logits):
-    return np.float32(logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))
 
 
 def emissions_of(log_probs):

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support import assert_within, max_abs, relative
+from support import fast_jit, part
 
 from asr_jax.audio.presets import quartznet
 from asr_jax.core.batch import Batch, Frames
@@ -20,12 +20,6 @@ from asr_jax.pretrained.formats import imported
 from asr_jax.pretrained.quartznet import settings_of
 
 COUNT = "num_batches_tracked"
-# Compilation takes most of the time of these tests, and each program runs only a few times.
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
-def part(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def model_of(encoder: Mapping[str, Any]) -> Model:
@@ -112,20 +106,3 @@ def batch_of(features: Any, lengths: Any, tokens: Any, token_lengths: Any) -> Ba
         utterances=np.arange(rows, dtype=np.int32),
     )
     return jax.device_put(batch)
-
-
-def worst(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> tuple[str, float]:
-    """Returns the name and the relative difference of the array that differs most.
-
-    Arrays that are zero except for rounding have no relative accuracy; ours must be as small.
-    """
-    assert actual.keys() == expected.keys()
-    largest = max(float(np.abs(array).max()) for array in expected.values())
-    differences = {}
-    for name, array in expected.items():
-        if np.abs(array).max() > 1e-6 * largest:
-            differences[name] = relative(actual[name], array)
-        else:
-            assert_within(max_abs(actual[name], array), 1e-5, scale=largest, what=name)
-    name = max(differences, key=lambda name: differences[name])
-    return name, differences[name]

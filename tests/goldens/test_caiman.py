@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import assert_close, assert_within, max_abs
+from support import assert_close, assert_outputs
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.logmel import LogMel
@@ -79,8 +79,7 @@ def test_outputs_and_searches_are_the_peers(name: str) -> None:
     for row, length in enumerate(lengths):
         texts = list(found.sequences(row)[0].tokens)
         assert texts == expected[f"text_{row}"].tolist()
-        difference = max_abs(log_probs[row, :length], expected["log_probs"][row, :length])
-        assert_within(difference, 1e-4, what=f"log-probabilities {row}")
+        assert_outputs(log_probs[row, :length], expected["log_probs"][row, :length], what=f"log-probabilities {row}")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file
-from support import GoldenCase, assert_within, golden_cases, max_abs, relative
+from support import (
+    GoldenCase,
+    assert_gradients,
+    assert_outputs,
+    assert_within,
+    fast_jit,
+    golden_cases,
+    log_softmax,
+    part,
+    relative,
+)
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch, Encoded, Frames
@@ -34,8 +44,6 @@ from asr_jax.pretrained.torch_writer import save_torch
 
 pytestmark = pytest.mark.golden
 
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
 
 def models_of(pattern: str) -> list[Any]:
     """Cases of FunASR's models; one without sampler and CTC only repeats the other's, and is slow."""
@@ -43,14 +51,6 @@ def models_of(pattern: str) -> list[Any]:
         pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) if case.id == "paraformer_nosampler" else case
         for case in golden_cases("funasr", pattern)
     ]
-
-
-def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
 
 
 def near_the_end(is_complete: np.ndarray) -> Any:
@@ -76,9 +76,9 @@ def test_integration(case: Any) -> None:
     found = fast_jit(jax.value_and_grad(total, (0, 1), has_aux=True))(arrays["cif/alphas"], arrays["input/hidden"])
     (_, (vectors, is_fire)), gradients = found
     np.testing.assert_array_equal(is_fire, arrays["cif/peak"] >= 1)
-    assert_within(max_abs(vectors, expected), 1e-4, what="vectors")
+    assert_outputs(vectors, expected, what="vectors")
     for name, gradient in zip(("dalphas", "dhidden"), gradients, strict=True):
-        assert_within(relative(gradient, arrays[f"cif/{name}"]), 1e-4, what=name)
+        assert_outputs(gradient, arrays[f"cif/{name}"], what=name)
 
 
 @pytest.mark.parametrize("case", golden_cases("funasr", "cif*"))
@@ -159,8 +159,8 @@ def test_predictors(case: Any, monkeypatch: Any) -> None:
 
         run = fast_jit(jax.value_and_grad(total, (0, 1), has_aux=True))
         (_, (vectors, weights, found)), (gradient, of_values) = jax.device_get(run(params, frames.values))
-        assert_within(max_abs(vectors, expected), 1e-4, what=f"{name} vectors")
-        assert_within(max_abs(weights.sum(1), own["train/token_num"]), 1e-4, what=f"{name} sum")
+        assert_outputs(vectors, expected, what=f"{name} vectors")
+        assert_outputs(weights.sum(1), own["train/token_num"], what=f"{name} sum")
         assert_within(relative(of_values, own["train/dhidden"]), 1e-3, what=f"{name} values")
         theirs = part(own, "train/grad/")
         by_name = {
@@ -186,8 +186,7 @@ def check_recognised(vectors: np.ndarray, number: np.ndarray, own: dict[str, np.
     np.testing.assert_array_equal(number, own["infer/token_num"])
     size = own["infer/embeds"].shape[1]
     kept = np.arange(size)[None, :, None] < number[:, None, None]
-    difference = max_abs(vectors[:, :size] * kept, own["infer/embeds"] * kept)
-    assert_within(difference, 1e-4, what=f"{name} recognised vectors")
+    assert_outputs(vectors[:, :size] * kept, own["infer/embeds"] * kept, what=f"{name} recognised vectors")
 
 
 def config_of(case: GoldenCase) -> dict[str, Any]:
@@ -268,14 +267,7 @@ def check_losses(run: Run) -> Any:
         assert_within(abs(means[name] - value) / max(abs(value), 1), 1e-5, what=name)
     theirs, ours = part(arrays, "train_grad/"), run.named(gradient)
     assert theirs.keys() <= ours.keys()
-    largest = max(np.abs(array).max() for array in theirs.values())
-    # Relative to 1e-4 of the largest gradient at least: those of keys' biases are zero except for rounding.
-    differences = {
-        name: max_abs(ours[name], theirs[name]) / max(np.abs(theirs[name]).max(), 1e-4 * largest) for name in theirs
-    }
-    worst = max(differences, key=differences.__getitem__)
-    assert_within(differences[worst], 1e-3, what=f"gradients, worst ({worst})")
-    assert all(np.abs(ours[name]).max() == 0 for name in ours.keys() - theirs.keys())
+    assert_gradients(ours, theirs, 1e-3)
     return sums
 
 
@@ -318,16 +310,14 @@ def test_recognition(case: Any) -> None:
     lengths, num_frames = arrays["eval/encoder_lens"], frames.values.shape[1]
     np.testing.assert_array_equal(frames.lengths, lengths)
     inside = (np.arange(num_frames) < lengths[:, None])[..., None]
-    of_encoder = max_abs(frames.values * inside, arrays["eval/encoder_out"] * inside)
-    assert_within(of_encoder, 1e-4, what="encoder")
+    assert_outputs(frames.values * inside, arrays["eval/encoder_out"] * inside, what="encoder")
     expected = arrays["infer/alphas"][:, :num_frames] * inside[..., 0]
-    assert_within(max_abs(weights, expected), 1e-4, what="weights")
+    assert_outputs(weights, expected, what="weights")
     np.testing.assert_array_equal(log_probs.lengths, arrays["infer/token_num"])
     size = arrays["infer/embeds"].shape[1]
     kept = np.arange(size)[None, :, None] < np.asarray(log_probs.lengths)[:, None, None]
     for name, found in (("embeds", vectors), ("decoder_logprobs", log_probs.values)):
-        difference = max_abs(found[:, :size] * kept, arrays[f"infer/{name}"] * kept)
-        assert_within(difference, 1e-4, what=name)
+        assert_outputs(found[:, :size] * kept, arrays[f"infer/{name}"] * kept, what=name)
 
 
 @pytest.mark.parametrize("case", models_of("paraformer_*"))
@@ -352,8 +342,7 @@ def test_folder_from_samples_to_labels(case: Any, tmp_path: Path) -> None:
         theirs = log_softmax(arrays[f"infer/{row}/decoder_logits"])
     num = int(arrays["infer/token_num"][row]) if "infer/token_num" in arrays else theirs.shape[1]
     assert emitted.lengths[0] == num
-    difference = max_abs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num])
-    assert_within(difference, 1e-4, what="log-probabilities")
+    assert_outputs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num], what="log-probabilities")
     weights = exported({"params": params}, found.model, "funasr")
     save_folder(weights, found.model, found.tokenizer, tmp_path / "again")
     again = read_published(tmp_path / "again")
@@ -420,21 +409,14 @@ def test_community_v2_alignment_and_recognition(case: Any) -> None:
 
     program = fast_jit(lambda params: run.model.apply({"params": params}, batch, method=parts))
     frames, ctc, runs, means, log_probs = jax.device_get(program(run.params))
-    worst = dict.fromkeys(("encoder", "posteriors", "queries", "recognised queries", "log-probabilities"), 0.0)
-
-    def compare(name: str, found: Any, expected: Any) -> None:
-        worst[name] = max(worst[name], max_abs(found, expected))
-
     for row, length in enumerate(arrays["eval/encoder_lens"]):
-        compare("encoder", frames.values[row, :length], arrays["eval/encoder_out"][row, :length])
-        compare("posteriors", np.exp(ctc.values[row, :length]), arrays["eval/ctc_probs"][row, :length])
+        assert_outputs(frames.values[row, :length], arrays["eval/encoder_out"][row, :length], what="encoder")
+        assert_outputs(np.exp(ctc.values[row, :length]), arrays["eval/ctc_probs"][row, :length], what="posteriors")
         np.testing.assert_array_equal(runs.query[row, :length], arrays[f"align/{row}/target_index"])
         np.testing.assert_array_equal(runs.labels[row, :length], arrays[f"align/{row}/path"])
         aligned, greedy = arrays[f"align/{row}/compressed"], arrays[f"infer/{row}/compressed"]
-        compare("queries", means[0][row, : len(aligned)], aligned)
+        assert_outputs(means[0][row, : len(aligned)], aligned, what="queries")
         assert log_probs.lengths[row] == len(greedy)
-        compare("recognised queries", means[1][row, : len(greedy)], greedy)
+        assert_outputs(means[1][row, : len(greedy)], greedy, what="recognised queries")
         expected = log_softmax(arrays[f"infer/{row}/decoder_logits"][0])
-        compare("log-probabilities", log_probs.values[row, : len(greedy)], expected)
-    for name, value in worst.items():
-        assert_within(value, 1e-4, what=name)
+        assert_outputs(log_probs.values[row, : len(greedy)], expected, what="log-probabilities")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from margins import TIE, argmax_margin, choice_margins, skip_ties
 from safetensors.numpy import load_file, save_file
-from support import GOLDENS, assert_gradients, assert_within, max_abs, relative
+from support import GOLDENS, assert_gradients, assert_outputs, assert_within, log_softmax, part, relative
 from wav2vec2_programs import (
     code_scores,
     contrastive_program,
@@ -142,11 +142,9 @@ def test_outputs_and_loss(folder: Path, masked: bool) -> None:
     hidden = {f"hidden_{number + 1}": encoded.taps[f"layer_{number}"] for number in range(num)}
     found = {"last_hidden_state": encoded.frames, "extract_features": encoded.taps["features"], **hidden}
     for which, frames in found.items():
-        difference = max_abs(np.asarray(frames.values) * valid, out[f"{name}/{which}"] * valid)
-        assert_within(difference, 1e-4, what=f"{name} {which}")
-    expected = out[f"{name}/logits"] - np.logaddexp.reduce(out[f"{name}/logits"], axis=-1, keepdims=True)
-    difference = max_abs(emitted.values * valid, expected * valid)
-    assert_within(difference, 1e-4, what=f"{name} log-probabilities")
+        assert_outputs(np.asarray(frames.values) * valid, out[f"{name}/{which}"] * valid, what=f"{name} {which}")
+    expected = log_softmax(out[f"{name}/logits"])
+    assert_outputs(emitted.values * valid, expected * valid, what=f"{name} log-probabilities")
     assert_within(abs(float(loss) / float(out[f"{name}/loss"]) - 1), 1e-5, what=f"{name} loss")
 
 
@@ -158,16 +156,11 @@ def test_gradients_by_the_peers_names(folder: Path, masked: bool) -> None:
     assert_gradients(actual, part(case.arrays, "grad_masked/" if masked else "grad_nomask/"), 1e-3)
 
 
-def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
 @pytest.mark.parametrize("folder", of_heads("CTC"))
 def test_samples_are_normalised(folder: Path) -> None:
     arrays = case_of(folder).arrays
     found = normalised(arrays["input/waveform_raw"] * 32768, arrays["input/waveform_lengths"].astype(np.int32))
-    difference = max_abs(np.asarray(found.values)[..., 0], arrays["input/input_values"])
-    assert_within(difference, 1e-4, what="samples")
+    assert_outputs(np.asarray(found.values)[..., 0], arrays["input/input_values"], what="samples")
 
 
 def is_masked(case: Case) -> bool:
@@ -224,13 +217,12 @@ def test_quantised_features(folder: Path, mode: str) -> None:
     program = quantizer_program(contrastive_of(case, mode), mode == "train")
     log_probs, actual = program(case.params["heads_pretrain"], features, noise_of(case))
     if mode == "eval":
-        expected = scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True)
-        assert_within(max_abs(log_probs, expected), 1e-4, what="log-probabilities of codes")
+        expected = log_softmax(scores)
+        assert_outputs(log_probs, expected, what="log-probabilities of codes")
     is_clear = (choice_margins(scores) >= TIE).all(axis=-1)
     assert is_clear.mean() > 0.9
     expected = case.arrays[f"out_{mode}/projected_quantized_states"]
-    difference = max_abs(np.asarray(actual)[is_clear], expected[is_clear])
-    assert_within(difference, 1e-4, what=f"{mode} quantised features")
+    assert_outputs(np.asarray(actual)[is_clear], expected[is_clear], what=f"{mode} quantised features")
 
 
 @cache
@@ -355,7 +347,7 @@ def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path) -> Non
     found = given_by_head(folder, params, encoded)
     assert found.keys() == expected.keys() - {"input_values", "attention_mask"}
     for name, values in found.items():
-        assert_within(max_abs(values * valid, expected[name] * valid), 1e-4, what=name)
+        assert_outputs(values * valid, expected[name] * valid, what=name)
 
 
 def transformers_side(folder: Path, waves: np.ndarray, lengths: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:

@@ -14,7 +14,7 @@ from asr_jax.pretrained.caiman import encoder_rows
 from asr_jax.pretrained.keymap import find_params
 from asr_jax.pretrained.transducers import caiman_rows
 from asr_jax.search.transducer import TransducerDecoding
-from tests.support import assert_within, golden_cases, max_abs, relative
+from tests.support import assert_gradients, assert_outputs, assert_within, golden_cases, relative
 
 pytestmark = pytest.mark.golden
 
@@ -64,14 +64,12 @@ def test_equals_mlperf(case):
     value, gradient = jax.jit(jax.value_and_grad(loss))(params)
     encoded = jax.jit(encode)(params)
     valid = np.arange(arrays["out/enc"].shape[1]) < arrays["out/logit_lens"][:, None]
-    difference = max_abs(np.asarray(encoded.frames.values)[valid], arrays["out/enc"][valid])
-    assert_within(difference, 1e-4, what="encoder")
+    assert_outputs(np.asarray(encoded.frames.values)[valid], arrays["out/enc"][valid], what="encoder")
     np.testing.assert_array_equal(encoded.frames.lengths, arrays["out/logit_lens"])
     assert_within(relative(value, arrays["out/loss"].mean()), 1e-5, what="loss")
     found = flatten(gradient)
     assert found.keys() == expected.keys()
-    worst = max(relative(found[name], expected[name]) for name in expected)
-    assert_within(worst, 1e-3, what="gradients")
+    assert_gradients(found, expected, 1e-3)
 
     for max_symbols, texts in case.info["greedy"].items():
         decoding = TransducerDecoding(max_symbols=int(max_symbols))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, assert_within, cases_in, max_abs, slow_after_first
-from wav2vec2_programs import counting_padding, draws_of, fast_jit
+from support import GoldenCase, assert_within, cases_in, fast_jit, max_abs, part, slow_after_first
+from wav2vec2_programs import counting_padding, draws_of
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.batch import Batch, Encoded
@@ -124,10 +124,6 @@ def run_of(path: Path) -> Run:
         reports.append(found)
     after = export_fairseq({"params": state.params}, encoder, ctc_head=None, contrastive=contrastive)
     return Run(recipe, reports, after)
-
-
-def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def batch_of(given: dict[str, np.ndarray]) -> Batch:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -23,9 +23,8 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer
 from asr_jax.pretrained.wav2vec2_fairseq import Settings
+from tests.support import fast_jit
 
-# Each program runs only a few times.
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 READ = (FEATURES, EXTRACTOR)
 
 

@@ -17,7 +17,7 @@ from asr_jax.losses.ctc_align import align
 from asr_jax.nn.label_decoder import LabelDecoder
 from asr_jax.search.label_synchronous import LabelDecoding
 from tests.search.test_ctc_prefix import prefix_log_prob, texts_of
-from tests.support import approx, assert_close
+from tests.support import approx, assert_close, assert_trees_close
 from tests.training.toy import toy_batch, toy_model
 
 VOCAB, BLANK = 4, 2  # as in test_ctc_prefix, whose enumeration the reference uses
@@ -192,10 +192,6 @@ def params_of():
     return jax.jit(partial(model_of().init, step=None))(jax.random.key(0), toy_batch(seed=3))["params"]
 
 
-def close(a, b, tolerance):
-    jax.tree.map(lambda x, y: assert_close(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
-
-
 def loss_and_gradient(model):
     @jax.jit
     def run(params, batch):
@@ -259,7 +255,7 @@ def test_padding_of_batches_has_no_influence_on_the_loss():
     longer = jnp.pad(batch.audio, ((0, 0), (0, 1600)), constant_values=77)
     found = run(params, batch.replace(audio=longer, tokens=jnp.pad(noise, ((0, 0), (0, 2)), constant_values=2)))
     for term in ("attention/loss", "attention/accuracy"):
-        close(found[term], plain[term], 1e-5)
+        assert_trees_close(found[term], plain[term], 1e-5)
     broken = run(params, batch.replace(weights=batch.weights.at[1].set(jnp.nan)))
     assert np.isnan(float(broken["attention/loss"].total))
 

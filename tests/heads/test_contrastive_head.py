@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import assert_within, relative
+from support import assert_within, fast_jit, relative
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.contrastive import FEATURES, Contrastive, ContrastiveHead, Draws
 from asr_jax.nn.quantizer import Quantizer
 
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 GROUPS, ENTRIES, CODES_DIM = 2, 3, 4
 SETTINGS = Contrastive(
     quantizer=Quantizer(GROUPS, ENTRIES, start_temperature=1.5), codes_dim=CODES_DIM, dim=5, num_negatives=3,

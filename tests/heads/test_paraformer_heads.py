@@ -21,7 +21,7 @@ from asr_jax.nn.cif import CIF
 from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.search.parallel import ParallelDecoding
 from tests.heads.drawn_params import drawn_params
-from tests.support import assert_close
+from tests.support import assert_close, assert_trees_close
 from tests.training.toy import toy_batch, toy_model
 
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1}
@@ -80,10 +80,6 @@ def params_of(name):
     return jax.jit(partial(model_of(name).init, step=None))(jax.random.key(0), toy_batch(seed=3))["params"]
 
 
-def close(a, b, tolerance):
-    jax.tree.map(lambda x, y: assert_close(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "numbers"), [(name, (2, 4)) for name in HEADS])
 def test_devices_and_order_change_nothing_with_dropout_and_sampler_on(name, numbers):
@@ -92,12 +88,12 @@ def test_devices_and_order_change_nothing_with_dropout_and_sampler_on(name, numb
     value, gradient = run(params, batch)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient["heads_paraformer"]["decoder"]))
     order = np.array([2, 0, 3, 1])
-    close(run(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-4)
+    assert_trees_close(run(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-4)
     for number in numbers:
         mesh = data_mesh(number)
         on_devices = loss_and_gradient(model)
         found = on_devices(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh))
-        close(found, (value, gradient), 1e-4)
+        assert_trees_close(found, (value, gradient), 1e-4)
 
 
 @pytest.mark.parametrize("decoder", [SANM, TRANSFORMER])
@@ -122,11 +118,13 @@ def test_padding_and_short_rows_have_no_influence(name):
     noise = jnp.where(jnp.arange(3)[None] < batch.token_lengths[:, None], batch.tokens, 4)
     longer = jnp.pad(batch.audio, ((0, 0), (0, 1600)), constant_values=77)
     found = run(params, batch.replace(audio=longer, tokens=jnp.pad(noise, ((0, 0), (0, 2)), constant_values=2)))
-    close({term: each.total for term, each in found.items()}, {term: each.total for term, each in plain.items()}, 1e-4)
+    assert_trees_close(
+        {term: each.total for term, each in found.items()}, {term: each.total for term, each in plain.items()}, 1e-4
+    )
     short = run(params, batch.replace(lengths=batch.lengths.at[0].set(500)))  # one frame for three labels
     others = run(params, batch.replace(weights=jnp.array([0.0, 1.0, 1.0, 1.0])))
     for term in ("loss", "accuracy"):
-        close(short[f"paraformer/{term}"], others[f"paraformer/{term}"], 1e-5)
+        assert_trees_close(short[f"paraformer/{term}"], others[f"paraformer/{term}"], 1e-5)
     assert float(short["paraformer/infeasible"].total) == 1
 
 
@@ -152,7 +150,7 @@ def test_nan_in_padding_is_ignored_and_elsewhere_reported(name):
     zeros, nans = (
         jax.device_get(run(params, np.where(padding, np.float32(fill), values), lengths)) for fill in (0.0, np.nan)
     )
-    close(nans, zeros, 1e-6)
+    assert_trees_close(nans, zeros, 1e-6)
     values[1, 2] = np.nan
     loss, found = jax.device_get(run(params, np.where(padding, np.float32(0), values), lengths))
     assert np.isnan(loss)

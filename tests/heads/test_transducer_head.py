@@ -24,7 +24,7 @@ from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
 from asr_jax.text.spelling import Spelling
 from tests.heads.drawn_params import drawn_params
-from tests.support import approx, assert_close, assert_within
+from tests.support import approx, assert_close, assert_trees_close, assert_within, log_softmax
 from tests.training.toy import as_features, toy_batch, toy_model
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -71,10 +71,6 @@ def params_of(model, batch):
     return jax.device_get(jax.jit(partial(model.init, step=None))(jax.random.key(0), batch)["params"])
 
 
-def close(a, b, tolerance):
-    jax.tree.map(lambda x, y: assert_close(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max()), a, b)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -91,11 +87,13 @@ def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name):
     value, gradient = loss_and_gradient(whole)(params, batch)
     in_parts = model_of(replace(head, split=2, tile_frames=5), dropout=0.2)
     parts, mesh = loss_and_gradient(in_parts), data_mesh(2)
-    close(parts(params, batch), (value, gradient), 1e-5)
+    assert_trees_close(parts(params, batch), (value, gradient), 1e-5)
     on_devices = loss_and_gradient(in_parts)
-    close(on_devices(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh)), (value, gradient), 1e-5)
+    assert_trees_close(
+        on_devices(jax.device_put(params, replicated(mesh)), global_batch(batch, mesh)), (value, gradient), 1e-5
+    )
     order = np.array([2, 0, 3, 1])
-    close(parts(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-5)
+    assert_trees_close(parts(params, jax.tree.map(lambda array: array[order], batch)), (value, gradient), 1e-5)
 
 
 @one_fast
@@ -109,7 +107,7 @@ def test_padding_has_no_influence(name):
         sums_of(params, each, name=name)["transducer/loss"].total
         for each in (batch, batch.replace(audio=longer, tokens=other))
     )
-    close(padded, plain, 1e-5)
+    assert_trees_close(padded, plain, 1e-5)
 
 
 def one_by_one(model, params, encoded, head, *, max_symbols):
@@ -192,9 +190,7 @@ def test_a_wide_beam_finds_the_probability_of_all_paths():
     outputs = jnp.stack([state["projected"], apply(state, labels, method="advance")["projected"]], 1)
     at_frames = [apply(jnp.tile(frames.values[:, t : t + 1], (5, 1, 1)), outputs, method="logits") for t in range(3)]
     logits = np.asarray(jnp.stack(at_frames, 1), np.float64)  # label, frame, position, logit
-    of_labels, of_durations = (
-        np.exp(each - np.logaddexp.reduce(each, -1, keepdims=True)) for each in (logits[..., :6], logits[..., 6:])
-    )
+    of_labels, of_durations = (np.exp(log_softmax(each)) for each in (logits[..., :6], logits[..., 6:]))
     assert found.keys() == {(), *((label,) for label in range(5))}
     for label in range(5):
         paths = np.zeros((4, 2))

@@ -8,7 +8,7 @@ import numpy as np
 
 from asr_jax.core.meshes import by_rows, data_mesh
 from asr_jax.losses.consistency import view_divergence
-from tests.support import assert_close
+from tests.support import assert_close, log_softmax
 
 LENGTHS = np.array([7, 4, 0], np.int32)
 """Lengths of utterances in frames."""
@@ -17,11 +17,6 @@ LENGTHS = np.array([7, 4, 0], np.int32)
 def some_logits(views=2, seed=0):
     """Returns random logits; the views of an utterance are successive rows."""
     return 2 * np.random.default_rng(seed).normal(size=(len(LENGTHS) * views, 7, 5)).astype(np.float32)
-
-
-def log_softmax(logits):
-    logits = logits.astype(np.float64)
-    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
 @jax.jit

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import assert_close, assert_within, max_abs, relative
+from support import assert_close, assert_within, fast_jit, max_abs, relative
 
 from asr_jax.losses.contrastive import Distractors, contrastive_loss, counted, draw_distractors
 
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 ROWS, FRAMES, WIDTH, NUM = 2, 6, 5, 4
 
 

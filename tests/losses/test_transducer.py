@@ -18,7 +18,7 @@ from asr_jax.losses.pruned_transducer import (
     simple_log_probs,
 )
 from asr_jax.losses.transducer import Penalties, tdt_arcs, tdt_log_probs, transducer_loss
-from tests.support import assert_close, assert_within
+from tests.support import assert_close, assert_within, log_softmax, relative
 
 
 def paths(num_frames, num_labels, arcs):
@@ -222,6 +222,83 @@ def test_pruning_nothing_is_the_whole_loss():
         else:
             assert np.isfinite(found).all()
             assert_within(np.max(whole - found, initial=0.0), 1e-4, what="a pruned loss below the whole one")
+
+
+def forward_and_backward(blank, label):
+    """Returns the log-likelihood of one row and the occupancies of its arcs, node by node in float64."""
+    num_frames, num_places = blank.shape
+    before = np.full((num_frames, num_places), -np.inf)
+    after = np.full((num_frames + 1, num_places + 1), -np.inf)
+    after[num_frames, num_places - 1] = 0
+    nodes = list(np.ndindex(num_frames, num_places))
+    for t, u in nodes:
+        entering = [0.0] if (t, u) == (0, 0) else []
+        entering += [before[t - 1, u] + blank[t - 1, u]] if t else []
+        entering += [before[t, u - 1] + label[t, u - 1]] if u else []
+        before[t, u] = np.logaddexp.reduce(entering)
+    for t, u in reversed(nodes):
+        of_label = label[t, u] + after[t, u + 1] if u < num_places - 1 else -np.inf
+        after[t, u] = np.logaddexp(blank[t, u] + after[t + 1, u], of_label)
+    of_blank = np.exp(before + blank + after[1:, :-1] - after[0, 0])
+    of_label = np.exp(before[:, :-1] + label + after[:-1, 1:-1] - after[0, 0])
+    return after[0, 0], of_blank, of_label
+
+
+def first_positions(of_blank, of_label, size):
+    """Returns the first kept position of each frame of one row, and the margin of the choice, frame by frame."""
+    num_frames, num_places = of_blank.shape
+    places = max(num_places - size + 1, 1)
+    entering = np.pad(of_label, ((0, 0), (1, 0)))
+    scores = np.array(
+        [
+            [row[u : u + size].sum() - enter[u] for u in range(places)]
+            for row, enter in zip(of_blank, entering, strict=True)
+        ]
+    )
+    starts, ordered = scores.argmax(axis=1), np.sort(scores, axis=1)
+    starts[-1] = places - 1
+    for t in reversed(range(num_frames - 1)):
+        starts[t] = min(starts[t], starts[t + 1])
+    for t in reversed(range(num_frames - 1)):
+        starts[t] = max(starts[t], starts[t + 1] - (size - 1))
+    starts = np.minimum(starts, (size - 1) * np.arange(num_frames))
+    return starts, (ordered[:, -1] - ordered[:, -2]).min() if places > 1 else np.inf
+
+
+def test_pruned_loss_of_few_labels_equals_one_in_float64():
+    """Rows with fewer labels than kept positions, and no acoustic part in the interpolation of the simple loss."""
+    random, size, num_frames, num_labels = np.random.default_rng(8), 5, [33, 46, 14, 11], [9, 6, 4, 2]
+    acoustic, frames = random.normal(size=(4, 46, 43)) / 5, random.normal(size=(4, 46, 32))
+    language, places = random.normal(size=(4, 10, 43)) / 5, random.normal(size=(4, 10, 32))
+    kernel, labels = random.normal(size=(32, 43)), random.integers(1, 43, (4, 9))
+
+    @jax.jit
+    def run(acoustic, language, frames, places, kernel, labels, lengths):
+        simple = simple_log_probs(acoustic, language, labels, blank_id=0, language_scale=0.25)
+        starts = kept_positions(*occupancies(*simple, *lengths), *lengths, size=size)
+        kept = jax.vmap(lambda row, firsts: row[firsts[:, None] + jnp.arange(size)[None]])(places, starts)
+        logits = jnp.tanh(frames[:, :, None] + kept) @ kernel
+        arcs = pruned_log_probs(*kept_log_probs(logits, starts, labels, blank_id=0), starts, num_labels=9)
+        return starts, *(lattice_loss(blank[None], label[None], *lengths) for blank, label in (simple, arcs))
+
+    given = map(np.float32, (acoustic, language, frames, places, kernel))
+    found = jax.device_get(run(*given, labels, (np.array(num_frames), np.array(num_labels))))
+    for row, (t, u) in enumerate(zip(num_frames, num_labels, strict=True)):
+        of_both = log_softmax(acoustic[row, :t, None] + language[row, None, : u + 1])
+        log_probs = 0.75 * of_both + 0.25 * log_softmax(language[row, : u + 1])
+        ids = labels[row, :u]
+        total, of_blank, of_label = forward_and_backward(log_probs[..., 0], log_probs[:, np.arange(u), ids])
+        assert_within(relative(found[1][row], -total), 1e-6, what=f"simple loss {row}")
+        starts, margin = first_positions(of_blank, of_label, size)
+        assert margin > 1e-4, "rounding decides which positions are kept"
+        np.testing.assert_array_equal(found[0][row, :t], starts)
+        log_probs = log_softmax(np.tanh(frames[row, :t, None] + places[row, None, : u + 1]) @ kernel)
+        is_kept = (np.arange(u + 1) >= starts[:, None]) & (np.arange(u + 1) < starts[:, None] + size)
+        blank = np.where(is_kept, log_probs[..., 0], -np.inf)
+        label = np.where(is_kept[:, :u], log_probs[:, np.arange(u), ids], -np.inf)
+        with np.errstate(invalid="ignore"):
+            total, *_ = forward_and_backward(blank, label)
+        assert_within(relative(found[2][row], -total), 1e-6, what=f"pruned loss {row}")
 
 
 def test_pruning_of_texts_without_labels():

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, ClassVar
 
 import jax
@@ -11,14 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.errors import InvalidRngError
-from support import assert_within, max_abs, relative
+from support import assert_within, fast_jit, max_abs, relative
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.models.base import Encoder, EncoderSettings, MaskingEncoder
-
-# Compilation dominates the time of these tests, because each program runs only a few times.
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @dataclass(frozen=True)

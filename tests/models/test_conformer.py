@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_suite import EncoderSuite, Made, asks_for_dropout, assert_refused, fast_jit
-from support import assert_close, assert_within, max_abs, relative
+from encoder_suite import EncoderSuite, Made, asks_for_dropout, assert_refused
+from support import assert_close, assert_within, fast_jit, max_abs, relative
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements

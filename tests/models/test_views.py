@@ -7,14 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_suite import fast_jit
 
 from asr_jax.audio.augmentation import Augmentation
 from asr_jax.audio.distort import Gain
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp, VocalTract
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
-from asr_jax.core.pytrees import flatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.base import Model
@@ -25,7 +23,7 @@ from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.step import Recipe, accumulate, added_denominators
 from tests.heads.drawn_params import drawn_params
 from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch
-from tests.support import approx, assert_close
+from tests.support import approx, assert_close, assert_trees_close, fast_jit, log_softmax
 from tests.training.toy import joined, toy_batch
 
 MASKS = SpecAugment(probability=1.0, max_freq_bins=20, num_time_masks=2, max_time_frames=8, max_time_share=1.0,
@@ -115,11 +113,6 @@ def trained():
     return model, params, batch, run
 
 
-def log_softmax(logits):
-    logits = np.asarray(logits, np.float64)
-    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-
-
 def test_loss_is_the_mean_over_views_and_the_divergence_between_them_with_icefalls_factors(trained):
     model, params, batch, run = trained
     sums = run(batch, LATE)
@@ -169,12 +162,6 @@ def test_dropout_alone_makes_views_differ():
     assert of_none == 0 < of_half
 
 
-def assert_trees_close(actual, expected):
-    expected = flatten(expected)
-    for path, leaf in flatten(actual).items():
-        assert_close(leaf, expected[path], atol=1e-5 * np.abs(expected[path]).max(), what=path)
-
-
 @pytest.mark.slow
 def test_accumulation_equals_the_big_batch():
     recipe = Recipe(two_views(), {"ctc": 1.0, "inter": 0.3}, AdamW().build(RunLength(100, 10)))
@@ -192,7 +179,7 @@ def test_accumulation_equals_the_big_batch():
         return found
 
     split, whole = gradients(*batches), gradients(joined(*batches))
-    assert_trees_close(split.grads, whole.grads)
+    assert_trees_close(split.grads, whole.grads, 1e-5)
     assert_close(split.sums["ctc/consistency"].mean(), whole.sums["ctc/consistency"].mean(), rtol=1e-5)
     assert whole.sums["ctc/consistency"].mean() > 0
 
@@ -215,8 +202,8 @@ def test_four_devices_draw_what_one_draws_and_move_no_row():
     compiled = gradients.lower(given[0], given[2], given[1]).compile()
     assert not any(word in compiled.as_text() for word in ("all-to-all", "collective-permute", "all-gather"))
     (_, totals), found = compiled(given[0], given[2], given[1])
-    assert_trees_close(found, expected)
-    assert_trees_close(totals, expected_totals)
+    assert_trees_close(found, expected, 1e-5)
+    assert_trees_close(totals, expected_totals, 1e-5)
 
 
 @pytest.mark.parametrize(

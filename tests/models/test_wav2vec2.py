@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_suite import EncoderSuite, assert_refused, fast_jit
+from encoder_suite import EncoderSuite, assert_refused
 from flax import linen as nn
-from support import assert_within, max_abs, relative
+from support import assert_within, fast_jit, max_abs, relative
 
 from asr_jax.audio.presets import nemo, wav2vec2
 from asr_jax.core.batch import Frames

@@ -1,18 +1,16 @@
 """Product quantisation: drawn entries, gradient, temperature and perplexity."""
 
 import json
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GOLDENS, assert_close, assert_within, max_abs, relative
+from support import GOLDENS, assert_close, assert_within, fast_jit, max_abs, relative
 
 from asr_jax.nn.quantizer import GumbelQuantizer, Quantizer, perplexity
 
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 SETTINGS = Quantizer(groups=2, entries=5, start_temperature=1.5)
 
 
@@ -76,15 +74,24 @@ def test_perplexity_from_one_entry_to_all() -> None:
         assert_within(abs(float(compute(probabilities, weights)[0]) - expected), 1e-4)
 
 
+def test_temperature_decays_to_its_end() -> None:
+    settings, updates = Quantizer(start_temperature=3.0, end_temperature=0.25, decay=0.9), np.arange(40)
+    found = jax.jit(jax.vmap(settings.temperature))(updates)
+    assert_close(found, np.maximum(3.0 * 0.9**updates, 0.25), rtol=1e-5)
+    assert found[-1] == 0.25
+
+
 @pytest.mark.golden
 def test_temperature_is_fairseqs() -> None:
     path = GOLDENS / "fairseq_w2v2/gumbel_temperature.json"
     if not path.is_file():
         pytest.skip(f"no {path}: set ASR_JAX_GOLDENS")
     case = json.loads(path.read_text())
+    case |= case.get("config", {})
     # A case has start, end and decay beside the temperatures; the first one has fairseq's defaults.
     names = {"start": "start_temperature", "end": "end_temperature", "decay": "decay"}
-    settings = Quantizer(**{names[name]: value for name, value in case.items() if name in names})
-    expected = {int(step): value for step, value in case.items() if step not in names}
+    settings = Quantizer(**{ours: case[name] for name, ours in names.items() if name in case})
+    expected = {int(step): value for step, value in case.items() if step.isdecimal()}
+    assert expected
     found = jax.jit(jax.vmap(settings.temperature))(np.array([*expected], np.int32))
     assert_close(found, [*expected.values()], rtol=1e-5)

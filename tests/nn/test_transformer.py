@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import assert_close, assert_within, max_abs, relative
+from support import assert_close, assert_within, fast_jit, max_abs, relative
 
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.transformer import LayerSizes, MultiHeadAttention, Transformer, fused_attention
 
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 NUM_LAYERS, RATE = 3, 0.3
 X = np.random.default_rng(0).normal(size=(4, 5, 4)).astype(np.float32)
 LENGTHS = np.array([5, 3, 5, 4], np.int32)

@@ -34,9 +34,8 @@ from asr_jax.training.beginning import abstract_beginning, initial_training, low
 from asr_jax.training.compile import compile_steps
 from asr_jax.training.lowering import StepPrograms
 from asr_jax.training.step import Recipe
-from tests.support import approx, assert_close
+from tests.support import approx, assert_close, assert_trees_close
 from tests.training.test_pretraining_step import HEAD, Hiding
-from tests.training.test_step import assert_trees_close
 from tests.training.toy import joined, toy_batch, toy_model
 
 SCALE = Scale(16000, 160, 80)
@@ -139,7 +138,7 @@ def test_four_devices_compute_the_updates_of_one(name, sizes):
             assert_close(found.sums[term].weight, other.sums[term].weight, rtol=1e-5, what=term)
             assert_close(found.sums[term].mean(), other.sums[term].mean(), rtol=1e-5, what=term)
     for tree, of_one in ((state.batch_stats, expected.batch_stats), (state.passed, expected.passed)):
-        assert_trees_close(tree, of_one, rtol=1e-5)
+        assert_trees_close(tree, of_one, 1e-5)
 
 
 @pytest.mark.slow

@@ -23,8 +23,7 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.step import Recipe, accumulate, summed
-from tests.support import assert_close
-from tests.training.test_step import assert_trees_close
+from tests.support import assert_close, assert_trees_close
 from tests.training.toy import joined, toy_batch
 
 NUM_NEGATIVES = 5
@@ -153,7 +152,7 @@ def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: floa
     assert hidden[0] != hidden[1] > 0
     split = steps.gradients(state, first, second)
     whole = Steps(head, sub_batches=sub_batches).gradients(state, joined(first, second))
-    assert_trees_close(split.grads, whole.grads, rtol=1e-5)
+    assert_trees_close(split.grads, whole.grads, 1e-5)
     terms = {name for name in split.sums if sub_batches > 1 or "perplexity" not in name}
     assert len(terms) >= 2
     for name in terms:
@@ -179,7 +178,7 @@ def test_any_number_of_devices_gives_the_same_gradient(state: Any, head: Contras
     alone = steps.gradients(state, batch)
     assert alone.sums["pretrain/loss"].weight > 0
     found = steps.gradients(state, batch, num_devices=num_devices)
-    assert_trees_close(found.grads, alone.grads, rtol=1e-5)
+    assert_trees_close(found.grads, alone.grads, 1e-5)
     for name, value in alone.sums.items():
         assert_close(found.sums[name].mean(), value.mean(), rtol=1e-5, what=name)
 
@@ -188,5 +187,5 @@ def test_a_row_that_counts_nothing_changes_nothing(state: Any) -> None:
     steps, batch = Steps(Known(**HEAD, **OF_PARTS), sub_batches=2), joined(batch_of(4), batch_of(5))
     factors = np.where(np.arange(8) == 7, 3, 1).astype(np.int16)[:, None]
     louder = batch.replace(audio=np.asarray(batch.audio) * factors)
-    assert_trees_close(steps.gradients(state, louder).grads, steps.gradients(state, batch).grads, rtol=1e-5)
+    assert_trees_close(steps.gradients(state, louder).grads, steps.gradients(state, batch).grads, 1e-5)
     assert replace(Contrastive(**HEAD), num_negatives=9).chance() == {"accuracy": 0.1, "code_perplexity": 2.0}
