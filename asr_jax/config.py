@@ -306,12 +306,8 @@ class Experiment:
     Nothing is deleted."""
     dry_run: bool = False
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
-    decoding: dataclasses.InitVar[Decoding | None] = None
-    """Decoding of the primary head, for configs of earlier versions. None: the decoding in the head's settings."""
 
-    def __post_init__(self, decoding: Decoding | None) -> None:
-        if decoding is not None and self.model.recognises:
-            object.__setattr__(self, "model", self.model.with_decoding(self.model.recognising, decoding))
+    def __post_init__(self) -> None:
         problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
         problems += wrong_types(self) or self._of_texts()
         problems += [f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value]
@@ -459,55 +455,9 @@ def from_json(values: Any) -> Any:
     if not _has_fields(cls):
         raise UserError(f"the experiment names {values['class']}, which is not a settings class")
     try:
-        return UPGRADES.get(cls, _as_they_are)(cls, fields)
+        return cls(**fields)
     except (TypeError, ValueError) as error:
         raise UserError(f"the experiment's {values['class']} does not fit this version: {error}") from error
-
-
-def _as_they_are(cls: Any, fields: dict[str, Any]) -> Any:
-    """Constructs settings. Fields that the class does not have may have their former names."""
-    names = getattr(cls, "__dataclass_fields__", fields)
-    return cls(**{name if name in names else RENAMED.get(name, name): value for name, value in fields.items()})
-
-
-def _upgraded_model(cls: Any, fields: dict[str, Any]) -> Model:
-    """Adds the primary head, which earlier versions chose implicitly.
-
-    They used the first CTC head that reads the encoder's output or, if there was none, the first CTC head.
-    """
-    recognising = [name for name, head in fields["heads"].items() if head.recognises]
-    if "primary" not in fields and len(recognising) > 1:
-        fields["primary"] = min(recognising, key=lambda name: bool(fields["heads"][name].tap))
-    model: Model = cls(**fields)
-    return model
-
-
-def _upgraded_experiment(cls: Any, fields: dict[str, Any]) -> Experiment:
-    """Moves the decoding to its head. In earlier versions, it was a field of the experiment."""
-    decoding = fields.pop("decoding", None)
-    experiment: Experiment = cls(**fields, decoding=decoding)
-    return experiment
-
-
-def _upgraded_training(cls: Any, fields: dict[str, Any]) -> Training:
-    """Moves the decay of the average to its settings. In earlier versions, it was a field of the training."""
-    if "ema_decay" in fields:
-        fields["ema"] = EMA(decay=fields.pop("ema_decay"))
-    training: Training = _as_they_are(cls, fields)
-    return training
-
-
-FORMER_FIELDS = {
-    "training.max_skipped": "training.max_rejected",
-    "training.ema_decay": "training.ema.decay",
-    "optim.clip_norm": "optim.clip_at",
-    "data.max_train_samples": "data.max_train_utterances",
-    "data.max_validation_samples": "data.max_validation_utterances",
-}
-"""Current names of renamed fields, by their former names."""
-RENAMED = {former.rpartition(".")[2]: now.rpartition(".")[2] for former, now in FORMER_FIELDS.items()}
-UPGRADES = {Model: _upgraded_model, Experiment: _upgraded_experiment, Training: _upgraded_training}
-"""Functions that construct settings from the fields that an earlier version wrote, by class."""
 
 
 def _has_fields(cls: Any) -> bool:

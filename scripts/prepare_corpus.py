@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from corpora.preparation import entry, pairs_of, parsed_lines, read_splits, write_splits
 from tyro.conf import Positional
 
 from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
-from asr_jax.data.corpora.preparation import entry, pairs_of, parsed_lines, read_splits, write_splits
 from asr_jax.data.manifests.readers.base import Entries
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.utterances import Rejected

@@ -24,13 +24,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
+from corpora.downloads import Archive, fetch, unpack
+from corpora.preparation import entry, pairs_of, read_splits, write_splits
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
-from asr_jax.data.corpora.downloads import Archive, fetch, unpack
-from asr_jax.data.corpora.preparation import entry, pairs_of, read_splits, write_splits
 from asr_jax.data.manifests.readers.base import Entries
 from asr_jax.data.manifests.readers.fairseq import DICTIONARY, write_fairseq
 from asr_jax.data.manifests.utterances import Rejected, Utterance

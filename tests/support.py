@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from asr_jax.core.precision import compiles_float16
+from asr_jax.metrics.errors import ErrorCounts, word_errors
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("ASR_JAX_SHARED", ROOT.parent / "shared"))
@@ -80,6 +81,12 @@ def skip_without_float16() -> None:
     """Skips the test if XLA cannot compile float16."""
     if not compiles_float16():
         pytest.skip("XLA compiles no float16 for this CPU")
+
+
+def character_errors(reference: str, hypothesis: str) -> ErrorCounts:
+    """Counts the character edits of one utterance, including inner spaces; `words` is the number of characters."""
+    spaced = (" ".join(text.strip().replace(" ", "\0")) for text in (reference, hypothesis))
+    return word_errors(*spaced)
 
 
 def max_abs(actual: Any, expected: Any) -> float:

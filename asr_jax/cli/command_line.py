@@ -21,7 +21,7 @@ import tyro
 from asr_jax.audio.io import AudioError
 from asr_jax.cli.field_help import GROUPS, GROUPS_OF, help_on, help_text
 from asr_jax.cli.synonyms import meant_by, plain_word
-from asr_jax.config import FORMER_FIELDS, Experiment, Init, Resume, classes, experiment_of, load_experiment
+from asr_jax.config import Experiment, Init, Resume, classes, experiment_of, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.names import counted
 from asr_jax.core.native import native_log
@@ -56,9 +56,6 @@ ALIASES = {
     "--updates": "--training.num-updates",
     "--epochs": "--training.num-epochs",
 }
-
-FORMER_FLAGS = {f"--{former.replace('_', '-')}": f"--{now.replace('_', '-')}" for former, now in FORMER_FIELDS.items()}
-"""Current flags of fields that were renamed, keyed by their former flags."""
 
 INIT_FROM = ALIASES["--init-from"]
 MISTYPED = re.compile(r"' is not (?:a|of)\b|': expected pairs of ")
@@ -402,7 +399,7 @@ def _plain(argument: str) -> str:
         return argument
     flag, equals, value = argument.partition("=")
     flag = "--" + flag.removeprefix("--").removeprefix("config.").replace("_", "-")
-    return (ALIASES | FORMER_FLAGS).get(flag, flag) + equals + value
+    return ALIASES.get(flag, flag) + equals + value
 
 
 def _of_primary(argument: str, default: Any) -> str:

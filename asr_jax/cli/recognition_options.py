@@ -257,7 +257,7 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
         "run": str(folder.resolve()),
         "checkpoint": checkpoint_to_evaluate(folder / CHECKPOINTS, updates),
         "weights": weights_of(experiment, live=options.live),
-        **({"head": head, "primary": experiment.model.recognising} if head else {}),
+        **({"head": head} if head else {}),
         "decoding": str(decoding or "alignment"),
         "digest": decoding.digest() if decoding else "alignment",
     }

@@ -3,8 +3,6 @@
 EXPERIMENT, CHECKPOINTS, TOKENIZER = "experiment.json", "checkpoints", "tokenizer"
 PLAN, EVENTS, TENSORBOARD = "plan.json", "events.jsonl", "tensorboard"
 REJECTED, VOIDED, CURVES, LOCK = "rejected.jsonl", "voided.jsonl", "curves.png", "lock"
-FORMER_REJECTED = "skipped.jsonl"
-"""The name of `rejected.jsonl` in runs of earlier versions."""
 NATIVE = "native.log"
 """Lines of native libraries, if there are any."""
 SMOKE = "smoke"

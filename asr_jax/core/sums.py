@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from asr_jax.core.pytrees import Node
@@ -24,11 +23,6 @@ class Sum(Node):
 
 
 Sums = dict[str, Sum]
-
-
-def empty_sums(names: Iterable[str]) -> Sums:
-    """Returns sums of zero on the device."""
-    return {name: Sum(jnp.zeros(()), jnp.zeros(())) for name in names}
 
 
 def merge(all_sums: Iterable[Sums]) -> Sums:

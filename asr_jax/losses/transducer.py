@@ -1,6 +1,5 @@
-"""Losses of transducers from logits: RNN-T, and arcs of TDT."""
+"""Log-probabilities of a transducer's arcs: penalties, and durations of TDT."""
 
-import functools
 from dataclasses import dataclass
 
 import jax
@@ -9,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.errors import check_numbers
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
-from asr_jax.losses.lattice import RNNT, Arcs, lattice_loss
+from asr_jax.losses.lattice import Arcs
 
 
 @dataclass(frozen=True)
@@ -37,42 +36,6 @@ class Penalties:
 
 
 NO_PENALTIES = Penalties()
-
-
-def transducer_loss(
-    logits: Float[Array, "B T S V"],
-    num_frames: Int[Array, " B"],
-    labels: Int[Array, "B U"],
-    num_labels: Int[Array, " B"],
-    *,
-    blank_id: int,
-    fast_emit: float = 0.0,
-    penalties: Penalties = NO_PENALTIES,
-    clamp: float = 0.0,
-) -> Float[Array, " B"]:
-    """Computes the RNN-T loss from the logits of all nodes.
-
-    Padding has no influence and no gradient. The loss is computed in float32 (float64 for float64 logits).
-
-    Source: Graves 2012 (arXiv:1211.3711).
-
-    Args:
-        logits: Logits of V labels including the blank, at S = U + 1 label positions.
-        num_frames: Number of valid frames of each row. A row without frames has a loss of 0.
-        labels: Label ids.
-        num_labels: Number of valid labels of each row.
-        blank_id: Id of the blank.
-        fast_emit: λ of FastEmit.
-        penalties: Changes of log-probabilities.
-        clamp: Largest absolute value of the gradient of a logit. 0: no limit.
-
-    Returns:
-        Loss of each row, neither summed nor averaged.
-    """
-    logits = _limited(logits, clamp) if clamp else logits
-    blank, label = arc_log_probs(logits, labels, blank_id=blank_id)
-    blank, label = penalised(blank, label, num_frames, labels, penalties)
-    return lattice_loss(blank[None], label[None], num_frames, num_labels, RNNT, fast_emit)
 
 
 def penalised(
@@ -138,20 +101,3 @@ def tdt_arcs(durations: tuple[int, ...]) -> Arcs:
     if len({*durations}) < len(durations) or min(durations, default=-1) < 0 or 1 not in durations:
         raise ValueError(f"durations is {durations}: expected distinct numbers of frames, 0 or more, among them 1")
     return Arcs(blank=tuple(d for d in durations if d), label=durations)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _limited(x: Array, limit: float) -> Array:
-    """Returns `x`, and limits the absolute values of its gradient."""
-    return x
-
-
-def _limited_forward(x: Array, limit: float) -> tuple[Array, None]:
-    return x, None
-
-
-def _limited_backward(limit: float, _: None, gradient: Array) -> tuple[Array]:
-    return (jnp.clip(gradient, -limit, limit),)
-
-
-_limited.defvjp(_limited_forward, _limited_backward)

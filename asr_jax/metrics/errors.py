@@ -87,15 +87,10 @@ def word_errors(reference: str, hypothesis: str, alignment: Alignment = "fewest_
     return ErrorCounts(*edits, utterances=1)
 
 
-def character_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Counts the character edits of one utterance, including inner spaces; `words` is the number of characters."""
-    return ErrorCounts(*_edits(reference.strip(), hypothesis.strip()), utterances=1)
-
-
 def count_errors(
     references: Sequence[str], hypotheses: Sequence[str], *, alignment: Alignment = "fewest_edits"
 ) -> Int64[np.ndarray, "N 8"]:
-    """Counts the `EDITS` of each utterance, as `word_errors` and `character_errors` do.
+    """Counts the `EDITS` of each utterance: of words, and of characters with inner spaces.
 
     Source: jiwer 4.0.0 (`process_words`, `process_characters`), with the same alignment.
     Differs from: jiwer separates words only at spaces, and its rate for empty references is the number of insertions.

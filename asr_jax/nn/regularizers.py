@@ -63,7 +63,9 @@ def whiten(
     num_groups: int = 1,
     mask: Mask = None,
 ) -> Float[Array, "*rest D"]:
-    """Pushes the covariance within each group of channels towards λ·I if the `whitening_metric` is at least `limit`.
+    """Pushes the covariance within each group of channels towards λ·I if it is not white enough.
+
+    The metric is mean(λ²) / mean(λ)² of the eigenvalues λ of the groups' covariances: 1 if white, larger otherwise.
 
     Differs from: icefall lowers the probability of the computation from 25 % to 2.5 % after the metric was below the
     limit, to save time. This requires state, and the caller's probability here stays at the higher value.
@@ -71,7 +73,7 @@ def whiten(
     Args:
         x: Values, which are returned unchanged.
         apply: Whether the gradient is modified.
-        limit: Least metric for which the gradient is modified.
+        limit: Metric from which the gradient is modified.
         grad_scale: Norm of the added gradient relative to that of `x`.
         num_groups: Number of groups of channels.
         mask: Frames of the statistics. None: all.
@@ -80,21 +82,6 @@ def whiten(
         `x`.
     """
     return _whiten(x, apply, jnp.float32(limit), jnp.float32(grad_scale), _shares(x, mask), num_groups)
-
-
-def whitening_metric(x: Float[Array, "*rest D"], *, num_groups: int = 1, mask: Mask = None) -> Float[Array, ""]:
-    """Computes mean(λ²) / mean(λ)² of the eigenvalues λ of the groups' covariances: 1 if white, larger otherwise.
-
-    Args:
-        x: Values with channels in the last axis.
-        num_groups: Number of groups of channels.
-        mask: Frames of the statistics. None: all.
-
-    Returns:
-        Metric of all groups together.
-    """
-    scaled = _scaled(_covariance(_centred(x, _shares(x, mask)), num_groups))
-    return jnp.sum(scaled**2) / x.shape[-1]
 
 
 def _mean_for(share_positive: Scalar) -> Array:

@@ -142,7 +142,7 @@ def _rejected(events: Sequence[Event], folder: Path) -> str:
             if after != "resumed":  # restarted before the first checkpoint
                 reasons.clear()
                 num_differing = 0
-        if event["event"] in ("rejected", "skipped"):  # "skipped" is the former name
+        if event["event"] == "rejected":
             reasons.update(event["data"].get("reasons", {}))
             path = folder / Path(event["data"].get("path", REJECTED)).name
         if event["event"] == "differing":

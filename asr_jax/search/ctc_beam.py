@@ -1,4 +1,6 @@
-"""Batched CTC prefix beam search with static shapes on the device. `ctc_beam_reference` has the readable algorithm.
+"""Batched CTC prefix beam search with static shapes on the device.
+
+`tests/search/ctc_beam_reference.py` has the same algorithm in plain Python.
 
 Without a language model, one program processes all frames. With one, the device processes one frame per call and
 returns the prefixes that were extended. The host then computes with KenLM by how much each open word would change the
@@ -47,7 +49,7 @@ class CTCBeamSearch:
             scores: Language model, hot words and lexicon. None: no fusion.
 
         Raises:
-            ValueError: If the language model is of labels, which only the reference supports.
+            ValueError: If the language model is of labels, which this search does not support.
         """
         if scores and scores.settings.unit == "labels":
             raise ValueError("unit='labels': expected a language model of words")
@@ -58,7 +60,7 @@ class CTCBeamSearch:
         self._fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": spelling.blank_id}
 
     def __call__(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> list[list[Hypothesis]]:
-        """Returns the n-best list of each row, best first. Equals `ctc_beam_reference.beam_search` in float32."""
+        """Returns the n-best list of each row, best first. Scores are in float32."""
         # `prepare` uses the same device. Arrays on other devices would be compiled for again.
         log_probs, num = jax.device_put((log_probs, lengths), local_devices()[0])
         log_probs = log_probs.astype(jnp.float32)

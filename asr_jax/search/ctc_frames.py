@@ -99,7 +99,7 @@ def frames_of(
 
 
 def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T V"]:
-    """Returns the candidate labels, as `ctc_beam_reference.kept_symbols` does."""
+    """Returns the candidate labels of each frame: the most probable ones, within the limits of `search`."""
     num_symbols = log_probs.shape[-1]
     kept = log_probs >= search.token_min_logp
     if 0 < search.max_tokens < num_symbols:

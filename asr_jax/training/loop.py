@@ -269,7 +269,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
     accepted = load_experiment(setup.folder / EXPERIMENT) if (setup.folder / EXPERIMENT).is_file() else None
     since = differences(accepted, setup.experiment) if accepted else [("", None, None)]
     is_accepted = all(may_change(name) for name, _, _ in since)
-    there, here = meta.get("devices", setup.devices), setup.devices  # checkpoints of earlier versions have none
+    there, here = meta["devices"], setup.devices
     if there != here:
         changed.append((DEVICES, _shown(there), _shown(here)))
     counts = [{**each, "kind": ""} for each in (there, here)]  # another kind of device is allowed
@@ -281,7 +281,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
 
 def _of_devices(setup: Setup, meta: Mapping[str, Any]) -> str:
     """Returns the hint that batches have rows for each device, if the number of devices has changed; otherwise none."""
-    there, sampling = meta.get("devices", setup.devices)["number"], setup.experiment.data.sampling
+    there, sampling = meta["devices"]["number"], setup.experiment.data.sampling
     if there == setup.mesh.size or sampling.mode == "planned" or sampling.devices:
         return ""
     return (

@@ -27,7 +27,6 @@ from asr_jax.core.run_folder import (
     CHECKPOINTS,
     EVENTS,
     EXPERIMENT,
-    FORMER_REJECTED,
     LOCK,
     REJECTED,
     TENSORBOARD,
@@ -107,9 +106,8 @@ def copy_checkpoint(checkpoint: Path, folder: Path) -> None:
     shutil.copytree(checkpoint, unfinished)
     place.parent.mkdir()
     unfinished.rename(place)
-    for name in (FORMER_REJECTED, REJECTED):
-        if (rejected := checkpoint.parent.parent / name).is_file():
-            shutil.copy(rejected, folder / name)
+    if (rejected := checkpoint.parent.parent / REJECTED).is_file():
+        shutil.copy(rejected, folder / REJECTED)
 
 
 def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], resume: Resume) -> None:
@@ -211,13 +209,13 @@ def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tup
         are_differing: Whether to return the used utterances of another duration instead of the rejected ones.
     """
     utterances = set()
-    for path in filter(Path.exists, (folder / FORMER_REJECTED, folder / REJECTED)):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):
-                entry = json.loads(line)
-                is_used = entry.get("stage") == "used"
-                if is_used == are_differing and (not is_used or THAN_IN_MANIFEST in entry["reason"]):
-                    utterances.add((entry["id"], entry["location"]))
+    path = folder / REJECTED
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            is_used = entry.get("stage") == "used"
+            if is_used == are_differing and (not is_used or THAN_IN_MANIFEST in entry["reason"]):
+                utterances.add((entry["id"], entry["location"]))
     return utterances
 
 

@@ -189,9 +189,7 @@ def _is_signed(folder: Path, maker: Maker) -> bool:
     path = folder / MADE_BY
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-        before.setdefault("head", maker.get("primary"))  # earlier versions used the primary head alone
-        before.setdefault("windows", maker.get("windows"))  # and did not write the windows
-        others = {name: before.get(name) for name in maker if name != "primary" and before.get(name) != maker[name]}
+        others = {name: before.get(name) for name in maker if before.get(name) != maker[name]}
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, ValueError, AttributeError) as error:

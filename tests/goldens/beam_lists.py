@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 from support import GOLDENS, assert_within
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.ctc_beam_reference import beam_search
 from asr_jax.search.hypotheses import Hypothesis, Search
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.spelling import Spelling
+from tests.search.ctc_beam_reference import beam_search
 from tests.search.unchecked import unchecked
 
 WHERE = GOLDENS / "decoding"

@@ -8,9 +8,9 @@ from beam_lists import WHERE, emissions, goldens
 from support import approx, assert_within
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.ctc_beam_reference import beam_search
 from asr_jax.search.hypotheses import Search
 from asr_jax.text.spelling import Spelling
+from tests.search.ctc_beam_reference import beam_search
 from tests.search.unchecked import unchecked
 
 pytestmark = pytest.mark.golden

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from margins import path_margin, skip_ties
 
-from asr_jax.losses import ctc_align_reference
 from asr_jax.losses.ctc_align import align
+from tests.losses import ctc_align_reference
 from tests.support import assert_close, assert_within, cases_in, max_abs
 
 pytestmark = pytest.mark.golden

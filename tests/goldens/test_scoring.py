@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from asr_jax.metrics.bootstrap import Bootstrap
-from asr_jax.metrics.errors import EDITS, ErrorCounts, character_errors, word_errors
+from asr_jax.metrics.errors import EDITS, ErrorCounts, word_errors
 from asr_jax.metrics.scoring import Recognised, score
-from tests.support import GOLDENS, approx, golden_cases
+from tests.support import GOLDENS, approx, character_errors, golden_cases
 
 pytestmark = pytest.mark.golden
 

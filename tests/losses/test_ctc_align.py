@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from asr_jax.core.meshes import by_rows, data_mesh
-from asr_jax.losses import ctc_align_reference
 from asr_jax.losses.ctc_align import align
+from tests.losses import ctc_align_reference
 from tests.search.unchecked import unchecked
 from tests.support import approx, assert_close, log_softmax
 

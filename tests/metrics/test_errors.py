@@ -7,7 +7,8 @@ import time
 import pytest
 from rapidfuzz.distance import Levenshtein
 
-from asr_jax.metrics.errors import EDITS, ErrorCounts, character_errors, count_errors, word_errors
+from asr_jax.metrics.errors import EDITS, ErrorCounts, count_errors, word_errors
+from tests.support import character_errors
 
 
 def distance(a, b):

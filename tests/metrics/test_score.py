@@ -9,9 +9,9 @@ import pytest
 
 from asr_jax.core.errors import UserError
 from asr_jax.metrics.bootstrap import Bootstrap
-from asr_jax.metrics.errors import EDITS, ErrorCounts, character_errors, word_errors
+from asr_jax.metrics.errors import EDITS, ErrorCounts, word_errors
 from asr_jax.metrics.scoring import COUNTS, Recognised, score
-from tests.support import approx
+from tests.support import approx, character_errors
 
 READ = Recognised("1", "a b", "a b", source="read", speaker="ann", duration_s=1.9)
 PHONE = Recognised("2", "c d", "c x y", source="phone", speaker="bob", duration_s=2.0)

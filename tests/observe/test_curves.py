@@ -105,7 +105,7 @@ def test_what_single_events_have_is_drawn(drawn):
 
 def several(log):
     steps(log, [10])
-    log.write("validation", update=10, weights="ema", wer=0.5, cer=0.2, loss=3.0)  # of an earlier version
+    log.write("validation", update=10, weights="ema", wer=0.5, cer=0.2, loss=3.0)  # of a single set
     for update, weights in ((20, "live"), (20, "ema")):
         sets = {"dev": {"wer": 0.1, "cer": 0.05, "loss": 2.0}, "other": {"wer": 0.3, "cer": None, "loss": 4.0}}
         figures = {"wer": 0.15, "cer": 0.1, "loss": 2.5, "sets": sets, "mean": {"wer": 0.2, "cer": None, "loss": 3.0}}

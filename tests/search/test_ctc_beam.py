@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.ctc_beam_reference import beam_search
 from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.spelling import Spelling
 from asr_jax.training.recompilation import COMPILED
+from tests.search.ctc_beam_reference import beam_search
 from tests.search.unchecked import unchecked
 from tests.support import approx, assert_close
 

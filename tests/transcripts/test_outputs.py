@@ -11,7 +11,9 @@ from asr_jax.transcripts.files import Named
 from asr_jax.transcripts.outputs import open_output
 from asr_jax.transcripts.transcript import Transcript, Word
 
-MAKER = {"run": "/runs/one", "checkpoint": 2, "weights": "live", "decoding": "beam 4", "digest": "beam-1"}
+MAKER = {
+    "run": "/runs/one", "checkpoint": 2, "weights": "live", "head": "ctc", "decoding": "beam 4", "digest": "beam-1"
+}  # fmt: skip
 
 
 def named(utterance):
@@ -78,8 +80,13 @@ def test_a_folder_knows_what_wrote_it(tmp_path):
         output.write(named(utterance))
     assert json.loads((out / "made_by.jsonl").read_text()) == MAKER
     opened("text", out, ["b.wav"], maker=MAKER | {"decoding": "beam 4, the same files elsewhere"})
-    opened("json", out, ["b.wav"], maker=MAKER | {"windows": "of 8 s"})  # not written by earlier versions
-    for other in ({"checkpoint": 4}, {"weights": "averaged"}, {"run": "/runs/two"}, {"decoding": "g", "digest": "g"}):
+    for other in (
+        {"checkpoint": 4},
+        {"weights": "averaged"},
+        {"run": "/runs/two"},
+        {"head": "tdt"},
+        {"decoding": "g", "digest": "g"},
+    ):
         name, value = next(iter(other.items()))
         with pytest.raises(UserError, match=f"by {name} {MAKER[name]}.*this is {name} {value}.*--force"):
             opened("json", out, ["b.wav"], maker=MAKER | other)
@@ -91,16 +98,6 @@ def test_a_folder_knows_what_wrote_it(tmp_path):
     (out / "made_by.jsonl").write_text("[]")
     with pytest.raises(UserError, match=r"made_by\.jsonl cannot be read"):
         opened("json", out, ["b.wav"])
-
-
-def test_a_folder_of_an_earlier_version_has_the_primary_head(tmp_path):
-    out = tmp_path / "out"
-    output, (utterance,) = opened("json", out, ["a.wav"])
-    with output:
-        output.write(named(utterance))
-    opened("json", out, ["b.wav"], maker=MAKER | {"head": "ctc", "primary": "ctc"})
-    with pytest.raises(UserError, match=r"by head ctc.*this is head other"):
-        opened("json", out, ["b.wav"], maker=MAKER | {"head": "other", "primary": "ctc"})
 
 
 @pytest.mark.parametrize("out", ["new/all.json", "new/folder"])

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpora import downloads
+from corpora.downloads import Archive, fetch, unpack
 
 from asr_jax.core.errors import RunError
-from asr_jax.data.corpora import downloads
-from asr_jax.data.corpora.downloads import Archive, fetch, unpack
 
 CONTENT = np.random.default_rng(0).bytes(100_000)
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
