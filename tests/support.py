@@ -154,10 +154,9 @@ def assert_close(actual: Any, desired: Any, rtol: float | None = None, atol: flo
     arrays = np.broadcast_arrays(np.asarray(actual), np.asarray(desired))
     wide = [array.astype(np.result_type(array.dtype, np.float64)) for array in arrays]
     counts = np.isfinite(wide[0]) & np.isfinite(wide[1])
-    allowed = atol + rtol * np.abs(wide[1])
-    counts &= allowed > 0  # the others must be equal
-    if counts.any():
-        share = float(np.max(np.abs(wide[0] - wide[1])[counts] / allowed[counts]))
+    difference, allowed = np.abs(wide[0][counts] - wide[1][counts]), atol + rtol * np.abs(wide[1][counts])
+    if (allowed > 0).any():  # values whose allowed difference is 0 must be equal
+        share = float(np.max(difference[allowed > 0] / allowed[allowed > 0]))
         _record(what or f"rtol={rtol:g}, atol={atol:g}", share)
     np.testing.assert_allclose(*wide, rtol=LIMITS * rtol, atol=LIMITS * atol, err_msg=what)
 
