@@ -175,7 +175,6 @@ class Run:
         """Computes error rates on a manifest, or on any other data that training reads.
 
         Args:
-            manifest: Path of the manifest.
             allow_pipes: Whether commands in the place of files are run, as `Data.allow_pipes`.
 
         Returns:

@@ -99,7 +99,6 @@ def pieces(
     alignment are unreliable too.
 
     Args:
-        words: Words of the text.
         path: Alignment of the text's labels.
         energies: Energy of each frame.
         cutting: Settings of the segmentation.

@@ -44,7 +44,6 @@ def promised_samples(
     """Returns the number of samples per channel according to the header or, without one, to all frames of an MP3.
 
     Args:
-        sound: The open file.
         name: Name of the file in error messages.
         opened: Function that opens the same file at its beginning.
         whole: Whether the whole file is to be read. The frames of an MP3 are counted only then.
@@ -78,7 +77,6 @@ def check_whole(
     """Checks the number and the values of all samples of a file.
 
     Args:
-        sound: The open file.
         name: Name of the file in error messages.
         promised: Result of `promised_samples`.
         samples: All samples of the file.
@@ -94,7 +92,6 @@ def check_number(sound: soundfile.SoundFile, name: str, promised: int | None, nu
     """Checks the number of samples of a whole file.
 
     Args:
-        sound: The open file.
         name: Name of the file in error messages.
         promised: Result of `promised_samples`.
         num_samples: Number of samples per channel that were decoded.
@@ -118,7 +115,6 @@ def check_values(sound: soundfile.SoundFile, name: str, samples: Shaped[np.ndarr
     """Checks that samples are finite and, in a file of floating-point samples, within full scale.
 
     Args:
-        sound: The open file.
         name: Name of the file in error messages.
         samples: Decoded samples; int16 samples are not checked.
 
@@ -144,7 +140,6 @@ def check_part(there: int, wanted: int, rate_hz: int, name: str, part: Part) -> 
         wanted: Number of samples requested.
         rate_hz: Sample rate of the file.
         name: Name of the file in error messages.
-        part: The requested part.
 
     Raises:
         AudioError: If no samples, or too few (see `Part.may_overshoot`), are within the file.

@@ -239,7 +239,6 @@ def add_at(
 
     Args:
         row: Samples of the utterance.
-        noise: Samples of the noise.
         length: Number of valid samples, over which powers are measured.
         snr_db: Signal-to-noise ratio in decibels.
 

@@ -64,7 +64,6 @@ def read_audio(
     Samples of lossy codecs that exceed full scale are clipped; a float WAV that exceeds full scale is an error.
 
     Args:
-        file: Path of the file, or its content.
         rate_hz: Sample rate of the result in Hz.
         speed: Speed factor: 1.1 is 10 % faster and divides the length by 1.1. Tempo and pitch change, as in sox.
         start_s: Start of the part in seconds of the file. Only the part is decoded where the format allows it.
@@ -122,7 +121,6 @@ def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -
     Args:
         path: Path of the new file.
         samples: Samples of full scale ±32768.
-        rate_hz: Sample rate in Hz.
     """
     soundfile.write(path, samples, rate_hz, format="FLAC", subtype="PCM_16")
 

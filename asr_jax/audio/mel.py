@@ -19,7 +19,6 @@ def mel_bank(
     Args:
         num_mels: Number of mel bins.
         fft_length: Length of the Fourier transform in samples.
-        rate_hz: Sample rate in Hz.
         low_hz: Lower edge of the bank in Hz.
         high_hz: Upper edge of the bank in Hz.
         scale: Mel scale on which the triangles' edges are equally spaced: `htk`, `slaney` (Auditory Toolbox: linear

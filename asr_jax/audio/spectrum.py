@@ -24,7 +24,6 @@ def extended(
     Samples behind a row's length are not read; they are replaced by the extension.
 
     Args:
-        samples: Samples of each row.
         lengths: Number of valid samples of each row.
         first: Sample at which the result begins; negative values extend the signal at its beginning.
         after: Minimum number of samples behind each row's length.
@@ -62,7 +61,6 @@ def windows(
 
     Args:
         samples: Samples of each row. A signal that is too short is extended by zeros.
-        num_frames: Number of windows.
         window: Length of a window in samples.
         hop: Distance between two windows in samples.
         size: Number of samples per window in the result: the window followed by zeros.
@@ -87,7 +85,6 @@ def window_means(samples: Float[Array, "B S"], num_frames: int, *, window: int, 
 
     Args:
         samples: Samples of each row. A signal that is too short is extended by zeros.
-        num_frames: Number of windows.
         window: Length of a window in samples.
         hop: Distance between two windows in samples.
     """
@@ -112,7 +109,6 @@ def mel_energies(
 
     Args:
         frames: N samples of each window: `length` values, followed by zeros.
-        window: Window shape.
         length: Length of the window in samples.
         bank: Mel filter bank `[N // 2 + 1, M]`.
         power: Whether the bank is applied to the power spectrum instead of the magnitude spectrum.
@@ -158,7 +154,6 @@ def noise_power(window: Window, length: int, fft_length: int, *, preemphasis: fl
     """Returns the mean power spectrum of pre-emphasised, windowed white noise of variance 1.
 
     Args:
-        window: Window shape.
         length: Length of the window in samples.
         fft_length: Length of the Fourier transform in samples.
         preemphasis: Pre-emphasis coefficient.

@@ -20,7 +20,6 @@ def risen(step: Int[Array, ""], begin_updates: int, ramp_updates: int) -> Float[
     Args:
         step: Number of updates applied so far.
         begin_updates: Number of updates before the ramp begins.
-        ramp_updates: Length of the ramp in updates.
     """
     return jnp.clip((step + 1 - begin_updates) / max(ramp_updates, 1), 0.0, 1.0)
 
@@ -177,7 +176,6 @@ class NormaliseByDataSet(Stage):
         """Reads the statistics that `python -m asr_jax.feature_statistics` writes: {"mean": […], "deviation": […]}.
 
         Args:
-            path: Path of the JSON file.
             **ramp: Other fields of the result: `begin_updates`, `ramp_updates` and `begin_share`.
 
         Raises:

@@ -32,7 +32,6 @@ def stream_audio(
     """Reads an audio file, or a part of it, as blocks of mono int16 samples.
 
     Args:
-        file: Path of the file, or its content.
         rate_hz: Sample rate of the result in Hz.
         start_s: Start of the part in seconds of the file.
         length_s: Length of the part in seconds of the file. None: up to the end.

@@ -28,7 +28,6 @@ def damage(folder: Path, part: str = "") -> str:
     """Checks a checkpoint against its seal.
 
     Args:
-        folder: Folder of the checkpoint.
         part: Prefix of the names of the files to check. Empty: all files.
 
     Returns:

@@ -93,7 +93,6 @@ class Checkpoints:
         """Opens or creates the folder of checkpoints.
 
         Args:
-            folder: Folder of checkpoints.
             keep_last: Number of newest checkpoints to keep.
             keep_best: Number of checkpoints with the lowest measure to keep.
             milestones: Updates whose checkpoints are never deleted.
@@ -210,8 +209,6 @@ class Checkpoints:
         """Copies the arrays and starts to write a checkpoint. The caller may overwrite the arrays afterwards.
 
         Args:
-            updates: Number of updates.
-            state: Training state.
             average: Averaged parameters.
             meta: JSON values.
             measured: The measure of the validation by its name. None: the checkpoint cannot be the best.
@@ -349,7 +346,6 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     Measures of other decodings or validation sets than those of the newest measured checkpoint are ranked last.
 
     Args:
-        folder: Folder of checkpoints.
         updates: Number of updates of the requested checkpoint. None: the best one.
 
     Returns:
@@ -398,7 +394,6 @@ def save_weights_alone(folder: Path, updates: int, weights: Tree, meta: dict[str
     """Writes a sealed checkpoint without a training state, with which a run cannot continue.
 
     Args:
-        folder: Folder of checkpoints.
         updates: Number of updates of the checkpoint.
         weights: Variables of the model, which become the averaged parameters.
         meta: JSON values.
@@ -418,7 +413,6 @@ def restore_item(folder: Path, updates: int, name: str, abstract: Tree, *, is_pa
     """Restores one item of a checkpoint.
 
     Args:
-        folder: Folder of checkpoints.
         updates: Number of updates of the checkpoint.
         name: Name of the item, such as `average`.
         abstract: Tree of `jax.ShapeDtypeStruct` with shapes and shardings.

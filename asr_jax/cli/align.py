@@ -251,7 +251,6 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[in
     """Cuts long audio into pieces and writes the manifests of certain and of uncertain pieces.
 
     Args:
-        options: Options of the command.
         cut: Output files and rules.
         utterances: Recordings with their texts. The recordings of the shard are cut.
 

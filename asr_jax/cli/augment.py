@@ -175,7 +175,6 @@ def _draw(
         path: File to write.
         values: Features of shape (frames, features).
         frame_s: Hop of the frames in seconds.
-        name: Title.
         drawn: Random values that were drawn, for the title.
         levels: Values of the lowest and the highest colour, the same for all pictures of an utterance.
     """

@@ -114,7 +114,6 @@ def folder_of(kind: Kind, cache: Path | None) -> Path:
     """Returns the folder of a kind.
 
     Args:
-        kind: The kind.
         cache: Folder of the kind manifests, if it is not the default.
     """
     if kind == "manifests" and (given := cache or os.environ.get(CACHE)):
@@ -129,7 +128,6 @@ def caches(kind: Kind, cache: Path | None, *, unused_days: float = 0.0) -> Itera
     """Yields the caches of a kind: one for each set of inputs, and each imported model; the others have one folder.
 
     Args:
-        kind: The kind.
         cache: Folder of the kind manifests, if it is not the default.
         unused_days: Days since the last use of the files to include.
     """
@@ -155,7 +153,6 @@ def check_foreign(kinds: Sequence[Kind], cache: Path | None) -> None:
     """Checks that the folders contain only files of this package and of JAX.
 
     Args:
-        kinds: The kinds to remove.
         cache: Folder of the kind manifests, if it is not the default.
 
     Raises:

@@ -265,8 +265,6 @@ def parse_with_experiment[Options](
     `--help` prints the options and the fields of the file after `--config`, or of EXAMPLE if no file is given.
 
     Args:
-        kind: Class of the options.
-        arguments: Arguments of the command.
         prog: The command, for messages.
         about: Description of the command, for `--help`.
 
@@ -303,7 +301,6 @@ def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog:
 
     Args:
         arguments: Flags of the fields, each followed by its value or values.
-        default: Tree of settings.
         prog: The command, for messages; empty if the fields are not those of a command.
         of: Source of `default`, for messages.
 
@@ -506,9 +503,7 @@ def _is_undashed(argument: str, last: str, fields: Sequence[str]) -> bool:
     """Whether an argument sets a field as in Hydra (`model.optim.lr=1e-4`, `+trainer.devices=1`), or has one dash.
 
     Args:
-        argument: The argument.
         last: The argument before it; an argument after a flag is its value.
-        fields: Flags of the fields.
     """
     if argument.startswith("--") or (last.startswith("--") and "=" not in last) or os.path.exists(argument):
         return False

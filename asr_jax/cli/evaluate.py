@@ -160,7 +160,6 @@ def conclude(results: Sequence[dict[str, Any]], *, by: str, out: Path | None) ->
     """Prints the results and writes them to a file.
 
     Args:
-        results: Results of the runs.
         by: Grouping of the utterances of a set: source, speaker or length.
         out: File for the figures, in JSON. None: they are only printed.
 
@@ -191,8 +190,6 @@ def evaluate_run(
         trained: The weights and their run.
         head: Name of the recognising head.
         decoding: Settings of the search.
-        utterances: Utterances by manifest.
-        options: Options of the command.
 
     Returns:
         A description of the weights and the counts of each set, as in the JSON file.
@@ -264,10 +261,8 @@ def draft_figures(
     """Error rates of a set before refinement, and the share of words that refinement changed (`changed`).
 
     Args:
-        data: The planned set.
         found: Transcripts after refinement.
         drafts: Transcripts before refinement.
-        tokenizer: Tokenizer of the run.
         how: Normaliser and alignment.
     """
     counts, _ = scored(data, drafts, tokenizer, **how)
@@ -298,8 +293,6 @@ def own_rows(data: PlannedData, of_set: Utterances, shard: Shard | None) -> tupl
     The first shard has the utterances that the plan rejects.
 
     Args:
-        data: The planned set.
-        of_set: The set.
         shard: The shard. None: all recordings.
     """
     if shard is None:
@@ -330,7 +323,6 @@ def write_predictions(out: Path, findings: Mapping[str, Findings], named: Mappin
     """Writes a line of JSON for each utterance of all sets.
 
     Args:
-        out: File to write.
         findings: What was recognised, by manifest.
         named: Head and decoding, which each line has too.
     """
@@ -374,11 +366,6 @@ def recognises(run: Path) -> bool:
 
 def check_options_of_losses(run: Path, options: EvaluateOptions, flags: Sequence[str]) -> None:
     """Checks the options for a run without a recognising head.
-
-    Args:
-        run: Folder of the run.
-        options: Options of the command.
-        flags: Flags of the decoding.
 
     Raises:
         UserError: If an option or a flag requires recognised texts.
@@ -457,7 +444,6 @@ def predictions_of(path: Path, trained: Trained, *, is_folder: bool, head: str =
     """Returns the file for the predictions of a run.
 
     Args:
-        path: Value of --predictions.
         trained: The weights and their run.
         is_folder: Whether `path` is a folder; the file is then named after run, checkpoint and head.
         head: Name of the head; empty if only one head is evaluated.

@@ -50,7 +50,6 @@ def lattice_lines(planned: PlannedData, heads: Mapping[str, HeadSettings]) -> li
 
     Args:
         planned: The planned training set.
-        heads: Heads of the model.
     """
     has_lattice = any(isinstance(head, Transducer) for head in heads.values())
     return [str(LatticePadding.of(planned))] if has_lattice else []

@@ -137,8 +137,6 @@ def join_files(whole: Path, parts: Sequence[Path], kind: str) -> None:
     """Joins files in order.
 
     Args:
-        whole: File to write.
-        parts: Files of the shards.
         kind: Kind of the receipts. Empty: the content of the files, one after the other.
     """
     if kind == "evaluation":

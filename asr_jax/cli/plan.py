@@ -412,7 +412,6 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
 
     Args:
         planned: The planned training set.
-        experiment: The experiment.
         wanted: Size of an update, as from `wanted_batch`.
     """
     plan, training = planned.plan, experiment.training

@@ -91,7 +91,6 @@ class TargetSteps:
         """Returns the shape of a part of a bucket's batches on some of the devices, with as many rows on each.
 
         Args:
-            bucket: Bucket of the plan.
             mesh: Devices of the target.
         """
         rows = -(-bucket.batch_size // num_row_shards(self.target.mesh)) * num_row_shards(mesh)
@@ -239,12 +238,7 @@ class TargetSteps:
         return tuple(found), message if limited else ""
 
     def memory(self, step: StepPrograms, part: Bucket) -> float:
-        """Memory of a device in bytes during the gradient of a part; infinite if the compiler refuses it.
-
-        Args:
-            step: Training programs.
-            part: Shape of the part.
-        """
+        """Memory of a device in bytes during the gradient of a part; infinite if the compiler refuses it."""
         cost = self._cost(step.gradient(part), step.mesh)
         return cost.memory_bytes + step.kept_bytes if cost else math.inf
 
@@ -322,7 +316,6 @@ def largest_rows(cost: ProgramCost, number: int) -> list[dict[str, Any]]:
     """Rows of the table of the largest operations of a program, by bytes and by floating-point operations.
 
     Args:
-        cost: Cost of the program.
         number: Number of operations of each kind.
     """
     return [

@@ -89,7 +89,6 @@ def evaluate(run: Path, test: Path, last: str) -> tuple[dict[str, Any], str]:
     """Evaluates the best checkpoint on the test set.
 
     Args:
-        run: Folder of the run.
         test: Manifest of the test set.
         last: Path of the last checkpoint; results that are newer than it are reused.
 

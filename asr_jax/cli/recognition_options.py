@@ -68,8 +68,6 @@ def parse_recognition[Options: RecognitionOptions](
     """Parses options and flags of the decoding, in any order.
 
     Args:
-        kind: Class of the options.
-        arguments: Arguments of the command.
         prog: The command, for messages.
         about: Description of the command, for `--help`.
 
@@ -170,7 +168,6 @@ def decoding_in(model: Model, head: str, flags: Sequence[str]) -> Decoding:
     """Returns the decoding of a head with the fields of the flags replaced.
 
     Args:
-        model: Model of the run.
         head: Name of the recognising head.
         flags: Flags with their values, as from `parted`.
 
@@ -210,7 +207,6 @@ def load(run: Path, options: RecognitionOptions, batches: BatchOptions | None = 
 
     Args:
         run: Folder of the run, or a checkpoint.
-        options: Options for the weights.
         batches: Sizes of batches. None: those that fit the device.
 
     Raises:
@@ -223,10 +219,6 @@ def load(run: Path, options: RecognitionOptions, batches: BatchOptions | None = 
 
 def checkpoint_digest(run: Path, options: RecognitionOptions) -> str:
     """Number and digest of the checkpoint that `load` reads, for jobs that divide the work of a command.
-
-    Args:
-        run: Folder of the run, or a checkpoint.
-        options: Options for the weights.
 
     Raises:
         UserError: If the run has no such checkpoint, or it is damaged.
@@ -242,7 +234,6 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
 
     Args:
         run: Folder of the run, or a checkpoint.
-        options: Options for the weights.
         flags: Flags of the decoding; None for alignments.
         head: Name of the recognising head; empty: the primary head.
 
@@ -270,8 +261,6 @@ def uncalibrated(run: Path, options: RecognitionOptions, flags: Sequence[str], *
 
     Args:
         run: Folder of the run, or a checkpoint.
-        options: Options for the weights.
-        flags: Flags of the decoding.
         head: Name of the head; empty: the primary head.
     """
     given = [] if options.checkpoint is None else ["--checkpoint", str(options.checkpoint)]

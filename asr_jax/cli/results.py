@@ -14,7 +14,6 @@ def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
     """Prints a table of the error rates and a table of the losses of all runs and sets.
 
     Args:
-        results: Results of the runs.
         by: Grouping of the utterances of a set: source, speaker or length.
 
     Returns:
@@ -171,7 +170,6 @@ def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) ->
     Args:
         manifest: Name of the set.
         removed: Share and characters, as in the JSON file.
-        normaliser: Name of the normaliser.
     """
     if not removed["share"]:
         return ""
@@ -215,8 +213,6 @@ def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated:
 
     Args:
         manifest: Name of the set.
-        report: Report on the confidences of the set.
-        is_calibrated: Whether the confidences are calibrated.
     """
     if not report["words"]:
         return f"{manifest}: no word was recognised"

@@ -46,7 +46,6 @@ def says_finished(out: Path, shard: Shard, digest: str) -> bool:
 
     Args:
         out: Output of all shards.
-        shard: The shard.
         digest: Digest of the work, which is equal for all of its shards.
 
     Raises:
@@ -67,7 +66,6 @@ def finish(
 
     Args:
         out: Output of all shards.
-        shard: The shard.
         digest: Digest of the work, which is equal for all of its shards.
         files: Files of the shard by outputs of the command.
         recordings: Number of recordings of the shard.

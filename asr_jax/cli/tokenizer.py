@@ -164,7 +164,6 @@ def _report(path: Path, texts: Sequence[str], *, normaliser: str, vocab_size: in
     Args:
         path: File of the model.
         texts: Normalised texts; at most about NUM_TRIED of them are checked.
-        normaliser: Normaliser of the texts.
         vocab_size: Requested number of pieces.
 
     Raises:

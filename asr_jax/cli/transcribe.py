@@ -148,8 +148,6 @@ def _work(
     """Transcribes recordings that have no transcript yet.
 
     Args:
-        options: Options of the command.
-        flags: Flags of the decoding.
         entries: The recordings: all, or a shard.
         everything: All recordings. Names of files and shapes of batches do not depend on the shard.
         folder: Folder of the command's own audio files.
@@ -348,8 +346,6 @@ def named(utterance: Utterance, transcript: Transcript, folder: Path) -> Named:
     """Returns a transcript with its name.
 
     Args:
-        utterance: The recording.
-        transcript: Its transcript.
         folder: Folder of the command's own audio files; the id replaces their path, which is not known to the user.
     """
     path = utterance.id if Path(utterance.location).is_relative_to(folder) else None

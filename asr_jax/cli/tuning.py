@@ -16,7 +16,6 @@ def tuning_lines(planned: PlannedData, experiment: Experiment) -> list[str]:
 
     Args:
         planned: The planned training set.
-        experiment: The experiment.
     """
     plan, per_s, training = planned.plan, planned.index.scale.per_s, experiment.training
     batches, accumulate = plan.batches_per_epoch, training.accumulate

@@ -29,7 +29,6 @@ def on_each_device(
 
     Args:
         function: Function of a tree of arrays that are the same on all devices, and of a tree of arrays of rows.
-        mesh: Devices.
         outputs: Tree of specifications of the outputs, or a prefix of it: `SAME` or `BY_ROWS`.
         inputs: Tree of specifications of the first argument, or a prefix of it. Arrays that are spread over fsdp are
             not the same on all devices.
@@ -75,11 +74,7 @@ def least(values: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
 
 
 def all_rows(values: Shaped[Array, "B *rest"]) -> Shaped[Array, "N *rest"]:
-    """Returns the rows of all devices.
-
-    Args:
-        values: The local rows.
-    """
+    """Returns the rows of all devices."""
     return values if _devices.get() == 1 else jax.lax.all_gather(values, ROWS, tiled=True)
 
 

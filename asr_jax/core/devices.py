@@ -50,7 +50,6 @@ def tracing_for(
     """Returns a context in which functions are traced for devices that may be absent from this machine.
 
     Args:
-        chosen: Devices.
         kernels: Selected implementations, as in `TracedFor`.
     """
     capability = int(str(getattr(chosen[0], "compute_capability", 0)).replace(".", ""))

@@ -64,7 +64,6 @@ def _collect(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], draws: li
     """Computes the keys of a program and adds its draws to a list.
 
     Args:
-        jaxpr: The program.
         consts: Constants of the program.
         args: Arguments of the program; None for those that are not known.
         draws: List of the draws in the order of the program.
@@ -110,7 +109,6 @@ def _replay(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], bits: Iter
     """Computes a program with given random bits.
 
     Args:
-        jaxpr: The program.
         consts: Constants of the program.
         args: Arguments of the program; None for keys.
         bits: Random bits in the order of the program's draws.

@@ -26,8 +26,6 @@ def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.5) -> str:
     """Returns `"; did you mean 'x'?"` for the most similar of `names`, or "" if none is similar.
 
     Args:
-        name: The unknown name.
-        names: The known names.
         cutoff: Minimum similarity, from 0 to 1.
     """
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
@@ -41,7 +39,6 @@ def check_numbers(
 
     Args:
         settings: Object with the fields.
-        *names: Names of the fields to check.
         above: Exclusive lower limit. None: no limit.
         least: Inclusive lower limit. None: no limit.
         most: Inclusive upper limit. None: no limit.

@@ -231,9 +231,7 @@ def largest(operations: Sequence[Operation], by: str, number: int = 10) -> list[
     """Operations with the most bytes or floating-point operations in a call.
 
     Args:
-        operations: Operations of a program.
         by: `bytes` or `flops`.
-        number: Number of operations.
     """
     return sorted(operations, key=lambda each: -each.times * getattr(each, by))[:number]
 

@@ -124,7 +124,6 @@ def placed(tree: Any, shardings: Any) -> Any:
     Each process passes the same values.
 
     Args:
-        tree: Tree of arrays.
         shardings: Tree of shardings, or one sharding.
 
     Raises:
@@ -164,7 +163,6 @@ def abstract_on(tree: Any, mesh: Mesh) -> Any:
 
     Args:
         tree: Arrays, or their shapes.
-        mesh: Devices.
     """
 
     def of(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -250,8 +250,11 @@ def _move_stderr(terminal: int) -> None:
     sys.stderr = open(  # noqa: SIM115  it is open until the process ends
         terminal, "w", buffering=1, encoding=former.encoding, errors=former.errors, closefd=False
     )
-    handlers = [each() for each in logging._handlerList]  # type: ignore[attr-defined]  # libraries have made some
-    for handler in handlers:
+    loggers = [
+        logging.root,
+        *(each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)),
+    ]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:  # libraries have made some
         if isinstance(handler, logging.StreamHandler) and handler.stream is former:
             handler.setStream(sys.stderr)
     faulthandler.enable(terminal)

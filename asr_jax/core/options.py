@@ -53,7 +53,6 @@ def parse[Options](
     """Parses arguments. `--help` prints `about` and the options, `--help WORD` those with a word, and exits.
 
     Args:
-        kind: Dataclass of the options.
         arguments: Command line without the command.
         prog: Name of the command, for messages.
         about: Description of the command, for the help.
@@ -93,7 +92,6 @@ def parse_known[Options](kind: type[Options], arguments: Sequence[str], *, prog:
     """Parses arguments and returns the options and, in their order, the arguments that belong to no option.
 
     Args:
-        kind: Dataclass of the options.
         arguments: Command line without the command.
         prog: Name of the command, for messages.
 
@@ -176,7 +174,6 @@ def help_on_options(kind: type[Any], word: str, *, about: str | None) -> list[st
     """Returns lines on the options whose name or text contains a word, and on the lines of `about` that contain it.
 
     Args:
-        kind: Dataclass of the options.
         word: The word, in any case.
         about: Description of the command.
     """

@@ -109,7 +109,6 @@ class Watch:
         """Ends all other processes with a message, unless there is one already.
 
         Args:
-            code: Exit code.
             message: Message without the number of this process.
         """
         self._propose(code, f"process {self._index} ended: {message}")
@@ -181,7 +180,6 @@ def watch(store: Any, index: int, address: str) -> None:
     Args:
         store: Client of the coordinator.
         index: Number of this process.
-        address: Address of the coordinator.
     """
     global _watch
     _watch = Watch(store, index, address=address)

@@ -52,7 +52,7 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
     Raises:
         UserError: If one of the three variables is missing or invalid, or if JAX needs the address to detect mpirun.
     """
-    if global_state.client is not None:
+    if jax.distributed.is_initialized():
         return
     launcher = next((each for each in LAUNCHERS if {each.size, each.rank} <= environment.keys()), Launcher())
     if any(name in environment for name in EXPLICIT):

@@ -21,7 +21,6 @@ def float32_product(axes: str, x: Float[Array, "..."], y: Float[Array, "..."]) -
     Args:
         axes: Axes of both arrays and of the result, such as "bthc,bshc->bhts". Each axis of an array is an axis of the
             other array or of the result.
-        x: First array.
         y: Second array, with the dtype of the first.
     """
     return jnp.einsum(axes, x, y, preferred_element_type=jnp.float32)

@@ -44,10 +44,6 @@ class ProgramCost:
 def compile_and_measure(program: Program, *, num_devices: int) -> tuple[Compiled, ProgramCost]:
     """Compiles a program.
 
-    Args:
-        program: The program.
-        num_devices: Number of its devices.
-
     Returns:
         The executable and its cost.
     """

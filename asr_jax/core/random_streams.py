@@ -37,9 +37,6 @@ def utterances_of_rows(utterances: Int[Array, " B"]) -> Iterator[None]:
     """Sets the utterance of each row for `row_keys`, while a model is traced.
 
     A context variable is used instead of an argument, because dropout is at the bottom of every model.
-
-    Args:
-        utterances: Number of the utterance of each row.
     """
     token = _rows.set(utterances)
     try:
@@ -55,7 +52,6 @@ def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[PRNGKeyArray, " B"]:
 
     Args:
         key: Random key of the batch.
-        num_rows: Number of rows.
 
     Raises:
         ValueError: If `utterances_of_rows` was given another number of rows.

@@ -110,7 +110,6 @@ class Sharding:
         Args:
             tree: Parameters, state of an optimizer, or averaged parameters, or their shapes.
             params: Parameters, or their shapes.
-            mesh: Devices.
             zero: Whether the arrays of parameters that are not spread over fsdp are spread nevertheless.
         """
         specs, shapes = self.specs(params, mesh), {path: leaf.shape for path, leaf in flatten(params).items()}

@@ -67,7 +67,6 @@ def is_finished(out: Path, shard: Shard, digest: str) -> bool:
 
     Args:
         out: Output of all shards.
-        shard: The shard.
         digest: Digest of the work, which is equal for all of its shards.
 
     Raises:
@@ -104,7 +103,6 @@ def write_receipt(
 
     Args:
         out: Output of all shards.
-        shard: The shard.
         digest: Digest of the work, which is equal for all of its shards.
         files: Files of the shard by outputs of the command. Files that do not exist stand for empty ones.
         recordings: Number of recordings of the shard.

@@ -40,7 +40,6 @@ class TokenSequence(NamedTuple):
             starts: First frame of each token.
             ends: Frame after the last frame of each token.
             log_probs: Natural logarithm of each token's probability.
-            score: Score of the hypothesis.
         """
         return cls(
             tuple(tokens.tolist()), tuple(starts.tolist()), tuple(ends.tolist()), tuple(log_probs.tolist()), score

@@ -163,7 +163,6 @@ class AttentionDecoderHead(Head):
 
         Args:
             encoded: Output and taps of the encoder.
-            decoding: Settings of the search.
             state: Not used; each call begins an utterance.
 
         Returns:
@@ -206,7 +205,6 @@ def _aligned(tokens: TimedTokens, ctc: Frames, *, blank_id: int) -> TimedTokens:
     Args:
         tokens: N-best lists.
         ctc: Log-probabilities of CTC.
-        blank_id: Label id of the blank.
     """
 
     def of_place(labels: Int[Array, "B U"], lengths: Int[Array, " B"]) -> Any:

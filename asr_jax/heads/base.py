@@ -175,7 +175,6 @@ class HeadSettings:
 
         Args:
             vocab_size: Number of labels, including the blank.
-            blank_id: Label id of the blank.
             dtype: Data type that the encoder computes in.
         """
         raise NotImplementedError

@@ -141,7 +141,6 @@ class CTCHead(Head):
 
         Args:
             encoded: Output and taps of the encoder.
-            decoding: Settings of the search.
             state: Not used; the search has no state.
 
         Returns:

@@ -36,10 +36,7 @@ def runs_of_text(
 
     Args:
         log_probs: Log-probabilities of CTC.
-        labels: Label ids.
-        label_lengths: Number of labels.
         mode: Method of the assignment.
-        blank_id: Label id of the blank.
     """
     if mode == "greedy":
         return greedy_runs(log_probs, blank_id=blank_id)
@@ -63,7 +60,6 @@ def greedy_runs(log_probs: Frames, *, blank_id: int) -> Runs:
 
     Args:
         log_probs: Log-probabilities of CTC.
-        blank_id: Label id of the blank.
     """
     is_there = length_mask(log_probs.lengths, log_probs.values.shape[1])
     path = jnp.where(is_there, jnp.argmax(jax.lax.stop_gradient(log_probs.values), axis=-1), blank_id)
@@ -118,7 +114,6 @@ def gated_queries(
         boundaries: Probability of a boundary after each frame.
         size: Number U of queries of the result.
         gate_centre: Probability at which the gate of a frame is 0.5.
-        gate_slope: Slope of the gate.
     """
     inside = members(runs, size)
     of_label = [jnp.take_along_axis(each, runs.labels[..., None], axis=2)[..., 0] for each in (shallow, final)]
@@ -141,7 +136,6 @@ def boundary_targets(labels: Int[Array, "B T"], lengths: Int[Array, " B"], *, sm
     Args:
         labels: Label of each frame, or the blank.
         lengths: Number of frames.
-        smoothing: Target beside a boundary.
     """
     num_frames = labels.shape[1]
     changes = jnp.pad(labels[:, 1:] != labels[:, :-1], ((0, 0), (0, 1))) & length_mask(lengths - 1, num_frames)

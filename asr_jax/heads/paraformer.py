@@ -194,10 +194,7 @@ class ParaformerHead(Head):
         """Replaces vectors of random labels by embeddings, in training; the more, the more labels are wrong.
 
         Args:
-            vectors: Vectors of the labels.
-            labels: Label ids.
             lengths: Number of labels of each row.
-            frames: Frames of the encoder.
             step: Number of updates; None in evaluation.
 
         Returns:
@@ -238,7 +235,6 @@ class ParaformerHead(Head):
 
         Args:
             encoded: Output and taps of the encoder.
-            decoding: Settings of the search.
             state: Not used; the search has no state.
 
         Returns:

@@ -312,7 +312,6 @@ class ParaformerV2Head(Head):
 
         Args:
             encoded: Output and taps of the encoder.
-            decoding: Settings of the search.
             state: Not used; the search has no state.
 
         Returns:

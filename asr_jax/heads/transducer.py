@@ -279,7 +279,6 @@ class TransducerHead(Head):
 
         Args:
             projected: Projected frames and predictions.
-            batch: Batch of utterances.
             lengths: Number of frames of each row.
             keys: Data of the random key of each row for dropout. None: no dropout.
             starts: First label position that is kept at each frame. None: no pruning.
@@ -430,7 +429,6 @@ class TransducerHead(Head):
 
         Args:
             before: State before the label.
-            labels: Label of each row.
         """
         return self._projected(self.prediction.advance(before, labels))
 
@@ -442,7 +440,6 @@ class TransducerHead(Head):
         """Returns the logits of the joint network.
 
         Args:
-            frames: Projected frames.
             projected: Projected predictions: one for all frames, or as many as frames, or several for one frame.
         """
         kernel, bias = self.output_parameters()
@@ -455,7 +452,6 @@ class TransducerHead(Head):
 
         Args:
             encoded: Output and taps of the encoder.
-            decoding: Settings of the search.
             state: Not used; each call begins an utterance.
 
         Returns:

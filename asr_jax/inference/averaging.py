@@ -21,7 +21,6 @@ def choose(run: Path, *, last: int = 0, first: int = 0, to: int = 0) -> list[int
     """Returns the numbers of the chosen checkpoints of a run, in increasing order.
 
     Args:
-        run: Folder of the run.
         last: Number of the newest checkpoints to choose, of those in the range. 0: all.
         first: Smallest number.
         to: Largest number. 0: no limit.
@@ -43,7 +42,6 @@ def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tre
     """Computes the mean of the averaged or live parameters of several checkpoints, in float64.
 
     Args:
-        run: Folder of the run.
         chosen: Numbers of the checkpoints, in increasing order.
         live: Whether the live parameters are used instead of the averaged ones.
 
@@ -66,7 +64,6 @@ def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
 
     Args:
         run: Folder of the run to copy.
-        number: Number of the checkpoint.
         weights: New averaged parameters.
         out: New folder.
     """

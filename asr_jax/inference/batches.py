@@ -41,8 +41,6 @@ class BatchOptions:
         """Returns the limits of batches on a mesh, without a longest audio if there is no `max_duration`.
 
         Args:
-            mesh: Mesh of devices.
-            front_end: Front-end of the model.
             most_s: Upper limit of the default of `batch_seconds` in seconds.
 
         Raises:
@@ -66,7 +64,6 @@ def device_seconds(device: jax.Device, front_end: FrontEnd) -> float:
 
     Args:
         device: The device, with the weights of the model in its memory.
-        front_end: Front-end of the model.
     """
     if device.platform == "cpu":
         return ON_CPU_S

@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 from jax.stages import Compiled
 
 from asr_jax.core.batch import Batch
-from asr_jax.core.compiled_once import compiler
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import abstract_on, by_rows, replicated
 from asr_jax.core.programs import Program, Programs
@@ -35,16 +34,14 @@ class ByShape:
 
         Args:
             name: Name of the function, as for `core.programs.Programs.lower`.
-            function: Function to compile.
             variables: Variables of the model, or their shapes.
             *more: Further arguments of the function, or their shapes.
-            mesh: Mesh of devices.
             programs: Lowers the function.
             then: Called with the shapes of each program's outputs before the program is compiled.
         """
         self._name, self._function, self._mesh, self._programs, self._then = name, function, mesh, programs, then
         self._variables, self._more = abstract_on((variables, more), mesh)
-        self._pool, self._compile_once = ThreadPoolExecutor(1), compiler(mesh)
+        self._pool = ThreadPoolExecutor(1)
         self.compiled: dict[tuple[tuple[int, ...], ...], Future[Compiled]] = {}
         """Compiled programs by the shapes of signals and labels."""
 
@@ -52,7 +49,7 @@ class ByShape:
         """Starts to compile for the shapes of (abstract) batches, in a thread."""
         for batch in batches:
             if _shapes(batch) not in self.compiled:
-                self.compiled[_shapes(batch)] = self._pool.submit(self._compile, _shapes(batch), self.lower(batch))
+                self.compiled[_shapes(batch)] = self._pool.submit(self._compile, self.lower(batch))
 
     def lower(self, batch: Batch) -> Program:
         """Lowers the function for the shapes of a batch."""
@@ -60,10 +57,9 @@ class ByShape:
             self._name, self._function, self._variables, batch, *self._more, out_shardings=replicated(self._mesh)
         )
 
-    def _compile(self, shapes: tuple[tuple[int, ...], ...], program: Program) -> Compiled:
+    def _compile(self, program: Program) -> Compiled:
         self._then(program.lowered.out_info)
-        compiled: Compiled = self._compile_once(str(shapes), program.compile)
-        return compiled
+        return program.compile()
 
     def wait(self) -> None:
         """Waits until all prepared shapes are compiled."""
@@ -83,7 +79,6 @@ def abstract_batch(bucket: Bucket, mesh: Mesh, scale: Scale) -> Batch:
     """Returns the shapes of a bucket's global batch of audio or of ready features, with padding rows for the devices.
 
     Args:
-        bucket: The bucket.
         mesh: Mesh over which rows are sharded.
         scale: Unit of the bucket's length.
     """

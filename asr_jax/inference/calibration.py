@@ -22,9 +22,7 @@ def read_calibration(
     """Reads the calibration of a checkpoint's weights and a decoding.
 
     Args:
-        run: Folder of the run.
         updates: Number of the checkpoint.
-        weights: Kind of the weights.
         decoding: Decoding that the confidences come from.
         head: Name of the head. Empty: the primary head.
 
@@ -51,11 +49,8 @@ def write_calibration(
     """Adds a calibration to those of other checkpoints and decodings in the run's folder.
 
     Args:
-        run: Folder of the run.
         updates: Number of the checkpoint.
-        weights: Kind of the weights.
         decoding: Decoding that the confidences come from.
-        calibration: The calibration.
         about: Information about the data that it was fitted on, for the reader of the file.
         head: Name of the head. Empty: the primary head.
     """
@@ -77,9 +72,7 @@ def calibrate(
     """Fits a calibration and saves it in the run's folder. With fewer than two words, none is fitted.
 
     Args:
-        run: Folder of the run.
         updates: Number of the checkpoint.
-        weights: Kind of the weights.
         decoding: Decoding that the confidences come from.
         confidences: Confidence of each word without calibration, in 0..1.
         is_right: Whether each word is right.

@@ -45,9 +45,7 @@ class HeadSearch:
         """Builds the search.
 
         Args:
-            model: The model.
             tokenizer: Tokenizer of the head's labels.
-            head: Name of the head.
             decoding: Settings of the search.
             calibration: Calibration of word confidences. None: none is applied.
             num_shares: Number of processes that share the rows of a batch, if there is a stage on the host.
@@ -68,8 +66,6 @@ class HeadSearch:
         """Runs the stage on the device; to be jitted.
 
         Args:
-            variables: Variables of the model.
-            batch: The batch.
             gives_log_probs: Whether log-probabilities are returned as well.
 
         Returns:
@@ -147,9 +143,7 @@ class Decoder:
         """Initialises without compiling.
 
         Args:
-            model: The model.
             tokenizer: Tokenizer of the head's labels.
-            mesh: Mesh of devices.
             variables: Variables of the model, or their shapes.
             decoding: Settings of the search.
             calibration: Calibration of word confidences. None: none is applied.

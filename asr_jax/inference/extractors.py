@@ -30,7 +30,6 @@ def of_layer(trained: Trained, layer: str) -> Extractor:
     """Returns an extractor of a layer's frames [T D].
 
     Args:
-        trained: The run.
         layer: Name of a tap of the encoder, number of a layer, or `output`.
 
     Raises:
@@ -75,9 +74,7 @@ def with_windows(
     """Returns an extractor with limits of batches, which computes longer audio in windows.
 
     Args:
-        extractor: The extractor.
         output_length: Maps numbers of samples to numbers of its frames.
-        limits: Limits of the batches.
         window_s: Length of a window in seconds.
     """
     front_end = extractor.front_end

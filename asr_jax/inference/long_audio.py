@@ -69,8 +69,6 @@ class LongAudio:
         """Initialises without compiling.
 
         Args:
-            trained: The run.
-            decoder: Decoder of the run.
             window_s: Length of a window in seconds. 0: the longest utterance of training, or the longest audio that is
                 computed at once if this is shorter.
             overlap_s: Overlap of windows in seconds. None: a third of a window.

@@ -68,10 +68,6 @@ class Losses:
     def __call__(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
         """Computes loss terms and metrics.
 
-        Args:
-            variables: Variables of the model.
-            batch: Global batch.
-
         Returns:
             Terms and metrics. They are on the device, and may still be being computed.
         """
@@ -116,8 +112,6 @@ def measure(
 
     Args:
         losses: The compiled model.
-        variables: Variables of the model.
-        data: The planned set.
         workers: Number of worker processes that load data. 0: threads of this process load it.
         threads: Number of loading threads in this process, or in each worker process.
         is_stopped: Called before each batch; True stops the evaluation.

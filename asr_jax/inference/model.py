@@ -44,7 +44,6 @@ def programs_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLeng
 
     Args:
         experiment: Settings of the run.
-        tokenizer: Tokenizer of the run.
         length: Length of the run, for training programs, whose schedules depend on it.
     """
     kernels = selected_kernels(experiment.training.kernels)

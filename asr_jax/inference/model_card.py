@@ -38,7 +38,6 @@ def results_of(run: Path, updates: int) -> dict[str, Any]:
     """Returns the measured figures of a checkpoint from the events of its run.
 
     Args:
-        run: Folder of the run.
         updates: Number of updates of the checkpoint.
 
     Returns:
@@ -68,8 +67,6 @@ def write_card(folder: Path, run: Path, results: Mapping[str, Any], upload: Uplo
     """Writes README.md and results.json into a folder that is uploaded.
 
     Args:
-        folder: Folder of the model.
-        run: Folder of the run.
         results: Figures from `results_of`.
         upload: Place and format of the upload.
     """

@@ -49,8 +49,6 @@ def batches_of(
     """Yields this process's rows of all batches of an evaluation set. The generator must be closed.
 
     Args:
-        data: The planned set.
-        mesh: Devices.
         workers: Number of worker processes that load data. 0: threads of this process load it.
         threads: Number of loading threads in this process, or in each worker process.
         is_stopped: Called before each batch; True stops the evaluation.
@@ -80,8 +78,6 @@ def recognise(
 
     Args:
         decoder: Compiled model with its search.
-        variables: Variables of the model.
-        data: The planned set.
         workers: Number of worker processes that load data. 0: threads of this process load it.
         threads: Number of loading threads in this process, or in each worker process.
         is_stopped: Called before each batch; True stops the evaluation.
@@ -130,9 +126,7 @@ def scored(
     """Computes the error rates of a set, after normalising references and hypotheses.
 
     Args:
-        data: The planned set.
         found: Transcripts of the set.
-        tokenizer: Tokenizer of the run.
         normaliser: Name of the normaliser. Empty: that of the tokenizer.
         alignment: Alignment by which word errors are counted.
 
@@ -158,9 +152,7 @@ def recognised(
     """Yields reference and hypothesis of every recording that was read, in the order of the index.
 
     Args:
-        data: The planned set.
         found: Transcripts of the set.
-        tokenizer: Tokenizer of the run.
         has_tokens: Whether the label ids of both texts are included.
     """
     for row, transcript in sorted(found.transcripts.items()):
@@ -181,9 +173,7 @@ def judged_words(
     Words of which the normaliser leaves nothing are excluded. A word that it splits is right if all of its parts are.
 
     Args:
-        data: The planned set.
         found: Transcripts of the set.
-        tokenizer: Tokenizer of the run.
         normaliser: Name of the normaliser of references and hypotheses.
 
     Returns:
@@ -200,9 +190,7 @@ def judged_rows(
     """Yields the confidences of each utterance's words, and whether they are right, as `judged_words`.
 
     Args:
-        data: The planned set.
         found: Transcripts of the set.
-        tokenizer: Tokenizer of the run.
         normaliser: Name of the normaliser of references and hypotheses.
     """
     for row, transcript in sorted(found.transcripts.items()):
@@ -222,9 +210,7 @@ def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number:
     """Returns some transcripts to show: always of the same rows, which are spread over the set.
 
     Args:
-        data: The planned set.
         found: Transcripts of the set.
-        tokenizer: Tokenizer of the run.
         number: Largest number of transcripts.
     """
     rows = sorted(found.transcripts)
@@ -251,9 +237,7 @@ def predictions(
     reference words), after normalising. `words` are the recognised words.
 
     Args:
-        data: The planned set.
         found: Transcripts of the set.
-        tokenizer: Tokenizer of the run.
         normaliser: Name of the normaliser in scoring.
         alignment: Alignment by which word errors are counted.
     """

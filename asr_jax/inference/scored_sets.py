@@ -35,9 +35,7 @@ def findings_of(
     """Collects what was recognised of a planned set, or of a shard of it.
 
     Args:
-        data: The planned recordings.
         found: Their transcripts.
-        tokenizer: Tokenizer of the run.
         normaliser: Name of the normaliser in scoring.
         alignment: Alignment by which word errors are counted.
         rows: Row in the whole set of each row of `data`.

@@ -105,13 +105,7 @@ class Segmenter:
 
 
 def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[list[TextWord], list[int]]:
-    """Splits a text into words with their original spelling, and returns the labels of all words with borders between.
-
-    Args:
-        text: The text.
-        tokenizer: Tokenizer of the run.
-        spelling: Text of each label.
-    """
+    """Splits a text into words with their original spelling. Returns also the labels of all words, with borders."""
     words: list[TextWord] = []
     labels: list[int] = []
     for word in text.split():
@@ -145,8 +139,6 @@ def frame_energies(
 
     Args:
         blocks: Consecutive blocks of samples.
-        times: Times of the frames.
-        num_frames: Number of frames.
     """
     sums, counts, num_samples = np.zeros(num_frames), np.zeros(num_frames), 0
     for block in blocks:

@@ -182,7 +182,6 @@ def load_trained(
     """Loads a run for evaluation.
 
     Args:
-        folder: Folder of the run.
         updates: Number of the checkpoint. None: the best one by validation.
         precision: Precision of computations. None: that of training.
         live: Whether the live parameters are used instead of the averaged ones. A run without averages only has these.
@@ -277,10 +276,6 @@ def _restore_tokenizer(folder: Path, updates: int) -> None:
 def lengths_of_training(folder: Path, front_end: FrontEnd) -> tuple[float, float]:
     """Returns the longest utterance and the largest batch, with padding, of a run's training in seconds.
 
-    Args:
-        folder: Folder of the run.
-        front_end: Front-end of the run.
-
     Raises:
         UserError: If the file cannot be read.
     """
@@ -304,7 +299,6 @@ def of_sets(limits: BatchLimits, longest_s: float) -> BatchLimits:
     """Returns limits with the default of the longest audio of evaluation and alignment.
 
     Args:
-        limits: Limits of the batches.
         longest_s: Longest utterance of training in seconds.
     """
     return limits if limits.longest_s < math.inf else replace(limits, longest_s=WHOLE * longest_s)

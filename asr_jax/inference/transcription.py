@@ -61,8 +61,6 @@ class Transcriber:
         """Initialises without compiling.
 
         Args:
-            trained: The run.
-            decoder: Decoder of the run.
             window_s: Length of a window of long audio in seconds. 0: as in `LongAudio`.
             overlap_s: Overlap of windows in seconds. None: a third of a window.
             tell: Called with the seconds of audio that were computed since the last call.
@@ -85,7 +83,6 @@ class Transcriber:
         different ids.
 
         Args:
-            utterances: The recordings.
             part_of: All recordings of which these are a part. The shapes of batches are then chosen for all of them,
                 and results do not depend on the division into parts.
         """
@@ -161,7 +158,6 @@ class Transcriber:
         log-probabilities of windows are joined instead, and searched in batches of pieces.
 
         Args:
-            utterances: The recordings.
             take: Called with the log-probabilities of each recording. They are then in memory as a whole.
         """
         search = self.decoder.search
@@ -224,8 +220,6 @@ def recognise_all(
     its own devices. The result is the same on all processes.
 
     Args:
-        trained: The run.
-        decoder: Decoder of the run.
         data: Set planned by `Trained.plan`.
         threads: Number of threads that load data.
         log_probs: Writer that gets the log-probabilities of all recordings. None: they are not written.
@@ -272,8 +266,6 @@ def prepare_windows(trained: Trained, decoder: Decoder, data: PlannedData) -> No
     """Starts to compile the shape in which `recognise_all` computes the recordings of a set that are too long.
 
     Args:
-        trained: The run.
-        decoder: Decoder of the run.
         data: Set planned by `Trained.plan`.
     """
     if data.windowed_rows:

@@ -19,7 +19,6 @@ def upload_checkpoint(run: Path, updates: int | None, upload: Upload) -> dict[st
     """Uploads the averaged parameters of a checkpoint with tokenizer, settings and model card, and records it.
 
     Args:
-        run: Folder of the run.
         updates: Number of updates of the checkpoint. None: the best one by validation.
         upload: Place and format of the upload.
 

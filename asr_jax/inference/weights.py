@@ -25,12 +25,9 @@ def restore_weights(
     LoRA's adapters are merged into their kernels.
 
     Args:
-        run: Folder of the run.
         updates: Number of the checkpoint.
         experiment: Settings of the run.
         shapes: Shapes of the variables, as `inference.model.variable_shapes` returns them.
-        mesh: Mesh of devices.
-        weights: Kind of the weights.
 
     Raises:
         UserError: If the checkpoint's arrays have other names or shapes.

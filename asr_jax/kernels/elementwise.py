@@ -15,7 +15,6 @@ def elementwise(value: Callable[[Array], Array], slope: Callable[[Array], Array]
 
     Args:
         value: The function in float32.
-        slope: Its derivative.
     """
 
     def forward(x: Array) -> Array:

@@ -37,7 +37,6 @@ def in_blocks(
         like: Array, or description of one, with the shape and dtype of the output.
         lengths: Number of valid frames of each matrix.
         whole: Axis of the matrices that blocks contain wholly: rows (0) or columns (1).
-        name: Name of the kernel.
     """
     scalars = () if lengths is None else (lengths.astype(jnp.int32),)
     output = jax.ShapeDtypeStruct(like.shape, like.dtype)
@@ -89,7 +88,6 @@ def elementwise(value: Callable[[Array], Array], slope: Callable[[Array], Array]
 
     Args:
         value: The function in float32.
-        slope: Its derivative.
     """
 
     def forward(x: Array) -> Array:

@@ -23,7 +23,6 @@ def in_blocks(*arguments: Any, kernel: Any, like: Any, rows: int, size: int, **c
         arguments: First arguments of the kernel. `size` and the output follow them.
         kernel: Function decorated with `triton.jit`.
         like: Array, or description of one, with the shape and dtype of the output.
-        rows: Number of rows.
         size: Number of elements of a row.
         constants: Constants of the kernel beside BLOCK.
     """
@@ -52,7 +51,6 @@ def elementwise(value: Any, slope: Any, *constants: float) -> Elementwise:
     Args:
         value: The function in float32, of a block and of a tuple of constants; decorated with `triton.jit`.
         slope: Its derivative, of the same arguments.
-        constants: The constants.
     """
 
     def forward(x: Array) -> Array:

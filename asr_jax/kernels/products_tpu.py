@@ -9,7 +9,6 @@ def product(a: Array, b: Array, axis: int, other: int) -> Array:
     """Multiplies matrices over an axis of each, in float32.
 
     Args:
-        a: Matrix.
         b: Matrix in the dtype of `a`.
         axis: Axis of `a`.
         other: Axis of `b`.

@@ -16,7 +16,6 @@ def load_channels(array, width, CHANNELS: tl.constexpr):
 
     Args:
         array: Pointer to a vector.
-        width: Number of channels.
         CHANNELS: Number of channels of a program.
     """
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -30,9 +29,6 @@ def store_channels(array, values, row, width, CHANNELS: tl.constexpr):
 
     Args:
         array: Pointer to the matrix.
-        values: Values to store.
-        row: Number of the row.
-        width: Number of channels.
         CHANNELS: Number of channels of a program.
     """
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -47,7 +43,6 @@ def load_frames(array, frame, valid, size, width, CHANNELS: tl.constexpr):
     Args:
         array: Pointer to rows of frames.
         frame: Numbers of the frames. Those outside of the row are invalid.
-        valid: Whether each frame is valid.
         size: Number of frames of a row.
         width: Number of channels.
         CHANNELS: Number of channels of a program.
@@ -65,7 +60,6 @@ def store_frames(array, values, frame, size, width, CHANNELS: tl.constexpr):
 
     Args:
         array: Pointer to rows of frames.
-        values: Values to store.
         frame: Numbers of the frames. Those behind the row are not stored.
         size: Number of frames of a row.
         width: Number of channels.

@@ -31,7 +31,6 @@ def bytes_of_blocks(specs: Sequence[Any], arrays: Sequence[Any]) -> int:
     """Returns the size of the blocks of a program, each twice unless its specification says otherwise.
 
     Args:
-        specs: Specifications of the blocks.
         arrays: Arrays, or descriptions of them.
     """
     total = 0

@@ -47,11 +47,9 @@ def contrastive_loss(
 
     Args:
         predictions: Outputs of the encoder.
-        targets: Target of each frame.
         counts: Number of times that the target of frame s (last axis) is a distractor of frame t (second axis).
         equal: Whether the target of frame s (last axis) equals that of frame t (second axis).
         temperature: Divisor of the cosine similarities.
-        others: Additional distractors.
     """
     predictions, targets = _unit(predictions), _unit(targets)
     own = jnp.sum(predictions * targets, axis=-1)[..., None]
@@ -85,7 +83,6 @@ def draw_distractors(
     If there is only one eligible frame, it is its own distractor.
 
     Args:
-        key: Random key.
         eligible: Whether a frame can be a distractor.
         num: Number of distractors per frame.
         same_row: Whether distractors are from the same row; otherwise they are from the whole batch.

@@ -17,8 +17,6 @@ def smoothed_cross_entropy(
     Source: `LabelSmoothingLoss` in FunASR's funasr/losses/label_smoothing_loss.py at commit 3c58cb56.
 
     Args:
-        logits: Logits of V labels.
-        labels: Label ids.
         smoothing: Probability of all other labels together, from 0 to less than 1.
     """
     num_labels = logits.shape[-1]
@@ -43,8 +41,6 @@ def uniformly_smoothed_cross_entropy(
     `torch.nn.functional.cross_entropy` with `label_smoothing`.
 
     Args:
-        logits: Logits of V labels.
-        labels: Label ids.
         smoothing: Share of the uniform distribution in the targets, from 0 to less than 1.
     """
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))

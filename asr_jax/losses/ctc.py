@@ -45,9 +45,7 @@ def ctc_loss(
     Args:
         logits: Logits of V labels, including the blank.
         logit_lengths: Number of valid frames of each row.
-        labels: Label ids.
         label_lengths: Number of valid labels of each row.
-        blank_id: Id of the blank.
 
     Returns:
         Loss of each row, neither summed nor averaged, and whether each row is feasible.
@@ -63,7 +61,6 @@ def is_feasible(
 
     Args:
         frame_lengths: Number of valid frames of each row.
-        labels: Label ids.
         label_lengths: Number of valid labels of each row.
 
     Returns:

@@ -50,9 +50,7 @@ def align(
     Args:
         log_probs: Log-probabilities of all labels.
         lengths: Number of frames of each row.
-        labels: Label ids.
         label_lengths: Number of labels of each row.
-        blank_id: Label id of the blank.
     """
     used = length_mask(label_lengths, labels.shape[1])
     labels = jnp.where(used, labels, blank_id)

@@ -69,8 +69,6 @@ def lattice_loss(
         label: Log-probabilities of label arcs for each of `arcs.label`.
         num_frames: Number of frames of each row.
         num_labels: Number of labels of each row.
-        arcs: Durations of the arcs.
-        fast_emit: FastEmit's λ.
 
     Returns:
         Loss of each row, in the dtype of `blank`.

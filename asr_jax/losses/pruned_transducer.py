@@ -34,8 +34,6 @@ def simple_log_probs(
     Args:
         acoustic: Acoustic part of the logits.
         language: Language part of the logits, at S = U + 1 label positions.
-        labels: Label ids.
-        blank_id: Id of the blank.
         acoustic_scale: Share of the log-probabilities of the acoustic part.
         language_scale: Share of the log-probabilities of the language part.
         weights: Weights of the label positions in the mean distribution of the language part. None: 1, also in padding,
@@ -121,8 +119,6 @@ def kept_positions(
     than `size` positions from frame to frame.
 
     Args:
-        of_blank: Occupancies of blanks.
-        of_label: Occupancies of labels.
         num_frames: Number of valid frames of each row.
         num_labels: Number of valid labels of each row.
         size: Number of label positions to keep, at least 2, at most S.
@@ -172,8 +168,6 @@ def kept_log_probs(
     Args:
         logits: Logits of V labels at R kept positions.
         starts: First kept position of each frame, from `kept_positions`.
-        labels: Label ids.
-        blank_id: Id of the blank.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     log_norm = jax.nn.logsumexp(logits, axis=-1)
@@ -193,8 +187,6 @@ def pruned_log_probs(
     """Returns the log-probabilities of all arcs from those at the kept label positions, `kept_log_probs`.
 
     Args:
-        blank: Log-probabilities of blanks.
-        label: Log-probabilities of labels.
         starts: First kept position of each frame.
         num_labels: Number U of labels.
     """

@@ -51,8 +51,6 @@ def penalised(
         blank: Log-probabilities of blanks.
         label: Log-probabilities of labels.
         num_frames: Number of valid frames of each row.
-        labels: Label ids.
-        penalties: Penalties to apply.
     """
     if penalties == NO_PENALTIES:
         return blank, label
@@ -79,8 +77,6 @@ def tdt_log_probs(
 
     Args:
         logits: Logits of V labels, followed by those of the durations `arcs.label`.
-        labels: Label ids.
-        blank_id: Id of the blank.
         arcs: Durations of the arcs. Those of blanks are those of labels without 0.
         sigma: Number that is subtracted from all log-probabilities of labels and blanks (logit under-normalisation).
     """

@@ -63,7 +63,6 @@ def resampled(sums: Int64[np.ndarray, "U K"], bootstrap: Bootstrap) -> Float64[n
 
     Args:
         sums: Counts of each unit; U: units, K: counts.
-        bootstrap: Settings.
 
     Returns:
         Sums of each of the R resamples.

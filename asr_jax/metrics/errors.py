@@ -79,7 +79,6 @@ def word_errors(reference: str, hypothesis: str, alignment: Alignment = "fewest_
     """Counts the word edits of one utterance. Words are separated by white space.
 
     Args:
-        reference: Reference text.
         hypothesis: Recognised text.
         alignment: Alignment by which edits are counted.
     """
@@ -96,7 +95,6 @@ def count_errors(
     Differs from: jiwer separates words only at spaces, and its rate for empty references is the number of insertions.
 
     Args:
-        references: Reference texts.
         hypotheses: Hypothesis texts.
         alignment: Alignment by which edits of words are counted. Those of characters are always the fewest.
 
@@ -118,7 +116,6 @@ def count_edits(
     """Counts substitutions, deletions, insertions and the reference length of each utterance.
 
     Args:
-        references: Reference texts.
         hypotheses: Hypothesis texts.
         parts: Function that splits a text into the units to count.
         alignment: Alignment by which edits are counted.

@@ -40,7 +40,6 @@ def matched_pairs(references: Sequence[str], *, first: Sequence[str], second: Se
     """Tests whether two systems differ on the same utterances.
 
     Args:
-        references: Normalised references.
         first: Normalised hypotheses of the first system.
         second: Normalised hypotheses of the second system.
 
@@ -67,7 +66,6 @@ def segment_differences(
     A segment ends with the utterance, or before `MIN_CORRECT_WORDS` consecutive words that both systems recognise.
 
     Args:
-        references: Normalised references.
         first: Normalised hypotheses of the first system.
         second: Normalised hypotheses of the second system.
     """

@@ -17,10 +17,6 @@ def sclite_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[i
 
     Source: `Network_dpalign` and `wwd_WORD` in sclite's net_dp.c and word.c, SCTK at commit 9688a26. Differs from:
     sclite's alternatives and optionally deletable words, which texts here do not have.
-
-    Args:
-        reference: Words of the reference.
-        hypothesis: Words of the hypothesis.
     """
     ids: dict[str, int] = {}
     words, others = (

@@ -93,7 +93,6 @@ def count_utterances(
     """Returns the `COUNTS` of each utterance after normalising references and hypotheses.
 
     Args:
-        recognised: Utterances.
         normaliser: Name of the normaliser for references and hypotheses.
         alignment: Alignment by which word errors are counted.
     """

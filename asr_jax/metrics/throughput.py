@@ -77,7 +77,6 @@ class Throughput:
             padded_audio_s: Seconds of all rows, including padding.
             feature_values: Valid values of the features, or valid samples without features.
             frames: Valid frames of the encoder's output.
-            tokens: Valid tokens.
             letters: Letters of these tokens, with word boundaries.
             waiting_s: Seconds of waiting for the batch that `timed` did not measure.
             host_s: Seconds of host work that `timed` did not measure.

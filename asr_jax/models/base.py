@@ -81,7 +81,6 @@ class MaskingEncoder(Encoder):
         """Draws the frames to mask, separately for each micro-batch.
 
         Args:
-            key: Random key.
             lengths: Length of each row in input frames of the encoder.
             size: Length of the padded rows in input frames of the encoder.
             sub_batches: Number of micro-batches.
@@ -166,7 +165,6 @@ class Recogniser(nn.Module):
         Each of n views of an utterance has 1/n of its weight.
 
         Args:
-            batch: Batch of utterances.
             step: Number of applied updates while training; None in evaluation.
         """
         encoded = self.encode(batch, step=step)
@@ -238,9 +236,6 @@ class Recogniser(nn.Module):
         """Searches for the token sequences of a batch.
 
         Args:
-            batch: Batch of utterances.
-            head: Name of the head.
-            decoding: Settings of the search.
             gives_log_probs: Whether to return the log-probabilities of the head.
 
         Returns:
@@ -267,8 +262,6 @@ class Recogniser(nn.Module):
 
         Args:
             encoded: Output of the encoder.
-            head: Name of the head.
-            decoding: Settings of the search.
 
         Returns:
             Result of `Head.search`.
@@ -530,8 +523,6 @@ class Model:
 
         Args:
             vocab_size: Number of labels, including the blank.
-            blank_id: Id of the blank.
-            precision: Precision of the computation.
         """
         dtype = compute_dtype(precision)
         heads = {

@@ -178,7 +178,6 @@ class Conformer(EncoderOfMels):
         `pretrained.conformer.conformer_of` reads the settings of a file.
 
         Args:
-            size: Name of the size.
             changes: Other fields.
 
         Raises:

@@ -157,7 +157,6 @@ class Squeezeformer(EncoderOfMels):
         """Returns a size of the paper's table 2.
 
         Args:
-            size: Name of the size.
             changes: Other fields.
 
         Raises:

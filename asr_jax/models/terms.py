@@ -19,7 +19,6 @@ def batch_denominators(
 
     Args:
         model: Model of the loss terms.
-        batch: Batch of utterances.
         streams: Random streams of the gradient's computation, which models that mask frames need.
     """
     denominators: Denominators = model.apply({}, batch, method="denominators", rngs=dict(streams))  # type: ignore[assignment]
@@ -31,6 +30,5 @@ def total_of(means: Mapping[str, float], scales: Mapping[str, float]) -> float:
 
     Args:
         means: Mean of each term, by `head/term`. The loss is NaN if one of them is.
-        scales: Scale of each head.
     """
     return sum(scales[name.split("/")[0]] * mean for name, mean in means.items())

@@ -204,7 +204,6 @@ class Zipformer(EncoderOfMels):
         """Returns a size by the Rust trainer's names: xs, s (small), sm and m (medium), ml and l (large).
 
         Args:
-            name: Name of the size.
             changes: Other fields.
 
         Raises:

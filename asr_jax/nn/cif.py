@@ -130,7 +130,6 @@ class Predictor(nn.Module):
         """Returns the vectors of a known number of labels, to which the sum of the weights is scaled.
 
         Args:
-            frames: Frames of the encoder.
             weights: Result of `__call__`.
             num_labels: Number of labels of each row.
             size: Number U of labels of the result.
@@ -151,7 +150,6 @@ class Predictor(nn.Module):
         label of the tail takes the last frame from the label before it.
 
         Args:
-            frames: Frames of the encoder.
             weights: Result of `__call__`.
         """
         tail, size = self.settings.tail, weights.shape[1] + 1

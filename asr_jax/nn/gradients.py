@@ -23,8 +23,6 @@ def limit_values(
     Args:
         x: Parameters, which are returned unchanged.
         apply: Whether gradients are modified.
-        minimum: Lower limit of the values.
-        maximum: Upper limit of the values.
 
     Returns:
         `x`.

@@ -151,7 +151,6 @@ class LabelDecoderModule(nn.Module):
 
         Args:
             cache: Keys and values of the labels before.
-            labels: The new labels.
             place: Number of labels before the new ones, with that of the begin.
             lengths: Number of frames of each row.
         """

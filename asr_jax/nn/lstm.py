@@ -43,7 +43,6 @@ def lstm_scan(
 
     Args:
         inputs: Input part of the gates, with biases.
-        recurrent: Recurrent kernel.
         hidden: Hidden state before the first frame.
         cell: Cell state before the first frame.
 

@@ -45,8 +45,6 @@ def lstm_cudnn(
     Args:
         x: Input frames.
         kernel: Input kernel, with the gates input, forget, cell and output (G = 4 H).
-        recurrent: Recurrent kernel.
-        biases: Both biases.
         hidden: Hidden state before the first frame.
         cell: Cell state before the first frame.
     """
@@ -63,11 +61,5 @@ def lstm_cudnn(
 def packed(
     kernel: Float[Array, "D G"], recurrent: Float[Array, "H G"], biases: tuple[Float[Array, " G"], Float[Array, " G"]]
 ) -> Float[Array, " P"]:
-    """Returns the parameters of a layer in cuDNN's order, P = G · (D + H + 2): transposed kernels, then biases.
-
-    Args:
-        kernel: Input kernel.
-        recurrent: Recurrent kernel.
-        biases: Both biases.
-    """
+    """Returns the parameters of a layer in cuDNN's order, P = G · (D + H + 2): transposed kernels, then biases."""
     return jnp.concatenate([kernel.T.reshape(-1), recurrent.T.reshape(-1), *biases]).astype(jnp.float32)

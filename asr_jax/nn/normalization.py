@@ -76,7 +76,6 @@ class BatchNorm(nn.Module):
         """Normalises `x`.
 
         Args:
-            x: Frames.
             lengths: Number of valid frames of each row.
             use_running: Whether the running statistics normalise, and do not change.
 
@@ -162,10 +161,7 @@ def masked_batch_norm(
     """Normalises frames by the statistics of the valid frames of all devices.
 
     Args:
-        x: Frames.
         lengths: Number of valid frames of each row.
-        gain: Gain of each channel.
-        bias: Bias of each channel.
         eps: Constant that is added to the variance.
         implementation: See `kernels.masked_batch_norm.api`.
 

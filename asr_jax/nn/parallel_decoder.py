@@ -25,7 +25,6 @@ class Decoder(nn.Module):
 
         Args:
             queries: One vector of width D for each label.
-            memory: Frames of the encoder.
             step: Step of the schedules while training; None in evaluation, without dropout.
         """
         raise NotImplementedError

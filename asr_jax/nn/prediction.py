@@ -26,7 +26,6 @@ class Prediction(nn.Module):
         """Returns the output at all S = U + 1 label positions.
 
         Args:
-            labels: Label ids.
             lengths: Number of valid labels of each row.
             step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
         """
@@ -41,7 +40,6 @@ class Prediction(nn.Module):
 
         Args:
             before: Output and state before the label. The output is under the key `output`.
-            labels: Label of each row.
         """
         raise NotImplementedError
 
@@ -63,7 +61,6 @@ class PredictionSettings:
 
         Args:
             vocab_size: Number of labels, including the blank.
-            blank_id: Label id of the blank.
             dtype: Data type of the computation.
         """
         raise NotImplementedError

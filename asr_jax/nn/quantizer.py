@@ -138,8 +138,6 @@ def perplexity(
     It ranges from the number of groups, if all frames use the same entry, to the total number of entries of all groups.
 
     Args:
-        probabilities: Probabilities of the entries.
-        weights: Weight of each frame.
         parts: Number of micro-batches, each of which has its perplexity.
 
     Source: as `GumbelQuantizer`.

@@ -120,7 +120,6 @@ def attention_weights(
         query: Queries of all heads.
         key: Keys of all heads.
         allowed: Keys (last axis) that all queries or each query may attend to.
-        num_heads: Number of heads.
     """
     query, key = (each.reshape(*each.shape[:2], num_heads, -1) for each in (query, key))
     scores = float32_product("buhc,bthc->bhut", query, key)

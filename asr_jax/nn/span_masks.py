@@ -73,7 +73,6 @@ class SpanMask:
         """Draws a mask for each row.
 
         Args:
-            key: Random key.
             lengths: Length of each row in frames. Rows of length 0 are not masked, and `same_count` ignores them.
             size: Length of the padded rows in frames.
             sub_batches: Number of micro-batches, of equal numbers of rows, to each of which `same_count` applies.

@@ -100,8 +100,6 @@ def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: S
 
     Args:
         number: Index of the stack, from 0.
-        num_stacks: Number of stacks.
-        sizes: Sizes of the stack.
         step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
     Returns:
@@ -125,10 +123,7 @@ def feature_masks(
 
     Args:
         key: Random key. None: no masks.
-        num_rows: Rows of the batch.
-        widths: Width of each stack.
         unmasked: Number of channels of each stack that are never masked.
-        dtype: Dtype of the masks.
 
     Returns:
         Mask of each stack, 0 for masked channels and otherwise 1; None without a key.

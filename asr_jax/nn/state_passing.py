@@ -87,9 +87,7 @@ def before_batch(
     """Begins a batch, or continues with another part of it.
 
     Args:
-        settings: Settings of state passing.
         passed: States that the last batch passed on.
-        position: Position of the batch in the plan.
         key: Data of the run's key.
         updates: Number of updates applied so far.
     """
@@ -119,8 +117,6 @@ def after_rows(passed: Passed, states: Tree, num_rows: int) -> Passed:
 
     Args:
         passed: States that were given to the rows.
-        states: States after the rows.
-        num_rows: Number of rows.
     """
     rows = passed.row + jnp.arange(num_rows)
     written = jax.tree.map(

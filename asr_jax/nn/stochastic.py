@@ -30,9 +30,7 @@ def kept(key: PRNGKeyArray, rate: float | Float[Array, "..."], shape: tuple[int,
     """Draws booleans that are False with a probability of `rate`.
 
     Args:
-        key: Random key.
         rate: Probability of False; broadcasts to `shape`.
-        shape: Shape of the result.
     """
     return jax.random.uniform(key, shape) >= rate
 
@@ -41,7 +39,6 @@ def kept_of_rows(key: PRNGKeyArray, rate: float | Float[Array, "..."], shape: tu
     """Draws booleans as `kept`, with a key for each row, see `core.random_streams.row_keys`.
 
     Args:
-        key: Random key.
         rate: Probability of False; broadcasts to `shape`.
         shape: Shape of the result. The first axis has the rows.
     """
@@ -57,7 +54,6 @@ def dropout(
 
     Args:
         x: Values. The first axis has the rows.
-        key: Random key.
         rate: Probability of a value to be set to 0.
         shared_axis: Axis, other than the first, along which all values share one draw. None: each value has its own.
 
@@ -117,7 +113,6 @@ def unless_left_out(
     Source: Fan et al. 2019 (arXiv:1909.11556).
 
     Args:
-        layer: Module of the layer.
         transform: Function of `layer` and `x` that computes the layer.
         x: Input frames.
         rate: Probability of skipping the layer.
@@ -223,8 +218,6 @@ class Regulariser:
 
         Args:
             x: Values, which are returned unchanged.
-            minimum: Lower limit of the values.
-            maximum: Upper limit of the values.
 
         Returns:
             `x`.

@@ -52,7 +52,6 @@ class ConvEmbedding(nn.Module):
         """Embeds frames of features.
 
         Args:
-            x: Features.
             lengths: Length of each row in frames.
             step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 

@@ -185,9 +185,6 @@ def fused_attention(
     """Attention by `jax.nn.dot_product_attention`: by cuDNN on GPUs in half precision, otherwise by XLA.
 
     Args:
-        query: Queries.
-        key: Keys.
-        value: Values.
         allowed: Keys (last axis) that queries may attend to: the first keys of each row. A row without allowed keys is
             padding; its first key is used to keep its output finite.
 

@@ -102,7 +102,6 @@ def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride
     Args:
         x: Input frames.
         kernel: Taps, by input and output channels.
-        stride: Stride in frames.
 
     Returns:
         Output frames, S = (T - K) // stride + 1.

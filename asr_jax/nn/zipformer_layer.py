@@ -198,7 +198,6 @@ class Bypass(nn.Module):
         Args:
             original: Input of the module.
             x: Output of the module.
-            regularise: Regularisers of the scale.
             keep: 0 for rows that skip the module, otherwise 1, [B 1 1].
         """
         scale = self.param("scale", nn.initializers.constant(0.5), x.shape[-1:])

@@ -36,7 +36,6 @@ def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str])
     Panels without events have a note. Of updates that were repeated after a resume, only the last ones are drawn.
 
     Args:
-        events_path: File of events.
         png_path: Picture to write.
 
     Raises:

@@ -118,7 +118,6 @@ class EventLog:
         `not_finite` lists their dotted names.
 
         Args:
-            name: Name of the event.
             **data: Fields of the event.
 
         Raises:
@@ -167,7 +166,6 @@ def read_events(path: str | PathLike[str], *names: str) -> Iterator[Event]:
     """Yields the events of a file in order. An incomplete last line is ignored.
 
     Args:
-        path: File of events.
         *names: Names of the events to read. Default: all.
 
     Raises:

@@ -48,7 +48,6 @@ def forward(run: Path, name: str, open_receiver: Open, *, project: str, follow: 
     """Sends the events that were not sent yet.
 
     Args:
-        run: Folder of the run.
         name: Name of the tracker, for the file with the position.
         open_receiver: Function that opens the run in the tracker.
         project: Project or experiment of the tracker.

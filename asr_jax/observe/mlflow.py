@@ -24,7 +24,6 @@ class Mlflow:
         """Creates or continues the run.
 
         Args:
-            folder: Folder of the run.
             settings: Contents of its experiment.json.
             project: Experiment of MLflow.
             identifier: Identifier of the run to continue; empty for a new one.

@@ -102,7 +102,6 @@ def _operation(event: Any, device: str) -> Operation | None:
     """Returns the operation of an event. None: it is not one, or contains others.
 
     Args:
-        event: Event of a line.
         device: Name of the plane of a device. Empty: the plane of a host, where events of CPU devices have the field
             hlo_op.
     """
@@ -117,12 +116,7 @@ def _operation(event: Any, device: str) -> Operation | None:
 
 
 def largest(trace: Trace, number: int) -> list[dict[str, Any]]:
-    """Returns the operations with the longest total time: share of the time of all operations, time and calls.
-
-    Args:
-        trace: Trace of a process.
-        number: Number of operations.
-    """
+    """Returns the operations with the longest total time: share of the time of all operations, time and calls."""
     by_name = defaultdict[tuple[str, str], list[Operation]](list)
     for each in trace.operations:
         by_name[each.name, each.program].append(each)

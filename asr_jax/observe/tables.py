@@ -39,8 +39,6 @@ def say(console: Console, text: str, *, style: str = "") -> None:
     """Prints one line without markup and wrapping. `?` replaces characters that cannot be printed or encoded.
 
     Args:
-        console: Console to print to.
-        text: The line.
         style: Style of rich, such as `bold yellow`.
     """
     console.print(_shown(console, text, style=style), soft_wrap=True)

@@ -17,9 +17,7 @@ class Wandb:
         """Creates or continues the run.
 
         Args:
-            folder: Folder of the run.
             settings: Contents of its experiment.json.
-            project: Project.
             identifier: Identifier of the run to continue; empty for a new one.
         """
         self._run = wandb.init(

@@ -148,7 +148,6 @@ class Updater:
 
         Args:
             grads: Gradients of the parameters.
-            state: State of the optimizer.
             params: Parameters that are trained.
             updates: Number of updates applied before.
         """

@@ -18,7 +18,6 @@ def by_rules(paths: Iterable[str], rules: Sequence[tuple[str, float]], *, what: 
     """Returns the value of the rule that matches each path.
 
     Args:
-        paths: Parameter paths.
         rules: Pairs of a regular expression and a value.
         what: Name of the setting that contains the rules, for messages.
 
@@ -44,7 +43,6 @@ def check_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str) 
     """Checks rules against the parameters of a model.
 
     Args:
-        params: Parameters.
         rules: Pairs of a regular expression and a value.
         what: Name of the setting that contains the rules, for messages.
 
@@ -80,7 +78,6 @@ def tree_by_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str
     """Returns the values of `by_rules` as a tree of the parameters' structure.
 
     Args:
-        params: Parameters.
         rules: Pairs of a regular expression and a value.
         what: Name of the setting that contains the rules, for messages.
 

@@ -80,7 +80,6 @@ class Schedule:
         Args:
             update: Number of updates applied before.
             epoch: Epoch of the update, from 1.
-            length: Length of the run.
         """
         raise NotImplementedError
 

@@ -32,7 +32,6 @@ def clipped(grads: Tree, clip: Clip, limit: float) -> Tree:
     """Returns clipped gradients.
 
     Args:
-        grads: Gradients.
         clip: Quantity that is limited: the global norm, the norm of each tensor, or the magnitude of each value.
         limit: Maximum of that quantity.
     """

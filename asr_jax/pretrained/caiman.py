@@ -39,7 +39,6 @@ def find(weights: NamedWeights, settings: LSTMEncoder, **_: Any) -> tuple[dict[s
 
     Args:
         weights: Weights by CAIMAN-ASR's names; parameters that they lack are not returned.
-        settings: Settings of the encoder.
     """
     found = find_params(weights, encoder_rows(settings))
     return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
@@ -50,7 +49,6 @@ def export(variables: Any, settings: LSTMEncoder, **_: Any) -> dict[str, np.ndar
 
     Args:
         variables: `{"params": …, "batch_stats": …}`, or a tree of the same structure.
-        settings: Settings of the encoder.
 
     Raises:
         UserError: If a parameter has no name there.

@@ -117,7 +117,6 @@ def find(
 
     Args:
         weights: Weights by NeMo's or Hugging Face's names; parameters that they lack are not returned.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Returns:
@@ -136,7 +135,6 @@ def export_nemo(variables: Any, settings: Conformer, *, ctc_head: str | None) ->
 
     Args:
         variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Raises:
@@ -150,7 +148,6 @@ def export_huggingface(variables: Any, settings: Conformer, *, ctc_head: str | N
 
     Args:
         variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Raises:
@@ -163,7 +160,6 @@ def rows(settings: Conformer, *, ctc_head: str | None, names: Names) -> list[Row
     """Returns the table of names for a model.
 
     Args:
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         names: System whose names the table has.
     """

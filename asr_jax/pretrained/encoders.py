@@ -39,7 +39,6 @@ def check_fits_config(encoder: EncoderSettings, path: str, *, config: str) -> No
     Args:
         encoder: Settings that `encoder_of` has read.
         path: The file or folder.
-        config: Path of the config, as in CONFIGS.
 
     Raises:
         UserError: If another config is made for the model. The message has its path.

@@ -124,9 +124,7 @@ def save_folder(weights: Tree, model: Model, tokenizer: Tokenizer, names: str, o
     Args:
         weights: `{"params": …, "batch_stats": …}`.
         model: Model that the weights belong to.
-        tokenizer: Its tokenizer.
         names: Identifier of the system, such as `funasr`.
-        out: Folder to write.
 
     Raises:
         UserError: If the system has no such folders, or does not have the model, its front-end or its labels.

@@ -159,7 +159,6 @@ def front_end_of(config: Config, folder: Path, where: str) -> FrontEnd:
 
     Args:
         config: Content of config.yaml.
-        folder: Folder of the model.
         where: Path of the file, for messages.
 
     Raises:
@@ -273,8 +272,6 @@ def find(weights: NamedWeights, encoder: SANM, *, heads: Mapping[str, HeadSettin
 
     Args:
         weights: Weights of a model.pt.
-        encoder: Settings of the encoder.
-        heads: Settings of the heads.
 
     Raises:
         UserError: If a weight is missing.
@@ -293,8 +290,6 @@ def export(variables: Any, encoder: SANM, *, heads: Mapping[str, HeadSettings]) 
 
     Args:
         variables: `{"params": …}`.
-        encoder: Settings of the encoder.
-        heads: Settings of the heads.
 
     Raises:
         UserError: If FunASR has no name for a parameter, or does not have these heads.

@@ -65,7 +65,6 @@ def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
     A list of tokens without a label for the space has words and pieces of words, which texts have spaces between.
 
     Args:
-        folder: Folder of the model.
         given: Another tokenizer; None for that of the folder.
 
     Raises:
@@ -115,9 +114,6 @@ def save_folder(weights: NamedWeights, model: Model, tokenizer: Tokenizer, out: 
 
     Args:
         weights: Weights under FunASR's names.
-        model: Settings of the model.
-        tokenizer: Tokenizer of the model.
-        out: Folder to write.
 
     Raises:
         UserError: If FunASR does not have the model, its front-end or its labels.

@@ -75,9 +75,7 @@ def send(folder: Path, upload: Upload, *, message: str) -> dict[str, str]:
     """Uploads all files of a folder in one commit. Files of equal content that the hub has are not sent again.
 
     Args:
-        folder: Folder of the model.
         upload: Repository, branch, and whether a new repository is private.
-        message: Message of the commit.
 
     Returns:
         Hash and address of the commit, as `commit` and `url`.

@@ -149,7 +149,6 @@ def find(
 
     Args:
         weights: Weights by icefall's names; parameters that they lack are not returned.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         decoder: Attention decoder; None if the model has none.
 
@@ -168,7 +167,6 @@ def export(
 
     Args:
         variables: `{"params": …}`, or a tree of the same structure.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         decoder: Attention decoder; None if the model has none.
 
@@ -182,7 +180,6 @@ def rows(settings: Zipformer, *, ctc_head: str | None, decoder: Decoder | None =
     """Returns the table of names for a model.
 
     Args:
-        settings: Settings of the encoder.
         ctc_head: Path of its CTC head, or None.
         decoder: Attention decoder, or None.
     """

@@ -232,7 +232,6 @@ def nemo_subsampling(ours: str, factor: int, kind: Subsampling) -> list[Row]:
     Args:
         ours: Parameter path of the subsampling in this package.
         factor: Subsampling factor, a power of 2.
-        kind: Kind of the convolutions.
     """
     rows, place = list[Row](), 0
     for number in range(factor.bit_length() - 1):

@@ -126,7 +126,6 @@ def settings_of(path: Path, described: Description, *, front_end: str = "") -> M
 
     Args:
         path: File or folder of the model.
-        described: Reader of its settings.
         front_end: Name of a front-end in `audio.presets`. Empty: that of the model.
 
     Raises:
@@ -221,7 +220,6 @@ def _read(source: Path, described: Description | None, path: Path, normaliser: s
     """Reads a tokenizer.
 
     Args:
-        source: Path of the tokenizer.
         described: Reader of the model's settings; None if they are given.
         path: File or folder of the model.
         normaliser: Normaliser of texts. Empty: the tokenizer's own, or the one that fits its letters.
@@ -241,10 +239,8 @@ def _check_labels(path: Path, tokenizer: Tokenizer, of: str, weights: Mapping[st
 
     Args:
         path: File or folder of the model.
-        tokenizer: Tokenizer of the labels.
         of: Source of the tokenizer.
         weights: Weights by parameter path.
-        model: Settings of the model.
 
     Raises:
         UserError: If it has another number of them.

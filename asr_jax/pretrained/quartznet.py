@@ -55,7 +55,6 @@ def find(
 
     Args:
         weights: Weights by NeMo's or DeepLearningExamples' names; parameters that they lack are not returned.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Returns:
@@ -72,7 +71,6 @@ def export_nvidia(variables: Any, settings: QuartzNet, *, ctc_head: str | None) 
 
     Args:
         variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Raises:
@@ -86,7 +84,6 @@ def export_nemo(variables: Any, settings: QuartzNet, *, ctc_head: str | None) ->
 
     Args:
         variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Raises:

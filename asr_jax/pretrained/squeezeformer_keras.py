@@ -89,7 +89,6 @@ def find(
 
     Args:
         weights: Weights by the authors' names; parameters that they lack are not returned.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Returns:
@@ -110,7 +109,6 @@ def export(
 
     Args:
         variables: `{"params": …, "batch_stats": …}`, or a part of it.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         encoder: Name of the encoder in the authors' code.
 
@@ -124,7 +122,6 @@ def rows(settings: Squeezeformer, *, encoder: str, ctc_head: str | None) -> list
     """Returns the table of the authors' names for a model.
 
     Args:
-        settings: Settings of the encoder.
         encoder: Name of the encoder in the authors' code.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
     """
@@ -194,7 +191,6 @@ def attention_rows(start: str, ours: str, unnamed: int, layer: int | None, setti
         ours: Prefix of the module's parameter paths.
         unnamed: Number of unnamed Keras layers before the module, which sets the numbers in its automatic names.
         layer: Index of the layer in its stack; None: the parameters are not stacked.
-        settings: Settings of the encoder.
     """
     heads, width = settings.num_heads, settings.dim // settings.num_heads
     by_head = Layout(

@@ -111,7 +111,6 @@ def find(
 
     Args:
         weights: Weights by NeMo's names; parameters that they lack are not returned.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Returns:
@@ -130,7 +129,6 @@ def export(variables: Any, settings: Squeezeformer, *, ctc_head: str | None) -> 
 
     Args:
         variables: `{"params": …, "batch_stats": …}`, or a part of it.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Raises:

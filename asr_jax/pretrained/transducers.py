@@ -60,7 +60,6 @@ def lstm_rows(theirs: str, ours: str, num_layers: int, *, batch_norm: bool = Fal
     Args:
         theirs: Name of the module that contains the layers; CAIMAN-ASR's, if `batch_norm` is True.
         ours: Path of `nn.lstm.LSTM` in the variables, without `params/`.
-        num_layers: Number of layers.
         batch_norm: Whether batch normalisation follows each layer.
     """
     table = []
@@ -125,11 +124,8 @@ def _lstm_prediction(embedding: str, lstm: str, path: str, head: Transducer, row
     """Returns the names of a prediction network; only those of the embedding if it has no LSTM.
 
     Args:
-        embedding: Name of the embedding.
         lstm: Name of the module that contains the LSTM.
         path: Parameter path of the head.
-        head: Settings of the head.
-        rows: Layout of the embedding.
     """
     table = [Row(f"{embedding}.weight", f"params/{path}/prediction/embedding/embedding", rows)]
     if isinstance(head.prediction, LSTMPrediction):
@@ -152,7 +148,6 @@ def check_export(names: str, path: str, head: Transducer) -> None:
     Args:
         names: Identifier of the system, such as `nemo`.
         path: Parameter path of the head.
-        head: Settings of the head.
 
     Raises:
         UserError: If the system computes something else with the same weights.

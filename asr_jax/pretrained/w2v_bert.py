@@ -92,7 +92,6 @@ def find(weights: NamedWeights, settings: W2VBert, *, ctc_head: str | None) -> t
 
     Args:
         weights: Weights by Hugging Face's names; parameters that they lack are not returned.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Returns:
@@ -113,7 +112,6 @@ def export(variables: Any, settings: W2VBert, *, ctc_head: str | None) -> dict[s
 
     Args:
         variables: `{"params": …}`, a part of it, or a tree of the same structure.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
 
     Raises:
@@ -126,7 +124,6 @@ def rows(settings: W2VBert, *, ctc_head: str | None, prefix: str) -> list[Row]:
     """Returns the table of names for a model.
 
     Args:
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         prefix: Prefix of all names except the head's.
     """

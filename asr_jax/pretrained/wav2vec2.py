@@ -76,7 +76,6 @@ def rows(
     """Returns the table of names for a model.
 
     Args:
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         contrastive: Path and settings of the contrastive head; None if the model has none.
         names: System whose names the table has.
@@ -173,7 +172,6 @@ def find(
 
     Args:
         weights: Weights by the system's names; parameters that they lack are not returned.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         contrastive: Path and settings of the contrastive head; None if the model has none.
 
@@ -193,7 +191,6 @@ def export_fairseq(
 
     Args:
         variables: `{"params": …}`, a part of it, or a tree of the same structure.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         contrastive: Path and settings of the contrastive head; None if the model has none.
 
@@ -210,7 +207,6 @@ def export_huggingface(
 
     Args:
         variables: `{"params": …}`, a part of it, or a tree of the same structure.
-        settings: Settings of the encoder.
         ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
         contrastive: Path and settings of the contrastive head; None if the model has none.
 

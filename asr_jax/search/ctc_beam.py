@@ -45,7 +45,6 @@ class CTCBeamSearch:
 
         Args:
             spelling: Text of each label.
-            search: Settings.
             scores: Language model, hot words and lexicon. None: no fusion.
 
         Raises:

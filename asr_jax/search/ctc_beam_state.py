@@ -97,7 +97,6 @@ def start(search: Search, *, border: int) -> Beam:
     """Returns the beam before the first frame: the empty prefix, as if after a border. `border` is -1 if there is none.
 
     Args:
-        search: Settings.
         border: Label that is a word border.
     """
     width = search.beam_width

@@ -32,9 +32,7 @@ def step(
     Args:
         beam: Beam before the frame.
         frame: Log-probabilities of the frame.
-        search: Settings.
         border: Label that is a word border; -1 if there is none.
-        blank_id: Label id of the blank.
         tables: Tables of word scores. None: no fusion.
         closing: Score that each slot's open word adds when it ends. None: the scores in `tables`.
 
@@ -88,7 +86,6 @@ def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: Searc
     Args:
         ways: Log-probabilities by origin.
         scores: Scores of the endings that the origins are.
-        search: Settings.
     """
     if search.frames == "likeliest":
         return ways.argmax(1)

@@ -69,8 +69,6 @@ def frames_of(
     Args:
         log_probs: Natural log-probabilities.
         lengths: Number of valid frames.
-        search: Settings.
-        blank_id: Label id of the blank.
         are_all_looked_at: Whether all frames are considered, as a lexicon needs: unlikely labels may then continue a
             prefix that ends in them.
     """

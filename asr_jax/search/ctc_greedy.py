@@ -18,7 +18,6 @@ def greedy_search(log_probs: Float[Array, "B T V"], lengths: Int[Array, " B"], *
     Args:
         log_probs: Natural log-probabilities.
         lengths: Number of valid frames.
-        blank_id: Label id of the blank.
     """
     num_frames = log_probs.shape[1]
     is_there, frame = length_mask(lengths, num_frames), jnp.arange(num_frames, dtype=jnp.int32)

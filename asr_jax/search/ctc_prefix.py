@@ -34,7 +34,6 @@ def without_padding(log_probs: Frames, *, blank_id: int) -> Float[Array, "B T V"
 
     Args:
         log_probs: Log-probabilities of a CTC head.
-        blank_id: Label id of the blank.
     """
     values = log_probs.values.astype(jnp.float32)
     padding = jnp.where(jnp.arange(values.shape[-1]) == blank_id, 0.0, NEVER)[None, None]
@@ -46,8 +45,6 @@ def empty_prefixes(values: Float[Array, "B T V"], *, width: int, blank_id: int) 
 
     Args:
         values: Result of `without_padding`.
-        width: Number of prefixes.
-        blank_id: Label id of the blank.
     """
     in_blank = jnp.pad(jnp.cumsum(values[..., blank_id], axis=1), ((0, 0), (1, 0)))
     in_blank = jnp.repeat(in_blank[:, None], width, axis=1)
@@ -63,10 +60,7 @@ def prefix_scores(
     end, it is `NEVER`.
 
     Args:
-        prefixes: Prefixes.
         values: Result of `without_padding`.
-        blank_id: Label id of the blank.
-        end_id: Label id of the end.
     """
     total = jnp.logaddexp(prefixes.in_label, prefixes.in_blank)
     before = total[..., :-1]
@@ -87,10 +81,8 @@ def extended(
     """Returns each prefix with one more label.
 
     Args:
-        prefixes: Prefixes.
         values: Result of `without_padding`.
         labels: Label that follows each prefix.
-        blank_id: Label id of the blank.
     """
     of_label = jax.vmap(lambda row, label: row[:, label].T)(values, labels)
     total = jnp.logaddexp(prefixes.in_label, prefixes.in_blank)

@@ -146,7 +146,6 @@ def finish(
     Args:
         endings: Final paths, best first.
         spelling: Text of each label.
-        search: Settings.
         scores: Language model, hot words and lexicon. None: no fusion.
 
     Returns:
@@ -208,7 +207,6 @@ class _Text(NamedTuple):
         Args:
             group: The paths, best first.
             spelling: Text of each label.
-            search: Settings.
             scores: Language model, hot words and lexicon. None: no fusion.
             is_complete: Whether any text is complete. If not, an open word is removed, but its score remains.
         """

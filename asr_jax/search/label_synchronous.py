@@ -139,8 +139,6 @@ def label_search(
         lengths: Number of frames of each row.
         num_frames: Number of frames of the batch.
         ctc: Log-probabilities of CTC; None if `ctc_weight` is 0.
-        ids: Special label ids.
-        decoding: Settings.
     """
     width, size = decoding.width, most_labels(num_frames, decoding)
     limits = jnp.floor(lengths * decoding.max_labels_per_frame).astype(jnp.int32)
@@ -196,7 +194,6 @@ def _next(
         values: Log-probabilities of CTC (`ctc_prefix.without_padding`), or None.
         limits: Largest number of labels of each row.
         ids: Special label ids.
-        decoding: Settings.
     """
     width, vocab_size = found.log_probs.shape[1:]
     weight, is_end = decoding.ctc_weight, (jnp.arange(vocab_size) == ids.end)[None, None]

@@ -115,7 +115,6 @@ class Program:
 
         Args:
             state: Hypotheses, their labels, and candidates.
-            frames: Projected frames.
             texts: Hash functions.
             tables: Tables of word scores. None: no fusion of words.
             given: Scores by the host, as for `transducer_beam_step.grown`, for all rows. None: none.
@@ -170,7 +169,6 @@ class TransducerBeamSearch:
 
         Args:
             spelling: Text of each label.
-            search: Settings.
             max_symbols: Largest number of labels of a frame. 1: a label needs no blank in its frame.
             temperature: Divisor of the logits.
             blank_penalty: Number that is subtracted from the logits of the blank.
@@ -249,7 +247,6 @@ class TransducerBeamSearch:
 
         Args:
             log_prob: Log-probability of the alignments.
-            path: Labels.
             is_complete: Whether the last word may be a word. If not, it is removed, but its score remains.
         """
         spelling, scores, lm_score = self._spelling, self._scores, 0.0

@@ -75,7 +75,6 @@ def texts_of(spelling: Spelling, same: str) -> Texts:
     Two 32-bit hashes are computed. Repeated word boundaries, and those at the beginning, do not change a text.
 
     Args:
-        spelling: Text of each label.
         same: `labels` or `texts`.
     """
     random, size = np.random.default_rng(0), len(spelling.texts)

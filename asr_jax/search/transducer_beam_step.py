@@ -82,7 +82,6 @@ def extend_all(
         length: Number of frames of the row.
         words: Word scores of each hypothesis extended by each candidate.
         texts: Hash functions.
-        rules: Settings.
     """
     found = _candidates(beam, proposal, length, words, texts, rules)
     num_slots, num_candidates = found.token.shape
@@ -112,7 +111,6 @@ def extend_best(
         length: Number of frames of the row.
         words: Word scores of the hypothesis extended by each candidate.
         texts: Hash functions.
-        rules: Settings.
     """
     is_there, i, hypotheses = beam.frame < length, proposal.slots[0], beam.hypotheses
     found = jax.tree.map(lambda each: each[0], _candidates(beam, proposal, length, words, texts, rules))
@@ -146,7 +144,6 @@ def grown(words: Words, proposal: Proposal, tables: WordTables | None, given: Fl
 
     Args:
         words: Word scores of all hypotheses of a row.
-        proposal: Candidates.
         tables: Tables of word scores. None: words do not change the score.
         given: With tables, the score [S] that the open word of each hypothesis adds if it ends; None: that of the
             tables. Without tables, the score [P K] that each label adds; None: 0.
@@ -165,9 +162,7 @@ def merged(
     """Returns for each hypothesis the combined score of all equal ones, and whether it is the best of them.
 
     Args:
-        scores: Score of each hypothesis.
         prefix: Hash of its labels.
-        reached: Its frame.
     """
     is_used = scores > NEVER
     is_same = (prefix[:, None] == prefix[None]).all(-1) & (reached[:, None] == reached[None])
@@ -232,8 +227,6 @@ def _added(
     """Adds the probabilities of candidates to equal hypotheses.
 
     Args:
-        hypotheses: Hypotheses that are there.
-        found: Candidates.
         scores: Combined score of equal candidates, at one of them; minus infinity at the others.
 
     Returns:

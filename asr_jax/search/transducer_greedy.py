@@ -78,7 +78,6 @@ def greedy_transducer_search(
         decide: Computes the best labels at the given frames with the current predictions.
         start: Prediction before the first label, a tree of arrays whose first axis has the rows.
         advance: Computes the next prediction from the current one and the labels.
-        blank_id: Label id of the blank.
         max_symbols: Largest number of labels of one frame.
     """
     rows, size = len(lengths), num_frames * max_symbols
@@ -117,7 +116,6 @@ def _visited(
     Args:
         decision: Best label of each frame.
         inside: Whether the row has each frame.
-        blank_id: Label id of the blank.
 
     Returns:
         Whether each frame is visited, the number of frames before the label, or after the last blank, and whether there
@@ -142,8 +140,6 @@ def _after(state: Search, next_one: Next, advanced: Any, lengths: Int[Array, " B
     """Returns the state after the next label of each row, or after a block of blanks.
 
     Args:
-        state: State before.
-        next_one: Next labels.
         advanced: Prediction after the next labels.
         lengths: Number of valid frames of each row, with which durations end.
         max_symbols: Largest number of labels of one frame.

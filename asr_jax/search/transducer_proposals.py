@@ -30,10 +30,8 @@ def propose(
     """Computes the prediction network for pending labels, and the joint network at the current frames.
 
     Args:
-        beam: Hypotheses.
         nodes: Tree of labels.
         slots: Slots of the hypotheses whose candidates are computed.
-        frames: Projected frames.
         num_candidates: Largest number K of labels, of which the blank may be one, or of their pairs with a duration.
         least: Labels whose log-probability is lower than the largest one plus this (negative) number are no candidates.
         scaled: Returns the logits with temperature and penalties.
@@ -75,12 +73,9 @@ def _with_durations(
     """Returns blanks with their durations, and the likeliest pairs of a label and a duration.
 
     Args:
-        slots: Slots of the hypotheses.
         blank: Log-probability of the blank.
-        tokens: Labels.
         values: Log-probabilities of labels.
         of_durations: Log-probability of each duration.
-        durations: The durations in frames.
         num: Number of pairs.
     """
     of_durations = jnp.where(jnp.isfinite(of_durations), of_durations, NEVER)

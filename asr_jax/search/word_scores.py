@@ -146,9 +146,7 @@ class WordScores:
         """Returns the units of a text that the language model scores.
 
         Args:
-            words: Words of the text.
             spelling: Text of each label.
-            labels: Labels of the text.
         """
         return words if self.settings.unit == "words" else [spelling.symbols[label] for label in labels]
 

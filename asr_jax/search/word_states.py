@@ -128,7 +128,6 @@ class LabelStates:
         """Returns the score that each label adds to the prefix in a slot.
 
         Args:
-            slots: Slots of prefixes.
             tokens: Labels for each of them.
         """
         keys = np.take_along_axis(self._node, slots, axis=1)[..., None] * len(self._symbols) + tokens

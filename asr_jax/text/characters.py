@@ -24,7 +24,6 @@ class ListedTokenizer(Tokenizer):
         """Returns the tokenizer that `save` wrote.
 
         Args:
-            folder: Folder of the tokenizer.
             description: Content of its tokenizer.json.
 
         Raises:
@@ -66,10 +65,8 @@ class CharacterTokenizer(ListedTokenizer):
         """Creates a tokenizer from an alphabet or from training texts; the blank is the last id.
 
         Args:
-            texts: Training texts.
             alphabet: Characters in the order of their ids. Empty: the characters of the normalised texts in the order
                 of their code points.
-            normaliser: Name in NORMALISERS.
 
         Raises:
             UserError: If there are no characters.
@@ -123,7 +120,6 @@ class IdTokenizer(ListedTokenizer):
         """Creates a tokenizer of all ids from 0 to `largest_id` and the blank.
 
         Args:
-            largest_id: Largest id in the manifests.
             blank_id: Id of the blank. None: `largest_id` + 1.
 
         Raises:

@@ -12,7 +12,6 @@ def library(name: str, *, normaliser: str) -> Any:
     """Imports a module.
 
     Args:
-        name: Name of the module.
         normaliser: Name of the normaliser for error messages.
 
     Raises:

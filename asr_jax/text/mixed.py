@@ -39,10 +39,6 @@ class MixedTokenizer(ListedTokenizer):
 
         They are in the order of their code points, and the blank is the last id.
 
-        Args:
-            texts: Training texts.
-            normaliser: Name in NORMALISERS.
-
         Raises:
             UserError: If the normalised texts are empty.
         """

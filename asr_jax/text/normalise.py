@@ -62,10 +62,6 @@ CHOICES = f"{{{','.join(NORMALISERS)}}}"
 def normalise(text: str, name: str) -> str:
     """Normalises a text.
 
-    Args:
-        text: The text.
-        name: Name in NORMALISERS.
-
     Raises:
         UserError: If the name is unknown or the normaliser's library is not installed.
     """

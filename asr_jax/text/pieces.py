@@ -14,7 +14,6 @@ def train_model(texts: Sequence[str], *, vocab_size: int, with_blank: bool, **op
     """Trains a SentencePiece model. The same texts in the same order result in the same bytes.
 
     Args:
-        texts: Training texts.
         vocab_size: Number of pieces, plus one if `with_blank`.
         with_blank: Whether `vocab_size` includes the blank, which is not a piece.
         **options: Options of SentencePiece's trainer.

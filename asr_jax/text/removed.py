@@ -34,10 +34,6 @@ def removed_characters(text: str, normaliser: str) -> Counter[str]:
     For example, `english_letters.v1` removes `ö` from `köln`. `english.v1` does not remove `$` from `$5`, because the
     result is `five dollars`.
 
-    Args:
-        text: The text as in the manifest.
-        normaliser: Name in NORMALISERS.
-
     Returns:
         Number of occurrences of each removed character.
     """
@@ -71,10 +67,6 @@ def replaced_characters(text: str, normaliser: str) -> Counter[str]:
     """Counts the letters of a text, in Unicode NFC, that a normaliser replaces by others.
 
     For example, `ascii.v1` writes `o` for `ö`, and `Privet` for `Привет`.
-
-    Args:
-        text: The text as in the manifest.
-        normaliser: Name in NORMALISERS.
 
     Returns:
         Number of occurrences of each replaced letter.

@@ -39,10 +39,8 @@ class SampledPieces:
         """Returns the sampler of a training set; None if nothing is sampled.
 
         Args:
-            tokenizer: Tokenizer of the texts.
             probability: Probability that a word is segmented at random.
             alpha: Factor of the scores of pieces.
-            seed: Random seed.
 
         Raises:
             UserError: If the tokenizer has no unigram model of SentencePiece.
@@ -60,7 +58,6 @@ class SampledPieces:
         """Returns the labels of a text, which depend on the seed and the arguments alone.
 
         Args:
-            text: Text of the utterance.
             position: Position of the batch in the plan.
             row: Row of the utterance in the index.
             most: Largest number of labels.

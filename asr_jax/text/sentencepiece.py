@@ -38,8 +38,6 @@ class SentencePieceTokenizer(Tokenizer):
         """Creates a tokenizer from a SentencePiece model.
 
         Args:
-            model: The serialised model.
-            normaliser: Name in NORMALISERS.
             blank_id: Id of the piece that is used as the blank, such as icefall's `<blk>`. None: the blank is one more
                 id after all pieces.
 
@@ -65,11 +63,9 @@ class SentencePieceTokenizer(Tokenizer):
         the same order result in the same model.
 
         Args:
-            texts: Training texts.
             vocab_size: Maximum number of labels, including `<unk>` and the blank.
             pieces: Training algorithm.
             character_coverage: Fraction of the texts' characters that get pieces.
-            normaliser: Name in NORMALISERS.
 
         Raises:
             UserError: If all texts are empty or `vocab_size` is too small for their characters.
@@ -105,7 +101,6 @@ class SentencePieceTokenizer(Tokenizer):
         """Returns the tokenizer that `save` wrote.
 
         Args:
-            folder: Folder of the tokenizer.
             description: Content of its tokenizer.json.
 
         Raises:

@@ -118,9 +118,7 @@ class Spelling:
         """Appends a label to words, of a vocabulary without `ends`.
 
         Args:
-            words: Complete words.
             part: Incomplete word.
-            label: Label to append.
 
         Returns:
             Complete words and the incomplete word.

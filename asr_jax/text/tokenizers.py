@@ -113,8 +113,6 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], *, larges
     """Trains a tokenizer without writing it.
 
     Args:
-        settings: Settings of the tokenizer.
-        texts: Training texts.
         largest_id: Largest token id in the manifests, for the kind ids.
 
     Raises:

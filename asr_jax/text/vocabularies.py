@@ -43,7 +43,6 @@ def read_vocabulary(path: Path, *, normaliser: str, blank_id: int | None) -> Tok
 
     Args:
         path: Path of the file or of a Hugging Face folder.
-        normaliser: Name in NORMALISERS.
         blank_id: Id of the blank. None: the file's own blank (fairseq's `<s>`, Hugging Face's `<pad>` or `[PAD]`, a
             SentencePiece model's `<blk>` or `<blank>`), otherwise one more id after all others.
 

@@ -36,7 +36,6 @@ def lower_beginning(recipe: Recipe, *, seed: int, programs: Programs = TRACED) -
 
     Args:
         recipe: Settings of the training step.
-        seed: Random seed.
         programs: Cache of traced programs.
     """
 
@@ -57,7 +56,6 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
         recipe: Settings of the training step.
         params: Parameters of the model, without adapters.
         batch_stats: Running statistics of the model. Empty if it has none.
-        seed: Random seed.
 
     Raises:
         UserError: If the optimizer's rules do not match each parameter exactly once.
@@ -105,7 +103,6 @@ def abstract_beginning(beginning: Lowered, mesh: Mesh, sharding: Sharding = UNSP
 
     Args:
         beginning: Output of `lower_beginning`.
-        mesh: Devices.
         sharding: How parameters are spread over them.
     """
     given: Beginning = beginning.out_info
@@ -121,7 +118,6 @@ def initial_training(beginning: Compiled, mesh: Mesh, sharding: Sharding = UNSPR
 
     Args:
         beginning: Compiled output of `lower_beginning`.
-        mesh: Devices.
         sharding: How parameters are spread over them.
     """
     # Drawn on one device and copied, because several devices might draw other numbers.
@@ -133,7 +129,6 @@ def placed_training(begun: Beginning, mesh: Mesh, sharding: Sharding) -> tuple[T
 
     Args:
         begun: Output of the program of `lower_beginning`, or of the same structure.
-        mesh: Devices.
         sharding: How parameters are spread over them.
     """
     state, average = placed(begun, _shardings(begun, mesh, sharding))
@@ -158,8 +153,6 @@ def training_from(recipe: Recipe, weights: Tree, mesh: Mesh, *, seed: int) -> tu
     Args:
         recipe: Settings of the training step.
         weights: `{"params": …, "batch_stats": …}`.
-        mesh: Devices.
-        seed: Random seed.
     """
     begin = jax.jit(functools.partial(fresh_state, recipe, seed=seed))
     state = begin(weights["params"], weights.get("batch_stats", {}))

@@ -3,7 +3,6 @@
 Later updates therefore do not compile, and a batch that does not fit into memory is found at the start.
 """
 
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +15,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from asr_jax.core.batch import Batch
-from asr_jax.core.compiled_once import compiler
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import replicated
 from asr_jax.core.programs import TRACED, Program, Programs, memory_of
@@ -99,7 +97,7 @@ class OfSeveral:
 class Compiling(NamedTuple):
     """A program that is being compiled."""
 
-    future: Future[Compiled]
+    future: Future[Any]
     outputs: Any
     """Shapes of the outputs."""
     flops: float
@@ -125,7 +123,6 @@ def compile_steps(
         buckets: Batch shapes.
         shapes: Output of `abstract_beginning`.
         scale: Units of the buckets' lengths.
-        mesh: Devices.
         num_batches: Number of batches of an update.
         sounds: Recordings that augmentations add. They are copied to every device.
         programs: Cache of traced programs.
@@ -138,12 +135,11 @@ def compile_steps(
     on_device = jax.device_put(dict(sounds), same)
     step = StepPrograms(recipe, shapes, mesh, scale, num_batches, sounds, programs)
     ordered = [buckets[i] for i in largest_first(buckets)]
-    compile_once, numbers = compiler(mesh), itertools.count()
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
         def compiling(program: Program) -> Compiling:
             # Traced in this thread: threads that trace at the same time only wait for each other.
-            future = pool.submit(compile_once, str(next(numbers)), program.compile)
+            future = pool.submit(program.compile)
             return Compiling(future, program.lowered.out_info, program.flops)
 
         gradients = {bucket: step.gradient(bucket) for bucket in ordered}
@@ -214,7 +210,6 @@ def _checked_memory(table: Sequence[Mapping[str, Any]], more_bytes: int, mesh: M
     Args:
         table: As `CompiledSteps.table`.
         more_bytes: Memory that is in use in addition to the program's.
-        mesh: Devices.
 
     Raises:
         UserError: If the largest bucket and `more_bytes` need more memory than a device has.

@@ -215,7 +215,6 @@ def _rows(axis: LabelAxis | None, given: np.ndarray, value: Any, theirs: Symbols
     """Returns the rows of shared labels; None if the parameter has no labels, or another shape apart from their number.
 
     Args:
-        axis: Axis of the labels.
         given: Array of the weights.
         value: Parameter of the model, or its shape.
         theirs: Symbols of the weights' tokenizer.

@@ -31,7 +31,6 @@ from asr_jax.config import (
     save_experiment,
 )  # fmt: skip
 from asr_jax.core import devices
-from asr_jax.core.compiled_once import compiler
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import global_batch, replicate
 from asr_jax.core.names import counted
@@ -194,7 +193,6 @@ def _begin(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict[str,
     A folder without checkpoints becomes a new run.
 
     Args:
-        setup: Setup of the run.
         stack: Holds the lock.
         checkpoint: Checkpoint of another run that a new run continues. None: there is none.
 
@@ -333,9 +331,7 @@ def _train(
         raise Stopped(_stopped(setup, HOURS_OVER, first), HOURS_OVER)
     validator = Validator(setup, log, shapes, best=saver.best, num=saver.num_without_gain)
     with ThreadPoolExecutor(1) as pool:
-        drawing = (
-            pool.submit(compiler(setup.mesh), "beginning", beginning.compile) if checkpoints.latest is None else None
-        )
+        drawing = pool.submit(beginning.compile) if checkpoints.latest is None else None
         steps = _compile(setup, log, shapes, validator)
     if drawing:
         (state, average), update = _begun(setup, log, drawing.result(), given), 0
@@ -418,7 +414,6 @@ def _open_data(setup: Setup, start: int, state: dict[str, Any] | None) -> Abstra
     """Opens the batches of training from a position on.
 
     Args:
-        setup: Setup of the run.
         start: Position of the first batch.
         state: State of the shards of this process before it; None at the beginning, or without shards.
     """

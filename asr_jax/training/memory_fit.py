@@ -48,7 +48,6 @@ class MemoryFit:
         """Returns rows over all devices, each a multiple of `unit` and at most the `batch_size` of its bucket.
 
         Args:
-            buckets: Buckets.
             scale: Unit of lengths.
             unit: Divisor of the rows.
             devices: Number of devices that the rows are for. Steps are compiled for the devices of the mesh, with as

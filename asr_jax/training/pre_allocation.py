@@ -24,7 +24,6 @@ def pre_allocate(setup: Setup, steps: CompiledSteps, state: TrainState) -> dict[
     computation, so that parameters, batch norm's statistics, passed states and random numbers remain the same.
 
     Args:
-        setup: Setup of the run.
         steps: Executables of training.
         state: State before the first update.
 

@@ -80,7 +80,6 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
     """Reports how the data are read, and warns of characters, devices, audio and overlap, before training.
 
     Args:
-        setup: Setup of the run.
         write: Takes the name of an event and its fields, as `EventLog.write`.
     """
     data = setup.experiment.data
@@ -132,8 +131,6 @@ def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) ->
     """Appends rejected utterances that rejected.jsonl does not have yet, and writes an event with their number.
 
     Args:
-        folder: Folder of the run.
-        log: Event log of the run.
         entries: Rejected utterances of all processes.
     """
     if is_main() and entries:
@@ -156,8 +153,6 @@ def report_differing(folder: Path, log: EventLog, entries: Sequence[Rejected]) -
     """Appends utterances of another duration that rejected.jsonl lacks, and writes an event with their number.
 
     Args:
-        folder: Folder of the run.
-        log: Event log of the run.
         entries: Utterances of all processes, with the difference as the reason.
     """
     if is_main() and entries:

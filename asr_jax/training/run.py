@@ -114,9 +114,7 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
     """Checks the settings that differ from those of the run.
 
     Args:
-        folder: Folder of the run.
         changed: Name, former value and new value of each setting that differs.
-        resume: Changes that are allowed.
 
     Raises:
         UserError: If a setting must not change when a run continues. The message has the ways to continue.
@@ -205,7 +203,6 @@ def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tup
     Incomplete lines are ignored.
 
     Args:
-        folder: Folder of the run.
         are_differing: Whether to return the used utterances of another duration instead of the rejected ones.
     """
     utterances = set()

@@ -81,8 +81,6 @@ class Saver:
         """Returns the summary of the run after a validation.
 
         Args:
-            figures: Figures of the validation.
-            update: Number of updates.
             best: Best value of all validations.
         """
         kept = (*RATES, "losses", "metrics", "mean", "best_of")
@@ -112,8 +110,6 @@ class Saver:
         """Waits for the previous checkpoint and starts to write one in the background.
 
         Args:
-            update: Number of updates.
-            state: Training state.
             average: Averaged parameters.
             summary: Summary of the validation after this update; None if there was none.
             best: Best value of all validations; None if there was none.

@@ -153,7 +153,6 @@ class Setup:
         """Returns the epoch (from 1) of the last batch before an update; of shards, the epoch that is being read.
 
         Args:
-            update: Number of updates.
             data_state: `LoadedBatch.state` of that batch.
         """
         return self.groups.epoch(update) if data_state is None else data_state["epoch"] + 1
@@ -208,7 +207,6 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
 
     Args:
         experiment: Settings of the run.
-        folder: Folder of the run.
         source: Folder of the run that a new run continues. None: `folder`.
 
     Raises:
@@ -290,7 +288,6 @@ def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Program
 
     Args:
         recipe: Settings of the training step.
-        mesh: Devices.
         seed: Random seed of the run, by which `programs` finds its traced program.
         programs: Cache of traced programs.
 
@@ -309,8 +306,6 @@ def plan_train(
     Args:
         utterances: Training set.
         experiment: Settings of the run.
-        model: Model of the run.
-        tokenizer: Tokenizer of the run.
         mesh: Devices of the job.
 
     Raises:
@@ -362,7 +357,6 @@ def other_devices(experiment: Experiment, mesh: Mesh) -> list[str]:
 
     Args:
         experiment: Settings of the run.
-        mesh: Devices of the run.
     """
     path, now = experiment.data.buckets.file, described_devices(mesh)
     if not path or (before := load_buckets(Path(path)).devices) == now:
@@ -378,8 +372,6 @@ def validation_limits(train: PlannedData, training: Training, data: Data) -> Bat
 
     Args:
         train: The planned training set.
-        training: Settings of training.
-        data: Settings of the data.
     """
     longest_s, batch_s = longest_and_batch_s(train.plan.buckets, train.index.scale)
     whole_s = training.validate_max_duration_s or max(WHOLE * longest_s, LEAST_WHOLE_S)
@@ -390,10 +382,8 @@ def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, toke
     """Plans the validation set, within the limits of `validation_limits`. The plan does not depend on the devices.
 
     Args:
-        sets: Sets with the validation set.
         train: The planned training set.
         experiment: Settings of the run.
-        tokenizer: Tokenizer of the run.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -413,11 +403,8 @@ def plan_losses(
     """Plans the validation set for `training.validate_loss` of a model that recognises.
 
     Args:
-        sets: Sets with the validation set.
         train: The planned training set.
         experiment: Settings of the run.
-        model: Model of the run.
-        tokenizer: Tokenizer of the run.
 
     Returns:
         The plan; None if the loss is not computed.
@@ -501,8 +488,6 @@ def count_removed_of(sets: Sets, train: PlannedData, tokenizer: Tokenizer, data:
     Args:
         sets: Training and validation utterances.
         train: The planned training set.
-        tokenizer: Tokenizer of the run.
-        data: Settings of the data.
     """
     takes_ids = data.tokenizer.takes_ids
     return {
@@ -516,8 +501,6 @@ def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength, *,
 
     Args:
         experiment: Settings of the run.
-        model: Model of the run.
-        length: Length of the run, for schedules.
         most_rows: Rows of the largest batch, for state passing.
     """
     training = experiment.training
@@ -567,11 +550,6 @@ def make_tokenizer(data: Data, folder: Path, utterances: Utterances) -> Tokenize
 
     It is the saved one if the run continues, otherwise the one of data.tokenizer.path, otherwise one that is trained on
     the training texts.
-
-    Args:
-        data: Settings of the data.
-        folder: Folder of the run.
-        utterances: Training utterances.
 
     Raises:
         UserError: If the training data have token ids but no texts.

@@ -346,7 +346,6 @@ def apply_update(
 
     Args:
         recipe: Settings of the training step.
-        state: State before the update.
         average: Averaged parameters before the update.
         accumulated: Sums over all batches of the update.
         num_devices: Number of devices. With several, the gradients have a first axis of devices, and are summed here,

@@ -72,7 +72,6 @@ class Groups:
         """Returns whether the update before `update` was the first to reach the end of an epoch.
 
         Args:
-            update: Number of updates.
             every: Number of epochs of which only the last one counts.
         """
         if not update:
@@ -118,7 +117,6 @@ class Timetable:
         """Initialises the timetable of a job.
 
         Args:
-            training: Settings of training.
             groups: Batches of each update.
             first: First update of the job.
             num_updates: Number of updates of the run.

@@ -53,8 +53,6 @@ class Validator:
         """Initialises the validator.
 
         Args:
-            setup: Setup of the run.
-            log: Event log of the run.
             shapes: Shapes of the state and the averaged parameters.
             best: Best measure so far; None if there is none.
             num: Number of validations since the best one.
@@ -119,9 +117,7 @@ class Validator:
         """Validates the parameters that evaluation uses and, with training.validate_live, the live ones.
 
         Args:
-            state: Training state.
             average: Averaged parameters.
-            update: Number of updates.
             epoch: Epoch of the last batch.
             is_stopped: Called between batches; the validation stops if it returns True.
 

@@ -45,8 +45,6 @@ class Named:
         """Returns the named transcript of an utterance.
 
         Args:
-            utterance: The utterance.
-            transcript: Its transcript.
             path: Path to show instead of the utterance's location.
             tokens: Tokens for JSON and TextGrid files.
         """

@@ -46,7 +46,6 @@ class Output:
 
         Args:
             name: Id of the recording.
-            location: Location of its audio.
             reason: Why there is no transcript.
         """
 

@@ -44,8 +44,6 @@ def part_of(utterance: Utterance, number: int, start_s: float, end_s: float) -> 
     Times are rounded down to milliseconds, because no part may end after its recording.
 
     Args:
-        utterance: The recording.
-        number: Number of the part, for its id.
         start_s: Start in seconds from the start of the recording.
         end_s: End in seconds from the start of the recording.
     """

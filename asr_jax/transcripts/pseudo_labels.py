@@ -97,8 +97,6 @@ class PseudoLabels:
         """Adds the transcript of a recording.
 
         Args:
-            utterance: The recording.
-            transcript: Its transcript.
             most_s: Length in seconds above which a recording is cut into pieces at pauses.
         """
         if utterance.num_frames or utterance.duration_s <= most_s:
@@ -114,8 +112,6 @@ class PseudoLabels:
         """Adds audio that is not used.
 
         Args:
-            utterance_id: Id of the utterance.
-            location: Location of its audio.
             reason: Why it is not used.
             duration_s: Duration of the audio in seconds, if known.
             kind: Key of `hours` that it counts for.

@@ -166,7 +166,6 @@ def seam(left: FramePath, right: FramePath, *, blank_id: int) -> int:
     Args:
         left: Symbols of the first window.
         right: Symbols of the second window.
-        blank_id: Label id of the blank.
     """
     middle = (right.first_frame + left.end_frame) / 2
     reach = (left.end_frame - right.first_frame) * SEAM_SHARE / 2

@@ -53,7 +53,6 @@ def cues(transcript: Transcript, rules: CueRules | None = None, *, duration_s: f
     To reach `min_s`, a cue is not extended beyond the end of the audio.
 
     Args:
-        transcript: The transcript.
         rules: Limits of a cue. None: the defaults.
         duration_s: Duration of the audio in seconds; NaN if unknown.
     """

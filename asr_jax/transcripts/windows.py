@@ -82,7 +82,6 @@ def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> It
 
     Args:
         blocks: Consecutive blocks of the recording's samples.
-        windows: Sizes of windows.
     """
     before, held, begin = np.zeros(0, np.int16), np.zeros(0, np.int16), 0
     for block in blocks:

@@ -151,7 +151,6 @@ def batches(
     """Measures each batch of the grid.
 
     Args:
-        recognition: The recogniser.
         options: Options of the command, with the numbers of rows.
         lengths_s: Lengths of a row in seconds.
         steps: Number of measured steps.
@@ -179,9 +178,7 @@ def sets(recognition: Recognition, system: System, options: InferenceOptions) ->
     """Measures recognition of each set of --data with each size of batches.
 
     Args:
-        recognition: The recogniser.
         system: The system of the recogniser, which plans the batches.
-        options: Options of the command.
 
     Returns:
         Figures of each set, keyed by its manifest; `batch` is the number of rows, None for the batches of evaluation.
@@ -223,7 +220,6 @@ def show_batches(figures: dict[str, Any], about: str, *, published: bool) -> Non
     """Prints the latencies of the grid.
 
     Args:
-        figures: Figures of the benchmark.
         about: Description of the system and the machine, for the title.
         published: Whether published figures are printed too.
     """
@@ -253,7 +249,6 @@ def show_sets(figures: dict[str, Any], about: str, *, published: bool) -> None:
     """Prints the throughput of sets and the latencies of their batches.
 
     Args:
-        figures: Figures of the benchmark.
         about: Description of the system and the machine, for the title.
         published: Whether published figures are printed too.
     """

@@ -118,7 +118,6 @@ def cases(options: KernelOptions, kernel: str) -> list[Case]:
     """Returns operations and their implementations.
 
     Args:
-        options: Sizes.
         kernel: Name of the implementation for a kind of device, which is added if it is installed. Empty: none.
     """
     import importlib.util

@@ -40,9 +40,7 @@ def source_of(index: Index, *, batch_seconds: float, num_buckets: int = 4) -> Ba
     """Shuffled batches of all utterances.
 
     Args:
-        index: The utterances.
         batch_seconds: Size of a batch in seconds of audio with padding.
-        num_buckets: Number of buckets.
     """
     settings = Buckets(num=num_buckets, batch_seconds=batch_seconds, batch_multiple=1)
     buckets = make_buckets(index.lengths, index.num_labels(), settings, scale=index.scale)
@@ -55,7 +53,6 @@ def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: f
     The ways are measured in turn, and the result is the median of the repetitions.
 
     Args:
-        index: The utterances.
         batch_seconds: Size of a batch in seconds of audio with padding.
         processes: Number of processes, threads and workers.
         seconds: Duration of a measurement in seconds.
@@ -88,7 +85,6 @@ def memory_growth(source: BatchSource, *, workers: int, num_batches: int) -> dic
     """Measures the resident memory of this process and its workers while batches are read.
 
     Args:
-        source: The batches.
         workers: Number of worker processes; 0: two threads.
         num_batches: Number of batches after 100 batches of warm-up.
 

@@ -52,7 +52,6 @@ def write_manifest(path: str | PathLike[str], num: int, *, seed: int = 0) -> Non
     """Writes a JSONL manifest with ids and paths as in LibriSpeech; the audio files do not exist.
 
     Args:
-        path: File to write.
         num: Number of utterances.
         seed: Seed of durations and texts.
     """

@@ -89,9 +89,7 @@ def noise(*, rows: int, seconds: float, rate_hz: int, labels: int = 0, vocabular
     """Full batch of noise in host memory, with random labels.
 
     Args:
-        rows: Number of rows.
         seconds: Length of a row in seconds.
-        rate_hz: Sampling rate in Hz.
         labels: Number of labels of a row.
         vocabulary: Size of the vocabulary with the blank, which is the last label.
     """
@@ -123,8 +121,6 @@ def recognise_set(
     advance, so `data` is short unless reading is slower than recognition.
 
     Args:
-        recognition: The recogniser.
-        data: The planned set.
         warm_ups: Number of times that the set is recognised before the measured ones.
         repeats: Number of measured times.
         workers: Number of processes that read; 0: threads only.

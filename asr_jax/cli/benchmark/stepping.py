@@ -113,9 +113,7 @@ def largest_operations(events: list[dict[str, Any]], program: str, *, number: in
     """Operations of a trace that take most of the time.
 
     Args:
-        events: Events of the trace.
         program: Text of the compiled program, which maps operations to modules.
-        number: Number of operations to return.
 
     Returns:
         Name, share of the time of all operations, and number of calls of each operation.

@@ -60,10 +60,6 @@ class System:
         """Plans batches on one device that contain every utterance once, as evaluation does.
 
         Audio of any length is computed at once. All batches have `batch_size` rows, if it is given.
-
-        Args:
-            utterances: The utterances.
-            batches: Sizes of the batches.
         """
         limits = batches.limits(data_mesh(1), self.model.front_end)
         return plan_evaluation(
@@ -85,7 +81,6 @@ def system_of_config(experiment: Experiment, *, precision: Precision | None, voc
     """System of a config, with random weights.
 
     Args:
-        experiment: Experiment of the config.
         precision: Precision of the computation; None: that of the experiment.
         vocabulary: Number of labels with the blank; None: as for `tokenizer_without_data`.
     """
@@ -152,9 +147,7 @@ def check_counts(options: object, names: Sequence[str], *, least: float = 1) -> 
     """Checks that numeric options are not below a minimum.
 
     Args:
-        options: The options.
         names: Names of the options to check; values can be None, numbers or tuples of numbers.
-        least: The minimum.
 
     Raises:
         UserError: If a value is less than `least`.

@@ -153,7 +153,6 @@ def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequen
         experiment: Experiment whose batch size and accumulation are used.
         seconds: Lengths of the rows in seconds.
         accumulations: Numbers of batches of an update.
-        devices: Numbers of devices.
     """
     buckets, unit = experiment.data.buckets, math.lcm(*(a * d for a in accumulations for d in devices))
     of_batch = buckets.budget if buckets.unit == "samples" else buckets.batch_seconds / max(seconds)

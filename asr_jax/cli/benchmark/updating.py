@@ -72,7 +72,6 @@ def synthetic_case(
     """Batches of noise, one for each length, with the augmentation of the config.
 
     Args:
-        experiment: Experiment of the config.
         rows: Number of rows of a batch.
         seconds: Lengths of the rows in seconds.
         labels: Maximum number of labels of a row; it is limited to one label for two frames of the heads.
@@ -108,7 +107,6 @@ def synthetic_groups(case: Case, batches: Sequence[Batch], accumulation: int) ->
     """Yields the batches of each update, all of one length; the lengths alternate.
 
     Args:
-        case: The case.
         batches: One batch for each bucket of the case.
         accumulation: Number of batches of an update.
     """
@@ -153,9 +151,6 @@ def time_updates(
     """Measures updates, with several of them in flight as in training.
 
     Args:
-        case: The case.
-        groups: Batches of each update.
-        num_devices: Number of devices.
         accumulation: Number of batches of an update.
         warm_ups: Number of updates before the measured ones.
         updates: Number of measured updates.

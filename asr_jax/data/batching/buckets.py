@@ -145,7 +145,6 @@ def make_buckets(
     Args:
         lengths: Length of each utterance in units of `scale` [R].
         num_labels: Number of labels of each utterance [R].
-        settings: Settings of the buckets.
         scale: Unit of lengths.
         speeds: Playback speeds; with jitter, those of `slowest`.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
@@ -194,8 +193,6 @@ def write_buckets(
     """Writes the shapes of batches for `Buckets.file`.
 
     Args:
-        path: File to write.
-        buckets: Buckets.
         scale: Unit of lengths.
         target: Name of the devices that the rows fit, as in `core.targets.target_of`.
         devices: Their number and kind, as in `core.meshes.described_devices`.
@@ -287,7 +284,6 @@ def read_buckets(
     """Reads the buckets of a file of `write_buckets` for entries.
 
     Args:
-        path: The file.
         lengths: Length of each entry in units of `scale` [E].
         num_labels: Number of labels of each entry [E].
         scale: Unit of lengths.

@@ -34,7 +34,6 @@ def in_pieces(index: Index, longest: float, length: int) -> Index:
     Args:
         index: Index of whole utterances without labels.
         longest: Length in units of the index above which utterances are divided.
-        length: Maximum length of a piece.
     """
     is_long = index.lengths > longest
     return _divided(index, np.where(is_long, -(-index.lengths // length), 1), is_part=is_long)
@@ -65,7 +64,6 @@ def longer_than(seconds: float, num: int, index: Index) -> str:
     """Returns the beginning of a message: how many utterances of an index are longer.
 
     Args:
-        seconds: Length in seconds.
         num: Number of longer utterances.
         index: Index of all utterances.
     """

@@ -291,7 +291,6 @@ def _resolved(
     Args:
         train: Paths of the training set.
         validation: Paths of the validation sets.
-        options: Options of reading.
         is_sharded: Whether the shards of the training set are read one after the other.
 
     Raises:
@@ -335,13 +334,9 @@ def plan_training(
     """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
 
     Args:
-        utterances: Training set.
         data: Settings of filters, speeds, mixing and buckets.
-        tokenizer: Tokenizer of the texts.
         output_length: Maps input lengths to numbers of encoder frames, as in `models.base.Recogniser`.
         frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
-        front_end: Front-end of the model.
-        seed: Seed of the batch plan.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
         devices: Number of devices of the job, for rows that are given for each device.
         fit_rows: Fits the rows of batches to a memory budget, for `Sampling.memory_gb`.

@@ -44,10 +44,6 @@ def plan_evaluation(
     counted. Audio that is longer than `limits.longest_s` is left to `PlannedData.windowed_rows`.
 
     Args:
-        utterances: Evaluation set.
-        limits: Limits of the batches.
-        front_end: Front-end of the model.
-        tokenizer: Tokenizer of the run.
         takes_ids: Whether token ids of manifests are ids of the tokenizer.
         num_devices: Number of devices that a batch is split over.
         piece_s: Length in seconds of the pieces into which audio that is longer than `limits.longest_s` is divided, for
@@ -91,9 +87,6 @@ def plan_with_labels(
 
     Args:
         utterances: Set to align.
-        limits: Limits of the batches.
-        front_end: Front-end of the model.
-        tokenizer: Tokenizer of the run.
         takes_ids: Whether token ids of manifests are ids of the tokenizer.
         output_length: Maps input lengths to numbers of encoder frames.
         frames_needed: Minimum number of frames for numbers of labels.
@@ -134,7 +127,6 @@ def about_long(data: PlannedData, *, has_losses: bool = False) -> str:
     """Returns a message on the utterances of an evaluation set that are not computed at once; empty if there are none.
 
     Args:
-        data: The planned set.
         has_losses: Whether losses are computed in addition to transcripts.
     """
     num, pieces = num_divided(data.index)

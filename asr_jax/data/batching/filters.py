@@ -68,7 +68,6 @@ def violations(
     Args:
         duration_s: Duration of each utterance in seconds [R].
         num_chars: Number of characters of each text [R].
-        filters: Limits.
 
     Returns:
         The violations of each limit that is violated.
@@ -118,7 +117,6 @@ class Rejections:
         """Adds a rejected utterance.
 
         Args:
-            rejected: The utterance.
             duration_s: Its duration in seconds. NaN: counted as 0 hours.
             kind: Category to count it under, for reasons that differ between utterances. Empty: its reason.
         """

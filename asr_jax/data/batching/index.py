@@ -54,8 +54,6 @@ class Stretches:
         """Returns begin and end of a row's part of its utterance; None if the row is the whole utterance.
 
         Args:
-            row: The row.
-            length: Length of the part.
             place: Place of the part in the stretch, from 0 for its beginning to 1 for its end.
         """
         begin = int(self.begins[row])
@@ -94,7 +92,6 @@ class Index:
         """Returns the labels of a row.
 
         Args:
-            row: The row.
             position: Position of the batch in the plan, for random segmentations.
             most: Largest number of labels of a random segmentation.
         """
@@ -168,7 +165,6 @@ def build_index(
     """Applies all limits and tokenizes the utterances once.
 
     Args:
-        utterances: Utterances to index.
         scale: Unit of lengths.
         tokenizer: Tokenizer of the texts. None: labels are not needed, and limits on texts do not apply.
         given_labels: Whether token ids of manifests are used. Texts are then tokenized only if an utterance has no

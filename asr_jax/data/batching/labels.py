@@ -44,7 +44,6 @@ def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
 
     Args:
         utterances: Utterances with their columns.
-        tokenizer: Tokenizer of the texts.
         given: Whether token ids of manifests are used. Texts are then encoded only if a row has no token ids.
 
     Returns:

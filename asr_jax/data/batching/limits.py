@@ -52,7 +52,6 @@ class BatchLimits:
         """Returns the number of rows of a batch.
 
         Args:
-            seconds: Length of a row in seconds.
             num: Number of utterances that have rows of this length.
             num_devices: Number of devices that a batch is split over.
 
@@ -80,7 +79,6 @@ def shapes_of(
 
     Args:
         lengths: Length of each utterance that is computed at once, in units of `scale` [R].
-        limits: Limits of the batches.
         scale: Unit of lengths.
         num_devices: Number of devices that a batch is split over.
 
@@ -109,7 +107,6 @@ def bucket_of(longest: int, rows: int, scale: Scale) -> Bucket:
 
     Args:
         longest: Length of its longest utterance, in units of `scale`.
-        rows: Number of rows.
         scale: Unit of lengths.
     """
     length = -(-(longest + round(SLACK_S * scale.per_s)) // scale.hop) * scale.hop

@@ -45,7 +45,6 @@ def epoch_shares(
     """Share of each source's utterances that an epoch contains.
 
     Args:
-        settings: Rule of mixing.
         num_utterances: Number of utterances of each source [G].
         hours: Hours of each source [G].
 
@@ -120,7 +119,6 @@ def strata(
         entries: Entries of the bucket [E].
         source_of: Source of each entry [E].
         num_drawn: Number of entries of each source in an epoch [G].
-        rng: Generator for the shuffling.
     """
     result = []
     for source in np.flatnonzero(num_drawn).tolist():

@@ -75,7 +75,6 @@ def _members(
     Args:
         validation: Validation set, V utterances.
         train: Training set, N utterances.
-        column: Name of the column.
         of_validation: Mask of the utterances to compare [V].
         of_train: Mask of the utterances to compare [N].
         durations: Durations in milliseconds, [V] and [N]. None: durations are not compared.

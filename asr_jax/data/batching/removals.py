@@ -125,7 +125,6 @@ def count_removed(
     """Counts the characters that a tokenizer removes from the texts of a set or replaces in them.
 
     Args:
-        utterances: The set.
         tokenizer: Tokenizer of the texts, with its normaliser.
         takes_ids: Whether token ids of manifests take precedence over texts. Texts of utterances with token ids are
             then not counted.
@@ -170,7 +169,6 @@ def count_absent(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: boo
     They are not removed: error rates count them, and a model with this vocabulary cannot recognise them.
 
     Args:
-        utterances: The set.
         tokenizer: Tokenizer of the model, with the normaliser of the references.
         takes_ids: As in `count_removed`.
     """
@@ -267,7 +265,6 @@ class _Counts:
         Args:
             by: Cause of the removal, as in `RemovedPart`.
             found: Number of occurrences of each part.
-            row: Row of the text.
         """
         for part, number in found.items():
             self._numbers[by, part] += number

@@ -75,7 +75,6 @@ def unfit(entries: Entries, settings: Sampling, num_utterances: int) -> list[Vio
 
     Args:
         entries: Entries of all utterances.
-        settings: Settings of the sampling.
         num_utterances: Number of utterances R.
     """
     bins = _given_bins(entries, settings)
@@ -110,7 +109,6 @@ def sampled_buckets(
 
     Args:
         entries: Entries of the utterances that fit, without those that `unfit` returns.
-        settings: Settings of the sampling.
         devices: Number of devices that rows are for.
         slack_s: Room of each bucket beyond its longest utterance in seconds, as in `Buckets`.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.

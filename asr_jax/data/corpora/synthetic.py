@@ -51,7 +51,6 @@ def make_corpus(folder: str | os.PathLike[str], settings: Corpus, *, processes: 
 
     Args:
         folder: Folder that is new, empty, or made by this function.
-        settings: Settings of the corpus.
         processes: Number of processes that speak at the same time. None: one for each core.
 
     Raises:

@@ -232,7 +232,6 @@ def _extract_parts(
     """Writes missing parts of the own rows, in the shapes of all rows.
 
     Args:
-        parts: Folder of the parts.
         index: All utterances.
         own: Rows to compute.
         is_long: Whether each row is computed in windows.

@@ -190,14 +190,7 @@ class Reader:
 
 
 def member_of(stream: Stream, shard: int, item: Item, rejected: list[Rejected]) -> _Member | None:
-    """Checks an item; returns None and adds it to `rejected` if it is not used.
-
-    Args:
-        stream: Settings.
-        shard: Number of its shard.
-        item: The item.
-        rejected: List of rejected items.
-    """
+    """Checks an item; returns None and adds it to `rejected` if it is not used."""
     entry = item.entry
     if isinstance(entry, Rejected):
         rejected.append(entry)
@@ -413,7 +406,6 @@ def open_sharded(
     """Opens an iterator over the batches of this process, which a thread reads ahead.
 
     Args:
-        stream: Settings.
         state: `LoadedBatch.state` of the last batch that was used. None: the beginning.
         start: Position of the first batch.
         read_ahead: Number of batches that are read ahead.

@@ -127,8 +127,6 @@ class BatchSource:
         it, unless the duration is only rounded.
 
         Args:
-            location: Location of the signal.
-            speed: Speed factor.
             length: Length in the manifest or of the part, in samples or frames.
             room: Length of the bucket, in samples or frames.
             part: Begin and end of the part of the utterance to read, in samples or frames. None: the whole utterance.
@@ -161,8 +159,6 @@ def used_part(
 
     Args:
         samples: Samples, played at `speed`.
-        place: Location of the audio.
-        speed: Speed factor.
         length: Length in the manifest in samples, at speed 1.
         room: Length of the bucket in samples.
         per_s: Samples per second.
@@ -183,9 +179,7 @@ def check_room(features: Float32[np.ndarray, "T F"], room: int, location: str) -
     """Checks that ready features fit a bucket.
 
     Args:
-        features: The features.
         room: Length of the bucket in frames.
-        location: Location of the features.
 
     Raises:
         AudioError: If there are more frames.
@@ -210,7 +204,6 @@ def open_batches(
     guard its top level by `if __name__ == "__main__"`, because workers import it.
 
     Args:
-        source: Source of the batches.
         start: First position.
         stop: Position after the last one. None: unlimited.
         workers: Number of worker processes. 0: threads of this process read.

@@ -40,7 +40,6 @@ def bin_statistics(
 
     Args:
         paths: Manifests, folders and glob patterns of audio.
-        front_end: Front-end that computes the bins.
         max_hours: Approximate amount of audio in hours, spread evenly over the set. 0: all.
         workers: Number of processes that read audio. 0: threads of this process read it.
         allow_pipes: Whether commands in the place of files are run.

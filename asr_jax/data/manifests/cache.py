@@ -79,7 +79,6 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
         cache: Folder of the cache. Empty: that of the environment variable, or the user's cache folder.
         inputs: Index, path and reader of each input.
         trim_db: Threshold of trimming in dB.
-        options: Options of reading.
     """
     how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes
     code = f"{digest_of_code(SOURCES)} {trim_db}{how}"
@@ -93,7 +92,6 @@ def digest_of_files(inputs: Sequence[tuple[int, str, Reader]], options: ReadOpti
 
     Args:
         inputs: Index, path and reader of each input.
-        options: Options of reading.
     """
     digest = hashlib.sha256()
     for number, path, reader in inputs:

@@ -82,7 +82,6 @@ def check_audio(
     Only headers are read where they have the duration.
 
     Args:
-        utterances: The set.
         inputs: Paths of the inputs, in the order of `Columns.input_of`.
         role: Set that is read from folders of several sets.
         opens_all: Whether all utterances are opened.

@@ -35,8 +35,6 @@ def difference(there_s: float, duration_s: float, place: Location) -> str:
 
     Args:
         there_s: Duration of the audio in seconds.
-        duration_s: Duration in the manifest.
-        place: Location of the audio.
 
     Raises:
         AudioError: If a part of the audio is missing.

@@ -53,7 +53,6 @@ def gather(
 
     Args:
         inputs: Index, path and reader of each input.
-        options: Options of reading.
         trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
         unpack_to: File for the bytes that are contained in tables and lines of JSON.
         before: Earlier measurements of the same inputs. Audio is measured again only if it has changed.

@@ -74,7 +74,6 @@ def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
     Args:
         path: Tar, Parquet or ArrayRecord file, local or behind a URL.
         place: Place of the first item; 0 for the first one of the shard.
-        options: Options of reading.
 
     Raises:
         StorageError: If the storage fails.
@@ -89,7 +88,6 @@ def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator
     Args:
         path: Tar, Parquet or ArrayRecord file, local or behind a URL.
         places: Places in ascending order.
-        options: Options of reading.
 
     Raises:
         StorageError: If the storage fails.
@@ -102,9 +100,7 @@ def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item
     """Yields items of a shard, each with the patience of the storage. After an error, the shard is opened again.
 
     Args:
-        path: The shard.
         items_after: Opens the shard, and yields the items after the last one; None: the first ones.
-        storage: Patience with storage.
 
     Raises:
         AudioError: If the shard cannot be read.
@@ -237,7 +233,6 @@ def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
 
     Args:
         paths: Files, folders, glob patterns and URLs.
-        options: Options of reading.
 
     Raises:
         UserError: If an input does not exist, or is not a tar, a Parquet or an ArrayRecord file.
@@ -266,10 +261,7 @@ def sampled(
     """The first items of shards, with durations, and rejected ones. The same number is read of each of some shards.
 
     Args:
-        shards: Paths of shards.
         num: Number of items.
-        options: Options of reading.
-        storage: Patience with storage.
 
     Raises:
         UserError: If no shard can be read.

@@ -226,7 +226,6 @@ class Location:
 
         Args:
             rate_hz: Sample rate of the result in Hz.
-            speed: Speed factor.
             content: Bytes at the location, as in `file`.
         """
         return read_audio(

@@ -76,7 +76,6 @@ def measure(
     """Adds missing durations, and trims silence at both ends.
 
     Args:
-        utterances: Utterances as in the manifest.
         trim_db: Silence is quieter than the loudest part by this many dB. 0: no trimming.
         own: Files that are not recorded, because their changes are detected otherwise.
         known: Earlier rows by location. They are used again if the file has not changed.

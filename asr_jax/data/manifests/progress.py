@@ -23,7 +23,6 @@ def in_threads[T, R](work: Callable[[T], R], items: Sequence[T], what: str) -> l
 
     Args:
         work: Function of an item.
-        items: Items to work on.
         what: Name of the items in the progress bar.
 
     Returns:
@@ -43,7 +42,6 @@ def in_processes[T, R](work: Callable[[T], R], parts: Sequence[T], what: str) ->
 
     Args:
         work: Function of a part.
-        parts: Parts to work on.
         what: Name of the items in the progress bar.
 
     Returns:

@@ -108,7 +108,6 @@ def read_inputs(inputs: Sequence[Input], *, trim_db: float = 0.0, cache: str = "
         inputs: Inputs as returned by `resolve`.
         trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
         cache: Folder of the cache. Empty: the user's cache folder.
-        options: Options of reading.
     """
     place = place_of(cache, inputs, trim_db, options)
     found = kept(place)

@@ -23,7 +23,6 @@ def remembered[R](folder: Path | None, name: str, inputs: tuple[Any, ...], work:
 
     Args:
         folder: Folder of the columns in the cache. None: nothing is kept.
-        name: Name of the result.
         inputs: Everything that the result depends on: arrays, and values with a `repr` that determines them. One of
             the arrays has a row for each utterance.
         work: Computes the result, a JSON value without tuples.

@@ -69,8 +69,6 @@ def content_of(url: str, first_byte: int = 0, num_bytes: int | None = None) -> b
     """Reads a file behind a URL, or a part of it.
 
     Args:
-        url: The URL.
-        first_byte: First byte of the part.
         num_bytes: Number of bytes. None: the whole file.
 
     Raises:

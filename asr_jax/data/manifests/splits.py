@@ -20,9 +20,7 @@ def split(utterances: Utterances, *, share: float, seed: int) -> tuple[Utterance
     differ only in `#2`, `#3` … are one utterance at several speeds and stay together.
 
     Args:
-        utterances: Utterances to split.
         share: Approximate share of all hours for validation.
-        seed: Seed of the draw.
 
     Raises:
         UserError: If there are fewer than two utterances.

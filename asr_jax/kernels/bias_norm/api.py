@@ -20,8 +20,6 @@ def bias_norm(
 
     Args:
         x: Values, of which the last axis is normalised.
-        bias: Bias of each channel.
-        log_scale: Logarithm of the scale.
         implementation: An `Implementation`.
 
     Returns:

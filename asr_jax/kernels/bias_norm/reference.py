@@ -15,8 +15,6 @@ def bias_norm(
 
     Args:
         x: Values, of which the last axis is normalised.
-        bias: Bias of each channel.
-        log_scale: Logarithm of the scale.
     """
     wide = x.astype(jnp.float32)
     deviation = wide - bias.astype(jnp.float32).reshape((1,) * (x.ndim - 1) + (-1,))

@@ -30,7 +30,6 @@ def prepared(
 
     Args:
         emissions: Log-probabilities as in `api.ctc_sweep`.
-        labels: Labels of each direction.
         label_lengths: Number of valid labels of each row.
         frames: Divisor of the number of frames.
         rows: Divisor of the number of rows.

@@ -16,7 +16,6 @@ def sweep(
 
     Args:
         emissions: Log-probabilities.
-        labels: Labels of each direction.
         label_lengths: Number of valid labels of each row.
     """
     num_directions, num_frames = len(labels), len(emissions)
@@ -44,7 +43,6 @@ def first_states(labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"]) -
     """Returns the states of blanks before the first frame. The states of labels are all `NEVER` then.
 
     Args:
-        labels: Labels of each direction.
         label_lengths: Number of valid labels of each row.
     """
     num_directions, _, num_labels = labels.shape

@@ -30,9 +30,7 @@ def ctc_viterbi(
     Args:
         log_probs: Log-probabilities of all labels.
         lengths: Number of frames of each row, at most T; larger ones count as T.
-        labels: Label ids.
         label_lengths: Number of labels of each row.
-        blank_id: Label id of the blank.
         implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
             "mosaic_tpu" is a kernel for TPUs and fewer than 4,096 labels. "auto" is the one that the setting
             training.kernels selects, otherwise the one of `implementations.FASTEST`, otherwise "scan".

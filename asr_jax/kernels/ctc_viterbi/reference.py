@@ -27,11 +27,8 @@ def best_path(
     """Computes `api.ctc_viterbi`.
 
     Args:
-        log_probs: Log-probabilities.
         lengths: Number of frames of each row.
-        labels: Labels.
         label_lengths: Number of labels of each row.
-        blank_id: Label id of the blank.
     """
     last, pointers = forward(log_probs, lengths, labels, label_lengths, blank_id=blank_id)
     score, state = final(last, label_lengths)
@@ -49,11 +46,8 @@ def forward(
     """Returns the last frame's scores of blanks and labels, minus their maximum, and the back-pointers by frame.
 
     Args:
-        log_probs: Log-probabilities.
         lengths: Number of frames of each row.
-        labels: Labels.
         label_lengths: Number of labels of each row.
-        blank_id: Label id of the blank.
     """
     return jax.vmap(lambda *row: _forward(*row, blank_id=blank_id))(log_probs, lengths, labels, label_lengths)
 

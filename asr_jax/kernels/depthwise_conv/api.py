@@ -44,8 +44,6 @@ def depthwise_conv(
         x: Input of T frames and D channels.
         kernel: Filters of K taps.
         padding: Left and right padding in frames: `((K - 1) // 2, K // 2)` keeps T frames, `(K - 1, 0)` is causal.
-        stride: Stride in frames.
-        dilation: Dilation in frames.
         implementation: "lax" is XLA's grouped convolution; "shifted" is a sum of shifted products with its own
             derivative; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a kernel
             for TPUs, for a stride of 1 and at most 5,120 frames with padding. "auto" is the one that the setting

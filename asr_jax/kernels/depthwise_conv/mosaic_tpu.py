@@ -44,7 +44,6 @@ def gradients(
         kernel: Filters of the convolution.
         dy: Gradient with respect to the output.
         padding: Left and right padding in frames.
-        dilation: Dilation in frames.
         interpret: Whether the kernels are interpreted on this machine's CPU.
     """
     span = dilation * (len(kernel) - 1)

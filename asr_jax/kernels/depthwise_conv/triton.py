@@ -39,8 +39,6 @@ def gradients(
         kernel: Filters of the convolution.
         dy: Gradient with respect to the output.
         padding: Left and right padding in frames.
-        stride: Stride in frames.
-        dilation: Dilation in frames.
     """
     dx = _correlated(dy, kernel, x.shape[1], STEP=1, FIRST=padding[0], APART=-dilation, DIVISOR=stride)
     rows, num_frames, width = dy.shape

@@ -45,10 +45,6 @@ def normalise(
     """Computes (x - mean) · scale + bias in the dtype of `x`.
 
     Args:
-        x: Frames.
-        mean: Mean of each channel.
-        scale: Scale of each channel.
-        bias: Bias of each channel.
         implementation: See `Implementation`.
 
     Raises:
@@ -70,7 +66,6 @@ def gradient_sums(
     Args:
         x: Frames. Padding may be NaN where dy is 0.
         dy: Gradient with respect to the output.
-        mean: Mean of each channel.
         inverse: Inverse of the standard deviation of each channel.
         implementation: See `Implementation`.
 
@@ -98,12 +93,9 @@ def input_gradient(
     dx = gain · inverse · dy in padding.
 
     Args:
-        x: Frames.
         dy: Gradient with respect to the output.
         lengths: Number of valid frames of each row, at most T; larger ones count as T.
-        mean: Mean of each channel.
         inverse: Inverse of the standard deviation of each channel.
-        gain: Gain of each channel.
         sums: Results of `gradient_sums`, over all devices.
         num: Number of valid frames, over all devices.
         implementation: See `Implementation`.

@@ -12,7 +12,6 @@ def masked_sums(x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Floa
     """Computes `api.masked_sums`.
 
     Args:
-        x: Frames.
         lengths: Number of valid frames of each row.
         shift: Value of each channel that is subtracted; None: 0.
     """
@@ -25,14 +24,7 @@ def masked_sums(x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Floa
 def normalise(
     x: Float[Array, "B T D"], mean: Float[Array, " D"], scale: Float[Array, " D"], bias: Float[Array, " D"]
 ) -> Float[Array, "B T D"]:
-    """Computes `api.normalise`.
-
-    Args:
-        x: Frames.
-        mean: Mean of each channel.
-        scale: Scale of each channel.
-        bias: Bias of each channel.
-    """
+    """Computes `api.normalise`."""
     mean, scale, bias = (each.astype(jnp.float32)[None, None] for each in (mean, scale, bias))
     return ((x.astype(jnp.float32) - mean) * scale + bias).astype(x.dtype)
 
@@ -43,9 +35,7 @@ def gradient_sums(
     """Computes `api.gradient_sums`.
 
     Args:
-        x: Frames.
         dy: Gradient with respect to the output.
-        mean: Mean of each channel.
         inverse: Inverse of the standard deviation of each channel.
     """
     dy = dy.astype(jnp.float32)
@@ -61,12 +51,9 @@ def input_gradient(
     """Computes `api.input_gradient`.
 
     Args:
-        x: Frames.
         dy: Gradient with respect to the output.
         lengths: Number of valid frames of each row.
-        mean: Mean of each channel.
         inverse: Inverse of the standard deviation of each channel.
-        gain: Gain of each channel.
         sums: Results of `gradient_sums`, over all devices.
         num: Number of valid frames, over all devices.
     """

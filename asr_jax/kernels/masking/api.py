@@ -14,7 +14,6 @@ def mask_time(
     """Sets frames beyond each row's length, including NaN, to 0.
 
     Args:
-        x: Frames.
         lengths: Number of valid frames of each row, N = B.
         implementation: An `Implementation`.
 
@@ -32,7 +31,6 @@ def mask_channel_time(
     """Sets frames beyond each row's length, including NaN, to 0; frames are along the last axis.
 
     Args:
-        x: Frames.
         lengths: Number of valid frames of each row, N = B.
         implementation: An `Implementation`.
 
@@ -54,7 +52,6 @@ def residual_add_mask_time(
     """Adds an update to a residual, and sets frames beyond each row's length, including NaN, to 0.
 
     Args:
-        residual: Frames.
         update: Frames of the same shape and dtype.
         lengths: Number of valid frames of each row, N = B.
         implementation: An `Implementation`.

@@ -12,7 +12,6 @@ def masked(x: Float[Array, "B _ _"], lengths: Int[Array, " B"], axis: int) -> Fl
     Args:
         x: Array whose frames are along axis 1 or 2.
         lengths: Number of valid frames of each row.
-        axis: Axis of the frames.
     """
     if axis == 1:
         return zero_padding(x, lengths)
@@ -39,9 +38,6 @@ def mask(
 
     Args:
         lengths: Number of valid frames of each row.
-        heads: Number of heads.
-        queries: Number of queries.
-        keys: Number of keys.
         inverted: Whether the mask is True for all other pairs instead.
     """
     valid = length_mask(lengths, queries)[:, None, :, None] & length_mask(lengths, keys)[:, None, None]

@@ -22,7 +22,6 @@ def pairwise_downsample(
     Source: `pairwise_downsample` in rust-asr's src/cubecl_kernels.rs.
 
     Args:
-        x: Frames.
         logits: Logits of the frames of a group.
         lengths: Number of valid frames of each row, N = B.
         implementation: An `Implementation`.

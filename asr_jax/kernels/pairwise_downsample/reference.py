@@ -14,7 +14,6 @@ def group_weights(logits: Float[Array, " G"], lengths: Int[Array, " B"], num_fra
     """Returns the weights of the frames of each group, which sum to 1 over the valid ones; 0 for the others.
 
     Args:
-        logits: Logits of the G frames of a group.
         lengths: Number of valid frames of each row.
         num_frames: Number of frames of the batch, which make S groups; the last one may lack frames.
     """

@@ -32,8 +32,6 @@ def relative_attention(
     Args:
         query: Queries of T frames and H heads.
         position_query: Queries of the positions. In Transformer-XL, both are the projected frames with biases u and v.
-        key: Keys.
-        value: Values.
         offsets: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order.
         lengths: Number of valid keys of each row, at most T; larger ones count as T. Padding after them is not attended
             to.

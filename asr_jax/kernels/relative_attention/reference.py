@@ -24,10 +24,6 @@ def attend(
     """Computes `api.relative_attention` for some consecutive queries.
 
     Args:
-        query: T queries.
-        position_query: Queries of the positions.
-        key: S keys.
-        value: Values.
         offsets: R = T + S - 1 offsets; key s has offset number T - 1 + s - t from query t.
         lengths: Number of valid keys of each row.
         scale: Factor of the scores.

@@ -18,7 +18,6 @@ def swoosh(x: Float[Array, "..."], shift: float, offset: float) -> Float[Array, 
     """Swoosh in float32.
 
     Args:
-        x: Input.
         shift: Subtracted from the input before the softplus.
         offset: Subtracted from the output.
     """
@@ -31,8 +30,6 @@ def swoosh_slope(x: Float[Array, "..."], shift: float, offset: float) -> Float[A
     """Derivative of `swoosh`.
 
     Args:
-        x: Input.
-        shift: Shift.
         offset: Offset, which does not change the derivative.
     """
     return jax.nn.sigmoid(x - shift) - 0.08

@@ -36,14 +36,10 @@ def transducer_joint(
     Source: Graves 2012 (arXiv:1211.3711), with the joint network of He et al. 2018 (arXiv:1811.06621).
 
     Args:
-        frames: Projected frames.
         predictions: Projected predictions of S = U + 1 label positions.
         kernel: Weights of the output, for V labels including the blank.
-        bias: Bias of the output.
-        labels: Label ids.
         num_frames: Number of valid frames of each row.
         num_labels: Number of valid labels of each row.
-        blank_id: Id of the blank.
         activation: Activation of the joint network, "relu" or "tanh".
         implementation: "reference" keeps the logits of all nodes [B T S V] in memory; "xla" keeps the logits of some
             frames and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the extra
@@ -80,7 +76,6 @@ def reason_against(implementation: str, given: Sequence[Any]) -> str:
     """Returns the reason why a kernel cannot compute the joint network; empty if there is none.
 
     Args:
-        implementation: Name of the implementation.
         given: Frames, predictions, weights, bias and labels, or descriptions of them.
     """
     if implementation != "mosaic_tpu" or not all(

@@ -24,13 +24,7 @@ def joint(
     """Computes `api.transducer_joint` for all nodes, padding included.
 
     Args:
-        frames: Projected frames.
-        predictions: Projected predictions.
         kernel: Weights of the output.
-        bias: Bias of the output.
-        labels: Label ids.
-        blank_id: Id of the blank.
-        activation: Activation of the joint network.
     """
     hidden = frames[:, :, None] + predictions[:, None]
     hidden = jax.nn.relu(hidden) if activation == "relu" else jnp.tanh(hidden)
@@ -45,8 +39,6 @@ def arc_log_probs(
 
     Args:
         logits: Logits of V labels, at S = U + 1 label positions.
-        labels: Label ids.
-        blank_id: Id of the blank.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     log_norm = jax.nn.logsumexp(logits, axis=-1)
@@ -62,10 +54,6 @@ def picked(logits: Float[Array, "*rest V"], ids: Int[Array, "*#rest"]) -> Float[
 
     The gradient of a gather is a scatter, which on accelerators takes several passes over the logits. There, the
     gradient is masked instead, in the same pass as the gradient of the softmax.
-
-    Args:
-        logits: Logits of V labels.
-        ids: Label ids.
     """
     ids = jnp.broadcast_to(ids, logits.shape[:-1])
     return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]

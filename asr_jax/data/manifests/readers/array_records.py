@@ -50,9 +50,7 @@ def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> En
     """Reads an ArrayRecord file.
 
     Args:
-        path: File to read.
         unpacked: File for audio and features that the records contain.
-        options: Options of reading.
 
     Raises:
         UserError: If the file cannot be read.

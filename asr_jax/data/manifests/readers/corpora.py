@@ -34,9 +34,7 @@ def read_librispeech(path: str, unpacked: Unpacked, options: ReadOptions) -> Ent
     """Reads a tree of `SPEAKER/CHAPTER/ID.flac` with the texts in `SPEAKER-CHAPTER.trans.txt`.
 
     Args:
-        path: Folder to read.
         unpacked: Not used.
-        options: Options of reading.
     """
     there = set(options.walk(path))
     listed = set()
@@ -69,7 +67,6 @@ def read_an4(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     Args:
         path: The file `.transcription`, or the folder of the corpus, whose training set is read.
         unpacked: Not used.
-        options: Options of reading.
     """
     transcription = _an4_lists(path)[0]
     root = os.path.dirname(os.path.dirname(os.path.abspath(transcription)))

@@ -34,7 +34,6 @@ def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name:
     Args:
         fields: Values by field name.
         unpacked: File for audio and features that the fields contain.
-        options: Options of reading.
         name: Id if the fields have none.
 
     Raises:

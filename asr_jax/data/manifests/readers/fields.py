@@ -179,7 +179,6 @@ def feature_file(path: str, rows: int | None, cols: int | None) -> Location:
     """Location of features in a file of their own.
 
     Args:
-        path: Path of the file.
         rows: Number of frames.
         cols: Number of values per frame.
 

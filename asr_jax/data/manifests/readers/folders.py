@@ -35,7 +35,6 @@ def read_folder(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     Args:
         path: Folder or audio file.
         unpacked: Not used.
-        options: Options of reading.
     """
     there = set(files(path, options))
     folder = path if os.path.isdir(path) else os.path.dirname(path)

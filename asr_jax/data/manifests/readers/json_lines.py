@@ -43,9 +43,7 @@ def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool
     """Reads a file with one object per line, or with one array of objects; with gzip if its name ends in .gz.
 
     Args:
-        path: File to read.
         unpacked: File for features that the objects contain.
-        options: Options of reading.
         once: Whether an utterance that exists at several speeds is read only at its original speed.
 
     Raises:

@@ -43,9 +43,7 @@ def read_kaldi(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     """Reads a Kaldi data folder.
 
     Args:
-        path: Folder to read.
         unpacked: Not used.
-        options: Options of reading.
 
     Raises:
         UserError: If a file of the folder cannot be read.

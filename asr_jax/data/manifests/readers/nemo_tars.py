@@ -23,11 +23,6 @@ class NemoTars:
     def utterance(self, fields: Fields, manifest: str, options: ReadOptions) -> Utterance:
         """Utterance of a line with `shard_id`.
 
-        Args:
-            fields: Fields of the line.
-            manifest: Path of the manifest.
-            options: Options of reading.
-
         Raises:
             InvalidEntry: If the tar or its member does not exist, or the line is not valid.
         """

@@ -32,9 +32,7 @@ def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries
     """Reads a Parquet file.
 
     Args:
-        path: File to read.
         unpacked: File for audio and features that the table contains.
-        options: Options of reading.
 
     Raises:
         UserError: If the file cannot be read or has no known column.
@@ -63,9 +61,7 @@ def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     """Reads an Arrow file or stream.
 
     Args:
-        path: File to read.
         unpacked: File for features that the table contains, and for audio that cannot be read from the table.
-        options: Options of reading.
 
     Raises:
         UserError: If the file cannot be read or has no known column.

@@ -35,7 +35,6 @@ class BadLine(InvalidEntry):
         """Initialises the error.
 
         Args:
-            line: Bytes of the line.
             reason: Message of the error.
             uncut: Text of a line that may be truncated, because it has no line end. None: the line is not UTF-8.
         """
@@ -55,9 +54,7 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
     CSV values may be in quotes and then contain line ends.
 
     Args:
-        path: File to read.
         unpacked: File for unpacked bytes. Text tables contain none.
-        options: Options of reading.
 
     Raises:
         UserError: If the file cannot be read.
@@ -154,7 +151,6 @@ def _is_row(text: str, separator: str, column: int | None) -> bool:
 
     Args:
         text: The joined lines.
-        separator: Separator of the columns.
         column: Column of the audio. If a line after the first has an audio file there, it is a row of its own.
     """
     try:

@@ -35,9 +35,7 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     """Reads a tar shard.
 
     Args:
-        path: Tar to read.
         unpacked: Not used.
-        options: Options of reading.
 
     Raises:
         UserError: If the tar is compressed, truncated or damaged.
@@ -63,7 +61,6 @@ def check_end(file: Any, tar: tarfile.TarFile) -> None:
     """Checks that a tar is complete, and that nothing follows it.
 
     Args:
-        file: The file of the tar.
         tar: The tar, of which all files are read.
 
     Raises:
@@ -102,11 +99,8 @@ def utterance_of(path: str, tar: tarfile.TarFile, stem: str, members: Members, o
     """Utterance of the files with a stem.
 
     Args:
-        path: Path of the tar.
-        tar: The open tar.
         stem: Name of the files without their endings.
         members: The files by ending.
-        options: Options of reading.
 
     Raises:
         InvalidEntry: If they are not an utterance.
