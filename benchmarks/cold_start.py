@@ -31,8 +31,8 @@ from asr_jax.data.batching.index import scale_of  # noqa: E402
 from asr_jax.inference.model import make_model  # noqa: E402
 from asr_jax.observe.tables import print_table  # noqa: E402
 from asr_jax.optim.schedules import RunLength  # noqa: E402
-from asr_jax.training.beginning import abstract_beginning, lower_beginning  # noqa: E402
-from asr_jax.training.lowering import StepPrograms  # noqa: E402
+from asr_jax.training.state import abstract_state, lower_initial_state  # noqa: E402
+from asr_jax.training.programs import StepPrograms  # noqa: E402
 from asr_jax.training.setup import make_recipe  # noqa: E402
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -80,8 +80,8 @@ def measured(config: str) -> dict[str, Any]:
 
     row["imports s"] = time.process_time() - BEGUN
     recipe = make_recipe(experiment, make_model(experiment, tokenizer), RunLength(100_000, 2_000), most_rows=ROWS)
-    beginning = phase("trace initial parameters s", lambda: lower_beginning(recipe, seed=experiment.seed))
-    shapes = abstract_beginning(beginning, mesh, recipe.sharding)
+    beginning = phase("trace initial parameters s", lambda: lower_initial_state(recipe, seed=experiment.seed))
+    shapes = abstract_state(beginning, mesh, recipe.sharding)
     row["parameters M"] = num_elements(shapes.state.params) / 1e6
     phase("compile initial parameters s", beginning.compile)
     step = StepPrograms(recipe, shapes, mesh, scale)

@@ -24,9 +24,8 @@ from asr_jax.nn.remat import Remat
 from asr_jax.observe.tables import print_table
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
-from asr_jax.training.compile import compile_steps
-from asr_jax.training.step import Recipe
+from asr_jax.training.programs import compile_steps
+from asr_jax.training.state import Recipe, abstract_state, initial_state, lower_initial_state
 
 SIZES = {"S": Zipformer.small, "M": Zipformer.medium, "tiny": Zipformer.tiny}
 VOCABULARY = 500
@@ -53,10 +52,10 @@ def main() -> None:
         encoder = SIZES[given.size](remat=remat)
         model = Model(encoder=encoder).build(vocab_size=VOCABULARY, blank_id=VOCABULARY - 1, precision=given.precision)
         recipe = Recipe(model, {"ctc": 1.0}, AdamW().build(RunLength(1000, 1000)))
-        beginning = lower_beginning(recipe, seed=0)
+        beginning = lower_initial_state(recipe, seed=0)
         scale = scale_of(model.front_end, of_features=False)
-        steps = compile_steps(recipe, [bucket], abstract_beginning(beginning, mesh), scale=scale, mesh=mesh)
-        state, _ = made.get("state") or initial_training(beginning.compile(), mesh)
+        steps = compile_steps(recipe, [bucket], abstract_state(beginning, mesh), scale=scale, mesh=mesh)
+        state, _ = made.get("state") or initial_state(beginning.compile(), mesh)
         made["state"] = state, _
         made[remat] = steps
     times: dict[str, list[float]] = {remat: [] for remat in get_args(Remat)}

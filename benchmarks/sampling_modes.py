@@ -52,10 +52,10 @@ from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.nn.prediction import LSTMPrediction
 from asr_jax.observe.tables import print_table
-from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
-from asr_jax.training.compile import compile_steps
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
+from asr_jax.training.programs import compile_steps
 from asr_jax.training.setup import make_recipe
+from asr_jax.training.state import abstract_state, initial_state, lower_initial_state
 
 SIDE = Path(__file__).with_name("sampling_modes_side.py")
 SCALE = scale_of(KaldiFbank(), of_features=False)
@@ -79,9 +79,9 @@ class Steps:
         self._mesh = data_mesh(1)
         self._programs = programs_of(settings, self._tokenizer, length=ANY_LENGTH)
         self._recipe = make_recipe(settings, make_model(settings, self._tokenizer), ANY_LENGTH)
-        beginning = lower_beginning(self._recipe, seed=0, programs=self._programs)
-        self._shapes = abstract_beginning(beginning, self._mesh)
-        self._state, self._average = initial_training(beginning.compile(), self._mesh)
+        beginning = lower_initial_state(self._recipe, seed=0, programs=self._programs)
+        self._shapes = abstract_state(beginning, self._mesh)
+        self._state, self._average = initial_state(beginning.compile(), self._mesh)
 
     def fit(self, budget_bytes: float) -> MemoryFit:
         return MemoryFit(

@@ -26,10 +26,10 @@ from asr_jax.inference.model import make_model
 from asr_jax.kernels.implementations import check_selected, selected_kernels
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizers import Tokenizer
-from asr_jax.training.beginning import abstract_beginning, lower_beginning
-from asr_jax.training.lowering import StepPrograms
 from asr_jax.training.memory_fit import most_within
+from asr_jax.training.programs import StepPrograms
 from asr_jax.training.setup import make_recipe
+from asr_jax.training.state import abstract_state, lower_initial_state
 
 TOO_LARGE = "RESOURCE_EXHAUSTED"
 """Part of XLA's message if a program needs more memory than a TPU has."""
@@ -70,7 +70,7 @@ class TargetSteps:
             self.experiment, make_model(self.experiment, self.tokenizer), self.length,
             most_rows=max(bucket.batch_size for bucket in self.buckets),
         )  # fmt: skip
-        shapes = abstract_beginning(lower_beginning(recipe, seed=self.experiment.seed), mesh, recipe.sharding)
+        shapes = abstract_state(lower_initial_state(recipe, seed=self.experiment.seed), mesh, recipe.sharding)
         options = QUICK[self.target.accelerator.platform] if self.quick else ()
         kernels = selected_kernels(training.kernels)
         check_selected(kernels, self.target.accelerator.platform)

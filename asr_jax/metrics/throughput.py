@@ -12,7 +12,7 @@ from asr_jax.core.sums import Sum
 Spent = Literal["waiting", "host", "device"]
 """Kind of wall time: `waiting` for a batch, `host` work (dispatch, logging), or blocked by the `device`."""
 TRACED = "training: "
-"""Beginning of the names of these kinds in traces."""
+"""InitialState of the names of these kinds in traces."""
 
 COUNTS = (
     "utterances", "audio_s", "padded_audio_s", "feature_values", "frames", "masked_frames", "tokens", "letters",

@@ -61,23 +61,21 @@ from asr_jax.observe.health import health
 from asr_jax.observe.progress import ProgressView
 from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
-from asr_jax.training.beginning import (
-    Beginning,
-    abstract_beginning,
-    fresh_scaling,
-    lower_beginning,
-    placed_training,
-    training_from,
-)  # fmt: skip
-from asr_jax.training.compile import CompiledSteps, Part, compile_steps
 from asr_jax.training.initial_weights import Given, read_initial_weights
-from asr_jax.training.pre_allocation import pre_allocate
 from asr_jax.training.profile import Profile
-from asr_jax.training.recompilation import CompileWatch
+from asr_jax.training.programs import CompiledSteps, CompileWatch, Part, compile_steps, pre_allocate
 from asr_jax.training.reporting import RejectedAudio, Reporter, report_data, report_filtered, report_native
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import ADDED, Setup, other_product, set_up, short_run
-from asr_jax.training.state import TrainState
+from asr_jax.training.state import (
+    InitialState,
+    TrainState,
+    abstract_state,
+    fresh_scaling,
+    lower_initial_state,
+    placed_state,
+    state_from,
+)  # fmt: skip
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
 from asr_jax.training.uploads import Uploads, check_upload
@@ -304,8 +302,8 @@ def _train(
     began_s: float,
 ) -> dict[str, Any]:
     experiment, training, groups = setup.experiment, setup.experiment.training, setup.groups
-    beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
-    shapes = abstract_beginning(beginning, setup.mesh, setup.recipe.sharding)
+    beginning = lower_initial_state(setup.recipe, seed=experiment.seed, programs=setup.programs)
+    shapes = abstract_state(beginning, setup.mesh, setup.recipe.sharding)
     saver = Saver(setup, log, checkpoints, uploads, num_parameters=num_elements(shapes.state.params))
     if already := saver.finished_before():
         uploads.offer(checkpoints.best)
@@ -400,7 +398,7 @@ def _train(
     return _ended(setup, log, state, ends=ends, update=update, summary=summary)
 
 
-def _initial_weights(setup: Setup, shapes: Beginning) -> Given | None:
+def _initial_weights(setup: Setup, shapes: InitialState) -> Given | None:
     """Reads the weights of `init.path` on all processes, which must agree. None without a path."""
     if not setup.experiment.init.path:
         return None
@@ -492,7 +490,7 @@ def _stopped(setup: Setup, reason: str, update: int) -> str:
     return f"{reason}: {saved}; python -m asr_jax.train --run-dir {setup.folder} continues the run"
 
 
-def _compile(setup: Setup, log: EventLog, shapes: Beginning, validator: Validator) -> CompiledSteps:
+def _compile(setup: Setup, log: EventLog, shapes: InitialState, validator: Validator) -> CompiledSteps:
     """Compiles all programs of training and validation before the first update."""
     started_s, buckets, number = time.monotonic(), setup.shapes, itertools.count(1)
     log.write("compile_start", shapes=len(buckets))
@@ -518,14 +516,14 @@ def _begun(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) ->
                 message=f"lora.rank is {setup.recipe.lora.rank}, but the kernels below the adapters are random and are "
                 "not trained: expected pre-trained weights, --init-from PATH",
             )
-        return placed_training(begun, setup.mesh, setup.recipe.sharding)
+        return placed_state(begun, setup.mesh, setup.recipe.sharding)
     weights = given.fill(setup.recipe.of_model(begun.state))
     log.write("initialised", **vars(given.account), message="\n".join(given.account.lines()))
-    return training_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
+    return state_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
 
 
 def _restored(
-    log: EventLog, checkpoints: Checkpoints, shapes: Beginning, *, copied_from: Path | None
+    log: EventLog, checkpoints: Checkpoints, shapes: InitialState, *, copied_from: Path | None
 ) -> tuple[TrainState, Tree, int]:
     """Restores the state, the averaged parameters and the number of updates of the newest checkpoint."""
     latest = checkpoints.latest

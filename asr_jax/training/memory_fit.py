@@ -17,9 +17,8 @@ from asr_jax.core.names import counted
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import Beginning, abstract_beginning, lower_beginning
-from asr_jax.training.lowering import StepPrograms
-from asr_jax.training.step import Recipe
+from asr_jax.training.programs import StepPrograms
+from asr_jax.training.state import InitialState, Recipe, abstract_state, lower_initial_state
 
 ANY_LENGTH = RunLength(10_000, 1_000)
 """Length of the run for steps whose memory is measured. It changes constants of their schedules only, and the length of
@@ -56,8 +55,8 @@ class MemoryFit:
         Raises:
             UserError: If the smallest batch of a bucket does not fit.
         """
-        shapes = abstract_beginning(
-            lower_beginning(self.recipe, seed=self.seed, programs=self.programs), self.mesh, self.recipe.sharding
+        shapes = abstract_state(
+            lower_initial_state(self.recipe, seed=self.seed, programs=self.programs), self.mesh, self.recipe.sharding
         )
         found = []
         for bucket in buckets:
@@ -73,8 +72,10 @@ class MemoryFit:
             found.append(rows)
         return found
 
-    def _needed(self, bucket: Bucket, shapes: Beginning, scale: Scale, unit: int, devices: int, number: int) -> float:
-        """Memory in bytes that `number` × `unit` rows need on a device, as in `compile.CompiledSteps.memory`."""
+    def _needed(
+        self, bucket: Bucket, shapes: InitialState, scale: Scale, unit: int, devices: int, number: int
+    ) -> float:
+        """Memory in bytes that `number` × `unit` rows need on a device, as in `programs.CompiledSteps.memory`."""
         rows = -(-number * unit // devices) * num_row_shards(self.mesh)
         try:
             return self.step_bytes(self.layout.shape(replace(bucket, batch_size=rows)), shapes, scale=scale)
@@ -83,12 +84,12 @@ class MemoryFit:
                 raise
             return math.inf
 
-    def step_bytes(self, bucket: Bucket, shapes: Beginning, *, scale: Scale) -> float:
+    def step_bytes(self, bucket: Bucket, shapes: InitialState, *, scale: Scale) -> float:
         """Memory in bytes of a device during the training step of a part, with the training state.
 
         Args:
             bucket: Shape of the part.
-            shapes: Output of `abstract_beginning`.
+            shapes: Output of `abstract_state`.
             scale: Unit of lengths.
         """
         step = StepPrograms(

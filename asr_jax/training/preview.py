@@ -22,11 +22,11 @@ from asr_jax.observe.progress import ProgressView, memory_line
 from asr_jax.observe.tables import print_table, quantity
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders
-from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
-from asr_jax.training.compile import compile_steps
 from asr_jax.training.initial_weights import read_initial_weights
+from asr_jax.training.programs import compile_steps
 from asr_jax.training.reporting import report_data, report_filtered
 from asr_jax.training.setup import check_length, set_up
+from asr_jax.training.state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.step import Accumulated, checked, summed, total_loss
 
 NUM_POINTS = 20
@@ -91,8 +91,8 @@ def dry_run(experiment: Experiment) -> None:
             report_filtered(planned.rejections, show)
     if experiment.primary_decoding:
         experiment.primary_decoding.host_stage(setup.tokenizer)  # raises an error if one of its files cannot be read
-    beginning = lower_beginning(setup.recipe, seed=experiment.seed, programs=setup.programs)
-    shapes = abstract_beginning(beginning, setup.mesh, setup.recipe.sharding)
+    beginning = lower_initial_state(setup.recipe, seed=experiment.seed, programs=setup.programs)
+    shapes = abstract_state(beginning, setup.mesh, setup.recipe.sharding)
     if experiment.init.path:
         given = read_initial_weights(experiment, setup.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
@@ -100,7 +100,7 @@ def dry_run(experiment: Experiment) -> None:
         setup.recipe, setup.shapes, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
         num_batches=setup.most_parts, sounds=setup.sounds, programs=setup.programs,
     )  # fmt: skip
-    state, _ = initial_training(beginning.compile(), setup.mesh, setup.recipe.sharding)
+    state, _ = initial_state(beginning.compile(), setup.mesh, setup.recipe.sharding)
 
     @jax.jit
     def norm_of(accumulated: Accumulated) -> Float[Array, ""]:

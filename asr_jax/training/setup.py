@@ -41,11 +41,10 @@ from asr_jax.optim.lora import LORA
 from asr_jax.optim.schedules import RunLength, Schedule
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizers import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
-from asr_jax.training.beginning import abstract_beginning, lower_beginning
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
 from asr_jax.training.profile import traced_processes
 from asr_jax.training.run import was_saved
-from asr_jax.training.step import Recipe
+from asr_jax.training.state import Recipe, abstract_state, lower_initial_state
 from asr_jax.training.timetable import Groups
 
 LEAST_WHOLE_S = 40.0
@@ -295,7 +294,7 @@ def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Program
         UserError: If no rule matches a parameter, or a dimension is not divisible.
     """
     if mesh.shape[MODEL] > 1:
-        abstract_beginning(lower_beginning(recipe, seed=seed, programs=programs), mesh, recipe.sharding)
+        abstract_state(lower_initial_state(recipe, seed=seed, programs=programs), mesh, recipe.sharding)
 
 
 def plan_train(

@@ -11,9 +11,7 @@ is in the other two, which are compiled once.
 """
 
 import functools
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,66 +25,15 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.across import BY_ROWS, SAME, on_each_device, total
 from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import num_row_shards
-from asr_jax.core.pytrees import AnyArray, Node, Tree, flatten, join, pick, unflatten
+from asr_jax.core.pytrees import AnyArray, Node, Tree, join, unflatten
 from asr_jax.core.random_streams import random_streams
-from asr_jax.core.sharding import Sharding, by_device, manual, sharded
+from asr_jax.core.sharding import by_device, manual, sharded
 from asr_jax.core.sums import Sums
-from asr_jax.models.base import Recogniser
 from asr_jax.models.terms import Denominators, batch_denominators
 from asr_jax.nn.normalization import frozen_norms
-from asr_jax.nn.state_passing import PASSED, StatePassing, after_rows, before_batch, reset, states_of
-from asr_jax.optim.ema import EMA
-from asr_jax.optim.lora import LoRA
-from asr_jax.optim.loss_scale import LossScale
-from asr_jax.optim.optimizers import NEVER, Updater
-from asr_jax.optim.rules import by_rules, map_with_path
-from asr_jax.training.state import TrainState
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Settings of the training step, which are constant during training."""
-
-    model: Recogniser
-    scales: Mapping[str, float]
-    """Factor of each head's terms in the loss, by the name of the head."""
-    updater: Updater
-    ema: EMA = EMA()
-    loss_scale: LossScale | None = None
-    """Loss scaling with precision f16; None with other precisions."""
-    lora: LoRA = LoRA()
-    sharding: Sharding = Sharding()
-    """Rules that spread parameters over the devices."""
-    passing: StatePassing = StatePassing()
-    most_rows: int = 1
-    """Rows of the largest batch, for state passing."""
-
-    def split(self, params: Tree) -> tuple[Tree, Tree]:
-        """Returns the trained parameters and the frozen ones, for which no gradient is computed."""
-        trained, frozen = self.updater.split(params)
-        held = pick(trained, lambda path: not self.lora.is_trained(path))
-        return pick(trained, self.lora.is_trained), join(frozen, held)
-
-    def frozen_norms(self, state: TrainState) -> dict[str, float]:
-        """Returns the number of updates before which each batch norm is frozen, by path; infinity: always.
-
-        A batch norm is frozen as long as its gain and its bias are.
-        """
-        settings, trained = self.updater.settings, flatten(self.split(state.params)[0])
-        if settings.frozen_statistics == "updated":
-            return {}
-        rules = by_rules(flatten(state.params), settings.freeze_updates, what="optim.freeze_updates")
-        until = {path: value if path in trained and value != NEVER else math.inf for path, value in rules.items()}
-        norms = (path.removesuffix("/mean") for path in flatten(state.batch_stats) if path.endswith("/mean"))
-        return {norm: min(until[f"{norm}/{name}"] for name in ("gain", "bias")) for norm in norms}
-
-    def of_model(self, state: TrainState) -> Tree:
-        """Returns the model's own variables: without adapters, and without adding these to the kernels."""
-        return {"params": self.lora.without_adapters(state.params), "batch_stats": state.batch_stats}
-
-    def evaluated(self, state: TrainState) -> Tree:
-        """Returns the live variables for evaluation, with adapters merged into their kernels."""
-        return {"params": self.lora.merged(state.params), "batch_stats": state.batch_stats}
+from asr_jax.nn.state_passing import PASSED, after_rows, before_batch, reset, states_of
+from asr_jax.optim.rules import map_with_path
+from asr_jax.training.state import Recipe, TrainState
 
 
 class Accumulated(Node):

@@ -32,10 +32,9 @@ from asr_jax.inference.transcription import prepare_windows, recognise_all
 from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
 from asr_jax.metrics.scoring import score
 from asr_jax.observe.events import EventLog
-from asr_jax.training.beginning import Beginning
 from asr_jax.training.reporting import report_differing, report_rejected
 from asr_jax.training.setup import Setup, validation_limits
-from asr_jax.training.state import TrainState
+from asr_jax.training.state import InitialState, TrainState
 
 NO_GAIN = "no gain"
 LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_reference_ids", "empty_hypothesis_ids")
@@ -49,7 +48,7 @@ OF_HEADS = ("wer", "cer", "substitutions", "deletions", "insertions", "words", "
 class Validator:
     """Validates, writes events and counts the consecutive validations without a better measure."""
 
-    def __init__(self, setup: Setup, log: EventLog, shapes: Beginning, *, best: float | None, num: int) -> None:
+    def __init__(self, setup: Setup, log: EventLog, shapes: InitialState, *, best: float | None, num: int) -> None:
         """Initialises the validator.
 
         Args:

@@ -19,8 +19,8 @@ from asr_jax.models.base import Model
 from asr_jax.models.terms import batch_denominators
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, added_denominators
+from asr_jax.training.state import Recipe, initial_state, lower_initial_state
+from asr_jax.training.step import accumulate, added_denominators
 from tests.heads.drawn_params import drawn_params
 from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch
 from tests.support import approx, assert_close, assert_trees_close, fast_jit, log_softmax
@@ -165,7 +165,7 @@ def test_dropout_alone_makes_views_differ():
 @pytest.mark.slow
 def test_accumulation_equals_the_big_batch():
     recipe = Recipe(two_views(), {"ctc": 1.0, "inter": 0.3}, AdamW().build(RunLength(100, 10)))
-    state, _ = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
+    state, _ = initial_state(lower_initial_state(recipe, seed=0).compile(), data_mesh(1))
     state, add = state.replace(updates=LATE), fast_jit(functools.partial(accumulate, recipe))
     batches = [features_batch(seed=4), features_batch(seed=5).replace(weights=np.array([1, 0, 0, 1], np.float32))]
 

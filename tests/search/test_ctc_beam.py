@@ -12,7 +12,7 @@ from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.spelling import Spelling
-from asr_jax.training.recompilation import COMPILED
+from asr_jax.training.programs import COMPILED
 from tests.search.ctc_beam_reference import beam_search
 from tests.search.unchecked import unchecked
 from tests.support import approx, assert_close

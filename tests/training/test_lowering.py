@@ -30,10 +30,8 @@ from asr_jax.nn.prediction import LSTMPrediction
 from asr_jax.nn.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
-from asr_jax.training.compile import compile_steps
-from asr_jax.training.lowering import StepPrograms
-from asr_jax.training.step import Recipe
+from asr_jax.training.programs import StepPrograms, compile_steps
+from asr_jax.training.state import Recipe, abstract_state, initial_state, lower_initial_state
 from tests.support import approx, assert_close, assert_trees_close
 from tests.training.test_pretraining_step import HEAD, Hiding
 from tests.training.toy import joined, toy_batch, toy_model
@@ -83,10 +81,10 @@ def recipe_of(name):
 
 def updates(recipe, mesh):
     """State and reports of two updates of two batches."""
-    beginning = lower_beginning(recipe, seed=0)
-    shapes = abstract_beginning(beginning, mesh, recipe.sharding)
+    beginning = lower_initial_state(recipe, seed=0)
+    shapes = abstract_state(beginning, mesh, recipe.sharding)
     steps = compile_steps(recipe, [BUCKET], shapes, scale=SCALE, mesh=mesh, num_batches=2)
-    state, average = initial_training(beginning.compile(), mesh, recipe.sharding)
+    state, average = initial_state(beginning.compile(), mesh, recipe.sharding)
     reports = []
     for number in range(2):
         batches = [joined(toy_batch(seed=4 * number + k), toy_batch(seed=4 * number + k + 2)) for k in range(2)]
@@ -144,7 +142,7 @@ def test_four_devices_compute_the_updates_of_one(name, sizes):
 @pytest.mark.slow
 def test_gradients_are_summed_over_the_devices_once_per_update():
     recipe, mesh = recipe_of("passed states"), data_mesh(4)
-    shapes = abstract_beginning(lower_beginning(recipe, seed=0), mesh)
+    shapes = abstract_state(lower_initial_state(recipe, seed=0), mesh)
     step = StepPrograms(recipe, shapes, mesh, SCALE, num_batches=2)
     gradient = step.gradient(BUCKET)
     accumulated = step.accumulated(gradient)

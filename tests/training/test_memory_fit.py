@@ -19,10 +19,10 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.inference.model import make_model
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.text.characters import CharacterTokenizer
-from asr_jax.training.beginning import abstract_beginning, lower_beginning
-from asr_jax.training.compile import compile_steps
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit, most_within
+from asr_jax.training.programs import compile_steps
 from asr_jax.training.setup import make_recipe
+from asr_jax.training.state import abstract_state, lower_initial_state
 from tests.support import approx
 from tests.training.toy import toy_model
 
@@ -96,7 +96,7 @@ def cache(tmp_path):
 def test_rows_are_the_most_whose_step_fits_and_are_measured_once(cache, monkeypatch):
     fit = made_fit(budget_bytes=12e6)
     [rows] = fit([BUCKET], scale=SCALE, unit=2, devices=1)
-    shapes = abstract_beginning(lower_beginning(fit.recipe, seed=0, programs=fit.programs), fit.mesh)
+    shapes = abstract_state(lower_initial_state(fit.recipe, seed=0, programs=fit.programs), fit.mesh)
 
     def step_bytes(number):
         """Memory of an executable that is traced and compiled anew."""
@@ -121,7 +121,7 @@ def test_rows_are_the_most_whose_step_fits_and_are_measured_once(cache, monkeypa
 @pytest.mark.slow
 def test_the_gradients_of_several_batches_need_memory_as_well():
     fit = made_fit(budget_bytes=0)
-    shapes = abstract_beginning(lower_beginning(fit.recipe, seed=0), fit.mesh)
+    shapes = abstract_state(lower_initial_state(fit.recipe, seed=0), fit.mesh)
     bucket = replace(BUCKET, batch_size=4)
     several = replace(fit, accumulate=2).step_bytes(bucket, shapes, scale=SCALE)
     steps = compile_steps(

@@ -21,8 +21,8 @@ from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, summed
+from asr_jax.training.state import Recipe, initial_state, lower_initial_state
+from asr_jax.training.step import accumulate, summed
 from tests.support import assert_close, assert_trees_close
 from tests.training.toy import joined, toy_batch
 
@@ -136,8 +136,8 @@ class Steps:
 @pytest.fixture(scope="module")
 def state() -> Any:
     """Initial state of all recipes, which have equal parameters."""
-    beginning = lower_beginning(recipe_of(Contrastive(**HEAD)), seed=0).compile()
-    return initial_training(beginning, data_mesh(1))[0]
+    beginning = lower_initial_state(recipe_of(Contrastive(**HEAD)), seed=0).compile()
+    return initial_state(beginning, data_mesh(1))[0]
 
 
 @pytest.mark.parametrize(

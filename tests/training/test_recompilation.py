@@ -1,7 +1,7 @@
 import jax
 import jax.numpy as jnp
 
-from asr_jax.training.recompilation import CompileWatch
+from asr_jax.training.programs import CompileWatch
 
 
 def test_what_is_compiled_late_is_named_with_its_reason_and_nothing_else_is():

@@ -28,9 +28,9 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings
-from asr_jax.training.beginning import lower_beginning
 from asr_jax.training.profile import traced_processes
 from asr_jax.training.setup import layer_factors, make_recipe, set_up
+from asr_jax.training.state import lower_initial_state
 from tests.support import assert_close
 from tests.training.toy import Toy
 
@@ -130,7 +130,7 @@ def test_fields_that_are_left_out_change_no_program():
     same = {name for name in left_out if both[0].get(name) == both[1].get(name)}
     assert {name for name in same if not name.startswith(("data.", "init.", "resume."))} == set()
     recipes = [make_recipe(each, make_model(each, TOKENIZER), RunLength(10, 5)) for each in others]
-    texts = [lower_beginning(recipe, seed=0).as_text() for recipe in recipes]
+    texts = [lower_initial_state(recipe, seed=0).as_text() for recipe in recipes]
     assert texts[0] == texts[1]
     assert replace(recipes[0], updater=recipes[1].updater) == recipes[1]
 

@@ -21,8 +21,8 @@ from asr_jax.nn.gradients import penalize_large
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import fresh_state, initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, apply_update, summed
+from asr_jax.training.state import Recipe, fresh_state, initial_state, lower_initial_state
+from asr_jax.training.step import accumulate, apply_update, summed
 from tests.support import assert_close, assert_trees_close, assert_within
 from tests.training.toy import as_features, toy_batch, toy_model
 
@@ -52,7 +52,7 @@ class Parts:
 
     def __init__(self, model):
         self.recipe = recipe = Recipe(model, SCALES, AdamW().build(LENGTH))
-        self.state, self.average = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
+        self.state, self.average = initial_state(lower_initial_state(recipe, seed=0).compile(), data_mesh(1))
         self.weights = jax.jit(functools.partial(batch_denominators, model))
         self.accumulate = jax.jit(functools.partial(accumulate, recipe))
 

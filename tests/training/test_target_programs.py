@@ -40,9 +40,8 @@ from asr_jax.nn.prediction import StatelessPrediction
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import abstract_beginning, lower_beginning
-from asr_jax.training.lowering import StepPrograms
-from asr_jax.training.step import Recipe
+from asr_jax.training.programs import StepPrograms
+from asr_jax.training.state import Recipe, abstract_state, lower_initial_state
 from tests.support import approx
 
 pytestmark = pytest.mark.slow
@@ -104,7 +103,7 @@ def step_of(settings: Model, target: str, kernels: Sequence[str] = ()) -> StepPr
         pytest.skip(str(error))
     model = settings.build(vocab_size=32, blank_id=31, precision="bf16")
     recipe = Recipe(model, dict.fromkeys(settings.heads, 1.0), AdamW().build(RunLength(100, 10)), most_rows=8)
-    shapes = abstract_beginning(lower_beginning(recipe, seed=0), described.mesh)
+    shapes = abstract_state(lower_initial_state(recipe, seed=0), described.mesh)
     programs = Programs(options=QUICK[described.accelerator.platform], kernels=selected_kernels(kernels))
     return StepPrograms(recipe, shapes, described.mesh, Scale(16000, 160, 80), 2, programs=programs)
 

@@ -16,8 +16,8 @@ from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.nn.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import initial_training, lower_beginning
-from asr_jax.training.step import Recipe, accumulate, apply_update
+from asr_jax.training.state import Recipe, initial_state, lower_initial_state
+from asr_jax.training.step import accumulate, apply_update
 from tests.forked import finished, made_corpus
 from tests.training.arrays import contents
 from tests.training.toy import toy_batch, toy_model
@@ -46,7 +46,7 @@ def test_nan_in_the_joint_network_changes_nothing(name):
     passing = StatePassing((0.0, 0.0, 1.0)) if name == "rnnt" else StatePassing()
     updater = AdamW().build(RunLength(100, 10))
     recipe = Recipe(module, {"transducer": 1.0}, updater, passing=passing, most_rows=4)
-    begun = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
+    begun = initial_state(lower_initial_state(recipe, seed=0).compile(), data_mesh(1))
     weights_of = jax.jit(functools.partial(batch_denominators, module))
     add, update = (jax.jit(functools.partial(each, recipe)) for each in (accumulate, apply_update))
     good = toy_batch(seed=1)

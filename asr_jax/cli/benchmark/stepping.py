@@ -26,8 +26,8 @@ from asr_jax.core.programs import products
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.setup import make_recipe
+from asr_jax.training.state import initial_state, lower_initial_state
 from asr_jax.training.step import apply_update, gradient_of
 
 SETTLED = 30_000
@@ -44,7 +44,7 @@ class Stepping:
         set_products(precision)
         model = settings.build(vocab_size=vocabulary, blank_id=vocabulary - 1, precision=precision)
         recipe = make_recipe(replace(experiment, model=settings), model, RunLength(10 * SETTLED, SETTLED))
-        state, self._average = initial_training(lower_beginning(recipe, seed=0).compile(), data_mesh(1))
+        state, self._average = initial_state(lower_initial_state(recipe, seed=0).compile(), data_mesh(1))
         self._state = state.replace(updates=jnp.int32(SETTLED))
         self._batch = _batch(settings.front_end, rows, seconds, labels, vocabulary)
         self.num_frames = int(self._batch.signal.shape[1])

@@ -38,16 +38,16 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
     from asr_jax.core.meshes import global_batch
     from asr_jax.core.random_streams import random_streams
     from asr_jax.data.loading.source import BatchSource
-    from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
-    from asr_jax.training.compile import compile_steps
+    from asr_jax.training.programs import compile_steps
+    from asr_jax.training.state import abstract_state, initial_state, lower_initial_state
 
-    beginning = lower_beginning(setup.recipe, seed=setup.experiment.seed)
-    shapes = abstract_beginning(beginning, setup.mesh, setup.recipe.sharding)
+    beginning = lower_initial_state(setup.recipe, seed=setup.experiment.seed)
+    shapes = abstract_state(beginning, setup.mesh, setup.recipe.sharding)
     steps = compile_steps(
         setup.recipe, setup.shapes, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
         sounds=setup.sounds,
     )  # fmt: skip
-    state, average = initial_training(beginning.compile(), setup.mesh, setup.recipe.sharding)
+    state, average = initial_state(beginning.compile(), setup.mesh, setup.recipe.sharding)
     source, rows = BatchSource(setup.train.index, setup.train.plan, setup.layout), []
 
     def forward(params: Any, batch: Any, method: str) -> Any:

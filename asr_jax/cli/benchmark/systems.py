@@ -26,8 +26,8 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.search.base import Decoding
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
-from asr_jax.training.beginning import initial_training, lower_beginning
 from asr_jax.training.setup import make_recipe
+from asr_jax.training.state import initial_state, lower_initial_state
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def system_of_config(experiment: Experiment, *, precision: Precision | None, voc
     tokenizer = tokenizer_without_data(experiment.data.tokenizer, vocabulary)
     model = make_model(experiment, tokenizer)
     recipe = make_recipe(experiment, model, RunLength(1, 1))
-    state, _ = initial_training(lower_beginning(recipe, seed=experiment.seed).compile(), data_mesh(1))
+    state, _ = initial_state(lower_initial_state(recipe, seed=experiment.seed).compile(), data_mesh(1))
     return System(experiment.name, experiment, model, tokenizer, recipe.evaluated(state), "random weights")
 
 

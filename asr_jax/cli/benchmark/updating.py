@@ -30,12 +30,11 @@ from asr_jax.data.batching.index import scale_of
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.inference.model import make_model
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.beginning import abstract_beginning, initial_training, lower_beginning
-from asr_jax.training.compile import compile_steps
 from asr_jax.training.loop import IN_FLIGHT
+from asr_jax.training.programs import compile_steps
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import make_recipe, set_up
-from asr_jax.training.step import Recipe
+from asr_jax.training.state import Recipe, abstract_state, initial_state, lower_initial_state
 
 Group = list[tuple[Bucket, Batch]]
 """The batches of an update, in host memory."""
@@ -197,12 +196,12 @@ def time_updates(
 
 def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:
     """Function that dispatches an update and returns its report; and the rows of `CompiledSteps.table` by bucket."""
-    beginning = lower_beginning(case.recipe, seed=case.seed)
-    shapes = abstract_beginning(beginning, mesh)
+    beginning = lower_initial_state(case.recipe, seed=case.seed)
+    shapes = abstract_state(beginning, mesh)
     steps = compile_steps(
         case.recipe, case.buckets, shapes, scale=case.scale, mesh=mesh, num_batches=accumulation, sounds=case.sounds
     )
-    state, average = initial_training(beginning.compile(), mesh)
+    state, average = initial_state(beginning.compile(), mesh)
     state = state.replace(updates=jax.device_put(jnp.int32(SETTLED), replicated(mesh)))
     number = itertools.count()
 

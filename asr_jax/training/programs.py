@@ -1,0 +1,499 @@
+"""Programs of training: lowered for the shapes of all batches, compiled before the first update, and watched after it.
+
+A batch that does not fit into memory is therefore found at the start. Devices of lowered programs may be absent.
+"""
+
+import dataclasses
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array, Int, UInt32
+
+from asr_jax.core.batch import Batch
+from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import abstract, global_batch, num_row_shards, replicated
+from asr_jax.core.programs import TRACED, Program, Programs, memory_of
+from asr_jax.core.pytrees import Tree, flatten, num_elements, unflatten
+from asr_jax.core.random_streams import random_streams
+from asr_jax.core.sharding import by_device, device_bytes, is_sharded
+from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
+from asr_jax.inference.by_shape import abstract_batch
+from asr_jax.models.base import Recogniser
+from asr_jax.models.terms import batch_denominators
+from asr_jax.training.setup import Setup
+from asr_jax.training.state import InitialState, Recipe, TrainState
+from asr_jax.training.step import Accumulated, Denominators, add, added_denominators, apply_update, gradient_of
+
+
+@dataclass(frozen=True)
+class StepPrograms:
+    """Functions of a training step and the shapes of their arguments, on the devices of a mesh."""
+
+    recipe: Recipe
+    shapes: InitialState
+    """Output of `abstract_state`."""
+    mesh: Mesh
+    scale: Scale
+    """Unit of the buckets' lengths."""
+    num_batches: int = 1
+    """Number of batches of an update."""
+    sounds: Mapping[str, np.ndarray] = field(default_factory=lambda: MappingProxyType({}))
+    """Recordings that augmentations add."""
+    programs: Programs = TRACED
+    """Cache of traced programs."""
+
+    def gradient(self, bucket: Bucket) -> Program:
+        """Lowers the gradient of a batch."""
+        function, arguments = self._gradient_of, self.gradient_arguments(bucket)
+        return self.programs.lower("gradient", function, *arguments, out_shardings=self._of_gradients)
+
+    def gradient_arguments(self, bucket: Bucket) -> tuple[Any, ...]:
+        """Shapes of the arguments of `gradient`."""
+        same, state = replicated(self.mesh), self.shapes.state
+        sounds = {name: jax.ShapeDtypeStruct(each.shape, each.dtype) for name, each in self.sounds.items()}
+        return (
+            state, state.carried, abstract_batch(bucket, self.mesh, self.scale),
+            self.denominator_shapes(bucket) if self.num_batches > 1 else None,
+            jax.ShapeDtypeStruct((), jnp.int32, sharding=same), abstract(sounds, same),
+        )  # fmt: skip
+
+    def gradient_memory(self, bucket: Bucket) -> int:
+        """Compiles the gradient of a batch if necessary.
+
+        Returns:
+            The memory of a device in bytes during it, with the averaged parameters and the sum of the gradients of
+            earlier batches.
+        """
+        used = self.programs.memory(
+            "gradient", self._gradient_of, *self.gradient_arguments(bucket), out_shardings=self._of_gradients
+        )
+        return used + self.kept_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of a device in bytes that is in use during a gradient in addition to the program's.
+
+        It has the averaged parameters and, between the batches of an update, the sum of their gradients.
+        """
+        trained, _ = self.recipe.split(self.shapes.state.params)
+        return device_bytes(self.shapes.average) + (device_bytes(trained) if self.num_batches > 1 else 0)
+
+    def accumulated(self, gradient: Program) -> Any:
+        """Returns the shapes of the output of `gradient`, with shardings.
+
+        Args:
+            gradient: Program of any bucket.
+        """
+        shapes: Accumulated = abstract(gradient.lowered.out_info, replicated(self.mesh))
+        of_gradients = self._sharding_of_gradients
+        return shapes.replace(
+            grads=jax.tree.map(
+                lambda leaf, of: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=of), shapes.grads, of_gradients
+            )
+        )
+
+    @property
+    def _of_gradients(self) -> NamedSharding | None:
+        """Sharding of outputs with gradients; None for those of `jax.shard_map`."""
+        return replicated(self.mesh) if self.mesh.size == 1 else None
+
+    @functools.cached_property
+    def _sharding_of_gradients(self) -> Tree:
+        """Shardings of the gradients of a batch, which have a first dimension of devices if rows are spread."""
+        params = self.shapes.state.params
+        trained, specs = flatten(self.recipe.split(params)[0]), self.recipe.sharding.specs(params, self.mesh)
+        with_devices = num_row_shards(self.mesh) > 1
+        return unflatten(
+            {
+                path: NamedSharding(self.mesh, by_device(specs[path]) if with_devices else specs[path])
+                for path in trained
+            }
+        )
+
+    def update(self, accumulated: Any) -> Program:
+        """Lowers the update of the state.
+
+        Args:
+            accumulated: Output of `accumulated`.
+        """
+        state, average = self.shapes
+        function: Any = functools.partial(apply_update, self.recipe, num_devices=num_row_shards(self.mesh))
+        if is_sharded(self.mesh):
+            function = _with_shardings(function, (*_shardings_of(self.shapes), replicated(self.mesh)))
+        return self._lower("apply_update", function, state, average, accumulated, donate=(0, 1))
+
+    def added(self, accumulated: Any) -> Program:
+        """Lowers the sum of the gradients of two batches.
+
+        Args:
+            accumulated: Output of `accumulated`.
+        """
+        function = _with_shardings(add, _shardings_of(accumulated)) if is_sharded(self.mesh) else add
+        return self.programs.lower(
+            "add", function, accumulated, accumulated, donate_argnums=(0,), out_shardings=self._of_gradients
+        )
+
+    def denominators(self, bucket: Bucket) -> Program:
+        """Lowers the denominators of the loss terms of a batch."""
+        batch = abstract_batch(bucket, self.mesh, self.scale)
+        state = self.shapes.state
+        return self._lower("batch_denominators", self._denominators_of, batch, state.key, state.updates)
+
+    def added_denominators(self, denominators: Any) -> Program:
+        """Lowers the sum of the denominators of the batches of an update.
+
+        Args:
+            denominators: Shapes of the output of `denominators`.
+        """
+        return self._lower("add_denominators", added_denominators, [denominators] * self.num_batches)
+
+    def denominator_shapes(self, bucket: Bucket) -> Any:
+        """Shapes of the output of `denominators`."""
+        batch, state = abstract_batch(bucket, self.mesh, self.scale), self.shapes.state
+        return abstract(jax.eval_shape(self._denominators_of, batch, state.key, state.updates), replicated(self.mesh))
+
+    @functools.cached_property
+    def _gradient_of(self) -> Callable[..., Any]:
+        function = functools.partial(gradient_of, self.recipe, mesh=self.mesh)
+        if not is_sharded(self.mesh):
+            return function
+        others: list[Any] = [replicated(self.mesh)] * (len(dataclasses.fields(Accumulated)) - 1)
+        return _with_shardings(function, Accumulated(self._sharding_of_gradients, *others))
+
+    def _denominators_of(self, batch: Batch, key: UInt32[Array, "2"], updates: Int[Array, ""]) -> Denominators:
+        return batch_denominators(self.recipe.model, batch, random_streams(key, updates))
+
+    def _lower(self, name: str, function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()) -> Program:
+        same = None if is_sharded(self.mesh) else replicated(self.mesh)
+        return self.programs.lower(name, function, *arguments, donate_argnums=donate, out_shardings=same)
+
+
+def _with_shardings(function: Callable[..., Any], shardings: Any) -> Callable[..., Any]:
+    """Returns the function with constraints on the shardings of its outputs.
+
+    Args:
+        function: Function of trees of arrays.
+        shardings: Tree of shardings of the outputs, or a prefix of it.
+    """
+    return lambda *arguments: jax.lax.with_sharding_constraint(function(*arguments), shardings)
+
+
+def _shardings_of(shapes: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.sharding, shapes)
+
+
+Compiled = Callable[..., Any]
+Part = tuple[Bucket, Batch, np.int32]
+"""Batch of an update on all devices, with its bucket and its position in the plan."""
+
+SMALLER_BATCHES = (
+    "compute each batch in parts (--training.split 2), lower --data.buckets.batch-seconds (or the rows or seconds of "
+    "--data.sampling), or lower "
+    "--data.filters.max-duration-s if one long recording fills the batch"
+)
+
+
+@dataclass(frozen=True)
+class CompiledSteps:
+    """Executables of training. A call with another shape or sharding raises an error instead of compiling."""
+
+    gradient: dict[Bucket, Compiled]
+    apply_update: Compiled
+    loss_terms: tuple[str, ...]
+    """Names of the sums that are loss terms; the others are metrics."""
+    of_several: "OfSeveral | None"
+    """Programs for updates of several batches; None if all updates have one batch."""
+    table: list[dict[str, Any]]
+    """A row per bucket: shape, rows, parameters, memory according to XLA's analysis in bytes, and floating-point
+    operations of products, both on one device."""
+    memory: dict[str, int | None]
+    """Memory of a device in bytes: `maximum_bytes`, needed by the largest bucket with the averaged parameters, and
+    `limit_bytes`, which is None if the device reports no limit."""
+
+    def accumulate(self, state: TrainState, parts: Sequence[Part]) -> Accumulated:
+        """Computes the gradient of an update.
+
+        Args:
+            state: State before the update.
+            parts: Batches of the update.
+        """
+        bucket, batch, position = parts[0]
+        if self.of_several is None:
+            only: Accumulated = self.gradient[bucket](state, state.carried, batch, None, position)
+            return only
+        denominators = self.of_several.denominators_of(state, parts)
+        found: Accumulated = self.gradient[bucket](state, state.carried, batch, denominators, position)
+        for bucket, batch, position in parts[1:]:
+            more = self.gradient[bucket](state, found.carried, batch, denominators, position)
+            found = self.of_several.add(found, more)
+        return found
+
+
+@dataclass(frozen=True)
+class OfSeveral:
+    """Executables for updates of several batches."""
+
+    denominators: dict[Bucket, Compiled]
+    add_denominators: Compiled
+    """Program that adds the denominators of each loss term over a list of batches."""
+    num_batches: int
+    """Length of that list."""
+    none: Denominators
+    """Zeros, for the missing batches of an update with fewer batches."""
+    add: Compiled
+    """Program that adds the gradients of batches."""
+
+    def denominators_of(self, state: TrainState, parts: Sequence[Part]) -> Denominators:
+        """Computes the denominator of each loss term over the batches of an update."""
+        each = [self.denominators[bucket](batch, state.key, state.updates) for bucket, batch, _ in parts]
+        added: Denominators = self.add_denominators(each + [self.none] * (self.num_batches - len(each)))
+        return added
+
+
+class Compiling(NamedTuple):
+    """A program that is being compiled."""
+
+    future: Future[Any]
+    outputs: Any
+    """Shapes of the outputs."""
+    flops: float
+    """Floating-point operations on all devices together, as `core.programs.products` counts them."""
+
+
+def compile_steps(
+    recipe: Recipe,
+    buckets: Sequence[Bucket],
+    shapes: InitialState,
+    *,
+    scale: Scale,
+    mesh: Mesh,
+    num_batches: int = 1,
+    sounds: Mapping[str, np.ndarray] = MappingProxyType({}),
+    programs: Programs = TRACED,
+    tell: Callable[[Bucket], None] = lambda bucket: None,
+) -> CompiledSteps:
+    """Compiles the training programs of all buckets, largest bucket first, several at a time.
+
+    Args:
+        recipe: Settings of the training step.
+        buckets: Batch shapes.
+        shapes: Output of `abstract_state`.
+        scale: Units of the buckets' lengths.
+        num_batches: Number of batches of an update.
+        sounds: Recordings that augmentations add. They are copied to every device.
+        programs: Cache of traced programs.
+        tell: Called in this thread with each bucket that is compiled.
+
+    Raises:
+        UserError: If a batch does not fit into the memory of a device.
+    """
+    same = replicated(mesh)
+    on_device = jax.device_put(dict(sounds), same)
+    step = StepPrograms(recipe, shapes, mesh, scale, num_batches, sounds, programs)
+    ordered = [buckets[i] for i in largest_first(buckets)]
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
+
+        def compiling(program: Program) -> Compiling:
+            # Traced in this thread: threads that trace at the same time only wait for each other.
+            future = pool.submit(program.compile)
+            return Compiling(future, program.lowered.out_info, program.flops)
+
+        gradients = {bucket: step.gradient(bucket) for bucket in ordered}
+        jobs = {bucket: compiling(program) for bucket, program in gradients.items()}
+        accumulated = step.accumulated(gradients[ordered[0]])
+        updating = compiling(step.update(accumulated))
+        denominators = step.denominator_shapes(ordered[0])
+        several: tuple[dict[Bucket, Compiling], Compiling, Compiling] | None = None
+        if num_batches > 1:
+            of_batches = {bucket: compiling(step.denominators(bucket)) for bucket in ordered}
+            adding = compiling(step.added_denominators(denominators))
+            several = of_batches, adding, compiling(step.added(accumulated))
+        compiled = _results(jobs, pool, tell)
+        table = [
+            _row(bucket, compiled[bucket], shapes.state, step.recipe.model, scale)
+            | {"flops": jobs[bucket].flops / mesh.size}
+            for bucket in ordered
+        ]
+        memory = _checked_memory(table, step.kept_bytes, mesh)
+        return CompiledSteps(
+            gradient={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
+            apply_update=updating.future.result(),
+            loss_terms=tuple(denominators),
+            of_several=several
+            and OfSeveral(
+                denominators={bucket: job.future.result() for bucket, job in several[0].items()},
+                add_denominators=several[1].future.result(),
+                num_batches=num_batches,
+                none=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
+                add=several[2].future.result(),
+            ),
+            table=table,
+            memory=memory,
+        )
+
+
+def _with_sounds(program: Compiled, sounds: Mapping[str, jax.Array]) -> Compiled:
+    return lambda *arguments: program(*arguments, sounds)
+
+
+def _results(
+    jobs: Mapping[Bucket, Compiling], pool: ThreadPoolExecutor, tell: Callable[[Bucket], None]
+) -> dict[Bucket, Compiled]:
+    """Waits for the executables of all buckets.
+
+    Raises:
+        UserError: If XLA runs out of memory while compiling a bucket. The message has the bucket's shape.
+    """
+    compiled = {}
+    for bucket, job in jobs.items():
+        try:
+            compiled[bucket] = job.future.result()
+        except BaseException as error:
+            pool.shutdown(cancel_futures=True)  # the others are not needed
+            if not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise UserError(
+                f"the batch of {bucket.batch_size} × {bucket.length:,} samples or frames does not fit into the "
+                f"device's memory: {str(error).partition(chr(10))[0]}; {SMALLER_BATCHES}"
+            ) from error
+        tell(bucket)
+    return compiled
+
+
+def _checked_memory(table: Sequence[Mapping[str, Any]], more_bytes: int, mesh: Mesh) -> dict[str, int | None]:
+    """Returns `CompiledSteps.memory`.
+
+    Args:
+        table: As `CompiledSteps.table`.
+        more_bytes: Memory that is in use in addition to the program's.
+
+    Raises:
+        UserError: If the largest bucket and `more_bytes` need more memory than a device has.
+    """
+    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # CPUs report no limit.
+    worst = max(table, key=lambda row: row["memory_bytes"])
+    needed = worst["memory_bytes"] + more_bytes
+    if limit and needed > limit:
+        raise UserError(
+            f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with the training "
+            f"state, and a device has {limit / 1e9:.1f} GB; {SMALLER_BATCHES}"
+        )
+    return {"maximum_bytes": needed, "limit_bytes": limit}
+
+
+def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, scale: Scale) -> dict[str, Any]:
+    seconds = bucket.length / scale.per_s
+    return {
+        "seconds": round(seconds, 2),
+        "rows": bucket.batch_size,
+        "labels": bucket.num_tokens,
+        "audio_s": round(seconds * bucket.batch_size, 1),
+        "frames": int(model.output_length(bucket.length, of_features=scale.of_features)),
+        "parameters": num_elements(state.params),
+        "memory_bytes": memory_of(compiled),
+    }
+
+
+LOUDNESS = 3000
+"""Standard deviation of the noise, in units of 16-bit samples."""
+
+
+def pre_allocate(setup: Setup, steps: CompiledSteps, state: TrainState) -> dict[str, Any]:
+    """Computes the gradient of a batch of noise of every shape, largest first, and discards it.
+
+    Afterwards, the device has allocated the memory that the largest gradient needs. The state is not an output of the
+    computation, so that parameters, batch norm's statistics, passed states and random numbers remain the same.
+
+    Args:
+        steps: Executables of training.
+        state: State before the first update.
+
+    Returns:
+        The number of shapes and the seconds that they took.
+    """
+    begun_s, parts = time.monotonic(), min(setup.most_parts, 2)
+    for number in largest_first(setup.shapes):
+        shape = setup.shapes[number]
+        batch = global_batch(noise_of(shape, setup), setup.mesh)
+        jax.block_until_ready(steps.accumulate(state, [(shape, batch, np.int32(0))] * parts))
+    return {"shapes": len(setup.shapes), "seconds": round(time.monotonic() - begun_s, 2)}
+
+
+def noise_of(shape: Bucket, setup: Setup) -> Batch:
+    """Returns this process's rows of a batch of noise, with as many random labels as fit the frames."""
+    rng, scale = np.random.default_rng(0), setup.train.index.scale
+    rows = shape.batch_size // setup.layout.num_processes
+    frames = int(setup.model.label_length(shape.length, of_features=scale.of_features))
+    # Twice as many frames as labels are enough for repeated ones.
+    num_labels = min(shape.num_tokens, frames // 2)
+    labels = np.delete(np.arange(max(setup.tokenizer.vocab_size, 2)), setup.tokenizer.blank_id)
+    tokens = np.zeros((rows, shape.num_tokens), np.int32)
+    tokens[:, :num_labels] = rng.choice(labels, (rows, num_labels))
+    signal = rng.standard_normal((rows, shape.length, *([scale.num_values] if scale.of_features else [])), np.float32)
+    return Batch(
+        audio=None if scale.of_features else (LOUDNESS * signal).astype(np.int16),
+        features=signal if scale.of_features else None,
+        lengths=np.full(rows, shape.length, np.int32),
+        tokens=tokens,
+        token_lengths=np.full(rows, num_labels, np.int32),
+        weights=np.ones(rows, np.float32),
+        utterances=np.arange(rows, dtype=np.int32),
+    )
+
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+class CompileWatch:
+    """Context manager that calls `tell(function, seconds, reason)` for each program that XLA compiles or loads."""
+
+    def __init__(self, tell: Callable[[str, float, str], None]) -> None:
+        self._tell = tell
+        self._reasons = _Reasons()
+        self._explained = False
+
+    def __enter__(self) -> "CompileWatch":
+        self._explained = jax.config.jax_explain_cache_misses
+        jax.config.update("jax_explain_cache_misses", True)
+        logging.getLogger("jax").addHandler(self._reasons)
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._on_event)
+        logging.getLogger("jax").removeHandler(self._reasons)
+        jax.config.update("jax_explain_cache_misses", self._explained)
+
+    def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == COMPILED:
+            self._tell(str(kwargs.get("fun_name", "a function")), duration_secs, self._reasons.last())
+
+
+class _Reasons(logging.Handler):
+    """Log handler that keeps JAX's last explanation of a cache miss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if "TRACING CACHE MISS" in message:
+            self._last = " ".join(message.split())
+
+    def last(self) -> str:
+        reason, self._last = self._last, ""
+        return reason or "first call of the function"
