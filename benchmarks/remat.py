@@ -24,8 +24,9 @@ from asr_jax.nn.remat import Remat
 from asr_jax.observe.tables import print_table
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
+from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.programs import compile_steps
-from asr_jax.training.state import Recipe, abstract_state, initial_state, lower_initial_state
+from asr_jax.training.recipe import Recipe
 
 SIZES = {"S": Zipformer.small, "M": Zipformer.medium, "tiny": Zipformer.tiny}
 VOCABULARY = 500

@@ -52,10 +52,10 @@ from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.nn.prediction import LSTMPrediction
 from asr_jax.observe.tables import print_table
+from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
 from asr_jax.training.programs import compile_steps
-from asr_jax.training.setup import make_recipe
-from asr_jax.training.state import abstract_state, initial_state, lower_initial_state
+from asr_jax.training.recipe import make_recipe
 
 SIDE = Path(__file__).with_name("sampling_modes_side.py")
 SCALE = scale_of(KaldiFbank(), of_features=False)

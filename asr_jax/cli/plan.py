@@ -238,20 +238,17 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         mesh: Devices of the run. None: the devices of this machine.
     """
     from asr_jax.inference.model import make_model
+    from asr_jax.training.recipe import make_recipe
     from asr_jax.training.run import find_run, source_of
-    from asr_jax.training.setup import (
+    from asr_jax.training.run_data import (
         check_sets,
-        check_spread,
         count_removed_of,
-        make_recipe,
         make_tokenizer,
-        other_devices,
-        other_product,
         plan_losses,
         plan_train,
         plan_validation,
-        short_run,
     )
+    from asr_jax.training.setup import check_spread, other_devices, other_product, short_run
 
     folder, data, warnings = find_run(experiment), experiment.data, list[str]()
     folder = source_of(experiment) or folder

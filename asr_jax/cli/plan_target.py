@@ -26,10 +26,10 @@ from asr_jax.inference.model import make_model
 from asr_jax.kernels.implementations import check_selected, selected_kernels
 from asr_jax.optim.schedules import RunLength
 from asr_jax.text.tokenizers import Tokenizer
+from asr_jax.training.initial_state import abstract_state, lower_initial_state
 from asr_jax.training.memory_fit import most_within
 from asr_jax.training.programs import StepPrograms
-from asr_jax.training.setup import make_recipe
-from asr_jax.training.state import abstract_state, lower_initial_state
+from asr_jax.training.recipe import make_recipe
 
 TOO_LARGE = "RESOURCE_EXHAUSTED"
 """Part of XLA's message if a program needs more memory than a TPU has."""

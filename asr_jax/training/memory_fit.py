@@ -17,8 +17,9 @@ from asr_jax.core.names import counted
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.optim.schedules import RunLength
+from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
 from asr_jax.training.programs import StepPrograms
-from asr_jax.training.state import InitialState, Recipe, abstract_state, lower_initial_state
+from asr_jax.training.recipe import Recipe
 
 ANY_LENGTH = RunLength(10_000, 1_000)
 """Length of the run for steps whose memory is measured. It changes constants of their schedules only, and the length of

@@ -22,11 +22,11 @@ from asr_jax.observe.progress import ProgressView, memory_line
 from asr_jax.observe.tables import print_table, quantity
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders
+from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.initial_weights import read_initial_weights
 from asr_jax.training.programs import compile_steps
 from asr_jax.training.reporting import report_data, report_filtered
 from asr_jax.training.setup import check_length, set_up
-from asr_jax.training.state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.step import Accumulated, checked, summed, total_loss
 
 NUM_POINTS = 20
@@ -87,18 +87,20 @@ def dry_run(experiment: Experiment) -> None:
             view({"event": name, "timestamp_ms": 0, "data": data})
 
         report_data(setup, show)
-        for planned in (setup.train, setup.validation):
+        for planned in (setup.data.train, setup.data.validation):
             report_filtered(planned.rejections, show)
     if experiment.primary_decoding:
-        experiment.primary_decoding.host_stage(setup.tokenizer)  # raises an error if one of its files cannot be read
+        experiment.primary_decoding.host_stage(
+            setup.data.tokenizer
+        )  # raises an error if one of its files cannot be read
     beginning = lower_initial_state(setup.recipe, seed=experiment.seed, programs=setup.programs)
     shapes = abstract_state(beginning, setup.mesh, setup.recipe.sharding)
     if experiment.init.path:
-        given = read_initial_weights(experiment, setup.tokenizer, setup.recipe.of_model(shapes.state))
+        given = read_initial_weights(experiment, setup.data.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
     steps = compile_steps(
-        setup.recipe, setup.shapes, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        num_batches=setup.most_parts, sounds=setup.sounds, programs=setup.programs,
+        setup.recipe, setup.shapes, shapes, scale=setup.data.train.index.scale, mesh=setup.mesh,
+        num_batches=setup.most_parts, sounds=setup.data.sounds, programs=setup.programs,
     )  # fmt: skip
     state, _ = initial_state(beginning.compile(), setup.mesh, setup.recipe.sharding)
 
@@ -106,9 +108,9 @@ def dry_run(experiment: Experiment) -> None:
     def norm_of(accumulated: Accumulated) -> Float[Array, ""]:
         return optax.tree.norm(checked(summed(accumulated, num_devices=num_row_shards(setup.mesh))).grads)
 
-    source = BatchSource(setup.train.index, setup.train.plan, setup.layout)
+    source = BatchSource(setup.data.train.index, setup.data.train.plan, setup.layout)
     rows = []
-    plan = setup.train.plan
+    plan = setup.data.train.plan
     for row, number in zip(steps.table, largest_first(setup.shapes), strict=True):
         shape = setup.shapes[number]
         position = next((p for p in range(plan.batches_per_epoch) if plan[p].bucket == number), None)
@@ -124,12 +126,12 @@ def dry_run(experiment: Experiment) -> None:
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
         print(memory_line(steps.memory))
         parameters = quantity(num_elements(shapes.state.params))
-        of_sample = " in the sample of the shards" if setup.sets.shards else ""
-        per_epoch = "" if setup.sets.shards else f", {setup.updates_per_epoch:,.4g} per epoch"
+        of_sample = " in the sample of the shards" if setup.data.sets.shards else ""
+        per_epoch = "" if setup.data.sets.shards else f", {setup.updates_per_epoch:,.4g} per epoch"
         print(
-            f"{parameters} parameters; {counted(len(setup.train.index), 'utterance')}, "
-            f"{setup.train.index.hours:,.2f} h{of_sample}; {counted(setup.num_updates, 'update')}{per_epoch}; nothing "
-            "was written"
+            f"{parameters} parameters; {counted(len(setup.data.train.index), 'utterance')}, "
+            f"{setup.data.train.index.hours:,.2f} h{of_sample}; {counted(setup.num_updates, 'update')}{per_epoch}; "
+            "nothing was written"
         )
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from jaxtyping import Array, Int, UInt32
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
-from asr_jax.core.meshes import abstract, global_batch, num_row_shards, replicated
+from asr_jax.core.meshes import abstract, num_row_shards, replicated
 from asr_jax.core.programs import TRACED, Program, Programs, memory_of
 from asr_jax.core.pytrees import Tree, flatten, num_elements, unflatten
 from asr_jax.core.random_streams import random_streams
@@ -31,8 +30,9 @@ from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
 from asr_jax.inference.by_shape import abstract_batch
 from asr_jax.models.base import Recogniser
 from asr_jax.models.terms import batch_denominators
-from asr_jax.training.setup import Setup
-from asr_jax.training.state import InitialState, Recipe, TrainState
+from asr_jax.training.initial_state import InitialState
+from asr_jax.training.recipe import Recipe
+from asr_jax.training.state import TrainState
 from asr_jax.training.step import Accumulated, Denominators, add, added_denominators, apply_update, gradient_of
 
 
@@ -405,60 +405,13 @@ def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, sc
     }
 
 
-LOUDNESS = 3000
-"""Standard deviation of the noise, in units of 16-bit samples."""
-
-
-def pre_allocate(setup: Setup, steps: CompiledSteps, state: TrainState) -> dict[str, Any]:
-    """Computes the gradient of a batch of noise of every shape, largest first, and discards it.
-
-    Afterwards, the device has allocated the memory that the largest gradient needs. The state is not an output of the
-    computation, so that parameters, batch norm's statistics, passed states and random numbers remain the same.
-
-    Args:
-        steps: Executables of training.
-        state: State before the first update.
-
-    Returns:
-        The number of shapes and the seconds that they took.
-    """
-    begun_s, parts = time.monotonic(), min(setup.most_parts, 2)
-    for number in largest_first(setup.shapes):
-        shape = setup.shapes[number]
-        batch = global_batch(noise_of(shape, setup), setup.mesh)
-        jax.block_until_ready(steps.accumulate(state, [(shape, batch, np.int32(0))] * parts))
-    return {"shapes": len(setup.shapes), "seconds": round(time.monotonic() - begun_s, 2)}
-
-
-def noise_of(shape: Bucket, setup: Setup) -> Batch:
-    """Returns this process's rows of a batch of noise, with as many random labels as fit the frames."""
-    rng, scale = np.random.default_rng(0), setup.train.index.scale
-    rows = shape.batch_size // setup.layout.num_processes
-    frames = int(setup.model.label_length(shape.length, of_features=scale.of_features))
-    # Twice as many frames as labels are enough for repeated ones.
-    num_labels = min(shape.num_tokens, frames // 2)
-    labels = np.delete(np.arange(max(setup.tokenizer.vocab_size, 2)), setup.tokenizer.blank_id)
-    tokens = np.zeros((rows, shape.num_tokens), np.int32)
-    tokens[:, :num_labels] = rng.choice(labels, (rows, num_labels))
-    signal = rng.standard_normal((rows, shape.length, *([scale.num_values] if scale.of_features else [])), np.float32)
-    return Batch(
-        audio=None if scale.of_features else (LOUDNESS * signal).astype(np.int16),
-        features=signal if scale.of_features else None,
-        lengths=np.full(rows, shape.length, np.int32),
-        tokens=tokens,
-        token_lengths=np.full(rows, num_labels, np.int32),
-        weights=np.ones(rows, np.float32),
-        utterances=np.arange(rows, dtype=np.int32),
-    )
-
-
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class CompileWatch:
-    """Context manager that calls `tell(function, seconds, reason)` for each program that XLA compiles or loads."""
+    """Context manager that calls `tell(function=…, seconds=…, reason=…)` for each program that is compiled."""
 
-    def __init__(self, tell: Callable[[str, float, str], None]) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
         self._reasons = _Reasons()
         self._explained = False
@@ -479,7 +432,11 @@ class CompileWatch:
 
     def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == COMPILED:
-            self._tell(str(kwargs.get("fun_name", "a function")), duration_secs, self._reasons.last())
+            self._tell(
+                function=str(kwargs.get("fun_name", "a function")),
+                seconds=round(duration_secs, 2),
+                reason=self._reasons.last(),
+            )
 
 
 class _Reasons(logging.Handler):

@@ -9,11 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from asr_jax.core import devices
 from asr_jax.core.errors import RunError
 from asr_jax.core.names import counted
 from asr_jax.core.native import native_problems
 from asr_jax.core.processes import gathered, is_main, on_main
-from asr_jax.core.run_folder import REJECTED, VOIDED
+from asr_jax.core.pytrees import num_elements
+from asr_jax.core.run_folder import REJECTED, SMOKE, VOIDED
 from asr_jax.core.sums import merge
 from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.filters import Rejections
@@ -26,9 +28,15 @@ from asr_jax.data.manifests.utterances import Rejected, rejected_everywhere
 from asr_jax.metrics.throughput import Throughput
 from asr_jax.models.terms import total_of
 from asr_jax.observe.events import EventLog
+from asr_jax.training.initial_state import InitialState
 from asr_jax.training.run import append_lines, append_rejected, rejected_utterances
-from asr_jax.training.setup import Setup, other_devices
+from asr_jax.training.setup import Setup, other_devices, other_product, short_run
 from asr_jax.training.step import UpdateReport
+
+SPLIT_CHANGED = (
+    "training.split is {}: batch norm uses the statistics of each part of a batch, so losses differ from those with "
+    "another split"
+)
 
 
 class RejectedAudio:
@@ -84,31 +92,31 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
     """
     data = setup.experiment.data
     roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))
-    if setup.sets.shards:
+    if setup.data.sets.shards:
         message = (
-            f"{counted(len(setup.sets.shards), 'shard')}, read one after the other; tokenizer, buckets and checks are "
-            f"of {counted(len(setup.sets.train), 'sampled item')}"
+            f"{counted(len(setup.data.sets.shards), 'shard')}, read one after the other; tokenizer, buckets and "
+            f"checks are of {counted(len(setup.data.sets.train), 'sampled item')}"
         )
         write("data", set="train", message=message)
-    for role, paths in roles[1:] if setup.sets.shards else roles:
-        for line in described(paths, role, ReadOptions(texts_may_lack=not setup.tokenizer.has_labels)):
+    for role, paths in roles[1:] if setup.data.sets.shards else roles:
+        for line in described(paths, role, ReadOptions(texts_may_lack=not setup.data.tokenizer.has_labels)):
             write("data", set=role, message=line)
-    if message := about_crops(setup.train.index, data.crop_s):
+    if message := about_crops(setup.data.train.index, data.crop_s):
         write("data", set="train", message=message)
-    if message := setup.long_validation():
+    if message := setup.data.long_validation():
         write("data", set="validation", message=message)
-    for name, removed in setup.removed.items():
+    for name, removed in setup.data.removed.items():
         if removed.spoken:
             message = "\n".join([share_removed(removed, name), *removed.lines()])
             write("warning", detector="removed_characters", set=name, share=removed.share, message=message)
-    if share := share_absent(setup.absent, "validation"):
-        message = "\n".join([share, *setup.absent.lines()])
-        write("warning", detector="absent_characters", set="validation", share=setup.absent.share, message=message)
+    if share := share_absent(setup.data.absent, "validation"):
+        message = "\n".join([share, *setup.data.absent.lines()])
+        write("warning", detector="absent_characters", set="validation", share=setup.data.absent.share, message=message)
     for message in other_devices(setup.experiment, setup.mesh):
         write("warning", detector="devices of the batches", message=message)
-    for message in (line for check in setup.audio for line in check.lines()):
+    for message in (line for check in setup.data.audio for line in check.lines()):
         write("warning", detector="audio", message=message)
-    for message in setup.overlap.lines():
+    for message in setup.data.overlap.lines():
         write("warning", detector="overlap", message=message)
 
 
@@ -203,7 +211,7 @@ class Reporter:
         self._reports.append(report)
         self._shapes.append([self._shape(loaded) for loaded in group])
         self._data_state = group[-1].state
-        scale, front_end = self._setup.train.index.scale, self._setup.model.front_end
+        scale, front_end = self._setup.data.train.index.scale, self._setup.model.front_end
         if self.throughput.is_warming_up:
             self._first_timed = len(self._reports)  # this report is added above
             jax.block_until_ready(report)  # The time of excluded updates must not count for the ones after them.
@@ -221,7 +229,7 @@ class Reporter:
                 frames=float(self._setup.model.output_length(lengths, of_features=scale.of_features).sum()) * processes,
                 feature_values=float(num_features.sum()) * front_end.num_features * processes,
                 tokens=float(len(labels)) * processes,
-                letters=float(self._setup.tokenizer.num_letters[labels].sum()) * processes,
+                letters=float(self._setup.data.tokenizer.num_letters[labels].sum()) * processes,
                 loading_s=loaded.loading_s,
             )
 
@@ -292,7 +300,7 @@ class Reporter:
         self._num_counted += 1
 
     def _shape(self, loaded: LoadedBatch) -> dict[str, Any]:
-        batch, per_s = loaded.batch, self._setup.train.index.scale.per_s
+        batch, per_s = loaded.batch, self._setup.data.train.index.scale.per_s
         rows = batch.utterances[batch.weights > 0]
         return {
             "position": loaded.position,
@@ -313,7 +321,7 @@ class Reporter:
     def _save_voided(self, first: int, reports: Sequence[Any]) -> None:
         """Appends the batches of updates that were not finite to voided.jsonl."""
         found = [(n, report, self._shapes[n]) for n, report in enumerate(reports) if not report.finite]
-        index = self._setup.train.index
+        index = self._setup.data.train.index
         entries = [
             {
                 "update": first + n + 1,
@@ -374,3 +382,43 @@ class Reporter:
                 "check their recordings and texts; otherwise lower the learning rate (--optim.schedule.peak-lr) in a "
                 "new run with --fresh True"
             )
+
+
+def announce(setup: Setup, log: EventLog, shapes: InitialState, *, changed: list[tuple[str, Any, Any]] | None) -> None:
+    """Writes the event of the start, and warnings about the data and the settings.
+
+    Args:
+        shapes: Shapes of the state.
+        changed: Settings that have changed since the newest checkpoint, with both values. None: a new run.
+    """
+    index, plan = setup.data.train.index, setup.data.train.plan
+    training = setup.experiment.training
+    log.write(
+        "run_start", run=setup.experiment.name, num_updates=setup.num_updates,
+        num_parameters=num_elements(shapes.state.params),
+        num_epochs=round(setup.num_updates / setup.updates_per_epoch, 2), num_devices=setup.mesh.size,
+        device=setup.mesh.devices.flat[0].device_kind, on=devices.description(),
+        changed=[{"setting": name, "old": old, "new": new} for name, old, new in changed or ()],
+        utterances=index.num_utterances, hours=index.hours,
+        vocabulary=setup.data.tokenizer.vocab_size, padding_share=plan.padding_share,
+        data=setup.data.train.fingerprint(),
+    )  # fmt: skip
+    for name, old, new in changed or ():
+        log.write("setting_changed", setting=name, old=old, new=new)
+        if name == "training.split" and jax.tree.leaves(shapes.state.batch_stats):
+            log.write("warning", detector="batch norm", message=SPLIT_CHANGED.format(training.split))
+    each = setup.layout.num_devices * training.split
+    if more := setup.padding_rows:
+        log.write(
+            "warning", detector="padding rows", message=f"padding rows add {100 * more:.0f} % to the rows of the "
+            f"batches, because the rows of some are not a multiple of {each} (devices × training.split); in a new run, "
+            f"data.buckets.batch_multiple {each} avoids them",
+        )  # fmt: skip
+    report_data(setup, log.write)
+    for message in other_product(setup.experiment, setup.mesh.size):
+        log.write("warning", detector="rows of an update", message=message)
+    if not (setup.folder / SMOKE).is_file():  # smoke runs end before any warm-up
+        for message in short_run(setup.experiment.optim.schedule, setup.length):
+            log.write("warning", detector="warm-up", message=message)
+    if changed is None:
+        report_filtered(setup.data.train.rejections, log.write, path=setup.folder / REJECTED)

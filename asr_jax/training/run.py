@@ -23,15 +23,7 @@ from asr_jax.config import (
 )
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
-from asr_jax.core.run_folder import (
-    CHECKPOINTS,
-    EVENTS,
-    EXPERIMENT,
-    LOCK,
-    REJECTED,
-    TENSORBOARD,
-    TOKENIZER,
-)
+from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, LOCK, REJECTED, TENSORBOARD, TOKENIZER
 from asr_jax.data.manifests.durations import THAN_IN_MANIFEST
 from asr_jax.data.manifests.utterances import Rejected
 

@@ -122,12 +122,12 @@ class Saver:
         self.finish()
         meta = {
             "data_position": self._setup.groups.positions(update).start,
-            **({"data_states": gathered(data_state)} if self._setup.sets.shards else {}),
+            **({"data_states": gathered(data_state)} if self._setup.data.sets.shards else {}),
             "num_without_gain": num_without_gain,
             self._name_of_best: best,
             "decoding": self._setup.decoding_digest,
             "best_of": self._setup.best_of,
-            "data": self._setup.data_fingerprints(),
+            "data": self._setup.data.fingerprints(),
             "devices": self._setup.devices,
             "experiment": to_json(self._setup.experiment),
             "tokenizer": tokenizer_files(self._setup.folder),

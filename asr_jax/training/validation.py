@@ -32,9 +32,11 @@ from asr_jax.inference.transcription import prepare_windows, recognise_all
 from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
 from asr_jax.metrics.scoring import score
 from asr_jax.observe.events import EventLog
+from asr_jax.training.initial_state import InitialState
 from asr_jax.training.reporting import report_differing, report_rejected
-from asr_jax.training.setup import Setup, validation_limits
-from asr_jax.training.state import InitialState, TrainState
+from asr_jax.training.run_data import validation_limits
+from asr_jax.training.setup import Setup
+from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"
 LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_reference_ids", "empty_hypothesis_ids")
@@ -59,14 +61,14 @@ class Validator:
         self._setup, self._log, self._shapes = setup, log, shapes
         self.best, self.num_without_gain = best, num
         self._evaluated: Any = setup.recipe.evaluated
-        programs = programs_of(setup.experiment, setup.tokenizer)
+        programs = programs_of(setup.experiment, setup.data.tokenizer)
         of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "programs": programs}
         decoding = setup.experiment.primary_decoding
         self._decoder = self._losses = None
         self._trained = Trained(
-            experiment=setup.experiment, model=setup.model, tokenizer=setup.tokenizer, variables=shapes.average,
-            longest_s=longest_and_batch_s(setup.train.plan.buckets, setup.train.index.scale)[0],
-            limits=validation_limits(setup.train, setup.experiment.training, setup.experiment.data),
+            experiment=setup.experiment, model=setup.model, tokenizer=setup.data.tokenizer, variables=shapes.average,
+            longest_s=longest_and_batch_s(setup.data.train.plan.buckets, setup.data.train.index.scale)[0],
+            limits=validation_limits(setup.data.train, setup.experiment.training, setup.experiment.data),
             folder=setup.folder, updates=0, weights="live", mesh=setup.mesh,
         )  # fmt: skip
         """The run, whose variables are replaced by those that are validated."""
@@ -75,24 +77,26 @@ class Validator:
         self._others: dict[str, Decoder] = {}
         """Decoders of `training.validate_heads`."""
         if decoding:
-            self._decoder = Decoder(setup.model, setup.tokenizer, decoding=decoding, **of_model)
+            self._decoder = Decoder(setup.model, setup.data.tokenizer, decoding=decoding, **of_model)
             for head in setup.experiment.training.validate_heads:
                 decoding = setup.experiment.model.decoding_of(head)
-                self._others[head] = Decoder(setup.model, setup.tokenizer, decoding=decoding, head=head, **of_model)
-        if setup.for_losses:
+                self._others[head] = Decoder(
+                    setup.model, setup.data.tokenizer, decoding=decoding, head=head, **of_model
+                )
+        if setup.data.for_losses:
             self._losses = Losses(setup.model, setup.recipe.scales, **of_model)
             # The loss of a set needs its own batches: heads draw masks and negatives for whole batches.
-            rows = {name: setup.for_losses.rows_of(number) for number, name in enumerate(setup.set_names)}
-            self._parts = {name: part_of(setup.for_losses, of_set) for name, of_set in rows.items() if len(of_set)}
+            rows = {name: setup.data.for_losses.rows_of(number) for number, name in enumerate(setup.data.set_names)}
+            self._parts = {name: part_of(setup.data.for_losses, of_set) for name, of_set in rows.items() if len(of_set)}
 
     def prepare(self) -> None:
         """Starts to compile all programs of validation in the background."""
         setup = self._setup
         for decoder in self._decoders:
-            decoder.prepare(used_buckets(setup.validation), setup.validation.index.scale)
-            prepare_windows(self._trained, decoder, setup.validation)
-        if self._losses and setup.for_losses:
-            self._losses.prepare(used_buckets(setup.for_losses), setup.for_losses.index.scale)
+            decoder.prepare(used_buckets(setup.data.validation), setup.data.validation.index.scale)
+            prepare_windows(self._trained, decoder, setup.data.validation)
+        if self._losses and setup.data.for_losses:
+            self._losses.prepare(used_buckets(setup.data.for_losses), setup.data.for_losses.index.scale)
 
     def wait(self) -> None:
         """Waits until the programs of `prepare` are compiled."""
@@ -150,8 +154,8 @@ class Validator:
     def show_samples(self, average: Tree, update: int) -> None:
         """Writes a samples event with transcripts of the first batch of the validation set."""
         assert self._decoder, "samples need a recognising head"
-        setup, tokenizer = self._setup, self._setup.tokenizer
-        data = setup.validation
+        setup, tokenizer = self._setup, self._setup.data.tokenizer
+        data = setup.data.validation
         if not data.plan.batches_per_epoch:  # all utterances are computed in windows
             return
         source = BatchSource(data.index, data.plan, Layout.of(setup.mesh), storage=setup.experiment.data.storage)
@@ -171,12 +175,12 @@ class Validator:
         is_stopped: Callable[[], bool],
     ) -> dict[str, Any]:
         setup = self._setup
-        utterances = len(setup.validation.index)
+        utterances = len(setup.data.validation.index)
         self._log.write("validation_start", update=update, weights=name, utterances=utterances)
         measured, rates = self._measured(weights, is_stopped), self._recognised(weights, num_samples, is_stopped)
-        figures, *of_sets = (measured.get(name, {}) | rates.get(name, {}) for name in (ALL, *setup.set_names))
+        figures, *of_sets = (measured.get(name, {}) | rates.get(name, {}) for name in (ALL, *setup.data.set_names))
         if of_sets:
-            sets = dict(zip(setup.set_names, of_sets, strict=True))
+            sets = dict(zip(setup.data.set_names, of_sets, strict=True))
             figures |= {"sets": sets, "mean": mean_of(of_sets), "best_of": setup.best_of}
         if missing := without_value(figures):
             names = "" if missing == [ALL] else f" {', '.join(missing)}"
@@ -190,11 +194,11 @@ class Validator:
     def _measured(self, weights: Tree, is_stopped: Callable[[], bool]) -> dict[str, dict[str, Any]]:
         """Returns the loss, its terms and the metrics, by set and of all sets; empty if the loss is not computed."""
         setup = self._setup
-        if not self._losses or not setup.for_losses:
+        if not self._losses or not setup.data.for_losses:
             return {}
         threads = setup.experiment.data.threads
         figures, rejected, differing = measure(
-            self._losses, weights, setup.for_losses, threads=threads, is_stopped=is_stopped
+            self._losses, weights, setup.data.for_losses, threads=threads, is_stopped=is_stopped
         )
         if not setup.recognises:  # otherwise `_recognised` reports them
             report_rejected(setup.folder, self._log, rejected)
@@ -212,29 +216,29 @@ class Validator:
             return {}
         threads = setup.experiment.data.threads
         trained = replace(self._trained, variables=weights)
-        found = recognise_all(trained, self._decoder, setup.validation, threads=threads, is_stopped=is_stopped)
-        counts, found = scored(setup.validation, found, setup.tokenizer)
+        found = recognise_all(trained, self._decoder, setup.data.validation, threads=threads, is_stopped=is_stopped)
+        counts, found = scored(setup.data.validation, found, setup.data.tokenizer)
         report_rejected(setup.folder, self._log, found.rejected)
         report_differing(setup.folder, self._log, found.differing)
-        shown = samples(setup.validation, found, setup.tokenizer, num_samples)
+        shown = samples(setup.data.validation, found, setup.data.tokenizer, num_samples)
         figures = {ALL: _figures(counts) | {"head": setup.head, "decoding": setup.decoding_digest, "samples": shown}}
         if self._others:
             figures[ALL]["heads"] = {
                 name: self._rates(trained, decoder, is_stopped) for name, decoder in self._others.items()
             }
-        for number, name in enumerate(setup.set_names):
-            rows = setup.validation.rows_of(number).tolist()
+        for number, name in enumerate(setup.data.set_names):
+            rows = setup.data.validation.rows_of(number).tolist()
             part = Recognition({row: found.transcripts[row] for row in rows if row in found.transcripts}, [])
-            of_set = list(recognised(setup.validation, part, setup.tokenizer, has_tokens=True))
-            figures[name] = _figures(score(of_set, normaliser=setup.tokenizer.normaliser))
+            of_set = list(recognised(setup.data.validation, part, setup.data.tokenizer, has_tokens=True))
+            figures[name] = _figures(score(of_set, normaliser=setup.data.tokenizer.normaliser))
         return figures
 
     def _rates(self, trained: Trained, decoder: Decoder, is_stopped: Callable[[], bool]) -> dict[str, Any]:
         """Returns the error rates of another head than the primary one, over all sets."""
         setup = self._setup
         threads = setup.experiment.data.threads
-        found = recognise_all(trained, decoder, setup.validation, threads=threads, is_stopped=is_stopped)
-        figures = _figures(scored(setup.validation, found, setup.tokenizer)[0])
+        found = recognise_all(trained, decoder, setup.data.validation, threads=threads, is_stopped=is_stopped)
+        figures = _figures(scored(setup.data.validation, found, setup.data.tokenizer)[0])
         return {name: figures[name] for name in OF_HEADS} | {"decoding": decoder.search.decoding.digest()}
 
 

@@ -20,7 +20,7 @@ from asr_jax.data.manifests.checking import check_audio
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.training import setup
+from asr_jax.training import run_data
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 from tests.support import approx
@@ -31,7 +31,7 @@ CONFIG = str(Path(__file__).parents[1] / "toy_config.py")
 @pytest.fixture(autouse=True)
 def without_audio(monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifests of these tests name no audio files; tests/data/manifests/test_checking.py opens some."""
-    monkeypatch.setattr(setup, "check_audio", lambda utterances, inputs, role, opens_all: [])
+    monkeypatch.setattr(run_data, "check_audio", lambda utterances, inputs, role, opens_all: [])
 
 
 def write_manifest(path: Path, durations: np.ndarray, source: str = "") -> str:
@@ -73,7 +73,8 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
     for name, path in (("train", manifest), ("validation", validation)):
         assert f"{name}: {path}: read as JSON (id, audio_path, text, duration)" in output
     experiment = parse_experiment(given, prog="")
-    made = set_up(experiment, find_run(experiment))
+    setup = set_up(experiment, find_run(experiment))
+    made = setup.data
     plan = made.train.plan
     assert command.plan(experiment).train.fingerprint() == made.train.fingerprint()
     assert row(output, manifest)[1:3] == ["60", f"{made.train.index.hours:.4g}"]
@@ -87,8 +88,8 @@ def test_it_prints_what_training_would_do(manifest, tmp_path, capsys):
         assert cells[1:3] == [str(bucket.num_tokens), str(bucket.batch_size)]
         assert cells[5] == str(num)
     assert f"padding: {plan.padding_share:.1%} of all batches, in 2 shapes" in output
-    assert f"h in {plan.batches_per_epoch} batches, {made.updates_per_epoch:g} updates" in output
-    assert f"the run: 6 updates, {6 / made.updates_per_epoch:.4g} epochs" in output
+    assert f"h in {plan.batches_per_epoch} batches, {setup.updates_per_epoch:g} updates" in output
+    assert f"the run: 6 updates, {6 / setup.updates_per_epoch:.4g} epochs" in output
 
 
 def test_rejected_utterances_are_named_and_written(manifest, tmp_path, capsys):
@@ -275,7 +276,7 @@ def test_removed_characters_are_in_the_plan_and_stop_training(german, capsys):
 
 def test_a_normaliser_that_removes_nothing_trains(german):
     experiment = parse_experiment([*german[:-1], "lower.v1"], prog="")
-    made = set_up(experiment, find_run(experiment))
+    made = set_up(experiment, find_run(experiment)).data
     assert not any(of_set.parts for of_set in made.removed.values())
     assert set("öüßä5.!") < set(filter(None, made.tokenizer.symbols))
 
@@ -289,12 +290,12 @@ def test_characters_of_validation_texts_that_the_vocabulary_lacks_are_a_warning(
     assert re.search(r"validation +'ü' \(LATIN .*\) +not in the vocabulary +6 +3 +Grüße aus", output)
     assert re.search(r"warning: \d+ of 249 characters \(.* %\) of the validation texts are not in the vocab", output)
     experiment = parse_experiment(given, prog="")
-    assert "ß" in {part.part for part in set_up(experiment, find_run(experiment)).absent.spoken}
+    assert "ß" in {part.part for part in set_up(experiment, find_run(experiment)).data.absent.spoken}
 
 
 def test_a_higher_limit_trains_and_names_the_characters(german):
     experiment = parse_experiment([*german, "--data.max-removed-share", "0.09"], prog="")
-    removed = set_up(experiment, find_run(experiment)).removed["training"]
+    removed = set_up(experiment, find_run(experiment)).data.removed["training"]
     numbers = {part.part: part.number for part in removed.parts}
     assert numbers == {"ü": 6, "ß": 6, "ö": 3, "ä": 3, "5": 3, ".": 3, "!": 3}
     entry = removed.entries()[0].to_json()
@@ -351,5 +352,5 @@ def test_absent_manifests_are_refused_and_absent_audio_is_not(manifest, tmp_path
         UserError, match=r"gone.jsonl: no such file .*\n(.*\n)+A plan needs the manifests .* be absent\.$"
     ):
         command.main(arguments(str(tmp_path / "gone.jsonl"), tmp_path))
-    monkeypatch.setattr(setup, "check_audio", check_audio)
+    monkeypatch.setattr(run_data, "check_audio", check_audio)
     assert "warning: training would stop, because " in printed(capsys, *arguments(manifest, tmp_path))

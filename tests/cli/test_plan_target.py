@@ -24,7 +24,7 @@ from asr_jax.core.program_cost import ProgramCost
 from asr_jax.core.programs import Program
 from asr_jax.core.targets import ACCELERATORS
 from asr_jax.models.conformer import Conformer
-from asr_jax.training import reporting, setup
+from asr_jax.training import reporting, run_data
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 from tests.cli.test_plan import arguments, manifest, row  # noqa: F401  a fixture
@@ -37,7 +37,7 @@ ROWS = ("--data.buckets.batch-multiple", "4", "--data.buckets.max-batch", "512")
 
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch):
-    monkeypatch.setattr(setup, "check_audio", lambda utterances, inputs, role, opens_all: [])
+    monkeypatch.setattr(run_data, "check_audio", lambda utterances, inputs, role, opens_all: [])
     monkeypatch.setattr(targets, "_memory_of_this_machine", lambda: 40_000_000)
 
 
@@ -60,11 +60,11 @@ def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noq
 
     fitted = parse_experiment([*given, "--data.buckets.file", str(file)], prog="")
     made = set_up(fitted, find_run(fitted))
-    assert [bucket.batch_size for bucket in made.train.plan.buckets] == rows
-    buckets, scale = made.train.plan.buckets, made.train.index.scale
-    steps = TargetSteps(fitted, made.tokenizer, made.length, targets.target_of("cpu"), buckets, scale)
+    assert [bucket.batch_size for bucket in made.data.train.plan.buckets] == rows
+    buckets, scale = made.data.train.plan.buckets, made.data.train.index.scale
+    steps = TargetSteps(fitted, made.data.tokenizer, made.length, targets.target_of("cpu"), buckets, scale)
     mesh = steps.target.mesh
-    parts = [steps.part(bucket, mesh) for bucket in made.train.plan.buckets]
+    parts = [steps.part(bucket, mesh) for bucket in made.data.train.plan.buckets]
     assert max(steps.memory(steps.step(mesh), part) for part in parts) <= 0.75 * 40e6
     of_validation = replace(steps, validation=buckets[:1], losses=buckets[:1]).validation_rows(print)
     assert [(each["program"], each["devices"]) for each in of_validation] == [

@@ -27,7 +27,9 @@ from asr_jax.optim.optimizers import FairseqAdam
 from asr_jax.optim.schedules import Polynomial, RunLength
 from asr_jax.pretrained.wav2vec2 import export_fairseq, find
 from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
-from asr_jax.training.state import Recipe, TrainState, fresh_state
+from asr_jax.training.initial_state import fresh_state
+from asr_jax.training.recipe import Recipe
+from asr_jax.training.state import TrainState
 from asr_jax.training.step import UpdateReport, accumulate, apply_update
 
 pytestmark = pytest.mark.golden

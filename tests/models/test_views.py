@@ -19,7 +19,8 @@ from asr_jax.models.base import Model
 from asr_jax.models.terms import batch_denominators
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.state import Recipe, initial_state, lower_initial_state
+from asr_jax.training.initial_state import initial_state, lower_initial_state
+from asr_jax.training.recipe import Recipe
 from asr_jax.training.step import accumulate, added_denominators
 from tests.heads.drawn_params import drawn_params
 from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch

@@ -21,7 +21,8 @@ from asr_jax.nn.quantizer import Quantizer
 from asr_jax.nn.span_masks import SpanMask
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.state import Recipe, initial_state, lower_initial_state
+from asr_jax.training.initial_state import initial_state, lower_initial_state
+from asr_jax.training.recipe import Recipe
 from asr_jax.training.step import accumulate, summed
 from tests.support import assert_close, assert_trees_close
 from tests.training.toy import joined, toy_batch

@@ -11,11 +11,11 @@ def test_what_is_compiled_late_is_named_with_its_reason_and_nothing_else_is():
     function, reports = jax.jit(doubled), []
     three, four = jnp.arange(3.0), jnp.arange(4.0)
     function(three)
-    with CompileWatch(lambda *about: reports.append(about)):
+    with CompileWatch(lambda **about: reports.append(about)):
         function(three)
         assert reports == []
         function(four)
-    assert [name for name, _, _ in reports] == ["jit(doubled)"]
-    assert "now f32[4] and before f32[3]" in reports[0][2]
+    assert [each["function"] for each in reports] == ["jit(doubled)"]
+    assert "now f32[4] and before f32[3]" in reports[0]["reason"]
     function(jnp.arange(5.0))
     assert len(reports) == 1

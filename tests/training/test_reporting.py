@@ -89,8 +89,10 @@ def test_the_first_figures_exclude_the_first_update(tmp_path: Path, monkeypatch:
     model = toy_model().build(vocab_size=6, blank_id=5, precision="f32")
     setup = made(
         Setup, mesh=SimpleNamespace(size=1), experiment=SimpleNamespace(training=SimpleNamespace(accumulate=1)),
-        recipe=SimpleNamespace(model=model), tokenizer=SimpleNamespace(num_letters=np.ones(99)),
-        train=SimpleNamespace(index=SimpleNamespace(scale=scale_of(model.front_end, of_features=False))),
+        recipe=SimpleNamespace(model=model), data=SimpleNamespace(
+            tokenizer=SimpleNamespace(num_letters=np.ones(99)),
+            train=SimpleNamespace(index=SimpleNamespace(scale=scale_of(model.front_end, of_features=False))),
+        ),
     )  # fmt: skip
     with EventLog(tmp_path / "events.jsonl") as log:
         reporter = Reporter(setup, log, loss_terms=())

@@ -112,7 +112,7 @@ def test_rows_within_a_memory_budget_are_those_of_the_plan(data, tmp_path, on):
     on(1)
     sampling = Sampling("2D-bucketing", bins=((0.6, 8),), memory_gb=1.0)
     made = experiment(data, tmp_path / "run", sampling, num_updates=1)
-    [bucket] = set_up(made, tmp_path / "run").train.plan.buckets
+    [bucket] = set_up(made, tmp_path / "run").data.train.plan.buckets
     assert bucket.batch_size == NUM  # all of them fit, and more would be empty
     too_little = experiment(data, tmp_path / "run", replace(sampling, memory_gb=1e-6), num_updates=1)
     with pytest.raises(UserError, match=r"memory_gb is 1e-06, and a batch of 1 × 0\.61 s with 8 labels needs"):

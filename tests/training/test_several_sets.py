@@ -21,7 +21,7 @@ from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.training.loop import train
-from asr_jax.training.setup import check_best_of
+from asr_jax.training.run_data import check_best_of
 from tests.support import approx
 from tests.toned import words_of, write_toned
 from tests.training.toy import toy_model

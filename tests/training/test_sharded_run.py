@@ -20,6 +20,7 @@ from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.training import loop
+from asr_jax.training.batches import stream_of
 from asr_jax.training.setup import set_up
 from tests.forked import Forked, finished, made_corpus, with_devices
 from tests.support import assert_close
@@ -99,11 +100,11 @@ def test_rows_follow_from_the_budget_and_not_from_the_sample(manifests, tmp_path
     )  # fmt: skip
     experiment = Experiment("toy", toy_model(), data, optim=AdamW(), training=Training(num_updates=1))
     setup = set_up(experiment, tmp_path)
-    stream = loop.stream_of(setup)
+    stream = stream_of(setup)
     rows = [bucket.batch_size for bucket in stream.buckets]
     assert rows == [int(40 * 16000 / bucket.length) for bucket in stream.buckets]
     assert min(rows) > 40
-    numbers = np.array(setup.train.plan.entries_by_bucket())
+    numbers = np.array(setup.data.train.plan.entries_by_bucket())
     assert numbers.sum() == 12
     assert_close(stream.shares, numbers / rows / (numbers / rows).sum())
     with pytest.raises(UserError, match=r"shuffle_window is 20, and a batch has \d+ rows on each process"):

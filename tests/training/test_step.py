@@ -21,7 +21,8 @@ from asr_jax.nn.gradients import penalize_large
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.state import Recipe, fresh_state, initial_state, lower_initial_state
+from asr_jax.training.initial_state import fresh_state, initial_state, lower_initial_state
+from asr_jax.training.recipe import Recipe
 from asr_jax.training.step import accumulate, apply_update, summed
 from tests.support import assert_close, assert_trees_close, assert_within
 from tests.training.toy import as_features, toy_batch, toy_model

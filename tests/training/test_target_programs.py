@@ -40,8 +40,9 @@ from asr_jax.nn.prediction import StatelessPrediction
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
+from asr_jax.training.initial_state import abstract_state, lower_initial_state
 from asr_jax.training.programs import StepPrograms
-from asr_jax.training.state import Recipe, abstract_state, lower_initial_state
+from asr_jax.training.recipe import Recipe
 from tests.support import approx
 
 pytestmark = pytest.mark.slow

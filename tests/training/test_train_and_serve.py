@@ -89,12 +89,12 @@ def test_training_and_transcription_compute_the_same_features(experiment, tmp_pa
     setup = set_up(run, Path(run.run_dir))
     trained = load_trained(Path(run.run_dir))
     assert trained.model.front_end == front_end
-    paths = [utterance.location for utterance in setup.train.index.utterances]
+    paths = [utterance.location for utterance in setup.data.train.index.utterances]
     data = trained.plan(Utterances.of([Utterance(path, path, "", probe(path).duration_s) for path in paths]))
     if few_rows:  # as on a CPU that is not split into several devices
         monkeypatch.setattr(jax, "device_count", lambda: 1)
         monkeypatch.setattr("asr_jax.audio.features.SAMPLES_AT_A_TIME", (1, 20000))
-    in_training = features_of(setup.model, setup.train, step=jnp.int32(0))
+    in_training = features_of(setup.model, setup.data.train, step=jnp.int32(0))
     in_service = features_of(trained.model, data, step=None)
     assert in_training.keys() == in_service.keys() == set(paths)
     for path, (samples, values) in in_training.items():

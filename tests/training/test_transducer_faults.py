@@ -16,7 +16,8 @@ from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.nn.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.training.state import Recipe, initial_state, lower_initial_state
+from asr_jax.training.initial_state import initial_state, lower_initial_state
+from asr_jax.training.recipe import Recipe
 from asr_jax.training.step import accumulate, apply_update
 from tests.forked import finished, made_corpus
 from tests.training.arrays import contents

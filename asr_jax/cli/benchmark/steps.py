@@ -27,7 +27,9 @@ def main(arguments: Sequence[str]) -> None:
 
     setup = set_up(experiment, find_run(experiment))
     rows = step_times(setup)
-    print_table(rows, title=f"{experiment.name}: milliseconds per batch, padding {setup.train.plan.padding_share:.1%}")
+    print_table(
+        rows, title=f"{experiment.name}: milliseconds per batch, padding {setup.data.train.plan.padding_share:.1%}"
+    )
 
 
 def step_times(setup: Setup) -> list[dict[str, Any]]:
@@ -38,33 +40,33 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
     from asr_jax.core.meshes import global_batch
     from asr_jax.core.random_streams import random_streams
     from asr_jax.data.loading.source import BatchSource
+    from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
     from asr_jax.training.programs import compile_steps
-    from asr_jax.training.state import abstract_state, initial_state, lower_initial_state
 
     beginning = lower_initial_state(setup.recipe, seed=setup.experiment.seed)
     shapes = abstract_state(beginning, setup.mesh, setup.recipe.sharding)
     steps = compile_steps(
-        setup.recipe, setup.shapes, shapes, scale=setup.train.index.scale, mesh=setup.mesh,
-        sounds=setup.sounds,
+        setup.recipe, setup.shapes, shapes, scale=setup.data.train.index.scale, mesh=setup.mesh,
+        sounds=setup.data.sounds,
     )  # fmt: skip
     state, average = initial_state(beginning.compile(), setup.mesh, setup.recipe.sharding)
-    source, rows = BatchSource(setup.train.index, setup.train.plan, setup.layout), []
+    source, rows = BatchSource(setup.data.train.index, setup.data.train.plan, setup.layout), []
 
     def forward(params: Any, batch: Any, method: str) -> Any:
         streams = random_streams(state.key, state.updates)
-        variables = {"params": params, "batch_stats": state.batch_stats, "sounds": setup.sounds}
+        variables = {"params": params, "batch_stats": state.batch_stats, "sounds": setup.data.sounds}
         if method == "features":
             return setup.model.apply(variables, batch, step=state.updates, method="augmented", rngs=streams)
         return setup.model.apply(variables, batch, step=state.updates, mutable=["batch_stats"], rngs=streams)
 
     jitted = jax.jit(forward, static_argnums=2)
     for k, bucket in enumerate(setup.shapes):
-        in_epoch = range(setup.train.plan.batches_per_epoch)
-        position = next((p for p in in_epoch if setup.train.plan[p].bucket == k), None)
+        in_epoch = range(setup.data.train.plan.batches_per_epoch)
+        position = next((p for p in in_epoch if setup.data.train.plan[p].bucket == k), None)
         if position is None:  # batches of any length may have this shape in other epochs only
             continue
         read_ms = _median_ms(source.__getitem__, position)
-        first = setup.layout.parts(source[position].batch, setup.train.plan.buckets[k].batch_size)[0]
+        first = setup.layout.parts(source[position].batch, setup.data.train.plan.buckets[k].batch_size)[0]
         batch = global_batch(first, setup.mesh)
         features_ms = _median_ms(jitted, state.params, batch, "features")
         forward_ms = _median_ms(jitted, state.params, batch, "loss")
@@ -80,7 +82,7 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
         update_ms = _median_ms(update)
         rows.append(
             {
-                "seconds": f"{bucket.length / setup.train.index.scale.per_s:.2f}",
+                "seconds": f"{bucket.length / setup.data.train.index.scale.per_s:.2f}",
                 "rows": bucket.batch_size,
                 "read": f"{read_ms:.1f}",
                 "front-end": f"{features_ms:.1f}",

@@ -30,11 +30,12 @@ from asr_jax.data.batching.index import scale_of
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.inference.model import make_model
 from asr_jax.optim.schedules import RunLength
+from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.loop import IN_FLIGHT
 from asr_jax.training.programs import compile_steps
+from asr_jax.training.recipe import Recipe, make_recipe
 from asr_jax.training.run import find_run
-from asr_jax.training.setup import make_recipe, set_up
-from asr_jax.training.state import Recipe, abstract_state, initial_state, lower_initial_state
+from asr_jax.training.setup import set_up
 
 Group = list[tuple[Bucket, Batch]]
 """The batches of an update, in host memory."""
@@ -135,9 +136,9 @@ def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
 def loaded_groups(experiment: Experiment) -> Iterator[tuple[Case, Iterator[Group]]]:
     """Opens the training set of an experiment like training; yields the case and the batches of each update."""
     setup = set_up(experiment, find_run(replace(experiment, fresh=True)))  # existing runs do not matter
-    plan, data, accumulation = setup.train.plan, experiment.data, experiment.training.accumulate
-    case = Case(setup.recipe, plan.buckets, setup.train.index.scale, setup.sounds, experiment.seed)
-    source = BatchSource(setup.train.index, plan)
+    plan, data, accumulation = setup.data.train.plan, experiment.data, experiment.training.accumulate
+    case = Case(setup.recipe, plan.buckets, setup.data.train.index.scale, setup.data.sounds, experiment.seed)
+    source = BatchSource(setup.data.train.index, plan)
     with open_batches(source, workers=data.workers, threads=data.threads) as batches:
         each = ((plan.buckets[plan[loaded.position].bucket], loaded.batch) for loaded in batches)
         yield case, iter(lambda: list(itertools.islice(each, accumulation)), [])

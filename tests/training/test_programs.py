@@ -30,8 +30,9 @@ from asr_jax.nn.prediction import LSTMPrediction
 from asr_jax.nn.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
+from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.programs import StepPrograms, compile_steps
-from asr_jax.training.state import Recipe, abstract_state, initial_state, lower_initial_state
+from asr_jax.training.recipe import Recipe
 from tests.support import approx, assert_close, assert_trees_close
 from tests.training.test_pretraining_step import HEAD, Hiding
 from tests.training.toy import joined, toy_batch, toy_model

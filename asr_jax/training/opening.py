@@ -1,0 +1,147 @@
+"""Opens the folder of a run: files of a new one, and data and settings of one that continues."""
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from asr_jax.checkpoints.store import newest, refuse_damaged, restore_meta
+from asr_jax.config import (
+    DEVICES,
+    RESUMABLE,
+    Resume,
+    differences,
+    from_json,
+    is_among,
+    is_of_machine,
+    leaves,
+    load_experiment,
+    may_change,
+    save_experiment,
+)
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.names import counted
+from asr_jax.core.native import move_native_log
+from asr_jax.core.programs import SOURCES, library_versions
+from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, NATIVE, REJECTED, TOKENIZER
+from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
+from asr_jax.training import run as folders
+from asr_jax.training.run_data import ADDED
+from asr_jax.training.setup import Setup
+
+
+def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict[str, Any]:
+    """Locks the folder and writes the files of a run, with experiment.json last, which makes the folder a run.
+
+    A folder without checkpoints becomes a new run.
+
+    Args:
+        stack: Holds the lock.
+        checkpoint: Checkpoint of another run that a new run continues. None: there is none.
+
+    Returns:
+        `changed`: Settings that differ from those of the newest checkpoint; None for a new run. `refused`: A message
+        for each refused checkpoint. `first`, `position`: Update of the newest checkpoint, and position in the plan of
+        the next update's first batch; the latter is None for a new run.
+    """
+    folder, changed = setup.folder, None
+    if checkpoint:  # refuses changes before the folder exists
+        _changed_since(restore_meta(checkpoint.parent, int(checkpoint.name)), setup)
+    stack.enter_context(folders.held(folder))
+    move_native_log(folder / NATIVE)
+    if checkpoint:
+        folders.copy_checkpoint(checkpoint, folder)
+    refused = refuse_damaged(folder / CHECKPOINTS)
+    done = newest(folder / CHECKPOINTS)
+    if not done and folders.was_saved(folder):
+        raise RunError(
+            f"{folder / CHECKPOINTS} has no checkpoint, but {folder / EVENTS} lists some: "
+            "restore them (is a disk not mounted?), or start a new run in another folder with --fresh True"
+        )
+    meta = restore_meta(folder / CHECKPOINTS, done) if done else {}
+    position = meta.get("data_position")
+    num_updates = setup.num_updates if position is None else setup.continued(done, position).num_updates
+    if done > num_updates:
+        raise UserError(
+            f"{folder} already has {done} updates, but the settings end the run after {num_updates}: "
+            "raise --training.num-updates, or start a new run in another folder with --fresh True"
+        )
+    setup.data.tokenizer.save(folder / TOKENIZER)
+    if done:
+        check_tokenizer(folder, done)
+        changed = _changed_since(meta, setup)
+    else:
+        (folder / REJECTED).unlink(missing_ok=True)
+        removed = [entry for of_set in setup.data.removed.values() for entry in of_set.entries()]
+        folders.append_rejected(folder, setup.data.train.rejections.entries + removed + setup.data.absent.entries())
+    save_plan(setup.data.train, folder)
+    if setup.data.sets.is_split and (checkpoint or not done):
+        save_split(setup.data.sets, folder)
+    save_experiment(replace(setup.experiment, resume=Resume()), folder / EXPERIMENT)  # allowed for this job only
+    return {"changed": changed, "refused": refused, "first": done, "position": position}
+
+
+def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any, Any]]:
+    """Returns the settings, and the devices, that differ from those of a checkpoint, with both values.
+
+    Raises:
+        UserError: If the data have changed, or a setting that must not change, or the number of devices without
+            permission.
+    """
+    for name, now in setup.data.fingerprints().items():
+        if name == ADDED and meta["data"].get(name, now) != now:
+            raise UserError(
+                f"the recordings that augmentations add have changed since {setup.folder} was started: restore them, "
+                "or start a new run in another folder with --fresh True"
+            )
+        if name != ADDED and meta["data"][name] != now:
+            number = len((setup.data.train if name == "training" else setup.data.validation).index)
+            raise UserError(
+                f"the {name} data of {setup.folder} have changed since the run was started (fingerprint "
+                f"{meta['data'][name]} then, {now} now, of {number} utterances): the ids, durations, texts or order of "
+                "the utterances in the manifests, or the utterances that pass the filters. If a manifest has no "
+                "durations, audio files may have been added, removed or changed. Restore the data that the run was "
+                "started with, or start a new run in another folder with --fresh True"
+                + _of_devices(setup, meta) * (name == "training")
+                + (f". python -m asr_jax.evaluate {setup.folder} --data … measures other sets" * (name == "validation"))
+            )
+    changed = differences(from_json(meta["experiment"]), setup.experiment)
+    # A job may have accepted changes and ended before its first checkpoint.
+    accepted = load_experiment(setup.folder / EXPERIMENT) if (setup.folder / EXPERIMENT).is_file() else None
+    since = differences(accepted, setup.experiment) if accepted else [("", None, None)]
+    is_accepted = all(may_change(name) for name, _, _ in since)
+    there, here = meta["devices"], setup.devices
+    if there != here:
+        changed.append((DEVICES, _shown(there), _shown(here)))
+    counts = [{**each, "kind": ""} for each in (there, here)]  # another kind of device is allowed
+    to_judge = [change for change in changed if change[0] != DEVICES or counts[0] != counts[1]]
+    accepted_names = tuple(name for name in RESUMABLE if name != DEVICES) if is_accepted else ()
+    folders.refuse_changes(setup.source, to_judge, Resume(accepted_names + setup.experiment.resume.allow))
+    return [change for change in changed if not is_among(change[0], ("run_dir", "fresh", "resume"))]
+
+
+def _of_devices(setup: Setup, meta: Mapping[str, Any]) -> str:
+    """Returns the hint that batches have rows for each device, if the number of devices has changed; otherwise none."""
+    there, sampling = meta["devices"]["number"], setup.experiment.data.sampling
+    if there == setup.mesh.size or sampling.mode == "planned" or sampling.devices:
+        return ""
+    return (
+        f". The run had {counted(there, 'device')}, and batches of data.sampling.mode {sampling.mode} have rows for "
+        f"each device: --data.sampling.devices {there} keeps them"
+    )
+
+
+def _shown(on: Mapping[str, Any]) -> str:
+    return f"{on['number']} × {on['kind']}" + f" in {on['processes']} processes" * (on["processes"] > 1)
+
+
+def common_values(setup: Setup) -> dict[str, Any]:
+    """Returns the settings and digests that must be equal on all processes of a run."""
+    settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
+    symbols = hashlib.sha256(repr(setup.data.tokenizer.symbols).encode()).hexdigest()[:16]
+    common: dict[str, Any] = {"source code of asr_jax": SOURCES, "libraries": library_versions()}
+    common |= {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.data.set_names}
+    common["devices"] = [str(device) for device in setup.mesh.devices.flat]
+    return common | {f"{name} data": it for name, it in setup.data.fingerprints().items()} | settings
