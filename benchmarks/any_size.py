@@ -28,7 +28,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from asr_jax.audio.features import KaldiFbank
-from asr_jax.cli.benchmark import made_up
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, make_buckets
 from asr_jax.data.batching.dataset import Data, check_labels, plan_training
@@ -37,6 +36,7 @@ from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.observe.tables import print_table
 from asr_jax.text.characters import CharacterTokenizer
+from benchmarks import made_up
 
 SETTINGS = Buckets(num=12, batch_seconds=1600.0)
 FRONT_END = KaldiFbank()

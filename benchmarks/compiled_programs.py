@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-from asr_jax.cli.benchmark import made_up
+from benchmarks import made_up
 from asr_jax.cli.benchmark.systems import tokenizer_without_data
 from asr_jax.cli.command_line import load_config
 from asr_jax.cli.plan_target import TargetSteps

@@ -121,7 +121,7 @@ def parts(data: Path | None, smoke: bool) -> Iterator[Part]:
         )  # fmt: skip
     yield Part(
         "frontend", 40,
-        ("-m", "asr_jax.benchmark", "frontend", "--seconds", "20", "--rows", "64", *json_of("frontend")),
+        ("-m", "benchmarks.front_ends", "--seconds", "20", "--rows", "64", *json_of("frontend")),
         ("--seconds", "1", "--rows", "2", "--repeats", "1"),
     )  # fmt: skip
     yield Part("tests", 120, ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/test_gpu.py"))

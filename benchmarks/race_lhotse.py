@@ -117,7 +117,7 @@ def main() -> None:
         print(json.dumps({"plan": plan, "read": read}[what](Path(manifest), given)), flush=True)
         return
 
-    from asr_jax.cli.benchmark.made_up import write_manifest
+    from benchmarks.made_up import write_manifest
 
     figures: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as folder:

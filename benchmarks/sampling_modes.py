@@ -33,7 +33,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from asr_jax.audio.features import KaldiFbank
-from asr_jax.cli.benchmark import made_up
 from asr_jax.cli.benchmark.recognising import noise
 from asr_jax.cli.benchmark.systems import tokenizer_without_data
 from asr_jax.config import Experiment, Training
@@ -56,6 +55,7 @@ from asr_jax.training.initial_state import abstract_state, initial_state, lower_
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
 from asr_jax.training.programs import compile_steps
 from asr_jax.training.recipe import make_recipe
+from benchmarks import made_up
 
 SIDE = Path(__file__).with_name("sampling_modes_side.py")
 SCALE = scale_of(KaldiFbank(), of_features=False)

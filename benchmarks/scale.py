@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr_jax.cli.benchmark import made_up
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.layout import Layout
 from asr_jax.core.targets import ACCELERATORS, Accelerator
 from asr_jax.data.batching.batch_plan import BatchPlan, local_rows
 from asr_jax.data.batching.buckets import Buckets, make_buckets
 from asr_jax.observe.tables import print_table
+from benchmarks import made_up
 from benchmarks.any_size import SCALE, Timed, begin, in_process, resident
 
 ROOT = Path(__file__).parents[1]

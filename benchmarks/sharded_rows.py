@@ -16,7 +16,6 @@ from unittest import mock
 import numpy as np
 
 from asr_jax.audio.features import KaldiFbank
-from asr_jax.cli.benchmark import made_up
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, make_buckets
@@ -29,6 +28,7 @@ from asr_jax.data.manifests.items import Item
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.observe.tables import print_table
+from benchmarks import made_up
 
 SCALE, EACH = scale_of(KaldiFbank(), of_features=False), 1000
 

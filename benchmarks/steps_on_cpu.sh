@@ -13,7 +13,7 @@ measure() {  # name, config, options
     known+=("$name")
     [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $name "* ]] && return
     num_measured=$((num_measured + 1))
-    .venv/bin/python -m asr_jax.benchmark model --config "$config" --training.precision f32 "$@" \
+    .venv/bin/python -m benchmarks.model --config "$config" --training.precision f32 "$@" \
         --peer --json "benchmarks/results/model_${name}_cpu.json"
 }
 

@@ -82,7 +82,7 @@ for model in "${models[@]}"; do  # greedy CTC
 done
 
 size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --repeats 1)
-run frontend 40 "$python" -m asr_jax.benchmark frontend "${size[@]}" --json "$parts/frontend.json" || code=1
+run frontend 40 "$python" -m benchmarks.front_ends "${size[@]}" --json "$parts/frontend.json" || code=1
 
 families=(
     zipformer conformer_librispeech fastconformer_librispeech squeezeformer_librispeech quartznet_librispeech

@@ -2,7 +2,7 @@
 # Makes .venv-reference, the environment of the other systems in benchmarks: lhotse, front-ends, pyctcdecode, and torch.
 # It is separate from .venv, which does not contain torch. A second call does nothing if nothing has changed.
 # With --peers, also downloads the sources of the originals in PyTorch, at the measured commits, to .peers (20 MB), for
-# `python -m asr_jax.benchmark model --peer`.
+# `python -m benchmarks.model --peer`.
 #   ASR_JAX_REFERENCE_PYTHON   Python >= 3.10 to use (default: the first one found)
 #   PIP_EXTRA_INDEX_URL        option of pip: PyTorch's index of CPU builds avoids gigabytes of CUDA libraries
 set -euo pipefail

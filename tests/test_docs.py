@@ -31,7 +31,7 @@ def flags():
     """Flags of all commands, and of the fields of all configs, also without their middle."""
     found = OTHERS | set(ALIASES)
     observing = [f"asr_jax.observe.{name}" for name in ("curves", "profile", "forward")]
-    for module in [*MODULES, "asr_jax.data.corpora.synthetic", *observing]:
+    for module in [*MODULES, "asr_jax.data.corpora.synthetic", "benchmarks.model", *observing]:
         importlib.import_module(module)
         found |= {flag for kind in options_of(module) if dataclasses.is_dataclass(kind) for flag in spellings(kind)}
     for path in (ROOT / "configs").glob("*.py"):

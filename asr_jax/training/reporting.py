@@ -388,7 +388,6 @@ def announce(setup: Setup, log: EventLog, shapes: InitialState, *, changed: list
     """Writes the event of the start, and warnings about the data and the settings.
 
     Args:
-        shapes: Shapes of the state.
         changed: Settings that have changed since the newest checkpoint, with both values. None: a new run.
     """
     index, plan = setup.data.train.index, setup.data.train.plan

@@ -11,8 +11,8 @@ from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.audio.presets import PRESETS, rnnt
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.cli import augment, feature_statistics
-from asr_jax.cli.benchmark import frontend
 from asr_jax.core.errors import UserError
+from benchmarks import front_ends
 from tests.support import approx, assert_close
 
 RATE = 16000
@@ -119,7 +119,7 @@ def test_presets_and_folders_that_do_not_exist_are_named(folder, tmp_path):
 def test_the_benchmark_times_every_front_end(tmp_path, monkeypatch):
     two = {name: PRESETS[name] for name in ("icefall", "quartznet")}
     monkeypatch.setattr(presets, "PRESETS", two)
-    frontend.main(["--seconds", "0.5", "--rows", "2", "--repeats", "1", "--json", str(tmp_path / "f.json")])
+    front_ends.main(["--seconds", "0.5", "--rows", "2", "--repeats", "1", "--json", str(tmp_path / "f.json")])
     assert json.loads((tmp_path / "f.json").read_text())["times_s"].keys() == {*two, "SpecAugment alone"}
     with pytest.raises(UserError, match="--rows 0"):
-        frontend.main(["--rows", "0"])
+        front_ends.main(["--rows", "0"])

@@ -9,10 +9,8 @@ from asr_jax.core.errors import UserError
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["data", "--only", "start"],
-        ["frontend"],
+        ["data", "--data", "none.jsonl"],
         ["inference", "--config", "tests/toy_config.py"],
-        ["model", "--config", "tests/toy_config.py"],
         ["train", "--config", "tests/toy_config.py", "--synthetic"],
     ],
     ids=lambda arguments: arguments[0],

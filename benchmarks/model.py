@@ -1,12 +1,12 @@
-"""Benchmark of a model on one batch: `python -m asr_jax.benchmark model --config FILE [--rows 4 --seconds 8]`.
+"""Benchmark of a model on one batch: `python -m benchmarks.model --config FILE [--rows 4 --seconds 8]`.
 
 Measures the forward pass with the loss (in training mode), the training step (gradient and update) and their parts:
 median and minimum of some repetitions. Prints the floating-point operations and bytes of the step, the rates of matrix
 products and of copying on this machine in the same run, and the operations that take most of the time. The input is
-random features of full length; `frontend` and `steps` measure front-end and augmentation. With `--peer`, measures the
-original in PyTorch in the same run, with the same number of threads, in float32, on a batch of the same size, in the
-environment of scripts/setup_reference.sh --peers. All fields of the config can be set, as `--field VALUE`. Absolute
-figures depend on the machine and its load; compare ratios.
+random features of full length; `benchmarks.front_ends` and `benchmarks.steps` measure front-end and augmentation. With
+`--peer`, measures the original in PyTorch in the same run, with the same number of threads, in float32, on a batch of
+the same size, in the environment of scripts/setup_reference.sh --peers. All fields of the config can be set, as
+`--field VALUE`. Absolute figures depend on the machine and its load; compare ratios.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from asr_jax.core.files import check_writable
 if TYPE_CHECKING:
     from asr_jax.config import Experiment
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / ".venv-reference/bin/python"
 SIDE = ROOT / "benchmarks/model_side.py"
-PROG = "python -m asr_jax.benchmark model"
+PROG = "python -m benchmarks.model"
 NUM_OPERATIONS = 5
 """Number of the operations with the largest shares of the time, here and in the original."""
 
@@ -46,7 +46,7 @@ OF_ZIPFORMER = (
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Options of `asr_jax.benchmark model`."""
+    """Options of `benchmarks.model`."""
 
     rows: int = 4
     """Number of rows of the batch."""
@@ -259,3 +259,9 @@ def _theirs(experiment: Experiment, peer: str, options: ModelOptions, num_frames
         )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+if __name__ == "__main__":
+    from asr_jax.cli.command_line import run_command
+
+    run_command(main)

@@ -1,5 +1,11 @@
-"""Benchmark of planning with synthetic metadata: padding, a second start, and resuming in a distant epoch."""
+"""Planning of synthetic metadata like LibriSpeech's: `python -m benchmarks.planning [--utterances N] [--json OUT]`.
 
+Prints the share of audio in the batches by the number of shapes, the seconds and bytes of a first and a second start,
+and the seconds of resuming in a distant epoch.
+"""
+
+import argparse
+import json
 import multiprocessing
 import tempfile
 import time
@@ -12,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from asr_jax.audio.features import KaldiFbank
-from asr_jax.cli.benchmark import made_up
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Buckets, make_buckets
 from asr_jax.data.batching.index import build_index, scale_of
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.text.characters import CharacterTokenizer
+from benchmarks import made_up
 
 SCALE = scale_of(KaldiFbank(), of_features=False)
 
@@ -147,3 +153,23 @@ def _timed(seconds: list[float]) -> Iterator[None]:
     start = time.perf_counter()
     yield
     seconds.append(time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--utterances", type=int, default=1_000_000, help="utterances of the start of a run")
+    parser.add_argument("--far-utterances", type=int, default=10_000_000, help="utterances for resuming")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    given = parser.parse_args()
+    figures = {
+        "padding": padding(min(given.utterances, 281_241), batch_seconds=1600.0),
+        "start": starts(given.utterances),
+        "resume": resume(given.far_utterances),
+    }
+    print(json.dumps(figures, indent=1))
+    if given.json:
+        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asr_jax.audio.io import write_flac
-from asr_jax.cli.benchmark import command
+from benchmarks import steps
 
 
 @pytest.mark.slow
@@ -18,7 +18,7 @@ def test_every_part_of_a_step_is_timed(tmp_path, capsys):
     manifest, folder = tmp_path / "train.jsonl", tmp_path / "run"
     manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
     sets = [f"--data.{name}={manifest}" for name in ("train", "validation")]
-    command.main(["steps", "--config", "tests/toy_config.py", *sets, "--run-dir", str(folder)])
+    steps.main(["--config", "tests/toy_config.py", *sets, "--run-dir", str(folder)])
     title, header, _, *rows = capsys.readouterr().out.splitlines()
     assert title.startswith("toy: ")
     assert header.split() == ["seconds", "rows", "read", "front-end", "forward", "backward", "update", "step"]

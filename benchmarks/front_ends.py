@@ -1,4 +1,4 @@
-"""Benchmark of front-ends: `python -m asr_jax.benchmark frontend [--seconds 12 --rows 16] [--peers] [--json OUT]`.
+"""Benchmark of front-ends: `python -m benchmarks.front_ends [--seconds 12 --rows 16] [--peers] [--json OUT]`.
 
 Measures each compiled preset on a batch of noise, in seconds of audio per second, and SpecAugment alone. With
 `--peers`, measures the front-ends of other systems in the same run and with the same number of threads, in the
@@ -18,14 +18,14 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.options import parse
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / ".venv-reference/bin/python"
 SIDE = ROOT / "benchmarks/frontend_side.py"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontEndOptions:
-    """Options of `asr_jax.benchmark frontend`."""
+    """Options of `benchmarks.front_ends`."""
 
     seconds: float = 12.0
     """Length of each row in seconds."""
@@ -40,7 +40,7 @@ class FrontEndOptions:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = parse(FrontEndOptions, arguments, prog="python -m asr_jax.benchmark frontend", about=__doc__)
+    options = parse(FrontEndOptions, arguments, prog="python -m benchmarks.front_ends", about=__doc__)
     if not options.seconds > 0.1 or min(options.rows, options.repeats) < 1:
         raise UserError(
             f"--seconds {options.seconds:g}, --rows {options.rows}, --repeats {options.repeats}: expected --seconds "
@@ -137,3 +137,9 @@ def theirs(num_rows: int, seconds: float, repeats: int) -> dict[str, float]:
         raise RunError(f"{SIDE} failed: {done.stderr.strip().splitlines()[-1:]}; is .venv-reference up to date?")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+if __name__ == "__main__":
+    from asr_jax.cli.command_line import run_command
+
+    run_command(main)

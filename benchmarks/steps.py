@@ -1,4 +1,4 @@
-"""Benchmark of a training step: `python -m asr_jax.benchmark steps --config FILE [--field.name VALUE …]`.
+"""Benchmark of a training step: `python -m benchmarks.steps --config FILE [--field.name VALUE …]`.
 
 Measures, on the first batch of each bucket, reading, the front-end with augmentation, the forward pass with the loss,
 the backward pass, and the update; medians in milliseconds. Figures depend on the machine and its load.
@@ -19,7 +19,7 @@ REPEATS = 7
 
 
 def main(arguments: Sequence[str]) -> None:
-    experiment = parse_experiment(arguments, prog="python -m asr_jax.benchmark steps")
+    experiment = parse_experiment(arguments, prog="python -m benchmarks.steps")
 
     from asr_jax.observe.tables import print_table
     from asr_jax.training.run import find_run
@@ -104,3 +104,9 @@ def _median_ms(call: Callable[..., Any], *arguments: Any) -> float:
         jax.block_until_ready(call(*arguments))
         times.append(time.perf_counter() - start)
     return 1000 * sorted(times[2:])[REPEATS // 2]
+
+
+if __name__ == "__main__":
+    from asr_jax.cli.command_line import run_command
+
+    run_command(main)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from asr_jax.cli.benchmark import command, model
 from asr_jax.cli.benchmark.stepping import Stepping, largest_operations, readable
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
@@ -16,6 +15,7 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.base import Model
 from asr_jax.text.tokenizers import TokenizerSettings
+from benchmarks import model
 from tests.training.test_pretraining_step import HEAD, Hiding
 
 CONFIG = ("--config", "tests/toy_config.py")
@@ -81,7 +81,7 @@ def test_operations_are_grouped_by_where_they_come_from():
 @pytest.mark.slow
 def test_a_configs_model(tmp_path, capsys):
     out = tmp_path / "figures" / "model.json"
-    command.main(["model", *CONFIG, *SIZES, "--repeats", "2", "--json", str(out)])
+    model.main([*CONFIG, *SIZES, "--repeats", "2", "--json", str(out)])
     output, figures = capsys.readouterr().out, json.loads(out.read_text())
     assert output.startswith("toy: 2 × 1 s, f32, 1,742 parameters")
     for words in ("forward", "gradient", "update", "step", "products, GFLOP", "copying", "share"):
