@@ -79,9 +79,18 @@ def test_an_error_of_the_thread_restores_the_defaults(monkeypatch: pytest.Monkey
     assert found == [kept_memory.RETURNED]
 
 
+@glibc_only
 def test_other_c_libraries_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "ASR_JAX_KEEP_MEMORY",
+        "LD_PRELOAD",
+        "GLIBC_TUNABLES",
+        *(each for each in os.environ if each.startswith("MALLOC_")),
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert kept_memory.is_kept.__wrapped__()
     monkeypatch.setattr(kept_memory, "_library", lambda: object())
-    monkeypatch.delenv("ASR_JAX_KEEP_MEMORY", raising=False)
     assert not kept_memory.is_kept.__wrapped__()
 
 

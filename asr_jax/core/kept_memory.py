@@ -72,7 +72,8 @@ def is_kept() -> bool:
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     on_cpu = platforms == "cpu" if platforms else not any(glob.glob(pattern) for pattern in ACCELERATORS)
-    configured = "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ)
+    tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    configured = tuned or any(name.startswith("MALLOC_") for name in os.environ)
     replaced = "malloc" in os.environ.get("LD_PRELOAD", "")
     is_off = os.environ.get(KEEP_MEMORY) == "0" or configured or replaced
     return on_cpu and not is_off and MEMORY.exists() and hasattr(_library(), "mallinfo2")

@@ -8,10 +8,10 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import zero_padding
 from asr_jax.core.products import float32_product
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.glu.api import glu
+from asr_jax.kernels.masking.api import mask_time
 from asr_jax.kernels.relative_attention.api import Implementation, relative_attention
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
@@ -165,7 +165,7 @@ class ConformerConvolution(nn.Module):
         width, size = x.shape[-1], self.kernel_size
         hidden = Linear(2 * width, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
         hidden = glu(hidden) if self.gated else nn.silu(hidden)
-        hidden = zero_padding(hidden, lengths)
+        hidden = mask_time(hidden, lengths)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
         padding = (size - 1, 0) if self.causal else ((size - 1) // 2, size // 2)
         hidden = saved(depthwise_conv(hidden, kernel, padding=padding))

@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.batch import zero_padding
+from asr_jax.kernels.masking.api import mask_time
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.normalization import BatchNorm, GroupNorm
 from asr_jax.nn.remat import Remat, rematerialised
@@ -151,7 +151,7 @@ class Policy:
         return ACTIVATIONS[self.activation](x)
 
     def masked(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
-        return zero_padding(x, lengths) if self.mask_padding else x
+        return mask_time(x, lengths) if self.mask_padding else x
 
     def normaliser(self, width: int, *, name: str) -> nn.Module:
         """Returns a norm module with the call signature of `BatchNorm`."""

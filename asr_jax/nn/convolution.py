@@ -6,8 +6,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.kernels.masking.api import mask_time
 from asr_jax.kernels.swoosh.api import swoosh_r
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.remat import saved
@@ -112,7 +112,7 @@ class ConvolutionModule(nn.Module):
             min_abs=1.5,
             max_abs=piecewise_linear((0, 5.0), (8000, 10.0)),
         )
-        gated = zero_padding(values * jax.nn.sigmoid(gate), lengths)
+        gated = mask_time(values * jax.nn.sigmoid(gate), lengths)
         if self.causal:
             conv = ChunkDepthwiseConv(self.kernel_size, self.chunk_frames, self.ends_at_batch, name="depthwise")
             hidden = conv(gated, lengths)

@@ -12,8 +12,8 @@ from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.kernels.masking.api import mask_time
 from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import layer_norm
@@ -201,7 +201,7 @@ class ReduceTime(nn.Module):
         size, before = self.details.reduction_size, self.details.reduction_before
         initial = uniform(size**-0.5)
         kernel, bias = self.param("kernel", initial, (size, width)), self.param("bias", initial, (width,))
-        x = zero_padding(x, lengths)
+        x = mask_time(x, lengths)
         zero_frame = num_frames % 2 if before == 0 and not self.mask_padding else 0
         behind = size - 2 - before + num_frames % 2 - zero_frame
         y = depthwise_conv(x, kernel, padding=(before, behind), stride=2)

@@ -80,4 +80,4 @@ def test_gradients_by_the_peers_names(case: GoldenCase) -> None:
     arrays, _, _, actual = run_of(case.path)
     prefixes = r"grad/w2v_encoder\.(w2v_model\.)?"
     expected = {re.sub(prefixes, "", name): array for name, array in arrays.items() if name.startswith("grad/")}
-    assert_gradients(actual, expected, 1e-3)
+    assert_gradients(actual, expected)

@@ -4,9 +4,9 @@ NVIDIA's and NeMo's code applies reflection and pre-emphasis to the padded batch
 without its padding. Our front-end therefore gets such rows including the silence of their padding, and normalises them
 over their valid frames.
 
-Tolerances: logarithms within 40 dB of a frame's strongest bin differ by less than 1e-4, and energies of weaker bins by
-less than 1e-6 of the strongest, as in test_kaldi_fbank.py; this is the accuracy of a Fourier transform in float32.
-Energies without a logarithm differ by less than 1e-5 of the strongest bin of their row.
+Tolerances: logarithms within 40 dB of a frame's strongest bin differ by less than 1e-4, or by the roundings of a
+Fourier transform in float32 if these are more (`of_strong_bins`), and energies of weaker bins by less than 1e-6 of the
+strongest. Energies without a logarithm differ by less than 1e-4, or by 1e-5 of the strongest bin of their row.
 """
 
 import re

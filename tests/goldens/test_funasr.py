@@ -267,7 +267,7 @@ def check_losses(run: Run) -> Any:
         assert_within(abs(means[name] - value) / max(abs(value), 1), 1e-5, what=name)
     theirs, ours = part(arrays, "train_grad/"), run.named(gradient)
     assert theirs.keys() <= ours.keys()
-    assert_gradients(ours, theirs, 1e-3)
+    assert_gradients(ours, theirs)
     return sums
 
 
@@ -411,7 +411,7 @@ def test_community_v2_alignment_and_recognition(case: Any) -> None:
     frames, ctc, runs, means, log_probs = jax.device_get(program(run.params))
     for row, length in enumerate(arrays["eval/encoder_lens"]):
         assert_outputs(frames.values[row, :length], arrays["eval/encoder_out"][row, :length], what="encoder")
-        assert_outputs(np.exp(ctc.values[row, :length]), arrays["eval/ctc_probs"][row, :length], what="posteriors")
+        assert_outputs(ctc.values[row, :length], np.log(arrays["eval/ctc_probs"][row, :length]), what="CTC")
         np.testing.assert_array_equal(runs.query[row, :length], arrays[f"align/{row}/target_index"])
         np.testing.assert_array_equal(runs.labels[row, :length], arrays[f"align/{row}/path"])
         aligned, greedy = arrays[f"align/{row}/compressed"], arrays[f"infer/{row}/compressed"]

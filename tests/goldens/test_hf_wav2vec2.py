@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from margins import TIE, argmax_margin, choice_margins, skip_ties
 from safetensors.numpy import load_file, save_file
-from support import GOLDENS, assert_gradients, assert_outputs, assert_within, log_softmax, part, relative
+from support import GOLDENS, ROUNDING, assert_gradients, assert_outputs, assert_within, log_softmax, part, relative
 from wav2vec2_programs import (
     code_scores,
     contrastive_program,
@@ -153,7 +153,7 @@ def test_outputs_and_loss(folder: Path, masked: bool) -> None:
 def test_gradients_by_the_peers_names(folder: Path, masked: bool) -> None:
     case, (_, _, _, gradients) = case_of(folder), recognised(folder, masked)
     actual = export_huggingface({"params": gradients}, case.settings.encoder, ctc_head="heads_ctc")
-    assert_gradients(actual, part(case.arrays, "grad_masked/" if masked else "grad_nomask/"), 1e-3)
+    assert_gradients(actual, part(case.arrays, "grad_masked/" if masked else "grad_nomask/"))
 
 
 @pytest.mark.parametrize("folder", of_heads("CTC"))
@@ -257,9 +257,11 @@ def test_losses_of_pretraining(folder: Path, mode: str) -> None:
     perplexity = sums["prob_perplexity" if mode == "train" else "code_perplexity"]
     assert_within(abs(float(perplexity.total / perplexity.weight) / float(out["codevector_perplexity"]) - 1), 1e-5)
     if mode == "train":
-        factor = case.settings.contrastive.diversity
-        expected = factor * float(out["diversity_loss"])
-        assert_within(abs(float(sums["diversity"].total) / expected - 1), 1e-5, what="diversity")
+        # The share of unused codes of each frame has the error of perplexities, whatever the share. transformers also
+        # averages the probabilities of all frames in float32 before their logarithms.
+        scale = case.settings.contrastive.diversity * case.recorded["masked_frames"]
+        expected = case.settings.contrastive.diversity * float(out["diversity_loss"])
+        assert_within(abs(float(sums["diversity"].total) - expected), 64 * ROUNDING, scale=scale, what="diversity")
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -267,7 +269,7 @@ def test_losses_of_pretraining(folder: Path, mode: str) -> None:
 def test_gradients_of_pretraining(folder: Path, mode: str) -> None:
     skip_where_rounding_decides(folder, mode)
     _, actual = pretraining(folder, mode)
-    assert_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"), 1e-3)
+    assert_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"))
 
 
 @pytest.mark.parametrize("folder", folders_with("trajectory.json"))

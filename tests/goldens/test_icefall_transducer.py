@@ -102,7 +102,7 @@ def test_losses_and_gradients(case: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert_within(relative(pruned, arrays["out/pruned_loss"]), 1e-5, what="pruned loss")
     gradients = flatten(gradient)
     assert gradients.keys() == expected.keys()
-    assert_gradients(gradients, expected, 1e-3)
+    assert_gradients(gradients, expected)
 
 
 def labels_of(info: dict[str, Any], num_labels: Any) -> Any:

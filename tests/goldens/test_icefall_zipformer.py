@@ -133,7 +133,7 @@ def test_gradients_by_the_peers_names(run: Run) -> None:
     expected = part(run.arrays, "grad/")
     actual = export({"params": {"encoder": run.grads}}, run.settings, ctc_head=None)
     assert actual.keys() == expected.keys()
-    assert_gradients(actual, expected, 1e-3)
+    assert_gradients(actual, expected)
 
 
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, assert_outputs, assert_within, golden_cases, max_abs, relative
+from support import OUTPUTS, GoldenCase, assert_outputs, assert_within, golden_cases, max_abs, relative
 
 from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
 from asr_jax.nn.gradients import limit_values, penalize_large
@@ -122,6 +122,20 @@ def test_whiten(case: GoldenCase) -> None:
             whitened[name] = lambda x, o=options: whiten(x, YES, **o)
     assert whitened
     check_gradients(arrays, whitened, arrays["modifier/x"], arrays["modifier/w"])
+
+
+def test_whiten_changes_gradients_from_the_peers_metric_on(case: GoldenCase) -> None:
+    arrays = case.arrays()
+    slope = jax.jit(
+        jax.grad(lambda x, limit, num_groups: whiten(x, YES, limit=limit, grad_scale=1.0, num_groups=num_groups).sum()),
+        static_argnums=2,
+    )
+    for name, text in case.info["configs"].items():
+        if name.startswith("whiten"):
+            metric, num_groups = float(arrays[f"{name}/metric"]), int({"groups": 1.0, **named(text)}["groups"])
+            for factor, is_changed in ((1 - OUTPUTS, True), (1 + OUTPUTS, False)):
+                found = slope(arrays["modifier/x"], factor * metric, num_groups)
+                assert bool((found != 1).any()) == is_changed
 
 
 def test_limits_of_values(case: GoldenCase) -> None:

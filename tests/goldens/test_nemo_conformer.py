@@ -106,7 +106,8 @@ def test_gradients_by_the_peers_names(path: Path, mode: str) -> None:
     assert actual.keys() == expected.keys()
     has_batch_norm = mode == "train" and run.settings.norm != "layer"
     biases = {name for name in expected if name.endswith("depthwise_conv.bias")} if has_batch_norm else ()
-    assert_gradients(actual, expected, 1e-3, before_norm=biases)
+    # Softmax cancels most of the gradient of keys, a sum over thousands of pairs of frames.
+    assert_gradients(actual, expected, roundings=64, before_norm=biases)
 
 
 @pytest.mark.parametrize("path", CASES)

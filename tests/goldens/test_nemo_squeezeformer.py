@@ -130,7 +130,7 @@ def test_gradients_by_the_peers_names(run: Run) -> None:
     assert all(run.settings.tied_biases and name.endswith(SHARED) for name in repeated)
     assert expected.keys() <= actual.keys()
     biases = {name for name in expected if name.endswith("depthwise_conv.bias")} if run.settings.norm != "layer" else ()
-    assert_gradients({name: actual[name] for name in expected}, expected, 1e-3, before_norm=biases)
+    assert_gradients({name: actual[name] for name in expected}, expected, before_norm=biases)
 
 
 @pytest.mark.parametrize("run", CASES, indirect=True)

@@ -284,4 +284,4 @@ def test_gradients_by_the_peers_names(case: GoldenCase, mode: str) -> None:
         for name in of_input:
             np.testing.assert_array_equal(actual[name], actual[name.removeprefix("input_")])
         actual = {name: array for name, array in actual.items() if name not in of_input}
-    assert_gradients(actual, expected, 1e-3)
+    assert_gradients(actual, expected)

@@ -87,11 +87,14 @@ def test_temperature_is_fairseqs() -> None:
     if not path.is_file():
         pytest.skip(f"no {path}: set ASR_JAX_GOLDENS")
     case = json.loads(path.read_text())
-    case |= case.get("config", {})
-    # A case has start, end and decay beside the temperatures; the first one has fairseq's defaults.
-    names = {"start": "start_temperature", "end": "end_temperature", "decay": "decay"}
-    settings = Quantizer(**{ours: case[name] for name, ours in names.items() if name in case})
-    expected = {int(step): value for step, value in case.items() if step.isdecimal()}
+    # A case has its settings beside the temperatures; the first one has fairseq's defaults.
+    given = case.pop("config", {}) | {name: case.pop(name) for name in [*case] if not name.isdecimal()}
+    names = ("start", "end", "decay")
+    if "latent_temp" in given:
+        given |= dict(zip(names, given["latent_temp"], strict=True))
+    fields = zip(("start_temperature", "end_temperature", "decay"), names, strict=True)
+    settings = Quantizer(**{field: given[name] for field, name in fields if name in given})
+    expected = {int(step): value for step, value in case.items()}
     assert expected
     found = jax.jit(jax.vmap(settings.temperature))(np.array([*expected], np.int32))
     assert_close(found, [*expected.values()], rtol=1e-5)
