@@ -30,9 +30,9 @@ def name_of(node: ast.AST) -> str:
 def outside_comparisons(source: str) -> Iterator[int]:
     """Yields the lines of comparisons with a tolerance that `ASR_JAX_LIMITS` does not change.
 
-    A comparison with a tolerance is a call of one of `TOLERANT`, or a condition that requires that one of `DIFFERENCES`,
-    or any value below a number of at most 1e-3, is small. Bounds of counts, samples and statistics are larger, and are
-    not found; nor are limits that have a name.
+    A comparison with a tolerance is a call of one of `TOLERANT`, or a condition that requires that one of
+    `DIFFERENCES`, or any value below a number of at most 1e-3, is small. Bounds of counts, samples and statistics are
+    larger, and are not found; nor are limits that have a name.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in TOLERANT:
