@@ -15,7 +15,8 @@ PROBLEM = "E1124 20:09:03.8 cuda_executor.cc:1228] failed call to cuInit: CUDA_E
 MP3 = "[src/libmpg123/layer3.c:INT123_do_layer3():1804] error: dequantization failed!"
 CODE = """
 import ctypes, logging, os, signal, subprocess, sys
-early = logging.StreamHandler()  # as JAX makes one when it is imported
+early = logging.StreamHandler()  # as libraries add them to their loggers
+logging.getLogger("library").addHandler(early)
 from asr_jax.core.native import move_native_log, native_log
 with native_log():
     early.emit(logging.makeLogRecord({"msg": "of a handler"}))

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[dict[str, Any] | None, str, dict[str, str]]] = {
     "faster everywhere": ({}, PASSED, {"glu": "mosaic_tpu"}),
     "slower with gradient": ({"glu with gradient": {"reference": 3.0, "mosaic_tpu": 4.0}}, PASSED, {}),
     "not computed in one operation": ({"glu of channels": {"reference": 3.0}}, PASSED, {}),
-    "not selectable": ({"masking": {"reference": 2.0, "mosaic_tpu": 1.0}}, PASSED, {"glu": "mosaic_tpu"}),
+    "not selectable": ({"relative_attention": {"reference": 2.0, "mosaic_tpu": 1.0}}, PASSED, {"glu": "mosaic_tpu"}),
     "one precision": (None, PASSED, {}),
     "failed tests": ({}, "1 failed, 12 passed in 60.00s", {}),
     "no tests": ({}, "13 skipped in 1.00s", {}),
