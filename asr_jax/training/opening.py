@@ -84,7 +84,7 @@ def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict
 
 
 def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any, Any]]:
-    """Returns the settings, and the devices, that differ from those of a checkpoint, with both values.
+    """Returns the settings and devices that differ from a checkpoint, with both values.
 
     Raises:
         UserError: If the data have changed, or a setting that must not change, or the number of devices without

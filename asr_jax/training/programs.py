@@ -105,7 +105,7 @@ class StepPrograms:
 
     @property
     def _of_gradients(self) -> NamedSharding | None:
-        """Sharding of outputs with gradients; None for those of `jax.shard_map`."""
+        """Sharding of the gradient on one device. None: `jax.shard_map` determines it."""
         return replicated(self.mesh) if self.mesh.size == 1 else None
 
     @functools.cached_property

@@ -170,7 +170,7 @@ def _sounds(experiment: Experiment) -> dict[str, np.ndarray]:
 
 
 def validation_limits(train: PlannedData, training: Training, data: Data) -> BatchLimits:
-    """Returns the limits of the batches of validation, which have at most as much audio as those of training.
+    """Returns the limits of validation batches. They have at most as much audio as training batches.
 
     Args:
         train: The planned training set.
