@@ -17,7 +17,7 @@ import os
 
 from asr_jax.audio.presets import rust_squeezeformer
 from asr_jax.config import Experiment, Training
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -55,7 +55,7 @@ def experiment() -> Experiment:
             train=("data/train.jsonl",),
             validation_share=0.1,
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=128),
-            buckets=Buckets(budget=8, unit="samples", max_batch=8, batch_multiple=1),
+            batching=Batching(budget=8, unit="utterances", row_multiple=1),
         ),
         optim=AdamW(
             schedule=InverseEpoch(peak_lr=1e-3, warmup_epochs=20, hold_epochs=160, exponent=1.0),

@@ -58,7 +58,7 @@ ALIASES = {
 }
 
 INIT_FROM = ALIASES["--init-from"]
-MISTYPED = re.compile(r"' is not (?:a|of)\b|': expected pairs of ")
+MISTYPED = re.compile(r"' is not (?:a|of)\b")
 """Part of the messages about values of another type than that of their field."""
 EXAMPLE = "configs/read_speech.py"
 """Config whose fields --help shows if none is given."""

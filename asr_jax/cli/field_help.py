@@ -13,7 +13,7 @@ from asr_jax.core.options import field_texts, wrapped
 
 MOST_USED = (
     "data.train", "data.validation", "run_dir", "init.path", "training.num_updates", "training.num_epochs",
-    "data.buckets.batch_seconds", "training.accumulate", "training.precision", "optim.schedule.peak_lr",
+    "data.batching.budget", "training.accumulate", "training.precision", "optim.schedule.peak_lr",
     "optim.schedule.warmup_updates", "training.validate_every", "data.tokenizer.kind", "data.tokenizer.path",
     "data.tokenizer.normaliser", "data.speeds", "model.encoder.remat", "seed", "fresh", "dry_run",
     "resume.allow",
@@ -25,7 +25,7 @@ GROUPS = {
 }  # fmt: skip
 """Prefix of the fields of each group; a field belongs to the longest prefix of its name."""
 ONLY_IN_ALL = (
-    "data.filters", "data.mixing", "data.buckets", "data.sampling", "model.front_end", "model.augment",
+    "data.filters", "data.mixing", "data.batching", "model.front_end", "model.augment",
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
     "data.shuffle_window", "data.sampled_items", "data.crop_s", "data.max_removed_share", "training.loss_scale",

@@ -3,7 +3,8 @@
 Prints the training and validation data, the labels, the rejected utterances, the characters that are removed from texts
 or replaced in them, the buckets with their padding, the length of an epoch and of the run, and, for a requested size of
 an update, the gradient accumulation; then five steps that tune the size of an update, with their figures. Writes
-nothing except caches and requested files, and compiles only for `data.sampling.memory_gb` and `--target`.
+nothing except caches and requested files, and compiles only for `--target` and a budget of memory
+(`data.batching.unit`).
 
 `--target h100` compiles the training programs for devices that need not be present, and prints their memory, products,
 bytes and collectives. The extras cuda12 and tpu have the compilers.
@@ -33,12 +34,14 @@ from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.meshes import described_devices
 from asr_jax.core.names import counted
 from asr_jax.core.targets import Target, target_of
-from asr_jax.data.batching.buckets import perturbed_lengths, write_buckets
+from asr_jax.data.batching.bucket_files import write_buckets
+from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.crops import about_crops
-from asr_jax.data.batching.dataset import PlannedData, Sets, read_sets, read_training
+from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_absent, share_absent
+from asr_jax.data.batching.sets import Sets, read_sets, read_training
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.optim.schedules import RunLength
@@ -49,7 +52,9 @@ LISTED = 20
 LABELS_SHOWN = 200
 """Number of labels that are printed."""
 
-MANIFESTS = "\nA plan needs the manifests with their durations and texts; their audio files may be absent."
+MANIFESTS = (
+    "\nA plan needs the manifests with durations and texts, or the shards; audio files of manifests may be absent."
+)
 """Addition to the errors of training data that cannot be read."""
 
 
@@ -69,8 +74,8 @@ class PlanOptions:
     """Devices to compile the training programs for: a100, a100-40gb, a6000, b200, h100, h200, l40s, v5e, v5p or
     v6e, with the number of GPUs (h100:8) or the topology of a TPU slice (v5e:4x4), or cpu for this machine."""
     fit: Annotated[Path | None, arg(metavar="OUT.json")] = None
-    """File for the batches with the most rows that fit the memory of the target, up to --data.buckets.max-batch rows
-    over all devices. Training reads it with --data.buckets.file OUT.json."""
+    """File for the batches with the most rows that fit the memory of the target, up to --data.batching.max-rows rows
+    over all devices. Training reads it with --data.batching.file OUT.json."""
     margin: float = 0.1
     """Share of the target's memory that --fit leaves free."""
     operations: Annotated[int, arg(metavar="N")] = 0
@@ -91,10 +96,10 @@ def main(arguments: Sequence[str]) -> None:
         check_writable(options.fit)
     if options.fit and not options.target:
         raise UserError("--fit without --target: expected the devices to fit, such as --target h100")
-    if options.fit and (mode := experiment.data.sampling.mode) != "planned":
+    if options.fit and (experiment.data.batching.devices is not None or experiment.data.batching.any_length):
         raise UserError(
-            f"--fit with --data.sampling.mode {mode}: training reads the file of --fit in mode planned only; expected "
-            "--data.sampling.mode planned"
+            "--fit finds rows of buckets over all devices: expected --data.batching.devices None, and another "
+            "--data.batching.edges than none"
         )
     if not options.target and (options.quick or options.operations):
         raise UserError("--quick and --operations without --target: expected the devices, such as --target h100")
@@ -109,7 +114,7 @@ def main(arguments: Sequence[str]) -> None:
     made = plan(experiment, mesh=target.mesh if target else None)
     planned, validation, _, tokenizer, removed, absent, warnings = made
     console = console_for()
-    if experiment.data.order == "sharded":
+    if planned.shards:
         say(console, "train: the figures are of a sample of the shards (data.sampled_items)")
     else:
         for line in described(experiment.data.train):
@@ -206,8 +211,8 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
             margin=options.margin, quick=options.quick,
         )  # fmt: skip
         say(
-            console, f"{options.fit}: the most rows that fit the memory, up to data.buckets.max_batch "
-            f"{experiment.data.buckets.max_batch}; train with --data.buckets.file {options.fit}",
+            console, f"{options.fit}: the most rows that fit the memory, up to data.batching.max_rows "
+            f"{experiment.data.batching.max_rows}; train with --data.batching.file {options.fit}",
         )  # fmt: skip
         if limited:
             say(console, f"warning: {limited}", style="bold yellow")
@@ -258,7 +263,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         try:
             train = read_training(data, seed=experiment.seed)
         except UserError as of_training:
-            raise UserError(f"{of_training}{'' if data.order == 'sharded' else MANIFESTS}") from error
+            raise UserError(f"{of_training}{MANIFESTS}") from error
         sets = Sets(train, Utterances.of([]), is_split=False)
         warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
@@ -420,7 +425,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     at_speeds = f" (each utterance at {counted(speeds, 'speed')}{moved})" if speeds > 1 or moved else ""
     entries = f"{counted(plan.entries_per_epoch, 'utterance')}{at_speeds}"
     of_plan = f"{entries}, {seconds / 3600:,.2f} h in {batches:,} batch{'es' * (batches != 1)}"
-    if is_sample := experiment.data.order == "sharded":
+    if planned.shards:
         epoch = f"the sample of the shards: {of_plan}; the number of items in the shards is not known"
         run = f"the run: {counted(num_updates, 'update')}"
     else:
@@ -437,7 +442,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     found += [message] if (message := about_crops(planned.index, experiment.data.crop_s)) else []
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
-        more = "; an epoch has fewer batches, so use larger ones" if reaching > batches and not is_sample else ""
+        more = "; an epoch has fewer batches, so use larger ones" if reaching > batches and not planned.shards else ""
         what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else counted(amount, "utterance")
         found.append(f"a global batch of {what}: --training.accumulate {reaching}{more}")
     return found

@@ -31,6 +31,8 @@ from asr_jax.training.memory_fit import most_within
 from asr_jax.training.programs import StepPrograms
 from asr_jax.training.recipe import make_recipe
 
+MAX_ROWS = 1 << 16
+"""Limit of the search for rows without `Batching.max_rows`."""
 TOO_LARGE = "RESOURCE_EXHAUSTED"
 """Part of XLA's message if a program needs more memory than a TPU has."""
 
@@ -190,7 +192,7 @@ class TargetSteps:
         return self.measured[text]
 
     def fit(self, margin: float, say: Callable[[str], None]) -> tuple[tuple[Bucket, ...], str]:
-        """Finds the most rows of each bucket that fit the memory of a device, up to `data.buckets.max_batch`.
+        """Finds the most rows of each bucket that fit the memory of a device, up to `data.batching.max_rows`.
 
         Args:
             margin: Share of the memory that is left free.
@@ -198,15 +200,15 @@ class TargetSteps:
 
         Returns:
             The buckets of the plan with these rows, over all devices, and a message on those that
-            `data.buckets.max_batch` limits; empty if there are none.
+            `data.batching.max_rows` limits; empty if there are none.
 
         Raises:
             UserError: If the smallest batch of a bucket does not fit. The message has settings that need less memory.
         """
         # The memory of a device depends on the number of devices, for example through collectives.
         step, layout = self.step(self.target.mesh), self.layout(self.target.mesh)
-        settings = self.experiment.data.buckets
-        unit, most = settings.batch_multiple, settings.max_batch // settings.batch_multiple
+        settings = self.experiment.data.batching
+        unit, most = settings.row_multiple, (settings.max_rows or MAX_ROWS) // settings.row_multiple
         budget, found, limited = self.target.memory_bytes * (1 - margin), list[Bucket](), list[str]()
         for bucket in self.buckets:
             sizes = dict[int, float]()
@@ -231,8 +233,8 @@ class TargetSteps:
                     f"{counted(rows, 'row')} per device, {sizes[number] / self.target.memory_bytes:.0%} of its memory"
                 )
         message = (
-            f"data.buckets.max_batch {settings.max_batch} (rows over all devices) limits {len(limited)} of "
-            f"{counted(len(found), 'bucket')}, and a higher --data.buckets.max-batch allows more rows: "
+            f"data.batching.max_rows {settings.max_rows} (rows over all devices) limits {len(limited)} of "
+            f"{counted(len(found), 'bucket')}, and a higher --data.batching.max-rows allows more rows: "
             f"{'; '.join(limited)}"
         )
         return tuple(found), message if limited else ""
@@ -247,7 +249,7 @@ class TargetSteps:
 
         A setting can need more: with a split, for example, the sum of the gradients of earlier parts is kept.
         """
-        mesh, part = self.target.mesh, replace(bucket, batch_size=self.experiment.data.buckets.batch_multiple)
+        mesh, part = self.target.mesh, replace(bucket, batch_size=self.experiment.data.batching.row_multiple)
 
         def needed(experiment: Experiment) -> float:
             other = replace(self, experiment=experiment)

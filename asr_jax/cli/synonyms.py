@@ -41,28 +41,24 @@ SETTINGS = {
     "--optim.freeze-updates": "freeze-finetune-updates freeze-steps freeze-encoder freeze-feature-encoder "
     "freeze-param freeze-modules freeze-wav2vec freeze memory oom",
     "--optim.clipping-scale": "clipping-scale",
-    "--data.buckets.batch-seconds": "batch-size bs b global-batch-size micro-batch-size train-batch-size "
+    "--data.batching.budget": "batch-size bs b global-batch-size micro-batch-size train-batch-size "
     "max-duration max-tokens batch-bins batch-frames "
     "max-batch-length max-batch-len max-frames-in-batch batch-type dynamic-batching "
-    "num-concat-batches max-inputs-per-batch memory oom",
-    "--data.buckets.max-batch": "max-sentences max-batch-size max-batch-ex adaptive-batch-max-samples",
-    "--data.buckets.budget": "adaptive-batch-budget",
-    "--data.buckets.unit": "adaptive-batch-unit",
-    "--data.buckets.batch-multiple": "required-batch-size-multiple pad-to-multiple-of",
-    "--data.sampling.mode": "sampling-mode sampler",
-    "--data.sampling.device-rows": "per-device-train-batch-size per-gpu-batch-size gpu-batch-size per-gpu-batch",
-    "--data.sampling.device-seconds": "batch-duration",
-    "--data.sampling.bins": "bucket-boundaries-2d bucket-edges duration-token-buckets",
-    "--data.sampling.bin-rows": "bucket-batch-size bucket-batch-sizes",
-    "--data.sampling.memory-gb": "vram-budget",
-    "--data.sampling.random-epochs": "randomize-first-n-epochs",
-    "--data.sampling.pessimistic-first": "pessimistic-first-batch",
+    "num-concat-batches max-inputs-per-batch memory oom adaptive-batch-budget batch-duration",
+    "--data.batching.max-rows": "max-sentences max-batch-size max-batch-ex adaptive-batch-max-samples",
+    "--data.batching.unit": "adaptive-batch-unit vram-budget",
+    "--data.batching.row-multiple": "required-batch-size-multiple pad-to-multiple-of",
+    "--data.batching.edges": "sampling-mode sampler",
+    "--data.batching.rows": "per-device-train-batch-size per-gpu-batch-size gpu-batch-size per-gpu-batch "
+    "bucket-batch-size bucket-batch-sizes",
+    "--data.batching.edges-labels": "bucket-boundaries-2d bucket-edges duration-token-buckets",
+    "--data.batching.random-epochs": "randomize-first-n-epochs",
+    "--data.batching.pessimistic-first": "pessimistic-first-batch",
     "--training.pre-allocate": "pre-allocate-range pre-allocate",
-    "--data.buckets.num": "num-buckets bucketing bucketing-batch-size bucketing-strategy bucketing-sampler "
+    "--data.batching.num-buckets": "num-buckets bucketing bucketing-batch-size bucketing-strategy bucketing-sampler "
     "num-bucket group-by-length",
-    "--data.buckets.edges-s": "bucket-duration-bins fold-length bucket-boundaries",
-    "--data.buckets.order": "sort-by-length-desc sorting shuffle sort-order",
-    "--data.buckets.sort-buffer": "sort-buffer-size sort-size",
+    "--data.batching.edges-s": "bucket-duration-bins fold-length bucket-boundaries",
+    "--data.batching.sort-window": "sort-by-length-desc sorting shuffle sort-order sort-buffer-size sort-size",
     "--data.tokenizer.sampling": "subword-sampling tokenizer.sampling subword-regularization",
     "--training.pass-states.lengths": "rsp-seq-len-freq rsp",
     "--training.pass-states.after": "rsp-delay",
@@ -227,11 +223,10 @@ is suggested. `*` is any name."""
 
 NOTES = {
     "--config": "a Python file of settings, such as configs/read_speech.py",
-    "--data.buckets.batch-seconds": "seconds of audio of a batch, over all devices",
-    "--data.buckets.max-batch": "utterances of a batch, over all devices",
-    "--data.sampling.device-rows": "utterances of a batch on each device, for --data.sampling.mode fixed and others",
-    "--data.sampling.device-seconds": "seconds of audio of a batch on each device, for --data.sampling.mode "
-    "1D-bucketing and others",
+    "--data.batching.budget": "seconds of audio of a batch, over all devices",
+    "--data.batching.max-rows": "utterances of a batch, over all devices",
+    "--data.batching.rows": "utterances of a batch; on each device with --data.batching.devices 0",
+    "--data.batching.edges": "docs/data.md has the settings of each sampling mode",
     "--data.speeds": "such as 0.9 1.0 1.1",
     "--data.workers": "0: threads of the training process read the audio",
     "--training.precision": "f32, tf32, bf16 or f16",

@@ -247,7 +247,7 @@ def plain_message(text: str) -> str:
     """Returns an error message of tyro without its frame and title, such as `--rows: 'x' is not a whole number`."""
     lines = [re.sub(r"^\s*[╭╮╰╯│|+]|[╭╮╰╯│|+]\s*$|[─-]{5,}", " ", line).strip() for line in text.splitlines()]
     message = " ".join(line for line in lines[1:] if line and "For full helptext" not in line)
-    message, _, helptext = " ".join(message.split()).partition(" Argument helptext: ")
+    message = " ".join(message.split()).partition(" Argument helptext: ")[0]
     message = re.sub(r"^Error parsing ([\w.-]+: )", r"\1", message)
     message = re.sub(
         r"no type matching \{None\}\W(INT|FLOAT|\w+) could be instantiated from \[('.*?')\].*", _not_of_type, message
@@ -255,18 +255,12 @@ def plain_message(text: str) -> str:
     message = re.sub(
         r"invalid choice ('.*?') for argument '([\w.-]+)'. Expected one of \((.*?)\)\.?", _of_choices, message
     )
-    message = re.sub(r"Could not find valid parse for arguments: \[(.*?)\]", rf"\1{_expected_type(helptext)}", message)
+    not_of_type = r"\1 is not of the type of this field"
+    message = re.sub(r"Could not find valid parse for arguments: \[(.*?)\]", not_of_type, message)
     message = re.sub(r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number", message)
     message = re.sub(r"could not convert string to float: ('.*?')", r"\1 is not a number", message)
     message = re.sub(r"Missing value for argument '(.*?)'. Expected .*", r"\1: expected a value", message)
     return message.replace("'None', ", "").replace(", 'None'", "")
-
-
-def _expected_type(helptext: str) -> str:
-    pair = re.match(r"--[\w.-]+ \[(INT|FLOAT) (INT|FLOAT) \[", helptext)
-    return (
-        f": expected pairs of {_KINDS[pair[1]]} and {_KINDS[pair[2]]}" if pair else " is not of the type of this field"
-    )
 
 
 def _not_of_type(found: re.Match[str]) -> str:

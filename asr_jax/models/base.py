@@ -425,12 +425,11 @@ class Model:
     """Augmentations in training. Those of audio are applied first, then those of features, each in this order."""
     views: int = 1
     """Number of differently augmented copies of each utterance in training (CR-CTC: 2), each with an equal part of the
-    utterance's weight. Memory grows by this factor: data.buckets.batch-seconds counts each utterance once."""
+    utterance's weight. Memory grows by this factor: data.batching.budget counts each utterance once."""
 
     sub_batches: int = 1
     """Number of micro-batches, in each of which masks are drawn and codes are counted separately. With as many as there
-    are devices, results are as if each device had a batch of its own. data.buckets.batch_multiple must be a multiple
-    of it."""
+    are devices, results are as if each device had a batch of its own. It divides the rows of a batch."""
     primary: str = ""
     """Name of the primary head, whose search returns the texts. Empty: the only recognising head."""
 

@@ -85,7 +85,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
         sinks.append(
             Detectors(
                 warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates,
-                is_sharded=experiment.data.order == "sharded", chance=_chance(experiment),
+                chance=_chance(experiment),
             )
         )  # fmt: skip
         for line in begun["refused"]:
@@ -186,7 +186,7 @@ def _train(
     signals.wait_for_save()
     with ExitStack() as stack:
         stack.enter_context(profile := Profile(training, setup.folder, log))
-        data_state = state_of_data(checkpoints) if setup.data.sets.shards else None
+        data_state = state_of_data(checkpoints)
         batches = stack.enter_context(open_data(setup, groups.positions(first).start, data_state))
         update = first
         while True:
@@ -242,10 +242,8 @@ def _train(
 
 def _parts(setup: Setup, loaded: LoadedBatch) -> list[Part]:
     """Returns the parts of a batch on the devices, each with its shape and the batch's position in the plan."""
-    plan = setup.data.train.plan
-    number = plan[loaded.position].bucket if loaded.bucket is None else loaded.bucket
-    parts = setup.layout.parts(loaded.batch, plan.buckets[number].batch_size)
-    return [(setup.shapes[number], global_batch(part, setup.mesh), np.int32(loaded.position)) for part in parts]
+    parts = setup.layout.parts(loaded.batch, setup.data.buckets[loaded.bucket].batch_size)
+    return [(setup.shapes[loaded.bucket], global_batch(part, setup.mesh), np.int32(loaded.position)) for part in parts]
 
 
 def _ended(

@@ -28,7 +28,7 @@ the run is not known before the rows are."""
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Finds the largest number of rows of each bucket whose compiled step fits a budget; see `sampled.FitRows`."""
+    """Finds the largest number of rows of each bucket whose compiled step fits a budget; see `buckets.FitRows`."""
 
     budget_bytes: float
     """Memory of a device that a step may take, with the training state."""
@@ -65,10 +65,10 @@ class MemoryFit:
             rows = unit * most_within(needed, bucket.batch_size // unit, self.budget_bytes)
             if not rows:
                 raise UserError(
-                    f"data.sampling.memory_gb is {self.budget_bytes / 1e9:g}, and a batch of {unit} × "
+                    f"data.batching.budget is {self.budget_bytes / 1e9:g} GB, and a batch of {unit} × "
                     f"{bucket.length / scale.per_s:.2f} s with {bucket.num_tokens} labels needs "
                     f"{needed(1) / 1e9:.3g} GB on each of {counted(devices, 'device')}: expected at least as much, "
-                    "smaller bins, or a larger training.split"
+                    "shorter buckets, or a larger training.split"
                 )
             found.append(rows)
         return found

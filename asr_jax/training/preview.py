@@ -126,8 +126,9 @@ def dry_run(experiment: Experiment) -> None:
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
         print(memory_line(steps.memory))
         parameters = quantity(num_elements(shapes.state.params))
-        of_sample = " in the sample of the shards" if setup.data.sets.shards else ""
-        per_epoch = "" if setup.data.sets.shards else f", {setup.updates_per_epoch:,.4g} per epoch"
+        is_sample = bool(setup.data.train.shards)
+        of_sample = " in the sample of the shards" if is_sample else ""
+        per_epoch = "" if is_sample else f", {setup.updates_per_epoch:,.4g} per epoch"
         print(
             f"{parameters} parameters; {counted(len(setup.data.train.index), 'utterance')}, "
             f"{setup.data.train.index.hours:,.2f} h{of_sample}; {counted(setup.num_updates, 'update')}{per_epoch}; "

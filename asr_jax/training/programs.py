@@ -198,8 +198,7 @@ Part = tuple[Bucket, Batch, np.int32]
 """Batch of an update on all devices, with its bucket and its position in the plan."""
 
 SMALLER_BATCHES = (
-    "compute each batch in parts (--training.split 2), lower --data.buckets.batch-seconds (or the rows or seconds of "
-    "--data.sampling), or lower "
+    "compute each batch in parts (--training.split 2), lower --data.batching.budget (or rows), or lower "
     "--data.filters.max-duration-s if one long recording fills the batch"
 )
 

@@ -118,34 +118,32 @@ def test_a_new_run_takes_the_settings_of_the_run_of_its_weights(tmp_path):
 def test_all_mistakes_are_named_at_once_with_the_nearest_field():
     with pytest.raises(UserError) as caught:
         parse(
-            "--optim.schedule.peak-rl", "3", "--data.buckets.num", "many", "--training.precision", "f17",
+            "--optim.schedule.peak-rl", "3", "--data.batching.num-buckets", "many", "--training.precision", "f17",
             "--model.heads.ctc.dropout", "1.5", "--training.ema.decay", "2",
         )  # fmt: skip
     message = str(caught.value)
     assert message.startswith("5 settings of --config configs/quickstart.py cannot be used")
-    for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "decay is 2.0", "--data.buckets.num"):
+    for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "decay is 2.0", "--data.batching.num-buckets"):
         assert part in message, f"{part!r} is not in\n{message}"
     assert caught.value.exit_code == 2
 
 
-def test_pairs_are_asked_for_once():
-    with pytest.raises(UserError) as caught:
-        parse("--data.sampling.mode", "2D-bucketing", "--data.sampling.bins", "8", "40", "9")
-    assert str(caught.value).startswith("1 setting ")
-    assert "--data.sampling.bins 8 40 9: '8', '40', '9': expected pairs of a number and a whole number" in str(
-        caught.value
-    )
-
-
 def test_a_value_of_another_type_hides_no_mistake_in_other_settings():
     with pytest.raises(UserError) as caught:
-        parse("--data.buckets.batch-multiple", "x", "--model.encoder.dropout", "7", "--data.sampling.num-buckets", "-1")
+        parse("--data.batching.row-multiple", "x", "--model.encoder.dropout", "7", "--data.filters.min-chars", "-1")
     assert str(caught.value).startswith("3 settings ")
 
 
 def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_in_them():
     with pytest.raises(UserError) as caught:
-        parse("--data.filters.min-duration-s", "5", "--data.filters.max-duration-s", "2", "--data.buckets.num", "x")
+        parse(
+            "--data.filters.min-duration-s",
+            "5",
+            "--data.filters.max-duration-s",
+            "2",
+            "--data.batching.num-buckets",
+            "x",
+        )
     assert str(caught.value).startswith("2 settings")
     assert "'x' is not a whole number" in str(caught.value)
     assert "expected 0 ≤ min < max" in str(caught.value)
@@ -170,7 +168,7 @@ def test_settings_that_need_each_other_are_not_accused_of_what_others_do(weights
 def test_fields_that_are_right_together_only_are_no_mistakes():
     sizes = ["--model.encoder.dims", *["64"] * 4, "--model.encoder.unmasked-dims", *["32"] * 4]
     with pytest.raises(UserError) as caught:
-        parse(*sizes, "--data.buckets.num", "many")
+        parse(*sizes, "--data.batching.num-buckets", "many")
     assert str(caught.value).startswith("1 setting ")
 
 
@@ -326,9 +324,14 @@ def test_a_recipe_of_fine_tuning_takes_the_sizes_of_the_run_that_it_begins_with(
 
 def test_differences_name_fields_and_pass_over_what_may_change():
     before = parse()
-    after = parse("--seed", "3", "--training.log-every", "9", "--data.buckets.num", "5", "--run-dir", "elsewhere")
+    after = parse(
+        "--seed", "3", "--training.log-every", "9", "--data.batching.num-buckets", "5", "--run-dir", "elsewhere"
+    )
     found = differences(before, after)
-    assert [change for change in found if not may_change(change[0])] == [("data.buckets.num", 3, 5), ("seed", 0, 3)]
+    assert [change for change in found if not may_change(change[0])] == [
+        ("data.batching.num-buckets", 3, 5),
+        ("seed", 0, 3),
+    ]
     assert [change for change in found if may_change(change[0])] == [
         ("run_dir", "", "elsewhere"),
         ("training.log_every", 50, 9),

@@ -17,7 +17,7 @@ from asr_jax.audio.presets import rust_zipformer, w2v_bert
 from asr_jax.cli import evaluate, extract_features, train
 from asr_jax.config import save_experiment
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data, plan_training
 from asr_jax.data.loading import extraction
 from asr_jax.data.loading.source import BatchSource
@@ -82,7 +82,7 @@ def test_features_give_the_loss_of_their_audio(folder, tmp_path):
 def planned(utterances, model):
     """Source of the batches of a training plan."""
     data = plan_training(
-        utterances, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER,
+        utterances, Data(train=("x",), batching=Batching.planned(num_buckets=1)), tokenizer=TOKENIZER,
         output_length=model.output_length, frames_needed=np.add,
         front_end=model.front_end, seed=0,
     )  # fmt: skip

@@ -63,12 +63,12 @@ def test_every_field_of_every_config_has_a_text():
         ("learning-rate", "--optim.schedule.peak-lr"),
         ("num_workers", "--data.workers"),  # a word of another system
         ("highest learning rate", "--optim.schedule.peak-lr"),
-        ("batch size", "--data.buckets.batch-seconds"),  # words of another system
+        ("batch size", "--data.batching.budget"),  # words of another system
         ("trainer.max_epochs", "--training.num-epochs"),
         ("memory", "--model.encoder.remat"),
-        ("memory", "--data.buckets.batch-seconds"),
+        ("memory", "--data.batching.budget"),
         ("memory", "--data.filters.max-duration-s"),
-        ("seconds bucket", "--data.buckets.edges-s"),  # all words, in any order
+        ("seconds bucket", "--data.batching.edges-s"),  # all words, in any order
     ],
 )
 def test_help_on_a_word(word, found, capsys):

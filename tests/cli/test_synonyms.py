@@ -64,7 +64,7 @@ def test_no_config_suggests_a_setting_that_it_does_not_have(config):
 
 MESSAGES = [
     ("--lr", "--lr is not a field; did you mean --optim.schedule.peak-lr?"),
-    ("--batch_size", "did you mean --data.buckets.batch-seconds (seconds of audio of a batch, over all devices)?"),
+    ("--batch_size", "did you mean --data.batching.budget (seconds of audio of a batch, over all devices)?"),
     ("--num-workers", "did you mean --data.workers (0: threads of the training process read the audio)?"),
     ("--ctc-label-smoothing", "--ctc-label-smoothing is not a field: there is none; the CTC loss has no label smooth"),
     ("--gpus", "--gpus is not a field: --devices 0,2 selects devices by their numbers"),
@@ -75,7 +75,7 @@ MESSAGES = [
     ("+trainer.precision=16", "+trainer.precision=16 is not a field; did you mean --training.precision (f32, "),
     ("++exp_manager.exp_dir=x", "++exp_manager.exp_dir=x is not a field; did you mean --run-dir"),
     ("optimization.lr=[0.1]", "did you mean --optim.schedule.peak-lr?"),
-    ("-b", "-b is not a field; did you mean --data.buckets.batch-seconds"),
+    ("-b", "-b is not a field; did you mean --data.batching.budget"),
     ("optim.clip_at=3", "optim.clip_at=3 is not a flag; did you mean --optim.clip-at=3?"),
     ("epochs=3", "epochs=3 is not a flag; did you mean --training.num-epochs=3?"),
     ("--peak-lr", "--peak-lr is not a field; did you mean --optim.schedule.peak-lr?"),

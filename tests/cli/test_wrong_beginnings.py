@@ -189,7 +189,7 @@ CASES = {
     "durations in milliseconds": (lambda place: new(place, **with_lines(place, lambda row: row | {"duration": 1000.0})), 2, ["no training utterance is left", "too long"]),
     "texts that are all empty": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": " "})), 2, ["training texts are empty"]),
     "texts that no path fits": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": "ab " * 19})), 2, ["fewer frames than its labels need"]),
-    "edges below the longest utterance": (lambda place: new(place, "--data.buckets.edges-s", 0.5), 2, ["edges_s ends at 0.5"]),
+    "edges below the longest utterance": (lambda place: new(place, "--data.batching.edges-s", 0.5), 2, ["longer than the last bucket"]),
     "a folder that is a file": (lambda place: ["train", *begin(place), "--run-dir", place / "train.jsonl"], 2, ["train.jsonl is a file"]),
     "a folder with other things": (lambda place: ["train", *begin(place), "--run-dir", place / "audio"], 2, ["is not empty and is not a run"]),
     "a folder without rights": (

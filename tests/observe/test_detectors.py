@@ -9,12 +9,11 @@ from tests.support import approx
 CHANCE = {"pretrain/accuracy": 0.01, "pretrain/code_perplexity": 2.0}
 
 
-def warnings_of(*events, alarm_wer=0.5, alarm_updates=300, is_sharded=False):
+def warnings_of(*events, alarm_wer=0.5, alarm_updates=300):
     found = []
     detectors = Detectors(
-        lambda **data: found.append(data), alarm_wer=alarm_wer, alarm_updates=alarm_updates, is_sharded=is_sharded,
-        chance=CHANCE,
-    )  # fmt: skip
+        lambda **data: found.append(data), alarm_wer=alarm_wer, alarm_updates=alarm_updates, chance=CHANCE
+    )
     for name, data in events:
         detectors({"event": name, "timestamp_ms": 0, "data": data})
     return found
@@ -76,11 +75,6 @@ def test_what_is_wrong_is_named_with_advice(events, detector, word):
     (found,) = warnings_of(*events)
     assert found["detector"] == detector
     assert word in found["message"]
-
-
-def test_shards_have_threads_and_no_workers():
-    (found,) = warnings_of(step(1, 1.0, waiting=0.4), is_sharded=True)
-    assert "waiting for batches: raise --data.threads, or use faster storage" in found["message"]
 
 
 def test_codes_that_are_all_the_same_are_reported_once():

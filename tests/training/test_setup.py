@@ -15,7 +15,7 @@ from asr_jax.config import Experiment, Init, Resume, Training, from_json, is_amo
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.programs import TRACED
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_training
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
@@ -164,7 +164,7 @@ def run_on_features(folder, **settings):
     line = {"id": "a", "features_path": "a.f32", "text": "ab", "rows": 90, "cols": 80}
     (folder / "train.jsonl").write_text(json.dumps(line) + "\n")
     data = Data(train=(str(folder / "train.jsonl"),), validation=(str(folder / "train.jsonl"),))
-    return replace(EXPERIMENT, data=replace(data, buckets=Buckets(batch_multiple=4)), **settings)
+    return replace(EXPERIMENT, data=replace(data, batching=Batching(row_multiple=4)), **settings)
 
 
 def test_augmentations_of_audio_are_not_for_ready_features(tmp_path):

@@ -17,7 +17,7 @@ from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.config import Experiment, Training
 from asr_jax.core.random_streams import random_streams
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.manifest import write_manifest
@@ -44,7 +44,7 @@ def experiment(tmp_path_factory):
     write_manifest(folder / "train.jsonl", utterances)
     data = Data(
         train=(str(folder / "train.jsonl"),), validation=(str(folder / "train.jsonl"),),
-        buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4),
+        batching=Batching.planned(num_buckets=1, seconds=4.0, row_multiple=4),
     )  # fmt: skip
     training = Training(num_updates=1, validate_every=1, log_every=1)
     optim = AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=1, decay="none"))

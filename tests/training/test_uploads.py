@@ -17,7 +17,7 @@ from asr_jax.cli import upload as command
 from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
@@ -53,7 +53,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     write_manifest(folder / "dev.jsonl", utterances)
     data = Data(
         train=(str(folder / "dev.jsonl"),), validation=(str(folder / "dev.jsonl"),),
-        buckets=Buckets(num=1, batch_seconds=1.6, batch_multiple=4),
+        batching=Batching.planned(num_buckets=1, seconds=1.6, row_multiple=4),
     )  # fmt: skip
     training = Training(num_updates=4, validate_every=2, log_every=1, ema=EMA(0.5), keep_last=5)
     return Experiment(name="toy", model=toy_model(), data=data, training=training, run_dir=str(folder / "run"))

@@ -29,6 +29,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import MAY_BE_EMPTY
 from asr_jax.core.precision import Precision
+from asr_jax.data.batching.batching import Batching
 
 if TYPE_CHECKING:
     from asr_jax.config import Experiment
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 PROG = "python -m asr_jax.benchmark train"
 QUARTZNET_S = (14.08, 16.64, 19.2)
 """Minimum, middle and maximum length of NVIDIA's script in seconds: 16.7 s at speeds of ± 15 %."""
-WHOLE = "the rows of a batch are a positive multiple of data.buckets.batch_multiple and of the number of devices"
+WHOLE = "the rows of a batch are a positive multiple of data.batching.row_multiple and of the number of devices"
 SHARED = "virtual devices of this CPU share its cores: these rows do not show the speed-up of real devices"
 
 
@@ -108,14 +109,14 @@ def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, A
     from asr_jax.cli.benchmark import updating
 
     counts, there_are = usable(options.num_devices)
-    accumulations, mode = options.accumulation or (experiment.training.accumulate,), experiment.data.sampling.mode
-    if options.accumulation and options.synthetic is None and mode != "planned":
+    accumulations, batching = options.accumulation or (experiment.training.accumulate,), experiment.data.batching
+    if options.accumulation and options.synthetic is None and (batching.rows or batching.devices is not None):
         raise UserError(
-            f"--accumulation divides the batches of data.buckets, and data.sampling.mode is {mode}: expected planned, "
-            "or --synthetic"
+            "--accumulation divides the budget of a batch over all devices: expected data.batching without rows and "
+            "devices, or --synthetic"
         )
     if options.synthetic is None:
-        check_whole(math.lcm(experiment.data.buckets.batch_multiple, there_are), [(1, d) for d in counts])
+        check_whole(math.lcm(batching.row_multiple, there_are), [(1, d) for d in counts])
     else:
         rows = options.batch or room(experiment, options.synthetic or QUARTZNET_S, accumulations, counts)
         check_whole(rows, [(a, d) for a in accumulations for d in counts])
@@ -154,8 +155,9 @@ def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequen
         seconds: Lengths of the rows in seconds.
         accumulations: Numbers of batches of an update.
     """
-    buckets, unit = experiment.data.buckets, math.lcm(*(a * d for a in accumulations for d in devices))
-    of_batch = buckets.budget if buckets.unit == "samples" else buckets.batch_seconds / max(seconds)
+    batching, unit = experiment.data.batching, math.lcm(*(a * d for a in accumulations for d in devices))
+    budget_s = batching.budget if batching.unit.endswith("seconds") else Batching.budget
+    of_batch = batching.budget if batching.unit == "utterances" else budget_s / max(seconds)
     return max(int(of_batch * experiment.training.accumulate) // unit, 1) * unit
 
 
@@ -173,7 +175,7 @@ def check_whole(rows: int, ways: Sequence[tuple[int, int]]) -> None:
         if rows % (accumulation * devices):
             raise UserError(
                 f"{rows} rows cannot be divided into {accumulation} batches on {devices} devices: expected --batch, or "
-                f"data.buckets.batch_multiple, to be a multiple of {math.lcm(*(a * d for a, d in ways))}"
+                f"data.batching.row_multiple, to be a multiple of {math.lcm(*(a * d for a, d in ways))}"
             )
 
 

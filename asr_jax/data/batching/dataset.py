@@ -3,9 +3,8 @@
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,19 +13,16 @@ from jaxtyping import Int
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Bucket, Buckets, Scale, make_buckets, slowest
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.bucket_files import read_buckets
+from asr_jax.data.batching.buckets import Bucket, Buckets, Entries, FitRows, Scale, make_buckets, unfit
 from asr_jax.data.batching.crops import cropped
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
-from asr_jax.data.batching.mixing import Mixing, epoch_shares
-from asr_jax.data.batching.sampled import FitRows, Sampled, entries_of, sampled_buckets, unfit
-from asr_jax.data.batching.sampling import Sampling
-from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
-from asr_jax.data.manifests.items import sampled, shards_of
-from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
+from asr_jax.data.batching.mixing import Mixing, Sources, epoch_shares
+from asr_jax.data.batching.pools import Pool
+from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.remembered import remembered
-from asr_jax.data.manifests.splits import split
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
@@ -79,10 +75,8 @@ class Data:
     trimming. 60 is QuartzNet's."""
     mixing: Mixing = field(default_factory=Mixing)
     """Share of each entry of `train` in an epoch."""
-    buckets: Buckets = field(default_factory=Buckets)
-    """Shapes and sizes of the batches, in sampling.mode planned."""
-    sampling: Sampling = Sampling()
-    """Rule that chooses the utterances of a batch."""
+    batching: Batching = field(default_factory=Batching)
+    """Rule that forms batches."""
     speeds: tuple[float, ...] = (1.0,)
     """Playback speeds; an epoch contains every utterance once at each of them. 1.1 is faster and shorter. DALI's rates
     have the opposite meaning; `data.batching.speeds.of_dali` converts them."""
@@ -140,10 +134,10 @@ class Data:
                 f"mixing.weights has {len(self.mixing.weights)} numbers for {len(self.train)} entries of train: "
                 "expected one weight per entry"
             )
-        if self.mixing.kind != "none" and self.sampling.mode == "duration":
+        if self.mixing.kind != "none" and self.batching.by_duration:
             raise ValueError(
-                f"mixing.kind is {self.mixing.kind} and sampling.mode is duration: expected another mode, because the "
-                "number of batches of equal duration would differ between epochs"
+                f"mixing.kind is {self.mixing.kind}, and batching.edges none with seconds: expected buckets, because "
+                "the number of batches of equal duration would differ between epochs"
             )
 
 
@@ -156,8 +150,9 @@ def _check_sharded(data: Data) -> None:
     needed = {
         "crop_s": data.crop_s, "trim_db": data.trim_db, "speed_jitter": data.speed_jitter, "workers": data.workers,
         "max_train_utterances": data.max_train_utterances, "check_all": data.check_all,
-        "mixing": data.mixing.kind != "none", "sampling": data.sampling.mode != "planned",
-        "tokenizer.sampling": data.tokenizer.sampling,
+        "mixing": data.mixing.kind != "none", "batching.edges none": data.batching.any_length,
+        "batching.random_epochs": data.batching.random_epochs, "batching.sort_window": data.batching.sort_window,
+        "batching.pessimistic_first": data.batching.pessimistic_first, "tokenizer.sampling": data.tokenizer.sampling,
     }  # fmt: skip
     if given := [name for name, value in needed.items() if value]:
         raise ValueError(f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'")
@@ -180,6 +175,16 @@ class PlannedData:
     """Digest of an evaluation set, as `Index.fingerprint`, which does not depend on how its long audio is computed."""
 
     @property
+    def shards(self) -> tuple[str, ...]:
+        """Files that training reads one after the other, if the index is of a sample of them; otherwise empty."""
+        return self.index.utterances.shards
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Number of batches of an epoch; None if it is not known, because the files have no index."""
+        return None if self.shards else self.plan.batches_per_epoch
+
+    @property
     def windowed_rows(self) -> range:
         """Last rows of the index, which are in no batch because their audio is long and is computed in windows."""
         return range(self.plan.num_utterances, len(self.index))
@@ -192,130 +197,6 @@ class PlannedData:
     def fingerprint(self) -> str:
         """Digest. Equal digests mean that every batch has the same utterances with the same labels."""
         return f"{self.index.fingerprint()}-{self.plan.fingerprint()}"
-
-
-@dataclass(frozen=True)
-class Sets:
-    """Training and validation utterances."""
-
-    train: Utterances
-    validation: Utterances
-    is_split: bool
-    """Whether the validation set is a part of the given training set."""
-    names: tuple[str, ...] = ()
-    """Names of the validation sets, by their number in `columns.input_of`. Empty for a split one, which is one set."""
-    validation_paths: tuple[str, ...] = ()
-    """Paths that the validation set is read from, in the order of `Columns.input_of`."""
-    shards: tuple[str, ...] = ()
-    """Shards of the training set, of which `train` is a sample. Empty: `train` is the whole set."""
-
-
-def read_sets(data: Data, *, seed: int) -> Sets:
-    """Reads the training set and the validation set.
-
-    Raises:
-        UserError: If a path cannot be read or there is no training data. The message lists three ways to provide data.
-    """
-    options = _options(data)
-    validation_of = _validation_of(data, options)
-    if data.order == "sharded":
-        return _sampled_sets(data, validation_of, options)
-    inputs, validation_inputs = _resolved(data.train, validation_of, options)
-    train, validation = _read_training(data, inputs, seed, options, is_split=not validation_of)
-    if validation is None:
-        validation = _read(data, validation_inputs, options)
-    validation = _some(validation, data.max_validation_utterances)
-    return Sets(
-        train, validation, is_split=not validation_of, names=set_names(validation_of),
-        validation_paths=validation_of or data.train,
-    )  # fmt: skip
-
-
-def _sampled_sets(data: Data, validation_of: tuple[str, ...], options: ReadOptions) -> Sets:
-    """A sample of the training shards, and the validation set."""
-    if not validation_of:
-        raise UserError("data.order is sharded without data.validation: expected a validation set, which is read whole")
-    _, validation_inputs = _resolved(("",), validation_of, options, is_sharded=True)
-    train, shards = _sample(data, options)
-    validation = _some(_read(data, validation_inputs, options), data.max_validation_utterances)
-    return Sets(train, validation, False, set_names(validation_of), validation_of, shards)
-
-
-def _sample(data: Data, options: ReadOptions) -> tuple[Utterances, tuple[str, ...]]:
-    """A sample of the training shards, and all shards."""
-    shards = shards_of(data.train, options)
-    utterances, rejected = sampled(shards, data.sampled_items, options, data.storage)
-    return replace(Utterances.of(utterances), rejected=tuple(rejected)), shards
-
-
-def read_training(data: Data, *, seed: int) -> Utterances:
-    """Reads only the training set of `read_sets`. The validation set does not have to exist.
-
-    Raises:
-        UserError: As `read_sets`.
-    """
-    options = _options(data)
-    if data.order == "sharded":
-        return _sample(data, options)[0]
-    inputs, _ = _resolved(data.train, (), options)
-    return _read_training(data, inputs, seed, options, is_split=not _validation_of(data, options))[0]
-
-
-def _options(data: Data) -> ReadOptions:
-    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none", allow_pipes=data.allow_pipes)
-
-
-def _read_training(
-    data: Data, inputs: Sequence[Input], seed: int, options: ReadOptions, *, is_split: bool
-) -> tuple[Utterances, Utterances | None]:
-    """Training set, and the validation set if it is split from the training set."""
-    train, cut = _read(data, inputs, options, trim_db=data.trim_db), None
-    if is_split:
-        train, cut = split(train, share=data.validation_share, seed=seed)
-    return _some(train, data.max_train_utterances), cut
-
-
-def _read(data: Data, inputs: Sequence[Input], options: ReadOptions, *, trim_db: float = 0.0) -> Utterances:
-    return read_inputs(inputs, trim_db=trim_db, cache=data.cache, options=options)
-
-
-def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
-    return data.validation or tuple(path for path in data.train if has_validation(path, options))
-
-
-def _resolved(
-    train: Sequence[str], validation: Sequence[str], options: ReadOptions, *, is_sharded: bool = False
-) -> tuple[list[Input], list[Input]]:
-    """Inputs of both sets; of the validation set alone if the training set is sharded.
-
-    Args:
-        train: Paths of the training set.
-        validation: Paths of the validation sets.
-        is_sharded: Whether the shards of the training set are read one after the other.
-
-    Raises:
-        UserError: If paths cannot be read. The message names all of them.
-    """
-    found: dict[Role, list[Input]] = {"train": [], "validation": []}
-    problems = [] if train else ["data.train is empty: expected at least one manifest or folder"]
-    sets: tuple[tuple[Role, Sequence[str]], ...] = (("train", () if is_sharded else train), ("validation", validation))
-    for role, paths in sets:
-        for number, path in enumerate(paths):
-            try:
-                found[role] += [(number, file, reader) for _, file, reader in resolve([path], role, options)]
-            except UserError as error:
-                problems.append(f"data.{role}: {error}")
-    if problems:
-        raise UserError("\n".join([*problems, WAYS_ON]))
-    return found["train"], found["validation"]
-
-
-WAYS_ON = """Three ways to provide data:
-  prepare LibriSpeech or spoken digits from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py
-  use your own data: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, with one utterance per line: \
-{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (docs/data.md); without \
---data.validation, a tenth of the training set is used for validation
-  train on synthetic speech first: ./scripts/quickstart.sh"""
 
 
 def plan_training(
@@ -331,21 +212,63 @@ def plan_training(
     devices: int = 1,
     fit_rows: FitRows | None = None,
 ) -> PlannedData:
-    """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
+    """Builds the index and the batch plan of the training set, without the utterances that are rejected.
 
     Args:
-        data: Settings of filters, speeds, mixing and buckets.
         output_length: Maps input lengths to numbers of encoder frames, as in `models.base.Recogniser`.
         frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
-        devices: Number of devices of the job, for rows that are given for each device.
-        fit_rows: Fits the rows of batches to a memory budget, for `Sampling.memory_gb`.
+        devices: Number of devices of the job.
+        fit_rows: Fits the rows of batches to a memory budget.
 
     Raises:
         UserError: If no utterance is left, or if settings do not apply to ready features.
     """
-    scale = scale_of_utterances(utterances, front_end)
-    frames = functools.partial(output_length, of_features=scale.of_features)
+    scale, batching = scale_of_utterances(utterances, front_end), data.batching
+    _check_kind(data, scale, tokenizer)
+    index, rejections = build_index(
+        utterances, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
+        given_labels=data.tokenizer.takes_ids,
+        output_length=functools.partial(output_length, of_features=scale.of_features), frames_needed=frames_needed,
+        filters=replace(data.filters, max_duration_s=LONGEST_S) if data.crop_s else data.filters,
+        max_speed=max(data.speeds) + data.speed_jitter,
+    )  # fmt: skip
+    if data.crop_s:
+        index = cropped(index, round(data.crop_s * scale.per_s))
+    entries = index.entries(speeds=data.speeds, jitter=data.speed_jitter)
+    if not batching.file and (violated := unfit(entries, batching)):
+        index = index.without(violated, rejections)
+        entries = index.entries(speeds=data.speeds, jitter=data.speed_jitter)
+    if not len(index):
+        raise _nothing_left(rejections, data)
+    _warn_of_rejected(len(utterances) - len(np.unique(index.utterances.rows)), len(utterances), rejections)
+    sources = _mixed(index, data)
+    weights = None
+    if utterances.shards:
+        weights = np.full(len(index), MORE_ITEMS)
+    elif sources is not None and batching.devices is None:
+        weights = sources.shares[sources.of_utterance]
+    if batching.file:
+        buckets = Buckets(read_buckets(Path(batching.file), entries, row_parts=row_parts))
+    else:
+        buckets = _remembered_buckets(
+            None if fit_rows else index.utterances.folder, entries, batching, devices=devices, row_parts=row_parts,
+            seed=seed, weights=weights, fit_rows=fit_rows,
+        )  # fmt: skip
+    for message in buckets.warnings:
+        logger.warning("%s", message)
+    plan = BatchPlan(
+        entries, buckets, seed=seed, sort_window=batching.sort_window, sources=sources,
+        pessimistic_first=batching.pessimistic_first,
+    )  # fmt: skip
+    pieces = SampledPieces.of(
+        tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
+    )
+    return PlannedData(replace(index, sampled=pieces), plan, rejections)
+
+
+def _check_kind(data: Data, scale: Scale, tokenizer: Tokenizer) -> None:
+    """Raises a UserError if settings do not apply to ready features or to texts."""
     if scale.of_features and data.trim_db:
         raise UserError(f"data.trim_db {data.trim_db:g}: ready features cannot be trimmed; expected 0")
     if scale.of_features and (data.speeds != (1.0,) or data.speed_jitter):
@@ -358,59 +281,6 @@ def plan_training(
             f"data.crop_s {data.crop_s:g}: the text of a part of an utterance is not known; expected 0, or audio "
             "without texts (data.tokenizer.kind none)"
         )
-    index, rejections = build_index(
-        utterances, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
-        given_labels=data.tokenizer.takes_ids, output_length=frames, frames_needed=frames_needed,
-        filters=replace(data.filters, max_duration_s=LONGEST_S) if data.crop_s else data.filters,
-        max_speed=max(data.speeds) + data.speed_jitter,
-    )  # fmt: skip
-    if not len(index):
-        raise _nothing_left(rejections, data)
-    if data.crop_s:
-        index = cropped(index, round(data.crop_s * scale.per_s))
-    speeds, is_planned = slowest(data.speeds, data.speed_jitter), data.sampling.mode == "planned"
-    if not is_planned:
-        _check_unused(data)
-        entries = entries_of(index.lengths, index.num_labels(), scale, speeds)
-        index = index.without(unfit(entries, data.sampling, len(index)), rejections)
-        if not len(index):
-            raise _nothing_left(rejections, data)
-    _warn_of_rejected(len(utterances) - len(np.unique(index.utterances.rows)), len(utterances), rejections)
-    num_labels, stretches = index.num_labels(), index.stretches
-    sources, shares = _mixed(index, data)
-    if is_planned:
-        times = None if sources is None or shares is None else shares[sources]
-        if data.order == "sharded":
-            times = np.full(len(index), MORE_ITEMS)
-        buckets = _buckets(index, num_labels, data, row_parts=row_parts, shares=times)
-        chosen = Sampled(buckets, None)
-    else:
-        chosen = sampled_buckets(
-            entries_of(index.lengths, num_labels, scale, speeds), data.sampling,
-            devices=data.sampling.devices or devices, slack_s=data.buckets.slack_s, row_parts=row_parts, seed=seed,
-            fit_rows=fit_rows,
-        )  # fmt: skip
-    plan = BatchPlan(
-        index.lengths, num_labels, chosen.buckets, seed=seed, speeds=data.speeds, jitter=data.speed_jitter,
-        order=data.buckets.order if is_planned else "shuffled", sort_buffer=data.buckets.sort_buffer,
-        source_of=sources, shares=shares,
-        is_cropped=None if stretches is None else stretches.lengths > index.lengths,
-        pool=chosen.pool, pessimistic_first=data.sampling.pessimistic_first,
-    )  # fmt: skip
-    pieces = SampledPieces.of(
-        tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
-    )
-    return PlannedData(replace(index, sampled=pieces), plan, rejections)
-
-
-def _check_unused(data: Data) -> None:
-    """Raises a UserError if a setting of buckets is set that the sampling mode does not use."""
-    if data.buckets.file or data.buckets.order != "shuffled":
-        name = "file" if data.buckets.file else "order"
-        raise UserError(
-            f"data.buckets.{name} is {getattr(data.buckets, name)}, and data.sampling.mode {data.sampling.mode} does "
-            "not use it: remove it, or set the mode to planned"
-        )
 
 
 def _warn_of_rejected(num_rejected: int, num: int, rejections: Rejections) -> None:
@@ -418,7 +288,7 @@ def _warn_of_rejected(num_rejected: int, num: int, rejections: Rejections) -> No
     if num_rejected > max(10, num / 10):
         logger.warning(
             "%s of %s training utterances are rejected, more than a tenth: %s; raise the limits in data.filters or add "
-            "bins in data.sampling to train on them",
+            "edges in data.batching to train on them",
             f"{num_rejected:,}", f"{num:,}", "; ".join(rejections.lines()),
         )  # fmt: skip
 
@@ -431,60 +301,24 @@ def _nothing_left(rejections: Rejections, data: Data) -> UserError:
     )
 
 
-def _buckets(
-    index: Index, num_labels: np.ndarray, data: Data, *, row_parts: int, shares: np.ndarray | None
-) -> tuple[Bucket, ...]:
+def _remembered_buckets(
+    folder: Path | None, entries: Entries, batching: Batching, *, weights: np.ndarray | None, **job: Any
+) -> Buckets:
     """Returns the buckets of `make_buckets`; a later start with the same utterances reads them from the cache.
 
-    Warnings of `make_buckets` are repeated at each start.
+    Args:
+        folder: Folder of the cache. None: they are chosen again.
+        job: Other arguments of `make_buckets`.
     """
-    speeds, warnings, are_new = slowest(data.speeds, data.speed_jitter), Warnings(), False
 
-    def work() -> dict[str, Any]:
-        nonlocal are_new
-        are_new = True
-        with warnings.of("asr_jax.data.batching.buckets"):
-            found = make_buckets(
-                index.lengths, num_labels, data.buckets, scale=index.scale, speeds=speeds, row_parts=row_parts,
-                shares=shares,
-            )  # fmt: skip
-        return {"buckets": [asdict(bucket) for bucket in found], "warnings": warnings.messages}
+    def work() -> list[Any]:
+        made = make_buckets(entries, batching, weights=weights, **job)
+        return [list(map(asdict, made.shapes)), made.pool and asdict(made.pool), made.warnings]
 
-    more = [] if shares is None else [shares]
-    if data.buckets.file:  # its content is not part of the settings
-        return tuple(Bucket(**bucket) for bucket in work()["buckets"])
-    inputs = (index.lengths, num_labels, data.buckets, index.scale, speeds, row_parts, *more)
-    found = remembered(index.utterances.folder, "buckets", inputs, work)
-    for message in [] if are_new else found["warnings"]:
-        logger.warning("%s", message)
-    return tuple(Bucket(**bucket) for bucket in found["buckets"])
-
-
-class Warnings(logging.Handler):
-    """Collects the messages that a module logs, which are logged too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    @contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        """Collects the messages of a module in a block."""
-        logging.getLogger(name).addHandler(self)
-        try:
-            yield
-        finally:
-            logging.getLogger(name).removeHandler(self)
-
-
-def _some(utterances: Utterances, number: int) -> Utterances:
-    """Evenly spread subset of `number` utterances. 0: all utterances."""
-    if not number or number >= len(utterances):
-        return utterances
-    return utterances.select(np.arange(number) * len(utterances) // number)
+    settings = (batching, entries.scale, entries.speeds, entries.jitter, job)
+    arrays = (entries.lengths, entries.num_labels, *([] if weights is None else [weights]))
+    shapes, pool, warnings = remembered(folder, "buckets", (settings, *arrays), work)
+    return Buckets(tuple(Bucket(**each) for each in shapes), pool and Pool(**pool), tuple(warnings))
 
 
 def scale_of_utterances(utterances: Utterances, front_end: FrontEnd) -> Scale:
@@ -493,14 +327,14 @@ def scale_of_utterances(utterances: Utterances, front_end: FrontEnd) -> Scale:
     return scale_of(front_end, of_features=of_features)
 
 
-def _mixed(index: Index, data: Data) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Source of each utterance, and share of each source in an epoch. Both are None without mixing."""
+def _mixed(index: Index, data: Data) -> Sources | None:
+    """Source of each utterance, and share of each source in an epoch. None without mixing."""
     if data.mixing.kind == "none":
-        return None, None
+        return None
     sources = index.utterances.columns.input_of[index.utterances.rows]
     number = np.bincount(sources, minlength=len(data.train))
     hours = np.bincount(sources, weights=index.lengths, minlength=len(data.train))
-    return sources, epoch_shares(data.mixing, number, hours)
+    return Sources(sources, epoch_shares(data.mixing, number, hours))
 
 
 def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:

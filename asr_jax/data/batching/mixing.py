@@ -1,7 +1,7 @@
 """Mixing of several sources: the number and choice of each source's utterances in an epoch."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int, Int32, Int64
@@ -70,6 +70,15 @@ def epoch_shares(
         weights[there] = (hours[there] / hours.sum()) ** (settings.exponent - 1)
     weights = np.where(there, weights, 0.0)
     return weights / weights.max()
+
+
+class Sources(NamedTuple):
+    """Sources of utterances, and the share of each that an epoch contains."""
+
+    of_utterance: Int[np.ndarray, " R"]
+    """Source of each utterance, as an index into `shares`."""
+    shares: Float64[np.ndarray, " G"]
+    """Shares from 0 to 1."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, write_whole
 from asr_jax.core.shards import Shard
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
+from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import Index, build_index, scale_of
 from asr_jax.data.batching.limits import BatchLimits, shapes_of, with_labels
@@ -249,7 +250,7 @@ def _extract_parts(
     names = [f"{first:09}.parquet" for first in firsts]
     missing = [first for first, name in zip(firsts, names, strict=True) if not (parts / name).exists()]
     rows = [first + np.flatnonzero(~is_long[first : ends[first]]) for first in missing]
-    plans = [BatchPlan(index.lengths[of], index.num_labels()[of], buckets, order="unshuffled") for of in rows]
+    plans = [BatchPlan(index.select(of).entries(), Buckets(buckets), is_shuffled=False) for of in rows]
     with ExitStack() as stack:
         if missing:
             source = BatchSource(index, _PlanOfParts(plans, rows))

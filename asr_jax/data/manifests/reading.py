@@ -32,6 +32,8 @@ class Utterances:
     """Utterances of the manifests that cannot be used."""
     folder: Path | None = None
     """Folder of the columns in the cache. None: the columns are only in memory."""
+    shards: tuple[str, ...] = ()
+    """Files of the set, of which these utterances are a sample. Empty: they are the whole set."""
 
     @classmethod
     def of(cls, utterances: Iterable[Utterance]) -> "Utterances":

@@ -10,7 +10,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from recordings import jsonl, noise, write
 
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Scale, make_buckets
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.reading import read_utterances
@@ -52,11 +53,11 @@ def batches(tmp_path, monkeypatch):
         lines.append({"id": str(number), "audio_path": f"faulty://{bucket}/{number}.flac", "duration": 0.1875})
     manifest = jsonl(tmp_path / "m.jsonl", *[line | {"text": "a"} for line in lines])
     index, _ = build_index(read_utterances([manifest], cache=str(tmp_path)), scale=SCALE, tokenizer=None)
-    buckets = make_buckets(index.lengths, index.num_labels(), Buckets(num=1, batch_seconds=0.8), scale=SCALE)
+    buckets = make_buckets(index.entries(), Batching.planned(num_buckets=1, seconds=0.8))
 
     def read(fault, epochs=1, storage=STORAGE):
         monkeypatch.setattr(Faulty, "fault", staticmethod(fault))
-        plan = BatchPlan(index.lengths, index.num_labels(), buckets)
+        plan = BatchPlan(index.entries(), buckets)
         found, rejected, longest_s = [], {}, 0.0
         source = BatchSource(index, plan, storage=storage)
         with open_batches(source, stop=epochs * plan.batches_per_epoch, threads=2, read_ahead=1) as opened:
