@@ -28,8 +28,9 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.heads.transducer import Pruning, Transducer
-from asr_jax.models.base import EncoderSettings, Model
+from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.encoder import EncoderSettings
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer

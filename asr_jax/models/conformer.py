@@ -5,7 +5,7 @@ Rekesh et al. 2023, "Fast Conformer with Linearly Scalable Attention for Efficie
 (arXiv:2305.05084); NeMo's nemo/collections/asr/modules/conformer_encoder.py at commit 8cfedd72.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -16,17 +16,18 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
+from asr_jax.core.settings import ShareBelow1, settings
 from asr_jax.core.sharding import ModelRules
-from asr_jax.models.base import Encoder, EncoderOfMels
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.models.encoder import Encoder, SubsamplingEncoder
+from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
-from asr_jax.nn.remat import Remat, rematerialised
+from asr_jax.nn.remat import rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.striding import Subsample, Subsampling, strided_length
+from asr_jax.nn.striding import Subsample, strided_length
 
 FastSize = Literal["small", "medium", "large", "xlarge", "xxlarge"]
 FAST: dict[FastSize, dict[str, Any]] = {
@@ -41,100 +42,31 @@ PARAFORMER: dict[ParaformerVariant, int] = {
     "xs": 256, "s": 256, "small": 256, "sm": 384, "m": 384, "medium": 384, "ml": 512, "l": 512, "large": 512,
 }  # fmt: skip
 """Widths of the Rust trainer's Paraformer."""
-RATES = ("dropout", "input_dropout", "position_dropout", "attention_dropout")
 
 
-@dataclass(frozen=True)
-class Conformer(EncoderOfMels):
+@settings
+class Conformer(SubsamplingEncoder):
     """Settings of Conformer. The defaults are the large Conformer-CTC of NeMo."""
 
-    num_mels: int = 80
-    """Number of mel bins of the input."""
-    dim: int = 512
-    """Width of the layers and of the output. Must be even and a multiple of num_heads."""
-    num_layers: int = 18
-    """Number of layers."""
-    num_heads: int = 8
-    """Number of attention heads."""
-    feedforward_dim: int | None = None
-    """Hidden width of the feed-forward modules. None: four times dim."""
-    kernel_size: int = 31
-    """Taps of the depthwise convolutions. Must be odd."""
-    subsampling: Subsampling = "striding"
-    """Convolutions that lower the frame rate. striding: full convolutions, as in Conformer. dw_striding:
-    depthwise-separable convolutions, as in FastConformer."""
-    subsampling_factor: int = 4
-    """Ratio of the input's to the output's frame rate. Must be a power of 2, at least 2."""
-    subsampling_channels: int | None = None
-    """Channels of the subsampling. None: dim."""
-    positions: Literal["rel_pos", "abs_pos", "none"] = "rel_pos"
-    """Position encodings. rel_pos: relative positions in attention (Transformer-XL). abs_pos: sinusoids that are added
-    to the input. none: convolutions alone depend on positions, as in the Rust trainer's Paraformer."""
-    tied_biases: bool = False
-    """Whether all layers share one pair of query biases. Requires rel_pos."""
-    scale_input: bool = True
-    """Whether the output of the subsampling is multiplied by √dim."""
-    norm: ConvNorm = "batch"
-    """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm that includes
-    padding, as in NeMo. layer: layer norm over the channels of a frame."""
+    num_layers = 18
     use_bias: bool = True
     """Whether the feed-forward and attention modules have biases."""
     convolution_bias: bool = True
     """Whether the convolution modules have biases."""
-    dropout: float = 0.1
-    """Dropout rate within the feed-forward modules and after each module of a layer."""
-    input_dropout: float = 0.1
+    input_dropout: ShareBelow1 = 0.1
     """Dropout rate before the first layer."""
-    position_dropout: float = 0.0
+    position_dropout: ShareBelow1 = 0.0
     """Dropout rate of the position encodings."""
-    attention_dropout: float = 0.1
-    """Dropout rate of the attention weights."""
     attention: Literal["auto", "xla"] = "auto"
     """Implementation of the attention with relative positions (see `kernels.relative_attention`). xla keeps no scores
     of all queries and keys in memory, and needs attention_dropout 0."""
-    mask_padding: bool = True
-    """Whether the output of an utterance is independent of padding. Otherwise padding enters the subsampling, as in
-    NeMo before version 2.5."""
-    remat: Remat = "elementwise"
-    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
-    decreasing memory. elementwise is also the fastest."""
-    taps: tuple[str, ...] = ()
-    """Inner outputs for heads: "layer_0", "layer_1", ... With any, the outputs of all layers are stored."""
 
-    def __post_init__(self) -> None:
-        factor = self.subsampling_factor
-        known_taps = {f"layer_{number}" for number in range(self.num_layers)}
-        checks = {
-            f"{name} is {getattr(self, name)}, expected at least 1": getattr(self, name) is None
-            or getattr(self, name) >= 1
-            for name in ("num_mels", "dim", "num_layers", "num_heads", "feedforward_dim", "subsampling_channels")
-        }
-        if self.num_heads >= 1:
-            divisible = self.dim % 2 == 0 and self.dim % self.num_heads == 0
-            checks[f"dim is {self.dim}, expected an even multiple of num_heads, {self.num_heads}"] = divisible
-        checks |= {
-            f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size > 0 and self.kernel_size % 2,
-            f"subsampling_factor is {factor}, expected a power of 2, at least 2": factor > 1
-            and factor.bit_count() == 1,
-            f"taps is {self.taps}, expected names from layer_0 to layer_{self.num_layers - 1}": known_taps
-            >= set(self.taps),
-            "tied_biases is True, expected False without rel_pos, whose biases they are": not self.tied_biases
-            or self.positions == "rel_pos",
-        }
-        if self.attention != "auto":
-            checks |= {
-                f"attention is {self.attention}, expected auto for positions {self.positions}": self.positions
-                == "rel_pos",
-                f"attention_dropout is {self.attention_dropout}, expected 0 for attention {self.attention}": (
-                    self.attention_dropout == 0
-                ),
-            }
-        checks |= {
-            f"{name} is {getattr(self, name)}, expected at least 0 and less than 1": 0 <= getattr(self, name) < 1
-            for name in RATES
-        }
-        if problems := [problem for problem, good in checks.items() if not good]:
-            raise ValueError("; ".join(problems))
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.attention != "auto" and self.positions != "rel_pos":
+            yield f"attention is {self.attention}: expected auto for positions {self.positions}"
+        if self.attention != "auto" and self.attention_dropout:
+            yield f"attention_dropout is {self.attention_dropout}: expected 0 for attention {self.attention}"
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Conformer":
@@ -345,7 +277,7 @@ class ConformerLayer(nn.Module):
 
     def _feed_forward(self, name: str, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
         settings = self.settings
-        hidden_dim = settings.feedforward_dim or 4 * settings.dim
+        hidden_dim = settings.hidden_dim
         module = ConformerFeedForward(hidden_dim, settings.dropout, settings.use_bias, self.dtype, name=name)
         return module(self._norm(f"{name}_norm", x), step=step)
 

@@ -14,7 +14,8 @@ from asr_jax.core.batch import OUTPUT
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
-from asr_jax.models.base import EncoderSettings, Model
+from asr_jax.models.base import Model
+from asr_jax.models.encoder import EncoderSettings
 from asr_jax.pretrained.keymap import NamedWeights, Row
 from asr_jax.text.tokenizers import Tokenizer
 

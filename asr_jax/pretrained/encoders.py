@@ -6,7 +6,7 @@ from typing import Any
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import EncoderSettings
+from asr_jax.models.encoder import EncoderSettings
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description, listed
 from asr_jax.pretrained.nemo_files import nemo_encoder

@@ -117,8 +117,8 @@ def _encoder(config: Config, where: str) -> SANM:
     if given.get("input_layer", "conv2d") != "pe":
         raise UserError(f"{where}: encoder_conf.input_layer is {given.get('input_layer')!r}: expected 'pe'")
     front_end = config.get("frontend_conf") or {}
-    input_dim = config.get("input_size") or front_end.get("n_mels", 80) * front_end.get("lfr_m", 1)
-    return SANM(input_dim=input_dim, **_taken(given, used, fixed, f"{where}: encoder_conf"))
+    num_mels = config.get("input_size") or front_end.get("n_mels", 80) * front_end.get("lfr_m", 1)
+    return SANM(num_mels=num_mels, **_taken(given, used, fixed, f"{where}: encoder_conf"))
 
 
 def _decoder(given: Config, where: str) -> SANMDecoder:

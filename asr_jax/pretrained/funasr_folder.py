@@ -200,7 +200,7 @@ def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
         "model_conf": _model_conf(head, ctc),
         "encoder": "SANMEncoder",
         "encoder_conf": {
-            "output_size": encoder.dim, "attention_heads": encoder.num_heads, "linear_units": encoder.feedforward_dim,
+            "output_size": encoder.dim, "attention_heads": encoder.num_heads, "linear_units": encoder.hidden_dim,
             "num_blocks": encoder.num_layers, "dropout_rate": encoder.dropout, "positional_dropout_rate": 0.0,
             "attention_dropout_rate": encoder.attention_dropout, "input_layer": "pe",
             "pos_enc_class": "SinusoidalPositionEncoder", "normalize_before": encoder.norm_first,

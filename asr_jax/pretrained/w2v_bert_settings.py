@@ -142,6 +142,7 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
     Raises:
         UserError: If transformers does not have one of the activations.
     """
+    settings = replace(settings, feedforward_dim=settings.hidden_dim)
     masks = {
         f"mask_{axis}_{theirs}": getattr(getattr(settings, name), part)
         for name, axis in huggingface.SPAN_MASKS.items()

@@ -147,7 +147,7 @@ def encoder_section(encoder: Wav2Vec2) -> dict[str, Any]:
         "conv_feature_layers": str([tuple(layer) for layer in encoder.extractor]),
         "extractor_mode": "layer_norm" if encoder.extractor_norm == "layer" else "default",
         "conv_bias": encoder.extractor_bias, "encoder_embed_dim": encoder.dim, "encoder_layers": encoder.num_layers,
-        "encoder_attention_heads": encoder.num_heads, "encoder_ffn_embed_dim": encoder.feedforward_dim,
+        "encoder_attention_heads": encoder.num_heads, "encoder_ffn_embed_dim": encoder.hidden_dim,
         "layer_norm_first": encoder.norm_first, "conv_pos": encoder.position_kernel,
         "conv_pos_groups": encoder.position_groups, "activation_fn": _activation(encoder), "dropout": encoder.dropout,
         "attention_dropout": encoder.attention_dropout, "activation_dropout": encoder.activation_dropout,

@@ -175,6 +175,7 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
     Raises:
         UserError: If transformers does not support the model.
     """
+    settings = replace(settings, feedforward_dim=settings.hidden_dim)
     unsupported = {
         "an hourglass": bool(settings.hourglass),
         "rotary positions": settings.rotary,

@@ -222,7 +222,7 @@ def run_of(case: GoldenCase) -> Run:
     head = heads[HEAD]
     if isinstance(head, Paraformer):
         heads[HEAD] = replace(head, mask_padding=False)
-    front_end = KaldiFbank(num_mels=encoder.input_dim)  # features are given
+    front_end = KaldiFbank(num_mels=encoder.num_mels)  # features are given
     settings = Model(encoder, heads=heads, front_end=front_end, augment=(), primary=HEAD if len(heads) > 1 else "")
     model = settings.build(vocab_size=case.info["config"]["vocab_size"], blank_id=0, precision="f32")
     rows = len(arrays["input/speech"])

@@ -18,8 +18,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Pruning, Transducer
-from asr_jax.models.base import EncoderSettings, Model
+from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.encoder import EncoderSettings
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.sanm import SANM
@@ -34,7 +35,7 @@ TINY: dict[type, EncoderSettings] = {
     Conformer: Conformer.tiny(), QuartzNet: QuartzNet.tiny(num_mels=80), Squeezeformer: Squeezeformer.tiny(),
     W2VBert: W2VBert.tiny(num_mels=80), Zipformer: Zipformer.tiny(),
     Wav2Vec2: Wav2Vec2.tiny(extractor=(), num_features=80),
-    SANM: SANM.tiny(input_dim=80),
+    SANM: SANM.tiny(num_mels=80),
     LSTMEncoder: LSTMEncoder(num_mels=80, dim=6, layers_before=1, layers_after=2),
 }  # fmt: skip
 
