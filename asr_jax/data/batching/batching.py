@@ -1,19 +1,18 @@
 """Settings of batches: edges of the buckets, rows of a batch, and the choice of its utterances."""
 
-import math
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Literal
+
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, settings
 
 Edges = Literal["least-padding", "equal-duration", "equal-count", "none"]
 Unit = Literal[
     "padded-seconds", "seconds", "padded-frames", "frames", "feature-values", "utterances", "memory-gb"
 ]  # fmt: skip
-SORT_WINDOW = 4096
-"""Window of the sorted order of the Rust trainer (`sort-buffer-size`)."""
 
 
-@dataclass(frozen=True)
+@settings
 class Batching:
     """Rule that forms batches of few static shapes [rows, T] with U labels.
 
@@ -23,10 +22,10 @@ class Batching:
     sampling modes of CAIMAN-ASR.
     """
 
-    num_buckets: int = 8
+    num_buckets: PositiveInt = 8
     """Number of buckets by duration; a program is compiled for each. On LibriSpeech, 8 buckets reach 93 % padding
     efficiency and 12 reach 95 %. With `edges` none, the number of shapes."""
-    num_by_labels: int = 1
+    num_by_labels: PositiveInt = 1
     """Number of parts into which each duration bucket is divided by the number of labels. This is useful for
     transducers, because their cost is the product of frames and labels."""
     edges: Edges = "least-padding"
@@ -34,97 +33,74 @@ class Batching:
     programming. equal-duration: the same amount of audio in each bucket. equal-count: the same number of utterances in
     each bucket. none: batches have utterances of any length, and the first shape that fits them; expects `rows`, or
     `unit` seconds."""
-    edges_s: tuple[float, ...] = ()
+    edges_s: tuple[PositiveFloat, ...] = ()
     """Longest duration of each bucket in seconds, in ascending order. Replaces `num_buckets` and `edges`. Utterances
     that fit no bucket are rejected."""
-    edges_labels: tuple[int, ...] = ()
+    edges_labels: tuple[NonNegativeInt, ...] = ()
     """Largest number of labels of each bucket of `edges_s`, which then has one duration for each pair. Empty: the
     largest number among its utterances."""
-    budget: float = 240.0
+    budget: PositiveFloat = 240.0
     """Size of a batch in `unit`. Buckets of longer utterances have fewer rows."""
     unit: Unit = "padded-seconds"
     """Measure of `budget`. Seconds and frames of audio count padding if their name says so; otherwise the budget is the
     mean over the batches of a bucket. feature-values: padded frames times values per frame. memory-gb: memory that a
     training step needs on a device, with the training state, in GB (1e9 bytes), by XLA's memory analysis. With `edges`
     none, seconds are a limit that no batch reaches."""
-    rows: tuple[int, ...] = ()
+    rows: tuple[PositiveInt, ...] = ()
     """Exact number of rows of a batch, or one number for each of `edges_s`. Replaces `budget`. With `edges` none and
     `unit` seconds, the maximum; by default a tenth more than utterances of mean length fill."""
-    max_rows: int = 512
+    max_rows: NonNegativeInt = 512
     """Maximum number of rows that a budget gives to a batch. 0: no limit."""
-    row_multiple: int = 8
+    row_multiple: PositiveInt = 8
     """Divisor of the number of rows of a batch over all devices, and its minimum with a budget. If the number of
     devices does not divide it, padding rows are added to each batch."""
-    devices: int | None = None
+    devices: NonNegativeInt | None = None
     """Number of devices, for each of which `budget`, `rows` and `max_rows` are meant; batches then depend on it. 0:
     that of this job. The number of another job keeps its batches when a run continues on other devices. None: they are
     meant for all devices together; edges and rows then follow the shares of `data.mixing`, and a bucket's rows are
     spread evenly over its batches."""
-    sort_window: int = 0
+    sort_window: NonNegativeInt = 0
     """Number of utterances, in manifest order, within which an epoch goes from longest to shortest, the same in every
-    epoch. 0: utterances within their bucket, then batches, are permuted in every epoch."""
-    random_epochs: int = 0
+    epoch (sort-buffer-size of the Rust trainer). 0: utterances within their bucket, then batches, are permuted in every
+    epoch."""
+    random_epochs: NonNegativeInt = 0
     """Number of first epochs whose batches have utterances of any length (randomize_first_n_epochs); expects `rows`."""
     pessimistic_first: bool = False
     """Whether the first batch of a run has the largest shape and the longest utterances of that shape."""
-    rows_product: int = 0
+    rows_product: NonNegativeInt = 0
     """Expected product of `rows`, `training.accumulate` and the number of devices, such as QuartzNet's 1152, for which
     a learning rate was chosen. A warning is written if the product differs. 0: no check."""
     file: str = ""
     """File of `python -m asr_jax.plan --target DEVICES --fit OUT.json` with the shapes of the batches. Replaces
     buckets, budget and rows."""
 
-    def __post_init__(self) -> None:
-        for name, least in (("num_buckets", 1), ("num_by_labels", 1), ("row_multiple", 1), ("max_rows", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} {getattr(self, name)}: expected {least} or more")
-        for name in ("sort_window", "random_epochs", "rows_product"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
-        if not 0 < self.budget < math.inf:
-            raise ValueError(f"budget {self.budget}: expected more than 0")
-        if self.devices is not None and self.devices < 0:
-            raise ValueError(f"devices {self.devices}: expected 0 or more, or None")
-        if any(rows < 1 for rows in self.rows):
-            raise ValueError(f"rows {self.rows}: expected numbers ≥ 1")
-        if 0 < self.max_rows < self.row_multiple:
-            raise ValueError(f"max_rows {self.max_rows}: expected 0, or at least row_multiple {self.row_multiple}")
-        self._check_edges()
-        self._check_rows()
-
-    def _check_edges(self) -> None:
+    def problems(self) -> Iterator[str]:
+        """Yields a message for each value that does not fit the others."""
         labels = self.edges_labels or (0,) * len(self.edges_s)
-        edges = f"edges_s {self.edges_s}, edges_labels {self.edges_labels}"
+        edges = f"edges_s is {self.edges_s} and edges_labels is {self.edges_labels}"
         if len(labels) != len(self.edges_s):
-            raise ValueError(f"{edges}: expected a number of labels for each duration, or none")
-        if any(not 0 < seconds < math.inf for seconds in self.edges_s) or any(number < 0 for number in labels):
-            raise ValueError(f"{edges}: expected finite seconds > 0 and labels ≥ 0")
-        if any(low >= high for low, high in pairwise(zip(self.edges_s, labels, strict=True))):
-            raise ValueError(f"{edges}: expected ascending seconds, and of equal seconds ascending labels")
+            yield f"{edges}: expected a number of labels for each duration, or none"
+        elif any(low >= high for low, high in pairwise(zip(self.edges_s, labels, strict=True))):
+            yield f"{edges}: expected ascending seconds, and of equal seconds ascending labels"
         if self.edges_labels and self.num_by_labels > 1:
-            raise ValueError(f"{edges}, num_by_labels {self.num_by_labels}: expected 1 with given labels")
+            yield f"{edges}, and num_by_labels is {self.num_by_labels}: expected 1 with given labels"
         if self.any_length and (self.edges_s or self.num_by_labels > 1 or self.sort_window):
-            raise ValueError(
-                f"edges none with {edges}, num_by_labels {self.num_by_labels} and sort_window {self.sort_window}: "
-                "expected another method, because they need buckets"
-            )
-
-    def _check_rows(self) -> None:
-        if len(self.rows) > 1 and len(self.rows) != len(self.edges_s):
-            raise ValueError(
-                f"rows {self.rows} and edges_s {self.edges_s}: expected one number, or one for each duration"
-            )
+            yield "edges is none, and edges_s, num_by_labels or sort_window is set: they need buckets"
         if self.any_length and not self.rows and self.unit != "seconds":
-            raise ValueError(f"edges none and unit {self.unit}: expected rows, or unit seconds")
+            yield f"edges is none and unit is {self.unit}: expected rows, or unit seconds"
         if self.unit == "memory-gb" and self.devices is None:
-            raise ValueError("unit memory-gb, which is of a device, and devices None: expected devices 0")
+            yield "unit is memory-gb and devices is None: expected devices 0, because the memory is that of a device"
+        if len(self.rows) not in (0, 1, len(self.edges_s)):
+            yield f"rows is {self.rows} and edges_s is {self.edges_s}: expected one number, or one for each duration"
         if self.rows_product and len(self.rows) != 1:
-            raise ValueError(f"rows_product {self.rows_product} with rows {self.rows}: expected one number of rows")
+            yield f"rows_product is {self.rows_product} and rows is {self.rows}: expected one number of rows"
         if self.random_epochs and (len(self.rows) != 1 or self.any_length or self.sort_window):
-            raise ValueError(
-                f"random_epochs {self.random_epochs} with rows {self.rows}, edges {self.edges} and sort_window "
+            yield (
+                f"random_epochs is {self.random_epochs}, rows is {self.rows}, edges is {self.edges} and sort_window is "
                 f"{self.sort_window}: expected one number of rows, buckets for the later epochs, and no sorting"
             )
+        if 0 < self.max_rows < self.row_multiple:
+            yield f"max_rows is {self.max_rows}: expected 0, or at least row_multiple {self.row_multiple}"
 
     @property
     def any_length(self) -> bool:
@@ -181,7 +157,9 @@ class Batching:
         return cls(**OF_DEVICES | {"edges": "equal-duration", "num_buckets": num_buckets, "budget": seconds} | others)
 
     @classmethod
-    def bucketing_2d(cls, bins: "Bins", *, memory_gb: float = 0.0, rows: tuple[int, ...] = (), **others: Any) -> Any:
+    def bucketing_2d(
+        cls, bins: "Bins", *, memory_gb: float = 0.0, rows: tuple[int, ...] = (), **others: Any
+    ) -> "Batching":
         """Utterances of one bucket by duration and labels, as many as the memory of a device fits, or given `rows`.
 
         Args:
