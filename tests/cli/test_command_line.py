@@ -329,7 +329,7 @@ def test_differences_name_fields_and_pass_over_what_may_change():
     )
     found = differences(before, after)
     assert [change for change in found if not may_change(change[0])] == [
-        ("data.batching.num-buckets", 3, 5),
+        ("data.batching.num_buckets", 3, 5),
         ("seed", 0, 3),
     ]
     assert [change for change in found if may_change(change[0])] == [
