@@ -316,7 +316,8 @@ class Model:
     """Name of the primary head, whose search returns the texts. Empty: the only recognising head."""
 
     def problems(self) -> Iterator[str]:
-        for part in (self.encoder, *self.augment):
+        parts: tuple[EncoderSettings | Augmentation, ...] = (self.encoder, *self.augment)
+        for part in parts:
             try:
                 part.check(self.front_end)
             except ValueError as error:
