@@ -19,7 +19,7 @@ from typing import NamedTuple
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.audio.stages import Normalise, Stack
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.attention_decoder import AttentionDecoder
@@ -153,8 +153,9 @@ def experiment() -> Experiment:
         training=Training(
             num_updates=recipe.num_updates,
             ema=EMA(0.998),
-            validate_every=500,
+            validation=Validation(
+                every=500, heads=("ctc",) if {"paraformer", "attention"} & recipe.heads.keys() else ()
+            ),
             log_every=100,
-            validate_heads=("ctc",) if {"paraformer", "attention"} & recipe.heads.keys() else (),
         ),
     )

@@ -16,7 +16,7 @@ Differs   The decoder is measured, and validation reports the CTC head beside it
 import os
 
 from asr_jax.audio.presets import rust_squeezeformer
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.base import HeadSettings
@@ -65,5 +65,7 @@ def experiment() -> Experiment:
             weight_decay=5e-4,
             decay_factors=EVERYTHING,
         ),
-        training=Training(num_epochs=500, ema=EMA(0.0), validate_epochs=True, validate_heads=("ctc",), log_every=50),
+        training=Training(
+            num_epochs=500, ema=EMA(0.0), validation=Validation(each_epoch=True, heads=("ctc",)), log_every=50
+        ),
     )

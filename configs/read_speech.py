@@ -18,7 +18,7 @@ import os
 from dataclasses import replace
 from typing import NamedTuple
 
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -154,8 +154,9 @@ def experiment() -> Experiment:
         training=Training(
             num_updates=recipe.num_updates,
             ema=EMA(0.998),
-            validate_every=1000,
+            validation=Validation(
+                every=1000, heads=("ctc",) if {"paraformer", "attention"} & recipe.heads.keys() else ()
+            ),
             log_every=50,
-            validate_heads=("ctc",) if {"paraformer", "attention"} & recipe.heads.keys() else (),
         ),
     )

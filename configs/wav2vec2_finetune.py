@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.config import Experiment, Init, Training, model_of
+from asr_jax.config import Experiment, Init, Training, Validation, model_of
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -121,6 +121,10 @@ def experiment(init_from: str = "") -> Experiment:
             ),
         ),
         training=Training(
-            num_updates=recipe.num_updates, precision="bf16", ema=EMA(0.0), validate_every=2000, log_every=100
+            num_updates=recipe.num_updates,
+            precision="bf16",
+            ema=EMA(0.0),
+            validation=Validation(every=2000),
+            log_every=100,
         ),
     )

@@ -21,7 +21,7 @@ import os
 from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -87,5 +87,7 @@ def experiment() -> Experiment:
             weight_decay=0.01,
             clip_at=25.0,
         ),
-        training=Training(num_updates=num_updates, precision="bf16", ema=EMA(0.0), validate_every=5000, log_every=100),
+        training=Training(
+            num_updates=num_updates, precision="bf16", ema=EMA(0.0), validation=Validation(every=5000), log_every=100
+        ),
     )

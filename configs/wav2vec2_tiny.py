@@ -10,7 +10,7 @@ Expected  CTC loss and error rates with and without pre-training: docs/results.m
 import os
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.config import Experiment, Init, Training
+from asr_jax.config import Experiment, Init, Training, Validation
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -64,5 +64,7 @@ def experiment(init_from: str = "") -> Experiment:
         optim=FairseqAdam(
             schedule=WarmupHoldDecay(peak_lr=1e-3, warmup_updates=300, decay="cosine"), clip_at=1.0, weight_decay=0.01
         ),
-        training=Training(num_updates=3000 if pretrains else 1000, ema=EMA(0.998), validate_every=500, log_every=50),
+        training=Training(
+            num_updates=3000 if pretrains else 1000, ema=EMA(0.998), validation=Validation(every=500), log_every=50
+        ),
     )

@@ -14,6 +14,10 @@ def experiment() -> Experiment:
     usual = of_ctc()
     encoder = replace(LSTMEncoder.testing(), dim=8, num_mels=20)
     head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
-    training = replace(usual.training, pass_states=StatePassing((0.0, 0.0, 1.0)), validate_every=2)
+    training = replace(
+        usual.training,
+        pass_states=StatePassing((0.0, 0.0, 1.0)),
+        validation=replace(usual.training.validation, every=2),
+    )
     model = replace(usual.model, encoder=encoder, heads={"transducer": head})
     return replace(usual, name="resume_transducer", model=model, training=training)

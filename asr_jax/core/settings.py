@@ -19,6 +19,8 @@ class Range(NamedTuple):
     """Exclusive upper limit."""
 
     def __contains__(self, value: Any) -> bool:
+        if not isinstance(value, int | float):
+            return False
         is_above = value > self.above if self.least is None else value >= self.least
         return bool(is_above and (value < self.below if self.most is None else value <= self.most))
 
@@ -89,9 +91,9 @@ def _missed(hint: Any, value: Any) -> set[Range]:
     """Returns the ranges in a type that a value of this type, or a number in it, is outside of."""
     parts = get_args(hint)
     if get_origin(hint) is Annotated:
-        limits = {limit for limit in parts[1:] if isinstance(limit, Range) and isinstance(value, int | float)}
-        return _missed(parts[0], value) | {limit for limit in limits if value not in limit}
+        return _missed(parts[0], value) | {each for each in parts[1:] if isinstance(each, Range) and value not in each}
     if get_origin(hint) is tuple and isinstance(value, tuple):
         kinds = parts[:1] * len(value) if parts[-1] is ... else parts
         return set[Range]().union(*(_missed(kind, item) for kind, item in zip(kinds, value, strict=False)))
-    return set[Range]().union(*(_missed(part, value) for part in parts if get_origin(part) is Annotated))
+    ranges = [] if value is None else [part for part in parts if get_origin(part) is Annotated]
+    return set[Range]().union(*(_missed(part, value) for part in ranges))

@@ -3,9 +3,9 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import utterances_of_rows
+from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -291,7 +292,7 @@ def named_or_only(primary: str, recognising: Sequence[str], heads: Iterable[str]
     return primary or recognising[0]
 
 
-@dataclass(frozen=True)
+@settings
 class Model:
     """Settings of a Recogniser."""
 
@@ -304,28 +305,26 @@ class Model:
     """Settings of the front-end, which computes features from samples."""
     augment: tuple[Augmentation, ...] = (SpecAugment(),)
     """Augmentations in training. Those of audio are applied first, then those of features, each in this order."""
-    views: int = 1
+    views: PositiveInt = 1
     """Number of differently augmented copies of each utterance in training (CR-CTC: 2), each with an equal part of the
     utterance's weight. Memory grows by this factor: data.batching.budget counts each utterance once."""
-
-    sub_batches: int = 1
+    sub_batches: PositiveInt = 1
     """Number of micro-batches, in each of which masks are drawn and codes are counted separately. With as many as there
     are devices, results are as if each device had a batch of its own. It divides the rows of a batch."""
     primary: str = ""
     """Name of the primary head, whose search returns the texts. Empty: the only recognising head."""
 
-    def __post_init__(self) -> None:
-        self.encoder.check(self.front_end)
-        for augmentation in self.augment:
-            augmentation.check(self.front_end)
-        if self.views < 1:
-            raise ValueError(f"views is {self.views}: expected at least 1")
-        if self.sub_batches < 1:
-            raise ValueError(f"sub_batches is {self.sub_batches}: expected at least 1")
+    def problems(self) -> Iterator[str]:
+        parts: tuple[EncoderSettings | Augmentation, ...] = (self.encoder, *self.augment)
+        for part in parts:
+            try:
+                part.check(self.front_end)
+            except ValueError as error:
+                yield str(error)
         of_frames = [each for each in self.augment if not isinstance(each, AudioAugmentation)]
         late = [type(each).__name__ for each in _own(of_frames) if each.moves_frames]
         if self.views > 1 and late:
-            raise ValueError(
+            yield (
                 f"augment has {late[0]} after {type(_own(of_frames)[0]).__name__} and views is {self.views}: expected "
                 f"{late[0]} first, because all views of an utterance must share augmentations of time alignment"
             )
@@ -333,14 +332,14 @@ class Model:
             try:
                 self.recognising  # noqa: B018  raises
             except UserError as error:
-                raise ValueError(str(error)) from None
+                yield str(error)
         taps = self.encoder.build(dtype=jnp.float32).tap_lengths(0).keys()
         for name, head in self.heads.items():
             try:
                 head.check(taps=taps, views=self.views)
                 self._check_reads(head)
             except ValueError as error:
-                raise ValueError(f"heads.{name}: {error}") from error
+                yield f"heads.{name}: {error}"
 
     def _check_reads(self, head: HeadSettings) -> None:
         """Checks that the CTC heads that a head reads exist and have the taps that it expects.

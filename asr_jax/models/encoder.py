@@ -163,7 +163,8 @@ class LayeredEncoder(EncoderSettings):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if not set(self.tap_names()) >= set(self.taps):
-            yield f"taps is {self.taps}: expected names from {', '.join(self.tap_names())}"
+            *first, last = self.tap_names()
+            yield f"taps is {self.taps}: expected names from {', '.join(first[:2])} to {last}"
 
 
 @settings

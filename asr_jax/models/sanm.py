@@ -33,6 +33,7 @@ class SANM(AttentionEncoder, EncoderOfMels):
     num_mels = 560
     num_layers = 50
     num_heads = 4
+    feedforward_dim = 2048
     kernel_size: PositiveInt = 11
     """Taps of the memory blocks."""
     memory_shift: NonNegativeInt = 0

@@ -30,7 +30,7 @@ from asr_jax.nn.stochastic import Dropout, unless_left_out
 from asr_jax.nn.striding import GatedConv, gated_length, gated_length_of_peer
 
 Positions = Literal["relative_key", "relative", "rotary", "none"]
-RATES = ("input_dropout", "dropout", "activation_dropout", "attention_dropout", "convolution_dropout")
+RATES = ("input_dropout", "dropout", "activation_dropout", "attention_dropout", "convolution_dropout", "layer_drop")
 EMBED = "embed"
 """Name of the tap of the first layer's input."""
 
@@ -48,6 +48,7 @@ class W2VBert(MaskedEncoder, EncoderOfMels):
     dim = 1024
     num_layers = 24
     num_heads = 16
+    feedforward_dim = 4096
     kernel_size: PositiveInt = 31
     """Taps of the depthwise convolutions, which are causal. Must be odd."""
     activation = "silu"

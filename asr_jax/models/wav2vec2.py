@@ -96,6 +96,7 @@ class Wav2Vec2(MaskedEncoder):
     """Width of the quantised input. Must be a multiple of input_quantizer.groups."""
     dim = 768
     num_heads = 12
+    feedforward_dim = 3072
     norm_first: bool = False
     """Whether norms precede the modules of a layer, with another norm after the last layer. Otherwise norms follow the
     modules."""

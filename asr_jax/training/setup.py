@@ -62,7 +62,7 @@ class Setup:
     @property
     def best_of(self) -> str:
         """Set whose measure determines the best checkpoint and patience, or all or mean; all if there is one set."""
-        return self.experiment.training.best_of if self.data.set_names else ALL
+        return self.experiment.training.saving.best_of if self.data.set_names else ALL
 
     @property
     def decoding_digest(self) -> str:
@@ -256,7 +256,7 @@ def groups_of(train: PlannedData, experiment: Experiment) -> Groups:
     """
     training = experiment.training
     needing = {
-        "training.num_epochs": training.num_epochs, "training.epochs_this_job": training.epochs_this_job,
+        "training.num_epochs": training.num_epochs, "training.limits.epochs_this_job": training.limits.epochs_this_job,
         "training.pass_states": training.pass_states.is_on, "optim.schedule": experiment.optim.schedule.counts_epochs,
     }  # fmt: skip
     if train.batches_per_epoch is None and (found := [name for name, value in needing.items() if value]):

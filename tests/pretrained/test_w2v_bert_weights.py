@@ -107,7 +107,7 @@ def test_names_without_weights_are_ignored_and_all_others_are_returned() -> None
         ({"hidden_act": "mish"}, "hidden_act is mish, expected silu or swish or gelu"),
         ({"position_embeddings_type": "alibi"}, "position_embeddings_type is alibi"),
         ({"num_experts": 8}, "has unknown settings: num_experts; expected those of transformers'"),
-        ({"num_attention_heads": 3}, r"config.json: dim is 8, expected a multiple of 3"),
+        ({"num_attention_heads": 3}, r"config.json: dim is 8: expected a multiple of num_heads, 3"),
         ({"layerdrop": None}, "config.json: "),
     ],
 )

@@ -223,7 +223,7 @@ def test_expressions_of_convolutions_are_not_run() -> None:
         ({"add_adapter": True}, "add_adapter is True"),
         ({"hidden_size": None}, "config.json has no hidden_size"),
         ({"new_thing": 3}, "unknown settings: new_thing"),
-        ({"num_attention_heads": 5}, "num_heads is 5"),
+        ({"num_attention_heads": 5}, "dim is 16: expected a multiple of num_heads, 5"),
     ],
 )
 def test_folders_with_what_there_is_none_of_here(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_settings_that_omegaconf_wrote(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ({"hourglass_transformer": "[2,(8,4),2,(3,2)]"}, r"is '\[2,.*expected \[before, \(middle, factor\), after\]"),
         ({"hourglass_transformer": "x"}, r"is 'x', expected \[before"),
-        ({"encoder_layerdrop": 2.0}, "layer_drop is 2.0, expected at least 0"),
+        ({"encoder_layerdrop": 2.0}, "layer_drop is 2.0: expected at least 0"),
     ],
 )
 def test_settings_that_are_wrong_are_named_with_their_file(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from asr_jax.cli.benchmark import command
 from asr_jax.cli.benchmark.published import latencies, other_latencies, published, set_rates
 from asr_jax.cli.benchmark.recognising import Recognition, noise, summary
 from asr_jax.cli.benchmark.systems import system_of_config
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
@@ -158,7 +158,7 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
     data = Data(
         train=(manifest,), validation=(manifest,), batching=Batching.planned(num_buckets=1, seconds=4.0, row_multiple=4)
     )
-    training = Training(num_updates=1, validate_every=1, log_every=1)
+    training = Training(num_updates=1, validation=Validation(every=1), log_every=1)
     train(Experiment(name="toy", model=toy_model(dim=8), data=data, training=training, run_dir=str(tmp_path / "run")))
     read = Counter()
     load = BatchSource.__getitem__
