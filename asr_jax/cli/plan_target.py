@@ -13,7 +13,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import largest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import described_devices, num_row_shards
+from asr_jax.core.meshes import described_devices, num_row_devices
 from asr_jax.core.names import counted
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
 from asr_jax.core.programs import Program, Programs
@@ -95,7 +95,7 @@ class TargetSteps:
         Args:
             mesh: Devices of the target.
         """
-        rows = -(-bucket.batch_size // num_row_shards(self.target.mesh)) * num_row_shards(mesh)
+        rows = -(-bucket.batch_size // num_row_devices(self.target.mesh)) * num_row_devices(mesh)
         return self.layout(mesh).shape(replace(bucket, batch_size=rows))
 
     def rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -138,7 +138,7 @@ class TargetSteps:
             for bucket in (buckets[number] for number in largest_first(buckets)):
                 seconds = bucket.length / self.scale.per_s
                 say(f"compiling {name} of {bucket.batch_size} × {seconds:.2f} s for {described_devices(mesh)}")
-                row = {"program": name, "devices": mesh.size, "rows": -(-bucket.batch_size // num_row_shards(mesh))}
+                row = {"program": name, "devices": mesh.size, "rows": -(-bucket.batch_size // num_row_devices(mesh))}
                 measured = self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)
                 found.append(row | {"seconds": seconds} | measured)
         return found
@@ -157,7 +157,7 @@ class TargetSteps:
             say(f"compiling {part.batch_size} × {seconds:.2f} s for {described_devices(mesh)}")
             program = step.gradient(part)
             accumulated = step.accumulated(program)
-            row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // num_row_shards(mesh)}
+            row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // num_row_devices(mesh)}
             row |= {"seconds": seconds, "labels": part.num_tokens}
             found.append(row | self._measured(program, mesh, step.kept_bytes))
         say(f"compiling the update for {described_devices(mesh)}")
@@ -227,7 +227,7 @@ class TargetSteps:
                 )
             found.append(replace(bucket, batch_size=number * unit))
             if number == most:
-                rows = -(-number * unit // num_row_shards(self.target.mesh))
+                rows = -(-number * unit // num_row_devices(self.target.mesh))
                 limited.append(
                     f"{bucket.length / step.scale.per_s:.2f} s, {bucket.num_tokens} labels: "
                     f"{counted(rows, 'row')} per device, {sizes[number] / self.target.memory_bytes:.0%} of its memory"

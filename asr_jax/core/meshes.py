@@ -98,7 +98,7 @@ def described_devices(mesh: Mesh) -> str:
     return f"{mesh.size} × {mesh.devices.flat[0].device_kind}"
 
 
-def num_row_shards(mesh: Mesh) -> int:
+def num_row_devices(mesh: Mesh) -> int:
     """Returns the number of parts that the rows of a batch are divided into."""
     return int(mesh.shape[DATA] * mesh.shape[FSDP])
 

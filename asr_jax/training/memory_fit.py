@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.meshes import num_row_devices
 from asr_jax.core.names import counted
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.data.batching.buckets import Bucket, Scale
@@ -77,7 +77,7 @@ class MemoryFit:
         self, bucket: Bucket, shapes: InitialState, scale: Scale, unit: int, devices: int, number: int
     ) -> float:
         """Memory in bytes that `number` × `unit` rows need on a device, as in `programs.CompiledSteps.memory`."""
-        rows = -(-number * unit // devices) * num_row_shards(self.mesh)
+        rows = -(-number * unit // devices) * num_row_devices(self.mesh)
         try:
             return self.step_bytes(self.layout.shape(replace(bucket, batch_size=rows)), shapes, scale=scale)
         except jax.errors.JaxRuntimeError as error:

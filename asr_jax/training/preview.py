@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from asr_jax.config import Experiment
 from asr_jax.core import devices
-from asr_jax.core.meshes import global_batch, num_row_shards
+from asr_jax.core.meshes import global_batch, num_row_devices
 from asr_jax.core.names import counted
 from asr_jax.core.processes import is_main
 from asr_jax.core.pytrees import num_elements
@@ -106,7 +106,7 @@ def dry_run(experiment: Experiment) -> None:
 
     @jax.jit
     def norm_of(accumulated: Accumulated) -> Float[Array, ""]:
-        return optax.tree.norm(checked(summed(accumulated, num_devices=num_row_shards(setup.mesh))).grads)
+        return optax.tree.norm(checked(summed(accumulated, num_devices=num_row_devices(setup.mesh))).grads)
 
     source = BatchSource(setup.data.train.index, setup.data.train.plan, setup.layout)
     rows = []

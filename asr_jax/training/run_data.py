@@ -13,7 +13,7 @@ from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment, Training, load_experiment
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.meshes import num_row_devices
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.buckets import Bucket
@@ -160,7 +160,7 @@ def plan_train(
     return plan_training(
         utterances, experiment.data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=settings.frames_needed, front_end=settings.front_end, seed=experiment.seed,
-        row_parts=settings.row_parts, devices=num_row_shards(mesh), fit_rows=fit,
+        row_parts=settings.row_parts, devices=num_row_devices(mesh), fit_rows=fit,
     )  # fmt: skip
 
 

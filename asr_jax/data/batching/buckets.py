@@ -1,9 +1,9 @@
 """Buckets: the few static shapes of batches, with the utterances that each has and the rows that it gets."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int32, UInt
@@ -113,19 +113,9 @@ def perturbed_lengths(lengths: Int[np.ndarray, " R"], speeds: Sequence[float]) -
     return np.concatenate([each.astype(np.int32) for each in at_speed])
 
 
-@runtime_checkable
-class FitRows(Protocol):
-    """Function that returns the largest number of rows of each bucket whose compiled step fits a memory budget."""
-
-    def __call__(self, buckets: Sequence[Bucket], *, scale: Scale, unit: int, devices: int) -> Sequence[int]:
-        """Returns rows over all devices.
-
-        Args:
-            buckets: Buckets. Their `batch_size` is the most that is useful: more rows would never be filled.
-            scale: Unit of lengths.
-            unit: Divisor of the rows.
-            devices: Number of devices that rows are for.
-        """
+FitRows = Callable[..., Sequence[int]]
+"""Function that returns the most rows of each bucket, over all devices, whose compiled step fits a memory budget, as
+`training.memory_fit.MemoryFit`. The `batch_size` of a bucket is the most that is useful."""
 
 
 def make_buckets(

@@ -60,7 +60,7 @@ def test_an_update_stays_as_large_with_another_accumulation():
 def test_rows_are_as_many_as_the_config_has_room_for():
     assert room(toy(budget=64.0), [1.0, 2.0], [1, 2], [1, 2]) == 64
     assert room(toy(budget=64.0), [2.0], [1, 3], [1, 2]) == 60
-    assert room(toy(budget=96.0, unit="samples"), [2.0], [1], [1]) == 192
+    assert room(toy(budget=96.0, unit="utterances"), [2.0], [1], [1]) == 192
     assert room(toy(budget=1.0), [2.0], [2], [4]) == 8
 
 
