@@ -28,8 +28,9 @@ NOT_IN_PROGRAMS = (
     "name", "run_dir", "fresh", "dry_run", "resume", "init", "seed", "data",
     "training.num_updates", "training.num_epochs", "training.log_every", "training.pre_allocate", "training.profile",
     "training.profile_processes", "training.saving", "training.limits",
-    *(f"training.validation.{name}" for name in ("every", "each_epoch", "live", "loss", "max_duration_s",
-                                                 "num_samples", "sample_every")),
+    "training.validation.every", "training.validation.each_epoch", "training.validation.live",
+    "training.validation.loss", "training.validation.max_duration_s", "training.validation.num_samples",
+    "training.validation.sample_every",
 )  # fmt: skip
 """Fields of an experiment that no program closes over. All other fields are part of the key of every cached program."""
 

@@ -136,7 +136,6 @@ def test_fields_that_are_left_out_change_no_program():
             num_epochs=2.0,
             validation=Validation(
                 every=3,
-                heads=("ctc",),
                 each_epoch=True,
                 live=False,
                 loss=True,
