@@ -13,11 +13,9 @@ from jaxtyping import Array, Float, Int
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, ShareBelow1, settings
 from asr_jax.kernels.masking.api import mask_time
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
+from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.normalization import BatchNorm, GroupNorm
-from asr_jax.nn.remat import Remat, rematerialised
-from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.time_conv import (
+from asr_jax.nn.quartznet.time_conv import (
     DepthwiseTimeConv,
     Pointwise,
     SqueezeExcite,
@@ -26,6 +24,9 @@ from asr_jax.nn.time_conv import (
     shuffled,
     strided,
 )
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
 
 BlockNorm = Literal[
     "batch", "layer", "instance", "group", "batch_padded", "layer_padded", "instance_padded", "group_padded"
@@ -188,14 +189,7 @@ class Block(nn.Module):
         block, policy, strides = self.block, self.policy, self.block.strides
         carry, _ = ConvLayer(block, policy, strides[0], activates=False, name="first")((inputs[-1], given), step)
         if num_alike := strides[1:].count(1):
-            layers = nn.scan(
-                rematerialised(ConvLayer, policy.remat),
-                variable_axes={"params": 0, "batch_stats": 0},
-                split_rngs={"params": True, "dropout": True},
-                in_axes=nn.broadcast,
-                length=num_alike,
-                check_constancy_invariants=False,  # True would trace the layer a second time
-            )
+            layers = layer_stack(ConvLayer, num_alike, policy.remat)
             carry, _ = layers(block, policy, name="layers")(carry, step)
         for number in range(1 + num_alike, len(strides)):
             carry, _ = ConvLayer(block, policy, strides[number], name=f"layer_{number}")(carry, step)
