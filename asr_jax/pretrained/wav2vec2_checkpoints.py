@@ -5,6 +5,7 @@ They contain the settings of the model, and for CTC the dictionary. Both systems
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
