@@ -168,7 +168,7 @@ def front_end_of(config: Config, folder: Path, where: str) -> FrontEnd:
         raise UserError(f"{where}: frontend is {kind!r}: expected 'WavFrontend'")
     given = config.get("frontend_conf") or {}
     num, every = given.get("lfr_m", 1), given.get("lfr_n", 1)
-    then: list[Any] = [Stack(num, every, before=(num - 1) // 2, at_end="last")] if (num, every) != (1, 1) else []
+    then: list[Any] = [Stack(num, every, ends="copies")] if (num, every) != (1, 1) else []
     statistics = folder / Path(given.get("cmvn_file") or STATISTICS).name
     if given.get("cmvn_file") or statistics.is_file():
         then.append(NormaliseByDataSet.of_kaldi(statistics))
@@ -177,7 +177,7 @@ def front_end_of(config: Config, folder: Path, where: str) -> FrontEnd:
     fields |= {"window_ms": float(given.get("frame_length", 25)), "hop_ms": float(given.get("frame_shift", 10))}
     fields |= _taken(given, used, {}, f"{where}: frontend_conf")
     scale = 32768.0 if given.get("upsacle_samples", True) else 1.0
-    return KaldiFbank(high_hz=0.0, low_hz=20.0, scale=scale, padding=0.0, then=tuple(then), **fields)
+    return KaldiFbank(high_hz=0.0, scale=scale, padding=0.0, then=tuple(then), **fields)
 
 
 def rows_of(encoder: SANM, heads: Mapping[str, HeadSettings]) -> list[Row]:

@@ -15,7 +15,7 @@ import yaml
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.logmel import LogMel
-from asr_jax.audio.spectrum import Window
+from asr_jax.audio.spectrum import WindowShape
 from asr_jax.audio.stages import Normalise
 from asr_jax.core.errors import UserError
 from asr_jax.heads.base import HeadSettings
@@ -33,7 +33,7 @@ PREPROCESSOR: dict[str, Any] = {
     "dither": 1e-5,
 }  # fmt: skip
 """NeMo's defaults of the front-end's settings."""
-WINDOWS: dict[str, Window] = {"hann": "hann", "hamming": "hamming", "blackman": "blackman"}
+WINDOWS: dict[str, WindowShape] = {"hann": "hann", "hamming": "hamming", "blackman": "blackman"}
 NORMALISED: dict[str | None, tuple[Normalise, ...]] = {
     "per_feature": (Normalise(),), "all_features": (Normalise(over="all"),), "NA": (), None: (),
 }  # fmt: skip
@@ -122,8 +122,9 @@ def nemo_front_end(path: Path) -> FrontEnd:
         rate_hz=given["sample_rate"], num_mels=given["features"], window_ms=1000 * given["window_size"],
         hop_ms=1000 * given["window_stride"], window=WINDOWS[given["window"]],
         fft_length=given["n_fft"] or 1 << (window - 1).bit_length(), low_hz=float(given["lowfreq"]),
-        high_hz=float(given["highfreq"] or 0.0), preemphasis=given["preemph"] or 0.0, edges="zeros", log_floor=0.0,
-        log_offset=float(given["log_zero_guard_value"]), dither=given["dither"], then=NORMALISED[given["normalize"]],
+        high_hz=float(given["highfreq"] or 0.0), preemphasis=given["preemph"] or 0.0, edges="zeros",
+        log="natural_of_sum", log_guard=float(given["log_zero_guard_value"]), dither=given["dither"],
+        then=NORMALISED[given["normalize"]],
     )  # fmt: skip
 
 
