@@ -15,6 +15,10 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.random_streams import row_keys
 from asr_jax.core.settings import Share, settings
 
+Rows = Float[Array, "B ..."]
+"""Samples `[B, S]` or frames `[B, T, F]` of a batch."""
+Lengths = Int[Array, " B"]
+"""Number of valid samples or frames of each row."""
 Drawn = dict[str, Array]
 """Random values drawn for a row or a batch: a dict from the name of a quantity to its array."""
 Sounds = Mapping[str, Array]
@@ -74,14 +78,11 @@ class Augmentation:
         """
         raise NotImplementedError
 
-    def drawn(
-        self, values: Float[Array, "B ..."], lengths: Int[Array, " B"], key: PRNGKeyArray, *, step: Int[Array, ""]
-    ) -> Drawn:
+    def drawn(self, values: Rows, lengths: Lengths, key: PRNGKeyArray, *, step: Int[Array, ""]) -> Drawn:
         """Draws the random values of all rows of a batch.
 
         Args:
-            values: Samples `[B, S]` or frames `[B, T, F]`. Only the shape is used.
-            lengths: Number of valid samples or frames of each row.
+            values: Rows of the batch. Only the shape is used.
             key: Random key of the batch.
             step: Number of updates applied so far.
 
@@ -96,20 +97,10 @@ class Augmentation:
 
         return jax.vmap(of_row)(row_keys(key, len(values)), lengths)
 
-    def changed(
-        self,
-        values: Float[Array, "B ..."],
-        lengths: Int[Array, " B"],
-        drawn: Drawn,
-        *,
-        front_end: FrontEnd,
-        sounds: Sounds,
-    ) -> Float[Array, "B ..."]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         """Applies the augmentation to the rows of a batch for which `applied` is True.
 
         Args:
-            values: Samples `[B, S]` or frames `[B, T, F]`.
-            lengths: Number of valid samples or frames of each row.
             drawn: Result of `drawn` for the batch.
             front_end: Front-end whose samples or frames these are.
             sounds: Recordings that the augmentation needs.
@@ -125,14 +116,14 @@ class Augmentation:
 
     def __call__(
         self,
-        values: Float[Array, "B ..."],
-        lengths: Int[Array, " B"],
+        values: Rows,
+        lengths: Lengths,
         key: PRNGKeyArray,
         *,
         step: Int[Array, ""],
         front_end: FrontEnd,
         sounds: Sounds,
-    ) -> Float[Array, "B ..."]:
+    ) -> Rows:
         drawn = self.drawn(values, lengths, key, step=step)
         return self.changed(values, lengths, drawn, front_end=front_end, sounds=sounds)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.fft import next_fast_len
 
-from asr_jax.audio.augmentation import AudioAugmentation, Drawn, Sounds, descending
+from asr_jax.audio.augmentation import AudioAugmentation, Drawn, Lengths, Rows, Sounds, descending
 from asr_jax.audio.features import FULL_SCALE, FrontEnd
 from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.resample import resample
@@ -97,15 +97,7 @@ class BackgroundNoise(AudioAugmentation):
         of_ratio, of_place = jax.random.split(key)
         return {"snr_db": _uniform(of_ratio, self.snr_db, step), "place": jax.random.uniform(of_place)}
 
-    def changed(
-        self,
-        values: Float[Array, "B S"],
-        lengths: Int[Array, " B"],
-        drawn: Drawn,
-        *,
-        front_end: FrontEnd,
-        sounds: Sounds,
-    ) -> Float[Array, "B S"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         noise, size = sounds[self.sound], values.shape[1]
 
         def mixed(row: Array, length: Array, drawn: Drawn) -> Array:
@@ -134,15 +126,7 @@ class Babble(AudioAugmentation):
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"snr_db": _uniform(key, self.snr_db, step)}
 
-    def changed(
-        self,
-        values: Float[Array, "B S"],
-        lengths: Int[Array, " B"],
-        drawn: Drawn,
-        *,
-        front_end: FrontEnd,
-        sounds: Sounds,
-    ) -> Float[Array, "B S"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         def mixed(row: Array, length: Array, other: Array, its_length: Array, drawn: Drawn) -> Array:
             excerpt = other[jnp.arange(len(row)) % jnp.maximum(its_length, 1)]
             return jnp.where(drawn["applied"], add_at(row, excerpt, length, drawn["snr_db"]), row)
@@ -185,15 +169,7 @@ class Reverberation(AudioAugmentation):
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"place": jax.random.uniform(key)}
 
-    def changed(
-        self,
-        values: Float[Array, "B S"],
-        lengths: Int[Array, " B"],
-        drawn: Drawn,
-        *,
-        front_end: FrontEnd,
-        sounds: Sounds,
-    ) -> Float[Array, "B S"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         impulses, size = sounds[self.sound], values.shape[1]
         valid = jnp.arange(size)[None] < lengths[:, None]
         dry = jnp.where(valid, values, 0.0)
@@ -222,15 +198,7 @@ class NarrowBand(AudioAugmentation):
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {}
 
-    def changed(
-        self,
-        values: Float[Array, "B S"],
-        lengths: Int[Array, " B"],
-        drawn: Drawn,
-        *,
-        front_end: FrontEnd,
-        sounds: Sounds,
-    ) -> Float[Array, "B S"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         valid = jnp.arange(values.shape[1])[None] < lengths[:, None]
         low = resample(jnp.where(valid, values, 0.0), front_end.rate_hz, TELEPHONE_HZ)
         back = resample(low, TELEPHONE_HZ, front_end.rate_hz)[:, : values.shape[1]]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from asr_jax.audio.augmentation import Augmentation, Drawn, Sounds, descending
+from asr_jax.audio.augmentation import Augmentation, Drawn, Lengths, Rows, Sounds, descending
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, Share, ShareBelow1, settings
 
@@ -248,15 +248,7 @@ class VocalTract(Augmentation):
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"factor": 1 + self.max_warp * jax.random.uniform(key, minval=-1.0)}
 
-    def changed(
-        self,
-        values: Float[Array, "B T F"],
-        lengths: Int[Array, " B"],
-        drawn: Drawn,
-        *,
-        front_end: FrontEnd,
-        sounds: Sounds,
-    ) -> Float[Array, "B T F"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         num_bins = values.shape[2]
         first, last = (_mel(jnp.float32(hz)) for hz in front_end.band_hz)
         spacing = (last - first) / (num_bins + 1)
