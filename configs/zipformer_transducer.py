@@ -23,9 +23,9 @@ Recipe    simple loss (scale 0.5, language part 0.25, acoustic part 0) and prune
 Time      67 minutes per epoch (2,880 h with three speeds) on four V100 (icefall)
 """
 
-from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import BackgroundNoise
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets

@@ -27,11 +27,11 @@ GROUPS = {
 ONLY_IN_ALL = (
     "data.filters", "data.mixing", "data.buckets", "data.sampling", "model.front_end", "model.augment",
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
-    "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
+    "data.tokenizer.sampling", "data.storage",
     "data.shuffle_window", "data.sampled_items", "data.crop_s", "data.max_removed_share", "training.loss_scale",
     "training.pass_states", "training.pre_allocate", "training.epoch_end",
     "training.profile_processes", "mesh", "lora",
-    "upload.revision", "upload.private", "upload.format", "upload.max_minutes", "upload.wait_minutes",
+    "upload.revision", "upload.private", "upload.format",
 )  # fmt: skip
 GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}
 """Groups that `--help` of a command lists, if it does not list all of them."""

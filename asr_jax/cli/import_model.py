@@ -14,7 +14,6 @@ can be set after it, as for train.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,12 +22,13 @@ from tyro.conf import Positional, arg
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import asks_for_help, parse_known, print_help
+from asr_jax.core.settings import command_options
 from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
 PROG = "python -m asr_jax.import"
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ImportOptions:
     """Options of `asr_jax.import`."""
 

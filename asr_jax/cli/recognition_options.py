@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -24,6 +24,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.core.settings import command_options
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.importing import run_and_checkpoint
@@ -48,7 +49,7 @@ Decoding: the decoding of the run's validation. --decoding.FIELD VALUE changes a
 python -m asr_jax.train --config FILE --help-all lists all fields."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class RecognitionOptions:
     """Weights and precision of recognition."""
 

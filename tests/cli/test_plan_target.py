@@ -252,7 +252,7 @@ def test_a_program_is_compiled_once_for_the_search_and_the_table(manifest, tmp_p
             ("--target", "cpu", "--fit", "x.json", "--data.sampling.mode", "fixed", "--data.sampling.device-rows", "4"),
             "--fit with --data.sampling.mode fixed: training reads the file of --fit in mode planned only",
         ),
-        (("--target", "cpu", "--margin", "1"), "--margin 1: expected 0 or more, and less than 1"),
+        (("--target", "cpu", "--margin", "1"), "margin is 1.0: expected at least 0 and below 1"),
         (
             ("--data.sampling.mode", "fixed", "--data.sampling.device-rows", "4", "--data.buckets.order", "sorted"),
             "data.buckets.order is sorted, and data.sampling.mode fixed does not use it",

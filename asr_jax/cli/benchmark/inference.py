@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +31,7 @@ from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, loa
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.options import MAY_BE_EMPTY, asks_for_help, parse_known, print_help
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 
 if TYPE_CHECKING:
     from asr_jax.cli.benchmark.recognising import Recognition
@@ -42,33 +42,34 @@ STEPS, STEPS_ON_CPU = 500, 20
 REPEATS, REPEATS_ON_CPU = (2, 10), (1, 2)
 """Numbers of unmeasured and measured times that a set is recognised. NVIDIA's are 2 and 10."""
 SECONDS = (2.0, 7.0, 16.7)
+Seconds = Annotated[float, between(0.1)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class InferenceOptions(RecognitionOptions):
     """Options of `asr_jax.benchmark inference`."""
 
-    batch_sizes: Annotated[tuple[int, ...], MAY_BE_EMPTY] = (1, 2, 4, 8, 16)
+    batch_sizes: Annotated[tuple[PositiveInt, ...], MAY_BE_EMPTY] = (1, 2, 4, 8, 16)
     """Numbers of rows of a batch."""
-    seconds: tuple[float, ...] = ()
+    seconds: tuple[Seconds, ...] = ()
     """Lengths of a row of noise in seconds. Default: 2 7 16.7; with --data, none."""
-    steps: int | None = None
+    steps: PositiveInt | None = None
     """Number of measured steps for each batch. Default: 500, on a CPU 20."""
-    warm_ups: int = 10
+    warm_ups: NonNegativeInt = 10
     """Number of steps before the measured ones."""
     vocabulary: int | None = None
     """Number of labels, with the blank, for a config. Default: that of the config."""
     data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
     """Manifests of sets to recognise."""
-    batch_seconds: float | None = None
+    batch_seconds: Seconds | None = None
     """Size of the batches of evaluation in seconds of audio with padding. Default: as in evaluation."""
-    repeats: int | None = None
+    repeats: PositiveInt | None = None
     """Number of measured times that a set is recognised. Default: 10, on a CPU 2."""
-    warm_up_repeats: int | None = None
+    warm_up_repeats: NonNegativeInt | None = None
     """Number of times that a set is recognised before. Default: 2, on a CPU 1."""
-    workers: int = 0
+    workers: NonNegativeInt = 0
     """Number of processes that read a set; 0: threads only."""
-    threads: int = 2
+    threads: PositiveInt = 2
     """Number of threads of each process that reads."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
@@ -126,11 +127,6 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _check(options: InferenceOptions, run: str, rest: Sequence[str]) -> None:
-    from asr_jax.cli.benchmark.systems import check_counts
-
-    check_counts(options, ("batch_sizes", "steps", "threads", "repeats"))
-    check_counts(options, ("warm_ups", "workers", "warm_up_repeats"), least=0)
-    check_counts(options, ("seconds", "batch_seconds"), least=0.1)
     if not run and not any(each.partition("=")[0] == "--config" for each in rest):
         raise UserError("expected a trained RUN, or --config FILE, as the first argument")
     if run and rest:

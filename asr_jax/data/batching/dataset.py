@@ -397,9 +397,7 @@ def plan_training(
         is_cropped=None if stretches is None else stretches.lengths > index.lengths,
         pool=chosen.pool, pessimistic_first=data.sampling.pessimistic_first,
     )  # fmt: skip
-    pieces = SampledPieces.of(
-        tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
-    )
+    pieces = SampledPieces.of(tokenizer, probability=data.tokenizer.sampling, seed=seed)
     return PlannedData(replace(index, sampled=pieces), plan, rejections)
 
 

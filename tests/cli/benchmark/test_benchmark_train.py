@@ -125,9 +125,9 @@ def test_updates_of_a_configs_own_data(tmp_path, capsys):
     ("arguments", "message"),
     [
         (("--synthetic", "1", "--batch", "6", "--accumulation", "4"), "6 rows cannot be divided into 4 batches on 1"),
-        (("--num-devices", "0"), "--num-devices 0: expected 1 or more"),
-        (("--synthetic", "0"), "--synthetic 0: expected 0.1 or more"),
-        (("--updates", "0"), "--updates 0: expected 1 or more"),
+        (("--num-devices", "0"), r"num_devices is \(0,\): expected each at least 1"),
+        (("--synthetic", "0"), r"synthetic is \(0.0,\): expected each at least 0.1"),
+        (("--updates", "0"), "updates is 0: expected at least 1"),
     ],
 )
 def test_what_cannot_be_timed(arguments, message):
