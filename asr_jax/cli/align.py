@@ -25,13 +25,13 @@ from asr_jax.cli.recognition_options import (
     checkpoint_digest,
     load,
     maker_of,
-    parse_recognition,
     print_differing,
 )
 from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
+from asr_jax.core.options import parse
 from asr_jax.core.settings import PositiveFloat, between, command_options
 from asr_jax.core.shards import Shard
 from asr_jax.data.batching.evaluation import NoUtterances, part_of
@@ -88,9 +88,7 @@ class Cut:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options, flags = parse_recognition(AlignOptions, arguments, prog="python -m asr_jax.align", about=__doc__)
-    if flags:
-        raise UserError(f"{flags[0]}: alignment uses a known text and has no search; remove the --decoding flags")
+    options = parse(AlignOptions, arguments, prog="python -m asr_jax.align", about=__doc__)
     if bool(options.data) == bool(options.audio) or bool(options.audio) != bool(options.text):
         raise UserError("expected recordings with their texts: either --data MANIFEST …, or AUDIO --text FILE")
     if options.part and not (options.data and options.out):

@@ -157,7 +157,7 @@ def test_wrong_options(caches):
     for arguments, message in (
         (["--yes", "--dry-run"], "contradict each other"),
         (["--unused-days", "-1"], "unused_days is -1.0: expected at least 0"),
-        (["runs"], "'runs' is not a choice; expected manifests, traced, compiled, imported, logs or tests"),
+        (["runs"], "runs: expected manifests, traced, compiled, imported, logs or tests"),
     ):
         with pytest.raises(UserError, match=message):
             main(arguments)

@@ -211,7 +211,7 @@ def test_a_batch_of_nothing_is_refused(manifest, tmp_path, wrong):
 
 
 def test_wrong_fields_are_named_as_in_training(manifest, tmp_path):
-    with pytest.raises(UserError, match=r"--data\.buckets\.nmu is not a field"):
+    with pytest.raises(UserError, match=r"--data\.buckets\.nmu is not a flag"):
         command.main(arguments(manifest, tmp_path, "--data.buckets.nmu", "3"))
 
 

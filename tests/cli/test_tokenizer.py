@@ -183,7 +183,7 @@ def test_a_saved_tokenizer_of_the_model_is_the_same(corpus, tmp_path):
         (["--normaliser", "lower"], "--normaliser: unknown normaliser 'lower'.*did you mean 'lower.v1'"),
         (["--input", "no-such.txt"], "no-such.txt: no such file"),
         (["--input", "no-such-folder"], "no-such-folder: no such file or folder"),
-        (["--model-type", "bigram"], "--model-type: 'bigram' is not a choice; expected unigram, bpe, char or word"),
+        (["--model-type", "bigram"], "--model-type bigram: expected unigram, bpe, char or word"),
     ],
 )
 def test_what_cannot_work_is_said_in_full(options, message, corpus, tmp_path, capsys):

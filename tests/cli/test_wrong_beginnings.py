@@ -143,7 +143,7 @@ CASES = {
         lambda place: ["train", "--run-dir", place / "audio"], 2, ["audio is not a run", "--config"],
     ),
     "a field that does not exist": (lambda place: new(place, "--optim.schedule.peak-rate", 1), 2, ["--optim.schedule.peak-lr"]),
-    "a value of the wrong type": (lambda place: new(place, "--seed", "one"), 2, ["'one' is not a whole number"]),
+    "a value of the wrong type": (lambda place: new(place, "--seed", "one"), 2, ["--seed one: expected a whole number"]),
     "values that exclude each other": (
         lambda place: new(place, "--data.filters.min-duration-s", 5, "--data.filters.max-duration-s", 2), 2, ["min < max"],
     ),

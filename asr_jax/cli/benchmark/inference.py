@@ -24,18 +24,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from asr_jax.cli.command_line import parse_experiment
-from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parted
+from asr_jax.cli.command_line import parse_with_experiment
+from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parse_recognition
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
-from asr_jax.core.options import MAY_BE_EMPTY, asks_for_help, parse_known, print_help
+from asr_jax.core.options import MAY_BE_EMPTY
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 
 if TYPE_CHECKING:
     from asr_jax.cli.benchmark.recognising import Recognition
     from asr_jax.cli.benchmark.systems import System
+    from asr_jax.config import Experiment
 
 PROG = "python -m asr_jax.benchmark inference"
 STEPS, STEPS_ON_CPU = 500, 20
@@ -49,6 +50,8 @@ Seconds = Annotated[float, between(0.1)]
 class InferenceOptions(RecognitionOptions):
     """Options of `asr_jax.benchmark inference`."""
 
+    run: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
+    """Folder of a trained run, or a checkpoint, unless --config FILE is given."""
     batch_sizes: Annotated[tuple[PositiveInt, ...], MAY_BE_EMPTY] = (1, 2, 4, 8, 16)
     """Numbers of rows of a batch."""
     seconds: tuple[Seconds, ...] = ()
@@ -76,32 +79,22 @@ class InferenceOptions(RecognitionOptions):
 
 
 def main(arguments: Sequence[str]) -> None:
-    # RUN must be the first argument: later, it could not be distinguished from the value of a field of a config.
-    run, given = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
-    if asks_for_help(given):
-        print_help(
-            InferenceOptions,
-            prog=f"{PROG} (RUN | --config FILE [--field …])",
-            about=__doc__,
-            shows_all="--help-all" in given,
-        )
-        if not run:
-            parse_experiment(given, prog=PROG)  # Prints the fields and exits.
-        return
-    others, flags = parted(given)
-    options, rest = parse_known(InferenceOptions, others, prog=PROG)
-    _check(options, run, rest)
-    experiment = None if run else parse_experiment([*rest, *flags], prog=PROG)
+    experiment, flags = None, list[str]()
+    if any(argument.partition("=")[0] == "--config" for argument in arguments):
+        options, experiment = parse_with_experiment(InferenceOptions, arguments, prog=PROG, about=__doc__)
+    else:
+        options, flags = parse_recognition(InferenceOptions, arguments, prog=PROG, about=__doc__)
+    _check(options, experiment)
     if options.json:
         check_writable(options.json)
 
     from asr_jax.cli.benchmark.recognising import Recognition
     from asr_jax.cli.benchmark.systems import described, machine, peak_bytes, system_of_config, system_of_run
 
-    if experiment is None:
-        trained = load(Path(run), options)
+    if options.run:
+        trained = load(options.run, options)
         system = system_of_run(trained, decoding_in(trained.experiment.model, trained.model.recognising, flags))
-    else:
+    elif experiment:
         system = system_of_config(experiment, precision=options.precision, vocabulary=options.vocabulary)
     figures: dict[str, Any] = {"machine": machine(), **system.about, "warm_ups": options.warm_ups}
     figures["steps"] = options.steps or (STEPS_ON_CPU if figures["machine"]["device"] == "cpu" else STEPS)
@@ -126,14 +119,10 @@ def main(arguments: Sequence[str]) -> None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def _check(options: InferenceOptions, run: str, rest: Sequence[str]) -> None:
-    if not run and not any(each.partition("=")[0] == "--config" for each in rest):
-        raise UserError("expected a trained RUN, or --config FILE, as the first argument")
-    if run and rest:
-        raise UserError(
-            f"{' '.join(rest)}: only --decoding.FIELD can change the settings of a run; remove these arguments"
-        )
-    if not run and (options.live or options.checkpoint is not None):
+def _check(options: InferenceOptions, experiment: Experiment | None) -> None:
+    if (options.run is None) == (experiment is None):
+        raise UserError("expected a trained RUN, or --config FILE")
+    if experiment and (options.live or options.checkpoint is not None):
         raise UserError("--live and --checkpoint need a RUN; a config has random weights: remove them, or pass a RUN")
     if not options.batch_sizes and not options.data:
         raise UserError("--batch-sizes is empty and --data is missing: nothing to measure; expected one of them")

@@ -155,7 +155,7 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
     ("arguments", "message"),
     [
         ((), "RUN, or --config FILE"),
-        (("folder", "--model.dim", "3"), "--model.dim 3"),
+        (("folder", "--model.dim", "3"), "--model.dim is not a flag"),
         ((*CONFIG, "--live"), "--live"),
         ((*CONFIG, "--decoding.kind", "beem"), "--decoding.kind beem: "),
         ((*CONFIG, "--steps", "0"), "steps is 0"),
