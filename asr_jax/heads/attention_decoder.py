@@ -1,37 +1,33 @@
 """Head of an attention decoder (AED), which computes each label from the labels before it and the encoder's output."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
+from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.heads.base import Head, HeadSettings, LabelAxis
+from asr_jax.heads.base import LabelAxis, LabelHead, LabelHeadSettings, row_counts
 from asr_jax.losses.cross_entropy import uniformly_smoothed_cross_entropy
 from asr_jax.losses.ctc_align import align
 from asr_jax.nn.label_decoder import Cache, LabelDecoder
 from asr_jax.search.base import Decoding
 from asr_jax.search.label_synchronous import Ids, LabelDecoding, Step, label_search, most_labels
 
-WeightBy = Literal["utterances", "labels"]
-
 
 @dataclass(frozen=True)
-class AttentionDecoder(HeadSettings):
+class AttentionDecoder(LabelHeadSettings):
     """Settings of an attention decoder. The defaults are those of icefall's zipformer recipe.
 
     In icefall, begin and end have the same id, 1 (`<sos/eos>`), and the scales of the losses are 0.9 for this head and
     0.1 for CTC.
     """
-
-    recognises: ClassVar[bool] = True
 
     decoder: LabelDecoder = LabelDecoder()
     """Settings of the decoder."""
@@ -44,10 +40,8 @@ class AttentionDecoder(HeadSettings):
     """Label id that the decoder begins with. -1: that of the end."""
     end_id: int = -1
     """Label id of the end. -1: that of the blank, which the decoder does not need."""
-    weight_by: WeightBy = "labels"
+    weight_by: Literal["utterances", "labels"] = "labels"
     """Denominator of the loss: the number of utterances, or of labels with the end."""
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     decoding: LabelDecoding = LabelDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -67,10 +61,6 @@ class AttentionDecoder(HeadSettings):
     def reads(self) -> Mapping[str, str]:
         return {self.ctc: self.tap} if self.ctc else {}
 
-    def check(self, *, taps: Collection[str], views: int) -> None:
-        if self.tap != OUTPUT and self.tap not in taps:
-            raise ValueError(no_such_tap(self.tap, taps))
-
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames, which is 1 for any number of labels."""
         return 0 * num_labels + 1
@@ -89,7 +79,7 @@ class AttentionDecoder(HeadSettings):
         return AttentionDecoderHead(self, vocab_size, blank_id, dtype)
 
 
-class AttentionDecoderHead(Head):
+class AttentionDecoderHead(LabelHead):
     """Module of an attention decoder.
 
     Loss term: `loss` (cross-entropy with smoothed targets, nats). Metric: `accuracy`, the share of correct labels with
@@ -98,20 +88,7 @@ class AttentionDecoderHead(Head):
     Source: `AttentionDecoderModel` in icefall's egs/librispeech/ASR/zipformer/attention_decoder.py at commit 36e0420c.
     """
 
-    recognises: ClassVar[bool] = True
-
     settings: AttentionDecoder
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
-
-    @property
-    def tap(self) -> str:
-        return self.settings.tap
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(self.settings.reads)
 
     @property
     def ids(self) -> Ids:
@@ -147,7 +124,7 @@ class AttentionDecoderHead(Head):
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
         num_labels = batch.token_lengths + 1
-        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else num_labels
+        counts = row_counts(self.settings.weight_by, num_labels, frame_lengths)
         return jnp.sum(jnp.where(frame_lengths > 0, batch.weights * counts, 0.0))
 
     def _frames(self, encoded: Encoded) -> Frames:
@@ -160,13 +137,6 @@ class AttentionDecoderHead(Head):
         Times are those of the best CTC path of each hypothesis if the head reads a CTC head and there is a path.
         Otherwise, each label is at the frame with the largest mean attention weight, or at that of the label before if
         it is later; such times are rough.
-
-        Args:
-            encoded: Output and taps of the encoder.
-            state: Not used; each call begins an utterance.
-
-        Returns:
-            `TimedTokens`, and None.
 
         Raises:
             ValueError: If `decoding.ctc_weight` is above 0 and the head reads no CTC head.

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_s
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import Head, HeadSettings, LabelAxis
+from asr_jax.heads.base import LabelAxis, LabelHead, LabelHeadSettings, row_counts
 from asr_jax.heads.label_queries import (
     AlignmentMode,
     Runs,
@@ -27,7 +27,7 @@ from asr_jax.heads.label_queries import (
     runs_of_text,
     spans,
 )
-from asr_jax.heads.paraformer import Table, WeightBy
+from asr_jax.heads.paraformer import Table
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.losses.ctc import is_feasible
 from asr_jax.nn.cif import without_padding
@@ -76,14 +76,12 @@ class Enhancement:
 
 
 @dataclass(frozen=True)
-class ParaformerV2(HeadSettings):
+class ParaformerV2(LabelHeadSettings):
     """Settings of a Paraformer-v2 head. The defaults are those of the Rust trainer.
 
     The model needs a CTC head on the same tap. Its loss is that head's; with FunASR's `ctc_weight` w, that head has the
     scale w and this one 1 - w.
     """
-
-    recognises: ClassVar[bool] = True
 
     ctc: str = "ctc"
     """Name of the CTC head whose posteriors are the queries."""
@@ -103,12 +101,10 @@ class ParaformerV2(HeadSettings):
     """Probability of all other labels together in the targets of the cross-entropy."""
     enhanced: Enhancement | None = None
     """Settings of the enhanced model. None: the plain one."""
-    weight_by: WeightBy = "labels"
+    weight_by: Literal["utterances", "labels"] = "labels"
     """Denominator of the loss: the number of utterances or of labels."""
     dropped_ids: tuple[int, ...] = ()
     """Label ids, besides that of the blank, that are left out of texts, such as begin and end in FunASR's models."""
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     decoding: ParallelDecoding = ParallelDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -136,9 +132,9 @@ class ParaformerV2(HeadSettings):
         return None
 
     def check(self, *, taps: Collection[str], views: int) -> None:
-        for tap in (self.tap, *((self.enhanced.tap,) if self.enhanced else ())):
-            if tap != OUTPUT and tap not in taps:
-                raise ValueError(no_such_tap(tap, taps))
+        super().check(taps=taps, views=views)
+        if self.enhanced and self.enhanced.tap not in (OUTPUT, *taps):
+            raise ValueError(no_such_tap(self.enhanced.tap, taps))
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         return num_labels + num_repeats
@@ -172,7 +168,7 @@ class Decoded(NamedTuple):
     """Logits of a boundary after each frame."""
 
 
-class ParaformerV2Head(Head):
+class ParaformerV2Head(LabelHead):
     """Module of a Paraformer-v2 head.
 
     Loss terms: `loss` (cross-entropy, nats) and, for the enhanced model, `refinement` and `boundary`, with their
@@ -186,20 +182,7 @@ class ParaformerV2Head(Head):
     the Rust trainer, whose inference does not average the posteriors, and which drops queries without frames.
     """
 
-    recognises: ClassVar[bool] = True
-
     settings: ParaformerV2
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
-
-    @property
-    def tap(self) -> str:
-        return self.settings.tap
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(self.settings.reads)
 
     def setup(self) -> None:
         self.query = Query(self.settings, self.dtype)
@@ -265,7 +248,7 @@ class ParaformerV2Head(Head):
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
         num_labels = batch.token_lengths
-        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else jnp.maximum(num_labels, 1)
+        counts = row_counts(self.settings.weight_by, num_labels, frame_lengths)
         feasible = is_feasible(frame_lengths, batch.tokens, num_labels)
         return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
 
@@ -308,15 +291,7 @@ class ParaformerV2Head(Head):
         return self.output(hidden.astype(jnp.float32))
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Returns the most likely label of each query. The times are those of the runs of CTC.
-
-        Args:
-            encoded: Output and taps of the encoder.
-            state: Not used; the search has no state.
-
-        Returns:
-            `TimedTokens`, and None.
-        """
+        """Returns the most likely label of each query. The times are those of the runs of CTC."""
         assert isinstance(decoding, ParallelDecoding), decoding
         logits, runs = self._found(encoded, refine=decoding.refine)
         dropped = (self.blank_id, *self.settings.dropped_ids)

@@ -1,9 +1,9 @@
 """Head of transducers: a prediction network of labels, and a joint network of frames and predictions."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,14 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
+from asr_jax.core.batch import Batch, Encoded, Frames, length_mask
 from asr_jax.core.errors import UserError, check_numbers
 from asr_jax.core.products import float32_product
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import Head, HeadSettings, LabelAxis
-from asr_jax.heads.ctc import WeightBy
-from asr_jax.kernels.implementations import selected
+from asr_jax.heads.base import LabelAxis, LabelHead, LabelHeadSettings, WeightBy, row_counts
+from asr_jax.kernels.implementations import preferred
 from asr_jax.kernels.transducer_joint.api import reason_against, transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
 from asr_jax.kernels.transducer_joint.xla import in_tiles, logits_of_tile
@@ -79,10 +78,8 @@ class Pruning:
 
 
 @dataclass(frozen=True)
-class Transducer(HeadSettings):
+class Transducer(LabelHeadSettings):
     """Settings of a transducer head. The defaults are CAIMAN-ASR's base model, with the exact loss in tiles."""
-
-    recognises: ClassVar[bool] = True
 
     prediction: PredictionSettings = LSTMPrediction()
     """Prediction network: LSTMPrediction or StatelessPrediction."""
@@ -94,8 +91,6 @@ class Transducer(HeadSettings):
     """Dropout rate of the joint network, rounded to a multiple of 1/256."""
     weight_by: WeightBy = "utterances"
     """Denominator of the loss: the number of utterances, of labels or of frames."""
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     pruning: Pruning | None = None
     """Settings of the pruned loss. None: the exact loss."""
     durations: tuple[int, ...] = ()
@@ -142,10 +137,6 @@ class Transducer(HeadSettings):
             if self.penalties != NO_PENALTIES:
                 raise ValueError("durations and penalties are set: expected one of them only")
 
-    def check(self, *, taps: Collection[str], views: int) -> None:
-        if self.tap != OUTPUT and self.tap not in taps:
-            raise ValueError(no_such_tap(self.tap, taps))
-
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames: 1, more for pruning and for durations without 0."""
         if self.pruning:
@@ -175,7 +166,7 @@ class Transducer(HeadSettings):
         return TransducerHead(self, vocab_size, blank_id, dtype)
 
 
-class TransducerHead(Head):
+class TransducerHead(LabelHead):
     """Module of a transducer head.
 
     Loss terms: `loss` (nats) and, with pruning, `simple`; both include the factors of `Pruning`. Metric: `infeasible`,
@@ -184,16 +175,7 @@ class TransducerHead(Head):
     Source: Graves 2012 (arXiv:1211.3711), with the joint network of He et al. 2018 (arXiv:1811.06621).
     """
 
-    recognises: ClassVar[bool] = True
-
     settings: Transducer
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
-
-    @property
-    def tap(self) -> str:
-        return self.settings.tap
 
     @property
     def arcs(self) -> Arcs:
@@ -287,13 +269,12 @@ class TransducerHead(Head):
         kernel, bias = self.output_parameters()
         given = (*projected, kernel.astype(self.dtype), bias[0, 0, 0], batch.tokens)
         reason = self._reason_against_kernels(drops=keys is not None)
-        name = selected(
-            "transducer_joint", "auto", "xla", *given[:3],
-            reason_against=lambda name: reason or reason_against(name, given),
-        )  # fmt: skip
-        if name != "xla":
+        kernel_name = preferred(
+            "transducer_joint", *given[:4], reason_against=lambda name: reason or reason_against(name, given)
+        )
+        if kernel_name:
             if reason:
-                raise UserError(f"training.kernels has transducer_joint={name}, and {reason}")
+                raise UserError(f"training.kernels has transducer_joint={kernel_name}, and {reason}")
             blank, label = transducer_joint(
                 *given, lengths, batch.token_lengths, blank_id=self.blank_id, activation=settings.activation
             )
@@ -399,11 +380,7 @@ class TransducerHead(Head):
         return frame_lengths >= self.settings.frames_needed(labels, 0 * labels)
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = {
-            "utterances": jnp.ones_like(frame_lengths),
-            "labels": jnp.maximum(batch.token_lengths, 1),
-            "frames": frame_lengths,
-        }[self.settings.weight_by]
+        counts = row_counts(self.settings.weight_by, batch.token_lengths, frame_lengths)
         return jnp.sum(jnp.where(self._is_feasible(frame_lengths, batch), batch.weights * counts, 0.0))
 
     @property
@@ -448,15 +425,7 @@ class TransducerHead(Head):
         return jnp.matmul(hidden, kernel.astype(self.dtype), preferred_element_type=jnp.float32) + bias[0]
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Returns the token sequences of a greedy search, or projected frames for the host stage of beam search.
-
-        Args:
-            encoded: Output and taps of the encoder.
-            state: Not used; each call begins an utterance.
-
-        Returns:
-            `TimedTokens`, or `TransducerFrames` with the networks' parameters; and None.
-        """
+        """Returns the token sequences of a greedy search, or `TransducerFrames` for the stage of beam search."""
         assert isinstance(decoding, TransducerDecoding), decoding
         frames, durations = encoded.at(self.tap), self.settings.durations
         projected = self.of_frames(frames.values)

@@ -1,6 +1,6 @@
 """Selection of the frames and labels that a prefix beam search considers; other frames are summed in advance.
 
-Frames in which only the blank is a candidate are skipped.
+SearchedFrames in which only the blank is a candidate are skipped.
 """
 
 import functools
@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float, Int, Int32
 
 from asr_jax.core.batch import length_mask
 from asr_jax.search.ctc_beam_state import NEVER, Frame
-from asr_jax.search.hypotheses import Search
+from asr_jax.search.hypotheses import CTCSearch
 
 
-class Frames(struct.PyTreeNode):
+class SearchedFrames(struct.PyTreeNode):
     """A batch of log-probabilities, and the frames that are considered: those with candidates besides the blank."""
 
     staying: Float[Array, "B T V"]
@@ -60,10 +60,10 @@ def frames_of(
     log_probs: Float[Array, "B T V"],
     lengths: Int[Array, " B"],
     *,
-    search: Search,
+    search: CTCSearch,
     blank_id: int,
     are_all_looked_at: bool,
-) -> Frames:
+) -> SearchedFrames:
     """Selects frames and labels.
 
     Args:
@@ -84,7 +84,7 @@ def frames_of(
     gaps = jnp.diff(at, axis=1, prepend=-1)
     growing = jnp.where(kept & is_label, log_probs, NEVER)
     num_tokens = _most_kept(num_symbols, search)
-    return Frames(
+    return SearchedFrames(
         staying=log_probs if are_all_looked_at else jnp.where(kept, log_probs, NEVER),
         growing=growing,
         tokens=None if num_tokens == num_symbols else jax.lax.top_k(growing, num_tokens)[1],
@@ -96,7 +96,7 @@ def frames_of(
     )
 
 
-def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T V"]:
+def _kept(log_probs: Float[Array, "B T V"], search: CTCSearch) -> Bool[Array, "B T V"]:
     """Returns the candidate labels of each frame: the most probable ones, within the limits of `search`."""
     num_symbols = log_probs.shape[-1]
     kept = log_probs >= search.token_min_logp
@@ -105,7 +105,7 @@ def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T 
     return kept | (jnp.arange(num_symbols)[None, None] == log_probs.argmax(-1, keepdims=True))
 
 
-def _most_kept(num_symbols: int, search: Search) -> int:
+def _most_kept(num_symbols: int, search: CTCSearch) -> int:
     """Returns the largest possible number of candidates: at most 1 / p labels have a probability of at least p."""
     most = search.max_tokens or num_symbols
     if -search.token_min_logp < math.log(num_symbols):

@@ -37,20 +37,20 @@ ARCS = pytest.mark.parametrize(("spans", "moves"), [RNNT, TDT], ids=["rnnt", "td
 
 
 @pytest.mark.parametrize("sizes", with_drawn(CTC_SIZES, CTC_DRAWN))
-def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, monkeypatch):
+def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, interpreted, monkeypatch):
     given = for_ctc(*sizes)
     monkeypatch.setattr(ctc_tpu, "BLOCK", 16 * ctc_tpu.ROWS * ctc_tpu.LANES)
-    both = jax.jit(lambda *given: (ctc_tpu.sweep(*given, interpret=True), ctc_sweep(*given)))
+    both = jax.jit(lambda *given: (ctc_sweep(*given, implementation="mosaic_tpu"), ctc_sweep(*given)))
     assert_equal(*both(*given))
 
 
 @ARCS
 @pytest.mark.parametrize("sizes", with_drawn(LATTICE_SIZES, LATTICE_DRAWN))
-def test_the_kernel_of_lattices_for_tpus_equals_the_scan(sizes, spans, moves, monkeypatch):
-    given = for_lattices(*sizes, len(spans))
+def test_the_kernel_of_lattices_for_tpus_equals_the_scan(sizes, spans, moves, interpreted, monkeypatch):
+    given = for_lattices(*sizes, num_arcs=len(spans))
     monkeypatch.setattr(lattice_tpu, "BLOCK", 64 * lattice_tpu.ROWS * lattice_tpu.LANES)
-    arcs = {"spans": spans, "moves": moves}
-    both = jax.jit(lambda *given: (lattice_tpu.sweep(*given, **arcs, interpret=True), lattice_sweep(*given, **arcs)))
+    sweep = functools.partial(lattice_sweep, spans=spans, moves=moves)
+    both = jax.jit(lambda *given: (sweep(*given, implementation="mosaic_tpu"), sweep(*given)))
     assert_equal(*both(*given))
 
 
@@ -65,9 +65,9 @@ def test_the_kernels_for_gpus_equal_the_scans():
 
 
 def test_an_implementation_that_cannot_run_says_why(monkeypatch):
-    given, (weights, start) = for_ctc(5, 3, 2, 2), for_lattices(5, 3, 2, 2, 2)
+    given, (weights, start) = for_ctc(5, 3, 2, 2), for_lattices(5, 3, 2, 2)
     arcs = {"spans": RNNT[0], "moves": RNNT[1]}
-    with pytest.raises(ValueError, match="triton on cpu: it is for NVIDIA GPUs; expected scan"):
+    with pytest.raises(ValueError, match="triton on cpu: it is for NVIDIA GPUs; expected reference"):
         ctc_sweep(*given, implementation="triton")
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="bfloat16: expected float32 for mosaic_tpu"):
