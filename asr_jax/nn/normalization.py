@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.across import total
 from asr_jax.core.batch import length_mask
 from asr_jax.kernels.bias_norm.api import bias_norm
-from asr_jax.kernels.masked_batch_norm.api import masked_batch_norm, normalise
+from asr_jax.kernels.masked_batch_norm.api import batch_norm, masked_batch_norm
 from asr_jax.nn.linear import per_channel
 from asr_jax.nn.stochastic import Regulariser
 
@@ -80,14 +80,14 @@ class BatchNorm(nn.Module):
         mean = self.variable("batch_stats", "mean", jnp.zeros, (width,))
         variance = self.variable("batch_stats", "variance", jnp.ones, (width,))
         if use_running is True:
-            return normalise(x, mean.value, variance.value, gain, bias, self.eps)
+            return batch_norm(x, mean.value, variance.value, gain, bias, self.eps)
         lengths = jnp.full_like(lengths, x.shape[1]) if self.counts_padding else lengths
         y, centre, spread = masked_batch_norm(x, lengths, gain, bias, self.eps)
         if not self.is_initializing():
             num = total(jnp.sum(lengths)).astype(jnp.float32)
             share = jnp.where((num > 1) & jnp.logical_not(use_running), self.momentum, 0.0)
             if use_running is not False:  # the training step decides
-                y = jnp.where(use_running, normalise(x, mean.value, variance.value, gain, bias, self.eps), y)
+                y = jnp.where(use_running, batch_norm(x, mean.value, variance.value, gain, bias, self.eps), y)
             mean.value += share * (centre - mean.value)
             variance.value += share * (spread * (num / jnp.maximum(num - self.ddof, 1)) - variance.value)
         return y

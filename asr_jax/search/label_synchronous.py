@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.timed_tokens import TimedTokens
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.search.base import Decoding
-from asr_jax.search.ctc_prefix import NEVER, Prefixes, empty_prefixes, extended, prefix_scores, without_padding
+from asr_jax.search.ctc_prefix import Prefixes, empty_prefixes, extended, prefix_scores, without_padding
 
 POSSIBLE = NEVER / 2
 """Scores below this belong to hypotheses that do not exist."""

@@ -10,9 +10,6 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from asr_jax.core.devices import TracedFor
-from asr_jax.core.errors import UserError
-from asr_jax.core.programs import Programs
-from asr_jax.core.targets import target_of
 from asr_jax.kernels import elementwise_tpu, implementations
 from asr_jax.kernels.glu.api import glu
 from asr_jax.kernels.masking import api as masking
@@ -20,6 +17,7 @@ from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.kernels.swoosh.api import swoosh_l
 from asr_jax.nn.subsampling import Downsample
+from tests.kernels.compiled import compiled_for
 from tests.kernels.drawn import with_drawn
 from tests.kernels.small import DRAWN, SIZES, assert_computed, cases, computed, expected_of
 from tests.support import assert_close
@@ -171,18 +169,12 @@ def test_an_implementation_that_does_not_exist_or_is_not_installed_is_named(monk
 @pytest.mark.parametrize("sizes", [SIZES[0], (2, 512, 512)])
 @pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
 def test_they_compile_for_accelerators(name, device, implementation, sizes, dtype):
-    try:
-        mesh = target_of(device).one
-    except UserError as error:
-        pytest.skip(str(error))
     case = cases(sizes)[name].in_dtype(dtype)
-    same = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    given = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=same) for each in case.arguments]
 
     def run(*given):
         return computed(case._replace(arguments=given), implementation)
 
-    text = Programs().lower(name, run, *given).compile().as_text()
+    text = compiled_for(device, run, *case.arguments).as_text()
     assert text.count("custom-call(") >= (2 if case.num_gradients else 1)
 
 

@@ -11,14 +11,12 @@ import jax.numpy as jnp
 import pytest
 
 from asr_jax.core.devices import TracedFor
-from asr_jax.core.errors import UserError
-from asr_jax.core.programs import Programs
-from asr_jax.core.targets import target_of
 from asr_jax.kernels import implementations
 from asr_jax.kernels.ctc_sweep import mosaic_tpu as ctc_tpu
 from asr_jax.kernels.ctc_sweep.api import ctc_sweep
 from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
 from asr_jax.kernels.lattice_sweep.api import lattice_sweep
+from tests.kernels.compiled import compiled_for
 from tests.kernels.drawn import with_drawn
 from tests.kernels.sweeps import (
     CTC_DRAWN,
@@ -100,16 +98,10 @@ PROGRAMS = {
 @pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton")])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_compile_for_their_devices(name, device, implementation):
-    try:
-        mesh = target_of(device).one
-    except UserError as error:
-        pytest.skip(str(error))
     function, drawn, sizes = PROGRAMS[name]
     if (name, implementation) == ("tdt", "triton"):
         pytest.skip("triton has arcs of RNN-T alone")
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    shapes = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), drawn(*sizes))
-    compiled = Programs().lower("sweep", functools.partial(function, implementation=implementation), *shapes).compile()
-    text = compiled.as_text()
+    call = functools.partial(function, implementation=implementation)
+    text = compiled_for(device, call, *drawn(*sizes)).as_text()
     assert "custom-call" in text
     assert "while" not in text

@@ -17,7 +17,7 @@ from asr_jax.kernels.gradients import SAVED
 from asr_jax.kernels.implementations import Implementation, module_of
 
 
-def normalise(
+def batch_norm(
     x: Float[Array, "B T D"],
     mean: Float[Array, " D"],
     variance: Float[Array, " D"],
@@ -63,7 +63,7 @@ def _forward(
     num, masked_sums = _number(lengths), module_of("masked_batch_norm", implementation, x).masked_sums
     mean = checkpoint_name(total(masked_sums(x, lengths, None)[0]) / num, SAVED)
     variance = checkpoint_name(total(masked_sums(x, lengths, mean)[1]) / num, SAVED)
-    y = normalise(x, mean, variance, gain, bias, eps, implementation)
+    y = batch_norm(x, mean, variance, gain, bias, eps, implementation)
     return (y, mean, variance), (x, lengths, gain, mean, variance)
 
 

@@ -50,9 +50,12 @@ def relative_attention(
         raise ValueError(f"{len(offsets)} offsets for {num_frames} frames: expected {expected}")
     given = (query, position_query, key, value, offsets, jnp.minimum(lengths, num_frames))
     module = module_of(
-        "relative_attention", implementation, *given[:5], portable=("xla", "reference"),
+        "relative_attention",
+        implementation,
+        *given[:5],
+        portable=("xla", "reference"),
         reason_against=lambda name: _reason_against(name, *given[:5]),
-    )  # fmt: skip
+    )
     if module is reference:  # its gradient is automatic
         return reference.attend(*given, scale=scale)
     function = with_gradient(partial(module.forward, scale=scale), partial(module.backward, scale=scale))

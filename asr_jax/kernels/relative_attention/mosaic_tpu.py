@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.relative_attention.reference import MASKED
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.relative_shift.mosaic_tpu import staggered
 from asr_jax.kernels.tiles_tpu import (
     DEFAULT_BYTES,
@@ -145,7 +145,7 @@ def _scores(
     by_offset = pltpu.roll(by_offset, width - (BLOCK - 1), 1, stride=1, stride_axis=0)[:, :num_frames]
     valid = jax.lax.broadcasted_iota(jnp.int32, (BLOCK, num_frames), 1) < lengths[pl.program_id(1)]
     scores = scale * (product(query[...], key[...], 1, 1) + by_offset)
-    return jnp.where(valid, scores, MASKED), valid, window
+    return jnp.where(valid, scores, NEVER), valid, window
 
 
 def _by_offset(scores: Array) -> Array:

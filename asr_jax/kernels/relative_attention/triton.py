@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from jaxtyping import Array
 
-from asr_jax.kernels.relative_attention.reference import MASKED
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.triton_calls import triton_call
 from asr_jax.kernels.triton_frames import dot
 
@@ -66,7 +66,7 @@ def _constants(query: Array, position_query: Array, value: Array) -> dict[str, A
     blocks = {f"{name}_BLOCK": max(triton.next_power_of_2(width), 16) for name, width in widths.items()}
     size = query.dtype.itemsize
     options = {"num_warps": 4 if size == 2 and max(widths.values()) <= 64 else 8, "num_stages": 4 // size}
-    return widths | blocks | options | {"MASKED": MASKED, "BLOCK": BLOCKS[size]}
+    return widths | blocks | options | {"MASKED": NEVER, "BLOCK": BLOCKS[size]}
 
 
 @triton.jit

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.kernels.gradients import with_gradient
-from asr_jax.kernels.implementations import KERNELS, Implementation, module_of
+from asr_jax.kernels.implementations import Implementation, module_of
+from asr_jax.kernels.transducer_joint import reference, xla
 from asr_jax.kernels.transducer_joint.reference import Activation
 
 
@@ -47,11 +48,14 @@ def transducer_joint(
     """
     given = (frames, predictions, kernel, bias, labels)
     module = module_of(
-        "transducer_joint", implementation, *given[:4], portable=("reference", "xla"),
+        "transducer_joint",
+        implementation,
+        *given[:4],
+        portable=("reference", "xla"),
         reason_against=partial(reason_against, given=given),
-    )  # fmt: skip
+    )
     options = {"blank_id": blank_id, "activation": activation}
-    if module.__name__.rpartition(".")[2] in KERNELS:
+    if module not in (reference, xla):
         function = with_gradient(partial(module.forward, **options), partial(module.backward, **options))
         blank, label = function(*given, num_frames, num_labels)
     else:

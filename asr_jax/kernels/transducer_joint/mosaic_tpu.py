@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.tiles_tpu import LANES, VMEM_BYTES, bytes_of, bytes_of_blocks, product, whole_tiles
 from asr_jax.kernels.transducer_joint.reference import Activation
 
@@ -21,8 +22,6 @@ NODES = 512
 """Number of nodes of a program, or more if there are more label positions."""
 LABELS = 256
 """Number of labels whose logits are computed at a time. Labels are padded to a multiple of it."""
-PADDED = -1e30
-"""Bias of labels that are padding."""
 KEPT = {2: (4, 1), 4: (8, 3)}
 """Numbers of arrays in float32 that a program keeps beside its blocks, of its nodes' channels and of the logits that it
 computes at a time, by the size of a value in bytes. 3.6 and 0.9, 7.4 and 2.6 were measured for a v5e."""
@@ -117,7 +116,7 @@ def _padded(frames: Array, predictions: Array, kernel: Array, bias: Array, label
     predictions = jnp.pad(predictions, ((0, 0), (0, positions - predictions.shape[1]), (0, channels)))
     more = whole_tiles(len(bias), LABELS) - len(bias)
     weights = jnp.pad(kernel.T, ((0, more), (0, channels)))
-    bias = jnp.pad(bias.astype(jnp.float32), (0, more), constant_values=PADDED)[:, None]
+    bias = jnp.pad(bias.astype(jnp.float32), (0, more), constant_values=NEVER)[:, None]
     labels = jnp.pad(labels.astype(jnp.int32), ((0, 0), (0, positions - labels.shape[1])), constant_values=-1)
     by_node = jnp.tile(labels, (1, block))[:, None]
     return frames.reshape(rows, blocks, block, -1), predictions, weights, bias, by_node
@@ -171,7 +170,7 @@ def _forward_kernel(
             return now, total, blank, label
 
         zeros = jnp.zeros(labels.shape, jnp.float32)
-        start = (jnp.full_like(zeros, PADDED), zeros, zeros, zeros)
+        start = (jnp.full_like(zeros, NEVER), zeros, zeros, zeros)
         most, total, blank, label = jax.lax.fori_loop(0, weights.shape[0] // LABELS, step, start)
         log_norm = most + jnp.log(total)
         logs[0:1, :] = blank - log_norm
