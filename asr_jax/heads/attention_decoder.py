@@ -1,33 +1,37 @@
 """Head of an attention decoder (AED), which computes each label from the labels before it and the encoder's output."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.heads.base import LabelAxis, LabelHead, LabelHeadSettings, row_counts
+from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
 from asr_jax.losses.cross_entropy import uniformly_smoothed_cross_entropy
 from asr_jax.losses.ctc_align import align
 from asr_jax.nn.label_decoder import Cache, LabelDecoder
 from asr_jax.search.base import Decoding
 from asr_jax.search.label_synchronous import Ids, LabelDecoding, Step, label_search, most_labels
 
+WeightBy = Literal["utterances", "labels"]
+
 
 @dataclass(frozen=True)
-class AttentionDecoder(LabelHeadSettings):
+class AttentionDecoder(HeadSettings):
     """Settings of an attention decoder. The defaults are those of icefall's zipformer recipe.
 
     In icefall, begin and end have the same id, 1 (`<sos/eos>`), and the scales of the losses are 0.9 for this head and
     0.1 for CTC.
     """
+
+    recognises: ClassVar[bool] = True
 
     decoder: LabelDecoder = LabelDecoder()
     """Settings of the decoder."""
@@ -40,8 +44,10 @@ class AttentionDecoder(LabelHeadSettings):
     """Label id that the decoder begins with. -1: that of the end."""
     end_id: int = -1
     """Label id of the end. -1: that of the blank, which the decoder does not need."""
-    weight_by: Literal["utterances", "labels"] = "labels"
+    weight_by: WeightBy = "labels"
     """Denominator of the loss: the number of utterances, or of labels with the end."""
+    tap: str = OUTPUT
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     decoding: LabelDecoding = LabelDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -61,6 +67,10 @@ class AttentionDecoder(LabelHeadSettings):
     def reads(self) -> Mapping[str, str]:
         return {self.ctc: self.tap} if self.ctc else {}
 
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        if self.tap != OUTPUT and self.tap not in taps:
+            raise ValueError(no_such_tap(self.tap, taps))
+
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames, which is 1 for any number of labels."""
         return 0 * num_labels + 1
@@ -79,7 +89,7 @@ class AttentionDecoder(LabelHeadSettings):
         return AttentionDecoderHead(self, vocab_size, blank_id, dtype)
 
 
-class AttentionDecoderHead(LabelHead):
+class AttentionDecoderHead(RecognisingHead):
     """Module of an attention decoder.
 
     Loss term: `loss` (cross-entropy with smoothed targets, nats). Metric: `accuracy`, the share of correct labels with
@@ -124,7 +134,7 @@ class AttentionDecoderHead(LabelHead):
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
         num_labels = batch.token_lengths + 1
-        counts = row_counts(self.settings.weight_by, num_labels, frame_lengths)
+        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else num_labels
         return jnp.sum(jnp.where(frame_lengths > 0, batch.weights * counts, 0.0))
 
     def _frames(self, encoded: Encoded) -> Frames:

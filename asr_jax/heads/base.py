@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded, no_such_tap
+from asr_jax.core.batch import OUTPUT, Batch, Encoded
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sums
 from asr_jax.search.base import Decoding
@@ -85,7 +84,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
 
-class LabelHead(Head):
+class RecognisingHead(Head):
     """Base class of head modules that learn from labels and find token sequences."""
 
     recognises: ClassVar[bool] = True
@@ -105,15 +104,6 @@ class LabelHead(Head):
     @property
     def reads(self) -> tuple[str, ...]:
         return tuple(self.settings.reads)
-
-
-WeightBy = Literal["utterances", "labels", "frames"]
-
-
-def row_counts(weight_by: WeightBy, num_labels: Int[Array, " B"], frame_lengths: Int[Array, " B"]) -> Int[Array, " B"]:
-    """Returns what each row counts in the denominator of a loss: 1, its number of labels (at least 1) or of frames."""
-    counts = {"utterances": jnp.ones_like(frame_lengths), "labels": jnp.maximum(num_labels, 1), "frames": frame_lengths}
-    return counts[weight_by]
 
 
 class LabelAxis(NamedTuple):
@@ -210,17 +200,3 @@ class HeadSettings:
             dtype: Data type that the encoder computes in.
         """
         raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class LabelHeadSettings(HeadSettings):
-    """Settings of a head that learns from labels and finds token sequences. Subclasses have a field `decoding`."""
-
-    recognises: ClassVar[bool] = True
-
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
-
-    def check(self, *, taps: Collection[str], views: int) -> None:
-        if self.tap != OUTPUT and self.tap not in taps:
-            raise ValueError(no_such_tap(self.tap, taps))

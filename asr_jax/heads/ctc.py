@@ -10,11 +10,11 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, no_such_tap
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import LabelHead, LabelHeadSettings, WeightBy, row_counts
+from asr_jax.heads.base import HeadSettings, RecognisingHead
 from asr_jax.losses.consistency import view_divergence
 from asr_jax.losses.ctc import ctc_loss, is_feasible
 from asr_jax.nn.stochastic import Dropout
@@ -22,17 +22,22 @@ from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_greedy import greedy_search
 
+WeightBy = Literal["utterances", "labels", "frames"]
+
 
 @dataclass(frozen=True)
-class CTC(LabelHeadSettings):
+class CTC(HeadSettings):
     """Settings of a CTC head."""
 
+    recognises: ClassVar[bool] = True
     aligns: ClassVar[bool] = True
 
     dropout: float = 0.1
     """Dropout rate before the projection."""
     weight_by: WeightBy = "labels"
     """Denominator of the loss: the number of utterances, of labels (all labels have the same weight) or of frames."""
+    tap: str = OUTPUT
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     consistency: float = 0.0
     """Factor of the divergence between the views of an utterance (CR-CTC), for models with two views or more. The paper
     uses 0.2."""
@@ -54,7 +59,8 @@ class CTC(LabelHeadSettings):
         check_numbers(self, "blank_weight")
 
     def check(self, *, taps: Collection[str], views: int) -> None:
-        super().check(taps=taps, views=views)
+        if self.tap != OUTPUT and self.tap not in taps:
+            raise ValueError(no_such_tap(self.tap, taps))
         if self.consistency and views < 2:
             raise ValueError(f"consistency is {self.consistency}, but model.views is {views}: expected 2 or more views")
 
@@ -65,7 +71,7 @@ class CTC(LabelHeadSettings):
         return CTCHead(self, vocab_size, blank_id, dtype)
 
 
-class CTCHead(LabelHead):
+class CTCHead(RecognisingHead):
     """Module of a CTC head.
 
     Loss terms: `loss` (nats) and, if `CTC.consistency` is above 0, `consistency`, which is the divergence times its
@@ -97,13 +103,15 @@ class CTCHead(LabelHead):
         if self.settings.consistency:
             total = jnp.zeros(())
             if encoded.views > 1:
-                assert step is not None, "several views exist only in training"
-                warmup = jnp.minimum((step + 1) / max(self.settings.consistency_warmup, 1), 1.0)
                 divergences = view_divergence(logits, frames.lengths, views=encoded.views)
-                summed = jnp.sum(jnp.where(feasible, divergences * rows, 0.0))
-                total = self.settings.consistency * warmup * summed
+                total = self._factor(step) * jnp.sum(jnp.where(feasible, divergences * rows, 0.0))
             terms["consistency"] = Sum(total, weight)
         return terms
+
+    def _factor(self, step: Int[Array, ""] | None) -> Float[Array, ""]:
+        """Returns the factor of the divergence after `step` updates."""
+        assert step is not None, "several views exist only in training"
+        return self.settings.consistency * jnp.minimum((step + 1) / max(self.settings.consistency_warmup, 1), 1.0)
 
     def denominators(
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
@@ -114,7 +122,11 @@ class CTCHead(LabelHead):
         return dict.fromkeys(terms, self._weight(frame_lengths, feasible, batch))
 
     def _weight(self, frame_lengths: Int[Array, " B"], feasible: Bool[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = row_counts(self.settings.weight_by, batch.token_lengths, frame_lengths)
+        counts = {
+            "utterances": jnp.ones_like(frame_lengths),
+            "labels": jnp.maximum(batch.token_lengths, 1),
+            "frames": frame_lengths,
+        }[self.settings.weight_by]
         return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:

@@ -1,8 +1,8 @@
 """Head of Paraformer: integrate-and-fire finds a vector for each label, and a decoder computes all labels at once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,12 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import uniform_of_rows
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import LabelAxis, LabelHead, LabelHeadSettings, row_counts
+from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.nn.cif import CIF, Predictor, quantity_losses, without_padding
 from asr_jax.nn.linear import Linear
@@ -24,13 +24,17 @@ from asr_jax.nn.schedules import Step
 from asr_jax.search.base import Decoding
 from asr_jax.search.parallel import ParallelDecoding, parallel_tokens
 
+WeightBy = Literal["utterances", "labels"]
+
 
 @dataclass(frozen=True)
-class Paraformer(LabelHeadSettings):
+class Paraformer(HeadSettings):
     """Settings of a Paraformer head. The defaults are FunASR's large model.
 
     FunASR's `ctc_weight` w is a CTC head with scale w and `label_scale` 1 - w.
     """
+
+    recognises: ClassVar[bool] = True
 
     predictor: CIF = CIF()
     """Settings of the integration (CIF)."""
@@ -47,7 +51,7 @@ class Paraformer(LabelHeadSettings):
     """Factor of the cross-entropy."""
     quantity_scale: float = 1.0
     """Factor of the quantity loss, the difference of the sum of weights and the number of labels."""
-    weight_by: Literal["utterances", "labels"] = "labels"
+    weight_by: WeightBy = "labels"
     """Denominator of the losses: the number of utterances, or of labels with the end."""
     ends: bool = True
     """Whether a label for the end follows the labels of an utterance (FunASR's predictor_bias)."""
@@ -58,6 +62,8 @@ class Paraformer(LabelHeadSettings):
     mask_padding: bool = True
     """Whether labels are independent of padding. Otherwise the encoder's output for padding enters the integration, as
     in FunASR."""
+    tap: str = OUTPUT
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     decoding: ParallelDecoding = ParallelDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -73,6 +79,10 @@ class Paraformer(LabelHeadSettings):
             raise ValueError(
                 f"end_id is {self.end_id} and dropped_ids is {self.dropped_ids}: expected label ids, or end_id -1"
             )
+
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        if self.tap != OUTPUT and self.tap not in taps:
+            raise ValueError(no_such_tap(self.tap, taps))
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames: one for each label and for the end."""
@@ -91,7 +101,7 @@ class Paraformer(LabelHeadSettings):
         return ParaformerHead(self, vocab_size, blank_id, dtype)
 
 
-class ParaformerHead(LabelHead):
+class ParaformerHead(RecognisingHead):
     """Module of a Paraformer head.
 
     Loss terms: `loss` (cross-entropy, nats) and `quantity` (labels), both with their factors. Metrics: `accuracy`, the
@@ -148,7 +158,7 @@ class ParaformerHead(LabelHead):
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
         num_labels = batch.token_lengths + int(self.settings.ends)
-        counts = row_counts(self.settings.weight_by, num_labels, frame_lengths)
+        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else jnp.maximum(num_labels, 1)
         return jnp.sum(jnp.where(frame_lengths >= num_labels, batch.weights * counts, 0.0))
 
     def _frames(self, encoded: Encoded) -> Frames:

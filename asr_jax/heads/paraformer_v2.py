@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_s
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import LabelAxis, LabelHead, LabelHeadSettings, row_counts
+from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
 from asr_jax.heads.label_queries import (
     AlignmentMode,
     Runs,
@@ -27,7 +27,7 @@ from asr_jax.heads.label_queries import (
     runs_of_text,
     spans,
 )
-from asr_jax.heads.paraformer import Table
+from asr_jax.heads.paraformer import Table, WeightBy
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.losses.ctc import is_feasible
 from asr_jax.nn.cif import without_padding
@@ -76,12 +76,14 @@ class Enhancement:
 
 
 @dataclass(frozen=True)
-class ParaformerV2(LabelHeadSettings):
+class ParaformerV2(HeadSettings):
     """Settings of a Paraformer-v2 head. The defaults are those of the Rust trainer.
 
     The model needs a CTC head on the same tap. Its loss is that head's; with FunASR's `ctc_weight` w, that head has the
     scale w and this one 1 - w.
     """
+
+    recognises: ClassVar[bool] = True
 
     ctc: str = "ctc"
     """Name of the CTC head whose posteriors are the queries."""
@@ -101,10 +103,12 @@ class ParaformerV2(LabelHeadSettings):
     """Probability of all other labels together in the targets of the cross-entropy."""
     enhanced: Enhancement | None = None
     """Settings of the enhanced model. None: the plain one."""
-    weight_by: Literal["utterances", "labels"] = "labels"
+    weight_by: WeightBy = "labels"
     """Denominator of the loss: the number of utterances or of labels."""
     dropped_ids: tuple[int, ...] = ()
     """Label ids, besides that of the blank, that are left out of texts, such as begin and end in FunASR's models."""
+    tap: str = OUTPUT
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     decoding: ParallelDecoding = ParallelDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
@@ -132,9 +136,9 @@ class ParaformerV2(LabelHeadSettings):
         return None
 
     def check(self, *, taps: Collection[str], views: int) -> None:
-        super().check(taps=taps, views=views)
-        if self.enhanced and self.enhanced.tap not in (OUTPUT, *taps):
-            raise ValueError(no_such_tap(self.enhanced.tap, taps))
+        for tap in (self.tap, *((self.enhanced.tap,) if self.enhanced else ())):
+            if tap != OUTPUT and tap not in taps:
+                raise ValueError(no_such_tap(tap, taps))
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         return num_labels + num_repeats
@@ -168,7 +172,7 @@ class Decoded(NamedTuple):
     """Logits of a boundary after each frame."""
 
 
-class ParaformerV2Head(LabelHead):
+class ParaformerV2Head(RecognisingHead):
     """Module of a Paraformer-v2 head.
 
     Loss terms: `loss` (cross-entropy, nats) and, for the enhanced model, `refinement` and `boundary`, with their
@@ -248,7 +252,7 @@ class ParaformerV2Head(LabelHead):
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
         num_labels = batch.token_lengths
-        counts = row_counts(self.settings.weight_by, num_labels, frame_lengths)
+        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else jnp.maximum(num_labels, 1)
         feasible = is_feasible(frame_lengths, batch.tokens, num_labels)
         return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
 

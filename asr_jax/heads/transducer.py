@@ -1,9 +1,9 @@
 """Head of transducers: a prediction network of labels, and a joint network of frames and predictions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,14 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from asr_jax.core.batch import Batch, Encoded, Frames, length_mask
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
 from asr_jax.core.errors import UserError, check_numbers
 from asr_jax.core.products import float32_product
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import LabelAxis, LabelHead, LabelHeadSettings, WeightBy, row_counts
+from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
+from asr_jax.heads.ctc import WeightBy
 from asr_jax.kernels.implementations import preferred
 from asr_jax.kernels.transducer_joint.api import reason_against, transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
@@ -78,8 +79,10 @@ class Pruning:
 
 
 @dataclass(frozen=True)
-class Transducer(LabelHeadSettings):
+class Transducer(HeadSettings):
     """Settings of a transducer head. The defaults are CAIMAN-ASR's base model, with the exact loss in tiles."""
+
+    recognises: ClassVar[bool] = True
 
     prediction: PredictionSettings = LSTMPrediction()
     """Prediction network: LSTMPrediction or StatelessPrediction."""
@@ -91,6 +94,8 @@ class Transducer(LabelHeadSettings):
     """Dropout rate of the joint network, rounded to a multiple of 1/256."""
     weight_by: WeightBy = "utterances"
     """Denominator of the loss: the number of utterances, of labels or of frames."""
+    tap: str = OUTPUT
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     pruning: Pruning | None = None
     """Settings of the pruned loss. None: the exact loss."""
     durations: tuple[int, ...] = ()
@@ -137,6 +142,10 @@ class Transducer(LabelHeadSettings):
             if self.penalties != NO_PENALTIES:
                 raise ValueError("durations and penalties are set: expected one of them only")
 
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        if self.tap != OUTPUT and self.tap not in taps:
+            raise ValueError(no_such_tap(self.tap, taps))
+
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames: 1, more for pruning and for durations without 0."""
         if self.pruning:
@@ -166,7 +175,7 @@ class Transducer(LabelHeadSettings):
         return TransducerHead(self, vocab_size, blank_id, dtype)
 
 
-class TransducerHead(LabelHead):
+class TransducerHead(RecognisingHead):
     """Module of a transducer head.
 
     Loss terms: `loss` (nats) and, with pruning, `simple`; both include the factors of `Pruning`. Metric: `infeasible`,
@@ -380,7 +389,11 @@ class TransducerHead(LabelHead):
         return frame_lengths >= self.settings.frames_needed(labels, 0 * labels)
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = row_counts(self.settings.weight_by, batch.token_lengths, frame_lengths)
+        counts = {
+            "utterances": jnp.ones_like(frame_lengths),
+            "labels": jnp.maximum(batch.token_lengths, 1),
+            "frames": frame_lengths,
+        }[self.settings.weight_by]
         return jnp.sum(jnp.where(self._is_feasible(frame_lengths, batch), batch.weights * counts, 0.0))
 
     @property

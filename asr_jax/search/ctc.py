@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from asr_jax.core.errors import UserError
 from asr_jax.search.beam_stage import BeamDecoding, BeamStage
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.text.tokenizers import Tokenizer
 
 
@@ -13,7 +13,7 @@ from asr_jax.text.tokenizers import Tokenizer
 class CTCDecoding(BeamDecoding):
     """Settings of the search in the output of a CTC head. With kind `beam`, it is prefix beam search."""
 
-    search: CTCSearch = CTCSearch()
+    search: Search = Search()
     """Settings of the beam search."""
 
     def __post_init__(self) -> None:

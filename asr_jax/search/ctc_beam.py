@@ -23,7 +23,7 @@ from asr_jax.core.devices import local_devices
 from asr_jax.search.ctc_beam_state import NEVER, Found, Moves, PrefixBeam, start
 from asr_jax.search.ctc_beam_step import BLANK, step
 from asr_jax.search.ctc_frames import SearchedFrames, frames_of
-from asr_jax.search.hypotheses import CTCSearch, Ending, Hypothesis, finish
+from asr_jax.search.hypotheses import Ending, Hypothesis, Search, finish
 from asr_jax.search.word_scores import WordScores
 from asr_jax.search.word_states import WordStates
 from asr_jax.search.word_tables import WordTables, word_tables
@@ -40,7 +40,7 @@ class CTCBeamSearch:
     several threads at once.
     """
 
-    def __init__(self, spelling: Spelling, *, search: CTCSearch, scores: WordScores | None = None) -> None:
+    def __init__(self, spelling: Spelling, *, search: Search, scores: WordScores | None = None) -> None:
         """Builds the tables of a search.
 
         Args:
@@ -95,7 +95,7 @@ class CTCBeamSearch:
         return beams, found
 
 
-def _begin(frames: SearchedFrames, *, search: CTCSearch, border: int, blank_id: int) -> tuple[PrefixBeam, Found]:
+def _begin(frames: SearchedFrames, *, search: Search, border: int, blank_id: int) -> tuple[PrefixBeam, Found]:
     """Returns the initial beam of each row, and arrays for the results of all frames with identity back-pointers."""
     num_rows, num_frames, vocab_size = frames.growing.shape
     beam = start(search, border=border)
@@ -118,7 +118,7 @@ def _advance(
     tables: WordTables | None,
     closing: Float[AnyArray, "B W"] | None,
     *,
-    search: CTCSearch,
+    search: Search,
     border: int,
     blank_id: int,
 ) -> tuple[PrefixBeam, Found, Moves]:
@@ -130,7 +130,7 @@ def _advance(
 
 @functools.partial(jax.jit, static_argnames=FIXED)
 def _search(
-    frames: SearchedFrames, tables: WordTables | None, *, search: CTCSearch, border: int, blank_id: int
+    frames: SearchedFrames, tables: WordTables | None, *, search: Search, border: int, blank_id: int
 ) -> tuple[PrefixBeam, Found]:
     """Processes all frames of every row."""
     fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": blank_id}

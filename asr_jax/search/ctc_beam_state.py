@@ -16,7 +16,7 @@ from flax import struct
 from jax import Array
 from jaxtyping import Bool, Float, Int, Int32, UInt32
 
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_tables import Words
 
 NEVER = -jnp.inf
@@ -93,7 +93,7 @@ def longer(prefix: UInt32[Array, "W 2"], label: Int32[Array, " W"]) -> UInt32[Ar
     return mixed ^ (mixed >> 16)
 
 
-def start(search: CTCSearch, *, border: int) -> PrefixBeam:
+def start(search: Search, *, border: int) -> PrefixBeam:
     """Returns the beam before the first frame: the empty prefix, as if after a border. `border` is -1 if there is none.
 
     Args:

@@ -8,7 +8,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from asr_jax.search.ctc_beam_state import NEVER, Found, Frame, Moves, PrefixBeam, longer
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_tables import WordTables, grown_words
 
 BLANK, LABEL = 0, 1
@@ -21,7 +21,7 @@ def step(
     beam: PrefixBeam,
     frame: Frame,
     *,
-    search: CTCSearch,
+    search: Search,
     border: int,
     blank_id: int,
     tables: WordTables | None = None,
@@ -74,13 +74,13 @@ def step(
     return after, Found(back=back, last=last, best=best), moves
 
 
-def _combined(ways: Float[Array, "W N"], search: CTCSearch) -> Float[Array, "W 1"]:
+def _combined(ways: Float[Array, "W N"], search: Search) -> Float[Array, "W 1"]:
     """Returns the combined log-probability of several groups of alignments."""
     combine = jnp.logaddexp if search.alignments == "sum" else jnp.maximum
     return functools.reduce(combine, jnp.split(ways, ways.shape[1], axis=1))
 
 
-def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: CTCSearch) -> Int[Array, " W"]:
+def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: Search) -> Int[Array, " W"]:
     """Returns which of several origins of an ending supplies its path.
 
     Args:
@@ -92,7 +92,7 @@ def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: CTCSe
     return jnp.where(ways > NEVER, scores, jnp.inf).argmin(1)
 
 
-def _after_blanks(beam: PrefixBeam, is_any: Bool[Array, ""], search: CTCSearch) -> tuple[PrefixBeam, Bool[Array, " W"]]:
+def _after_blanks(beam: PrefixBeam, is_any: Bool[Array, ""], search: Search) -> tuple[PrefixBeam, Bool[Array, " W"]]:
     """Returns the beam after skipped frames, in which only the blank was a candidate, if there were any.
 
     Skipped frames change all log-probabilities by the same amount, so their number does not matter. They combine the
@@ -114,7 +114,7 @@ def _stay(
     frame: Frame,
     is_border: Bool[Array, " W"],
     parents: Int[Array, " W"],
-    search: CTCSearch,
+    search: Search,
     *,
     blank_id: int,
 ) -> Ways:
@@ -147,7 +147,7 @@ def _stay(
 
 
 def _grow(
-    beam: PrefixBeam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: CTCSearch
+    beam: PrefixBeam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
 ) -> Float[Array, "W K"]:
     """Returns the log-probabilities of each prefix extended by each label.
 
@@ -171,7 +171,7 @@ def _best(staying: Float[Array, " W"], growing: Float[Array, "W K"]) -> tuple[Ar
     return jnp.where(is_new, (index - width) // num_columns, index), (index - width) % num_columns, is_new
 
 
-def _prune(endings: Float[Array, "W 2"], extra: Float[Array, " W"], search: CTCSearch) -> Float[Array, "W 2"]:
+def _prune(endings: Float[Array, "W 2"], extra: Float[Array, " W"], search: Search) -> Float[Array, "W 2"]:
     """Returns the endings with minus infinity for those whose score is too low."""
     scores = endings + extra[:, None]
     if search.counts == "prefixes":

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Int32
 
 from asr_jax.core.batch import length_mask
 from asr_jax.search.ctc_beam_state import NEVER, Frame
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 
 
 class SearchedFrames(struct.PyTreeNode):
@@ -60,7 +60,7 @@ def frames_of(
     log_probs: Float[Array, "B T V"],
     lengths: Int[Array, " B"],
     *,
-    search: CTCSearch,
+    search: Search,
     blank_id: int,
     are_all_looked_at: bool,
 ) -> SearchedFrames:
@@ -96,7 +96,7 @@ def frames_of(
     )
 
 
-def _kept(log_probs: Float[Array, "B T V"], search: CTCSearch) -> Bool[Array, "B T V"]:
+def _kept(log_probs: Float[Array, "B T V"], search: Search) -> Bool[Array, "B T V"]:
     """Returns the candidate labels of each frame: the most probable ones, within the limits of `search`."""
     num_symbols = log_probs.shape[-1]
     kept = log_probs >= search.token_min_logp
@@ -105,7 +105,7 @@ def _kept(log_probs: Float[Array, "B T V"], search: CTCSearch) -> Bool[Array, "B
     return kept | (jnp.arange(num_symbols)[None, None] == log_probs.argmax(-1, keepdims=True))
 
 
-def _most_kept(num_symbols: int, search: CTCSearch) -> int:
+def _most_kept(num_symbols: int, search: Search) -> int:
     """Returns the largest possible number of candidates: at most 1 / p labels have a probability of at least p."""
     most = search.max_tokens or num_symbols
     if -search.token_min_logp < math.log(num_symbols):

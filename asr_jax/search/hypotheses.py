@@ -15,7 +15,7 @@ from asr_jax.text.spelling import Spelling
 
 
 @dataclass(frozen=True)
-class CTCSearch:
+class Search:
     """Settings of prefix beam search over the labels of CTC. Scores are natural logarithms."""
 
     beam_width: int = 20
@@ -55,7 +55,7 @@ class CTCSearch:
             )
 
     @classmethod
-    def of_pyctcdecode(cls, **options: Any) -> "CTCSearch":
+    def of_pyctcdecode(cls, **options: Any) -> "Search":
         """Returns the settings with which pyctcdecode 0.5.0 searches characters, without `prune_history`.
 
         Differs from: with pieces, texts that differ only in their pieces are merged only at the end.
@@ -64,7 +64,7 @@ class CTCSearch:
         return cls(**({"beam_width": 100} | options | fixed))
 
     @classmethod
-    def of_flashlight(cls, *, lexicon: bool, **options: Any) -> "CTCSearch":
+    def of_flashlight(cls, *, lexicon: bool, **options: Any) -> "Search":
         """Returns the settings with which flashlight-text 0.0.7 searches.
 
         flashlight's `beam_size` is `beam_width`, its `beam_threshold` is `-beam_prune_logp`, and its `beam_size_token`
@@ -131,7 +131,7 @@ class Ending(NamedTuple):
     """Log-probability of each label; undefined for blanks."""
 
 
-def combined(scores: Sequence[float], search: CTCSearch) -> float:
+def combined(scores: Sequence[float], search: Search) -> float:
     """Returns the combined score of paths: their sum in the probability domain, or the largest one."""
     if len(scores) == 1 or search.alignments == "max":
         return max(scores)
@@ -139,7 +139,7 @@ def combined(scores: Sequence[float], search: CTCSearch) -> float:
 
 
 def finish(
-    endings: Sequence[Ending], spelling: Spelling, *, search: CTCSearch, scores: WordScores | None
+    endings: Sequence[Ending], spelling: Spelling, *, search: Search, scores: WordScores | None
 ) -> list[Hypothesis]:
     """Converts the final paths of a search to an n-best list.
 
@@ -183,7 +183,7 @@ class _Ended(NamedTuple):
         words, part = spelling.words(labels)
         return cls(ending, labels, (*words, part) if part else words, bool(part))
 
-    def may_end(self, search: CTCSearch, scores: WordScores | None) -> bool:
+    def may_end(self, search: Search, scores: WordScores | None) -> bool:
         if not self.has_open_word:
             return True
         return search.last_word != "border" and (scores is None or scores.may_be(self.words[-1]))
@@ -200,7 +200,7 @@ class _Text(NamedTuple):
 
     @classmethod
     def of(
-        cls, group: list[_Ended], spelling: Spelling, search: CTCSearch, scores: WordScores | None, *, is_complete: bool
+        cls, group: list[_Ended], spelling: Spelling, search: Search, scores: WordScores | None, *, is_complete: bool
     ) -> "_Text":
         """Combines paths with the same words.
 

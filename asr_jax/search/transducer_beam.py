@@ -21,12 +21,12 @@ from asr_jax.core.errors import check_numbers
 from asr_jax.search.ctc_beam_state import Moves
 from asr_jax.search.hypotheses import Hypothesis, WordSpan
 from asr_jax.search.transducer_beam_state import (
+    FrameBeam,
     Label,
     Nodes,
     Paths,
     Proposal,
     Texts,
-    TransducerBeam,
     TransducerFrames,
     begin,
     texts_of,
@@ -89,10 +89,6 @@ class Scaling:
         return (logits - penalties.reshape((1,) * (logits.ndim - 1) + (-1,))) / self.temperature
 
 
-State = tuple[TransducerBeam, Nodes, Proposal]
-"""Hypotheses, their labels, and candidates for the next step."""
-
-
 @dataclass(frozen=True)
 class Program:
     """Static settings of the compiled search."""
@@ -103,18 +99,18 @@ class Program:
     num_candidates: int
     num_slots: int
 
-    def begin(self, frames: TransducerFrames) -> State:
+    def begin(self, frames: TransducerFrames) -> tuple[FrameBeam, Nodes, Proposal]:
         """Returns the state before the first step."""
         return self._proposed(*begin(frames, self.num_slots), frames)
 
     def step(
         self,
-        state: State,
+        state: tuple[FrameBeam, Nodes, Proposal],
         frames: TransducerFrames,
         texts: Texts,
         tables: WordTables | None,
         given: Array | None,
-    ) -> tuple[State, Moves]:
+    ) -> tuple[tuple[FrameBeam, Nodes, Proposal], Moves]:
         """Computes one step of all rows.
 
         Args:
@@ -134,16 +130,14 @@ class Program:
         )  # fmt: skip
         extend = extend_all if self.max_symbols == 1 else extend_best
 
-        def of_row(
-            beam: TransducerBeam, proposal: Proposal, length: Array, given: Array | None
-        ) -> tuple[TransducerBeam, Moves]:
+        def of_row(beam: FrameBeam, proposal: Proposal, length: Array, given: Array | None) -> tuple[FrameBeam, Moves]:
             words = grown(beam.hypotheses.words, proposal, tables, given)
             return extend(beam, proposal, length, words, texts, rules=rules)
 
         beam, moves = jax.vmap(of_row)(beam, proposal, frames.lengths, given)
         return self._proposed(beam, nodes, frames), moves
 
-    def _proposed(self, beam: TransducerBeam, nodes: Nodes, frames: TransducerFrames) -> State:
+    def _proposed(self, beam: FrameBeam, nodes: Nodes, frames: TransducerFrames) -> tuple[FrameBeam, Nodes, Proposal]:
         if self.max_symbols == 1:
             slots = jnp.tile(jnp.arange(self.num_slots)[None], (len(frames.lengths), 1))
         else:
@@ -207,9 +201,7 @@ class TransducerBeamSearch:
         paths, start = Paths.of(beam, nodes), frames.networks.start_labels
         return [self._finished(row, paths, start) for row in range(len(frames.lengths))]
 
-    def _search_with_host(
-        self, frames: TransducerFrames, states: WordStates | LabelStates
-    ) -> tuple[TransducerBeam, Nodes]:
+    def _search_with_host(self, frames: TransducerFrames, states: WordStates | LabelStates) -> tuple[FrameBeam, Nodes]:
         """Searches with the language model on the host."""
         states.begin(len(frames.lengths), self._program.num_slots)
         state, is_going = jax.device_put(_begin(frames, program=self._program), local_devices()[0])
@@ -282,10 +274,13 @@ def _of_different_texts(found: Sequence[Hypothesis]) -> list[Hypothesis]:
     return list(best.values())
 
 
+State = tuple[FrameBeam, Nodes, Proposal]
+
+
 @functools.partial(jax.jit, static_argnames="program")
 def _search(
     frames: TransducerFrames, texts: Texts, tables: WordTables | None, *, program: Program
-) -> tuple[TransducerBeam, Nodes]:
+) -> tuple[FrameBeam, Nodes]:
     """Processes all steps of every row."""
     beam, nodes, _ = jax.lax.while_loop(
         lambda state: jnp.any(state[0].frame < frames.lengths),

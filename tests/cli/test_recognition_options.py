@@ -12,7 +12,7 @@ from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.sanm import SANM
 from asr_jax.search.ctc import CTCDecoding
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerSearch
 from asr_jax.search.word_scores import Fusion
@@ -26,7 +26,7 @@ class Options(RecognitionOptions):
 
 def parsed(*arguments):
     options, flags = parse_recognition(Options, arguments, prog="it", about="")
-    return options, decoding_of(flags, CTCDecoding(search=CTCSearch(beam_width=3)))
+    return options, decoding_of(flags, CTCDecoding(search=Search(beam_width=3)))
 
 
 def test_decoding_flags_stand_anywhere():
@@ -58,7 +58,7 @@ def test_positional_arguments_behind_a_flag_with_several_values_are_asked_for():
 
 
 def test_without_flags_the_default_stays():
-    assert parsed("one")[1] == CTCDecoding(search=CTCSearch(beam_width=3))
+    assert parsed("one")[1] == CTCDecoding(search=Search(beam_width=3))
 
 
 @pytest.mark.parametrize(

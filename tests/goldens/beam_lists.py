@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from support import GOLDENS, assert_within
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.hypotheses import CTCSearch, Hypothesis
+from asr_jax.search.hypotheses import Hypothesis, Search
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.spelling import Spelling
 from tests.search.ctc_beam_reference import beam_search
@@ -66,7 +66,7 @@ class Asked:
     """A search with the settings of a case, and the emissions of its utterances."""
 
     spelling: Spelling
-    search: CTCSearch
+    search: Search
     fusion: Fusion
     log_probs: list[np.ndarray]
 

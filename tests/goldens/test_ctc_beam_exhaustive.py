@@ -8,7 +8,7 @@ from beam_lists import WHERE, emissions, goldens
 from support import approx, assert_within
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.text.spelling import Spelling
 from tests.search.ctc_beam_reference import beam_search
 from tests.search.unchecked import unchecked
@@ -35,7 +35,7 @@ def test_all_paths(key, sizes, blank_id, where):
     num_prefixes = sum((num_symbols - 1) ** n for n in range(num_frames + 1))
     if where == "device" and num_prefixes > MOST_ON_DEVICE:
         pytest.skip(f"{num_prefixes} prefixes are too many for the device")
-    search = CTCSearch(
+    search = Search(
         beam_width=num_prefixes, num_best=num_prefixes, beam_prune_logp=-np.inf, token_min_logp=-np.inf, same="labels"
     )
     if where == "host":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from beam_lists import WHERE, WHERE_SEARCHED, Asked, Theirs, cases, compare, emissions, goldens, most_texts, word_list
 
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_scores import LN10, Fusion
 from asr_jax.text.spelling import Spelling
 
@@ -22,7 +22,7 @@ def asked(entries, *, peer, fusion):
     options = entries[0]["opts"]
     spelling = Spelling.of_surfaces(goldens()["labels"], blank_id=goldens()["labels"].index(""))
     silence = options["sil_score"] * (np.arange(len(spelling.texts)) == spelling.border)
-    search = CTCSearch.of_flashlight(
+    search = Search.of_flashlight(
         lexicon=peer == LEXICON,
         num_best=most_texts(peer),
         beam_width=options["beam_size"],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from beam_lists import WHERE, WHERE_SEARCHED, Asked, Theirs, cases, compare, emissions, goldens, most_texts, word_list
 
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.spelling import Spelling
 
@@ -34,7 +34,7 @@ def asked(entries, folder):
     log_probs = [emissions()[f"logprobs_{entry['utt']}"] for entry in entries]
     return Asked(
         spelling=Spelling.of_surfaces(goldens()["labels"], blank_id=goldens()["labels"].index("")),
-        search=CTCSearch.of_pyctcdecode(num_best=most_texts("pyctcdecode"), **options),
+        search=Search.of_pyctcdecode(num_best=most_texts("pyctcdecode"), **options),
         fusion=fusion(entries[0], folder),
         log_probs=[x - np.logaddexp.reduce(x.astype(np.float64), axis=1, keepdims=True) for x in log_probs],
     )

@@ -26,7 +26,7 @@ from asr_jax.nn.prediction import StatelessPrediction
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.ctc_greedy import greedy_search
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch
 from asr_jax.search.word_scores import Fusion
@@ -97,7 +97,7 @@ def test_the_best_text_alone_is_judged_and_each_by_its_own_reference():
 
 TRANSDUCER = Transducer(prediction=StatelessPrediction(8), joint_dim=8)
 BEAMS = {
-    "ctc": (CTC(), CTCDecoding(kind="beam", search=CTCSearch(beam_width=4, num_best=3)), CTCBeamSearch),
+    "ctc": (CTC(), CTCDecoding(kind="beam", search=Search(beam_width=4, num_best=3)), CTCBeamSearch),
     "transducer": (
         TRANSDUCER, TransducerDecoding(kind="beam", max_symbols=1, fusion=Fusion(hot_words=("ab",))),
         TransducerBeamSearch,
@@ -152,7 +152,7 @@ def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(head, 
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
 def test_scores_that_are_not_finite_are_reported(kind, capsys):
     model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
-    search = HeadSearch(model, FEW, head="ctc", decoding=CTCDecoding(kind=kind, search=CTCSearch(beam_width=4)))
+    search = HeadSearch(model, FEW, head="ctc", decoding=CTCDecoding(kind=kind, search=Search(beam_width=4)))
     values = np.full((2, 3, FEW.vocab_size), -9.0, np.float32)
     values[:, [0, 1, 2], [1, FEW.blank_id, 2]] = 0.0
     whole, broken = Frames(jnp.asarray(values), jnp.array([3, 3])), values.copy()

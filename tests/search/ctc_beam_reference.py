@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from asr_jax.core.batch import AnyArray
-from asr_jax.search.hypotheses import CTCSearch, Ending, Hypothesis, combined, finish
+from asr_jax.search.hypotheses import Ending, Hypothesis, Search, combined, finish
 from asr_jax.search.word_scores import WordScores
 from asr_jax.text.spelling import Spelling
 
@@ -57,7 +57,7 @@ class Alignments(NamedTuple):
 
 
 def beam_search(
-    log_probs: Float[AnyArray, "T V"], spelling: Spelling, *, search: CTCSearch, scores: WordScores | None = None
+    log_probs: Float[AnyArray, "T V"], spelling: Spelling, *, search: Search, scores: WordScores | None = None
 ) -> list[Hypothesis]:
     """Returns the n-best texts of one utterance, best first.
 
@@ -89,7 +89,7 @@ def beam_search(
     return finish(endings, spelling, search=search, scores=scores)
 
 
-def kept_symbols(log_probs: Float[np.ndarray, "T V"], search: CTCSearch) -> Bool[np.ndarray, "T V"]:
+def kept_symbols(log_probs: Float[np.ndarray, "T V"], search: Search) -> Bool[np.ndarray, "T V"]:
     """Returns the candidate labels of each frame."""
     kept = log_probs >= search.token_min_logp
     if 0 < search.max_tokens < log_probs.shape[1]:
@@ -102,7 +102,7 @@ def _advance(
     frame: Float[np.ndarray, " V"],
     kept: Bool[np.ndarray, " V"],
     spelling: Spelling,
-    search: CTCSearch,
+    search: Search,
     scores: WordScores | None,
 ) -> Iterator[Alignments]:
     """Yields the alignments of the beam extended by each label."""
@@ -117,7 +117,7 @@ def _advance(
                 yield Alignments(longer, symbol, before + logp, Path(symbol, path))
 
 
-def _staying(each: Alignments, spelling: Spelling, search: CTCSearch) -> set[int | None]:
+def _staying(each: Alignments, spelling: Spelling, search: Search) -> set[int | None]:
     """Returns the labels that leave a prefix unchanged."""
     is_border = search.same == "borders" and each.prefix.label in (None, spelling.border)
     return {spelling.blank_id, each.last} | ({spelling.border} if is_border else set())
@@ -136,7 +136,7 @@ def _extend(prefix: Prefix, label: int, spelling: Spelling, scores: WordScores |
     return longer
 
 
-def _merge(found: Iterator[Alignments], search: CTCSearch) -> list[Alignments]:
+def _merge(found: Iterator[Alignments], search: Search) -> list[Alignments]:
     """Merges alignments with equal prefixes and equal last labels."""
     groups: dict[tuple[Prefix, int | None], list[Alignments]] = {}
     for each in found:
@@ -144,13 +144,13 @@ def _merge(found: Iterator[Alignments], search: CTCSearch) -> list[Alignments]:
     return [group[0] if len(group) == 1 else _merged(group, search) for group in groups.values()]
 
 
-def _merged(group: list[Alignments], search: CTCSearch) -> Alignments:
+def _merged(group: list[Alignments], search: Search) -> Alignments:
     """Merges a group of alignments, which is in the order of the beam that they extend, best first."""
     shown = max(group, key=lambda each: each.logp) if search.frames == "likeliest" else group[-1]
     return shown._replace(logp=combined([each.logp for each in group], search))
 
 
-def _prune(beam: list[Alignments], search: CTCSearch) -> list[Alignments]:
+def _prune(beam: list[Alignments], search: Search) -> list[Alignments]:
     """Returns the best alignments, best first."""
     groups: dict[Any, list[Alignments]] = {}
     for i, each in enumerate(beam):

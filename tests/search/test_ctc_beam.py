@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.spelling import Spelling
@@ -21,7 +21,7 @@ CHARACTERS = Spelling.of_surfaces(["", " ", "a", "b", "c"], blank_id=0)
 NO_BORDER = Spelling.of_surfaces(["a", "b", "c", "d", ""], blank_id=4)
 WORDS = ("ab", "a", "cab", "bac", "ca")
 LENGTHS = np.array([14, 0, 1, 2, 14, 9])
-BEAM = CTCSearch(beam_width=8)
+BEAM = Search(beam_width=8)
 """Settings of most tests, which share its compiled programs."""
 ARPA = """\\data\\
 ngram 1=7
@@ -84,13 +84,11 @@ of_goldens = partial(pytest.param, marks=pytest.mark.slow)
     ("spelling", "search"),
     [
         (CHARACTERS, BEAM),
-        (CHARACTERS, CTCSearch(beam_width=4, counts="endings", same="labels", alignments="max", beam_prune_logp=-4.0)),
-        pytest.param(CHARACTERS, CTCSearch(beam_width=1, token_min_logp=-2.0), marks=pytest.mark.slow),
-        of_goldens(CHARACTERS, CTCSearch.of_pyctcdecode(beam_width=9, max_tokens=3)),
-        of_goldens(
-            CHARACTERS, CTCSearch.of_flashlight(lexicon=True, beam_width=6, beam_prune_logp=-20.0, max_tokens=4)
-        ),
-        (NO_BORDER, CTCSearch(beam_width=7, frames="least_likely", beam_prune_logp=-3.0)),
+        (CHARACTERS, Search(beam_width=4, counts="endings", same="labels", alignments="max", beam_prune_logp=-4.0)),
+        pytest.param(CHARACTERS, Search(beam_width=1, token_min_logp=-2.0), marks=pytest.mark.slow),
+        of_goldens(CHARACTERS, Search.of_pyctcdecode(beam_width=9, max_tokens=3)),
+        of_goldens(CHARACTERS, Search.of_flashlight(lexicon=True, beam_width=6, beam_prune_logp=-20.0, max_tokens=4)),
+        (NO_BORDER, Search(beam_width=7, frames="least_likely", beam_prune_logp=-3.0)),
     ],
 )
 def test_the_device_finds_what_the_host_finds(spelling, search):
@@ -111,13 +109,10 @@ def test_with_a_language_model(kind, tmp_path):
     pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
     (tmp_path / "words").write_text("\n".join(WORDS))
     (tmp_path / "lm.arpa").write_text(ARPA)
-    options, search = (
-        {"hot_words": ("ca",), "unknown_score": -3.0, "eos": False},
-        CTCSearch.of_pyctcdecode(beam_width=8),
-    )
+    options, search = {"hot_words": ("ca",), "unknown_score": -3.0, "eos": False}, Search.of_pyctcdecode(beam_width=8)
     if kind == "lexicon":
         options = {"lexicon": str(tmp_path / "words"), "lookahead": True}
-        search = CTCSearch.of_flashlight(lexicon=True, beam_width=8, beam_prune_logp=-20.0, max_tokens=4)
+        search = Search.of_flashlight(lexicon=True, beam_width=8, beam_prune_logp=-20.0, max_tokens=4)
     assert_as_on_host(emissions(2, CHARACTERS), CHARACTERS, search, Fusion(kenlm=str(tmp_path / "lm.arpa"), **options))
 
 
@@ -131,7 +126,7 @@ def test_pieces(lexicon, tmp_path):
     spelling = Spelling.of(tokenizer)
     assert spelling.is_of_pieces
     fusion = Fusion(lexicon=str(tmp_path / "words")) if lexicon else None
-    assert_as_on_host(emissions(3, spelling), spelling, CTCSearch(beam_width=8, token_min_logp=-4.0), fusion)
+    assert_as_on_host(emissions(3, spelling), spelling, Search(beam_width=8, token_min_logp=-4.0), fusion)
 
 
 def test_what_is_not_a_number_leaves_no_text():
@@ -162,7 +157,7 @@ def test_a_prepared_shape_is_not_compiled_again(with_model, tmp_path):
         if event == COMPILED:
             compiled.append(about)
 
-    search = CTCBeamSearch(CHARACTERS, search=CTCSearch(beam_width=3), scores=fusion.build())
+    search = CTCBeamSearch(CHARACTERS, search=Search(beam_width=3), scores=fusion.build())
     search.prepare(*batch.shape[:2])
     jax.monitoring.register_event_duration_secs_listener(record)
     try:
@@ -179,7 +174,7 @@ def test_log_probabilities_of_words():
     path = [0, 2, 2, 0, 3, 1, 0, 4, 4, 0]  # "ab c"
     log_probs = np.full((len(path), 5), -9.0, np.float32)
     log_probs[np.arange(len(path)), path] = -0.01 * np.arange(len(path))
-    (best, *_) = beam_search(log_probs, CHARACTERS, search=CTCSearch())
+    (best, *_) = beam_search(log_probs, CHARACTERS, search=Search())
     assert [(word.text, word.start_frame, word.end_frame) for word in best.words] == [("ab", 1, 5), ("c", 7, 9)]
     assert [word.logp for word in best.words] == approx([-(0.01 + 0.04) / 2, -0.07])
 
@@ -187,7 +182,7 @@ def test_log_probabilities_of_words():
 def test_a_sum_of_alignments_is_more_than_the_likeliest():
     log_probs = np.log(np.full((2, 2), 0.5, np.float32))
     spelling = Spelling.of_surfaces(["", "a"], blank_id=0)
-    best = {how: beam_search(log_probs, spelling, search=CTCSearch(alignments=how))[0] for how in ("sum", "max")}
+    best = {how: beam_search(log_probs, spelling, search=Search(alignments=how))[0] for how in ("sum", "max")}
     assert {how: (each.text, round(np.exp(each.score), 6)) for how, each in best.items()} == {
         "sum": ("a", 0.75),
         "max": ("", 0.25),

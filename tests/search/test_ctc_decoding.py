@@ -12,7 +12,7 @@ from asr_jax.core.frame_times import FrameTimes
 from asr_jax.metrics.confidence import Calibration
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_greedy import greedy_search
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.characters import CharacterTokenizer
@@ -39,7 +39,7 @@ def found_by(kind, values, lengths, tokenizer=TOKENIZER):
     if kind == "greedy":
         found = jax.device_get(greedy_search(values, lengths, blank_id=tokenizer.blank_id))
     else:
-        stage = CTCDecoding(kind=kind, search=CTCSearch(beam_width=4)).host_stage(tokenizer)
+        stage = CTCDecoding(kind=kind, search=Search(beam_width=4)).host_stage(tokenizer)
         found = stage(Frames(values, lengths), range(len(values)))
     return [found.sequences(row) for row in range(len(values))]
 
@@ -143,10 +143,10 @@ def test_bytes_of_characters_are_spelt_together(tmp_path):
 def test_a_decoding_says_what_it_is():
     assert str(CTCDecoding()) == CTCDecoding().digest() == "greedy"
     some = CTCDecoding(
-        kind="beam", search=CTCSearch(beam_width=7), fusion=Fusion(kenlm="lm.arpa", hot_words=("anna", "otto"))
+        kind="beam", search=Search(beam_width=7), fusion=Fusion(kenlm="lm.arpa", hot_words=("anna", "otto"))
     )
     assert str(some) == "beam 7, lm.arpa × 0.5 fused, 2 hot words"
-    other = CTCDecoding(kind="beam", search=CTCSearch(beam_width=8), fusion=some.fusion)
+    other = CTCDecoding(kind="beam", search=Search(beam_width=8), fusion=some.fusion)
     assert some.digest() != other.digest()
 
 

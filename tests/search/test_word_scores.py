@@ -6,7 +6,7 @@ import pytest
 
 from asr_jax.core.errors import UserError
 from asr_jax.search.ctc_beam import CTCBeamSearch
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.language_model import arpa_words, load_kenlm
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.spelling import Spelling
@@ -93,13 +93,13 @@ def test_wrong_settings_are_errors(options, message):
 )
 def test_wrong_searches_are_errors(options, message):
     with pytest.raises(ValueError, match=message):
-        CTCSearch(**options)
+        Search(**options)
 
 
 def test_the_device_takes_models_of_words_only(model):
     scores = Fusion(kenlm=model, unit="labels").build()
     with pytest.raises(ValueError, match="expected a language model of words"):
-        CTCBeamSearch(Spelling.of_surfaces(["", " ", "a"], blank_id=0), search=CTCSearch(), scores=scores)
+        CTCBeamSearch(Spelling.of_surfaces(["", " ", "a"], blank_id=0), search=Search(), scores=scores)
 
 
 @pytest.mark.parametrize(("content", "message"), [(None, "cannot read words from"), ("\n", "is empty")])

@@ -32,7 +32,7 @@ from asr_jax.optim.loss_scale import LossScale
 from asr_jax.optim.optimizers import NEVER, AdamW, Muon
 from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
 from asr_jax.search.ctc import CTCDecoding
-from asr_jax.search.hypotheses import CTCSearch
+from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.tokenizers import TokenizerSettings
 from asr_jax.training import loop, preview
@@ -239,7 +239,7 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
     assert train(run)["update"] == 2
     assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validation"
-    beam = CTCDecoding(kind="beam", search=CTCSearch(beam_width=3), fusion=Fusion(hot_words=("ab",)))
+    beam = CTCDecoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
     assert "--training.patience N" in train(run.with_decoding(replace(run.primary_decoding)))["already"]
     capsys.readouterr()
     assert (
