@@ -3,11 +3,10 @@
 import dataclasses
 import importlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -20,11 +19,13 @@ from asr_jax.core.files import write_whole
 from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, check, settings
 from asr_jax.data.batching.dataset import Data
 from asr_jax.kernels.implementations import selected_kernels
 from asr_jax.metrics.measure import ALL
-from asr_jax.models.base import EncoderSettings, Model
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.models.base import Model
+from asr_jax.models.encoder import EncoderSettings
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale
@@ -33,26 +34,89 @@ from asr_jax.pretrained.encoders import describes_itself, encoder_of, folder_of,
 from asr_jax.pretrained.hub import Upload
 from asr_jax.search.base import Decoding
 
-NOT_NEGATIVE = (
-    "keep_best", "num_samples", "max_rejected", "save_minutes", "save_epochs", "sample_every", "patience", "max_hours",
-    "epochs_this_job", "alarm_wer", "alarm_updates",
-    "validate_max_duration_s",
-)  # fmt: skip
+
+@settings
+class Validation:
+    """Settings of validation, which computes error rates (or losses) of the validation sets."""
+
+    every: PositiveInt = 1000
+    """Number of updates between validations. Each validation is followed by a checkpoint. The last update is also
+    followed by both."""
+    each_epoch: bool = False
+    """Whether to validate and save at the end of each epoch as well."""
+    live: bool = True
+    """Whether to validate the live parameters in addition to the averaged ones, which doubles the time."""
+    loss: bool = False
+    """Whether to compute the validation loss in addition to the error rate, which doubles the time. The loss has no
+    augmentation and counts the utterances whose labels fit their frames (loss_utterances in the event). Models without
+    a recognising head, as in pre-training, always compute it."""
+    heads: tuple[str, ...] = ()
+    """Names of further heads whose error rates validation reports in addition to the primary head, such as ctc. Each
+    takes as much time as the primary head."""
+    max_duration_s: NonNegativeFloat = 0.0
+    """Longest validation audio in seconds that is computed at once. Longer audio is computed in windows, or in pieces
+    by a model without a recognising head. 0: four times the longest training utterance, and at least 40."""
+    num_samples: NonNegativeInt = 3
+    """Number of transcripts to show at each validation."""
+    sample_every: NonNegativeInt = 0
+    """Number of updates between samples of validation transcripts. 0: only at validations."""
 
 
-@dataclass(frozen=True)
+@settings
+class Saving:
+    """Settings of checkpoints: when they are saved, and which are kept."""
+
+    minutes: NonNegativeFloat = 15.0
+    """Minutes between checkpoints if validations are further apart. 0: no checkpoints by time."""
+    epochs: NonNegativeInt = 0
+    """Number of epochs between checkpoints at the end of an epoch, in addition to those after validations and by time.
+    0: no checkpoints by epochs."""
+    keep_last: PositiveInt = 2
+    """Number of newest checkpoints to keep, in addition to the best ones and the milestones."""
+    keep_best: NonNegativeInt = 1
+    """Number of checkpoints with the lowest validation WER to keep; without a recognising head, with the lowest
+    loss."""
+    best_of: str = ALL
+    """Choice of the best checkpoint: all, mean or a set's name. It is the one with the lowest WER (or loss) of all
+    utterances of all validation sets together, of the unweighted mean of the sets, or of the set with this name, which
+    is that of its file or folder. limits.patience counts by the same."""
+    milestones: tuple[int, ...] = ()
+    """Updates whose checkpoints are never deleted, if a checkpoint is saved after them."""
+
+
+@settings
+class Limits:
+    """Conditions under which a job ends before the run is complete."""
+
+    patience: NonNegativeInt = 0
+    """Number of consecutive validations without a lower error rate (or loss, see saving.best_of) after which the run
+    ends. 0: no early stopping."""
+    max_hours: NonNegativeFloat = 0.0
+    """Hours after which a job saves a checkpoint and ends; the same command continues the run. Several processes check
+    the time every log_every updates, one process after every update. 0: no limit."""
+    epochs_this_job: NonNegativeFloat = 0.0
+    """Number of epochs after which a job saves a checkpoint and ends. The learning rate schedule does not depend on it.
+    0: no limit."""
+    max_rejected: NonNegativeInt = 100
+    """Maximum number of unreadable utterances; with more of them, or with more than half of all utterances unreadable,
+    the run stops. rejected.jsonl lists them."""
+    max_failed: PositiveInt = 200
+    """Number of consecutive updates with non-finite values at which the run stops. Such an update changes nothing."""
+
+
+@settings
 class Training:
-    """Length, precision, validation, checkpoints and logging of a run."""
+    """Length and precision of a run, computation of an update, validation, checkpoints and logging."""
 
-    num_updates: int = 0
+    num_updates: NonNegativeInt = 0
     """Number of updates of the run, including voided ones. 0: num_epochs sets the length. If both are set, the run ends
     at the lower limit. Imported models have 0 for both; training needs one of them (python -m asr_jax.import uses a
     published model without training)."""
-    num_epochs: float = 0.0
+    num_epochs: NonNegativeFloat = 0.0
     """Number of epochs of the run. 0: num_updates sets the length."""
-    accumulate: int = 1
+    accumulate: PositiveInt = 1
     """Number of batches whose gradients are accumulated for one update."""
-    split: int = 1
+    split: PositiveInt = 1
     """Number of parts of equal numbers of rows in which each batch is computed, one after another, to use less memory.
     Utterances, random numbers and losses of an update do not depend on it. Exceptions are layers that use statistics of
     all rows of a part: batch norm, Zipformer's regularisers, masks of equal counts, and the quantiser's diversity."""
@@ -70,104 +134,34 @@ class Training:
     """Scaling of the loss with precision f16."""
     ema: EMA = EMA()
     """Exponential moving average of the parameters, which evaluation uses."""
-    validate_every: int = 1000
-    """Number of updates between validations. Each validation is followed by a checkpoint. The last update is also
-    followed by both."""
-    validate_epochs: bool = False
-    """Whether to validate and save at the end of each epoch as well."""
-    validate_live: bool = True
-    """Whether to validate the live parameters in addition to the averaged ones, which doubles the time."""
-    validate_loss: bool = False
-    """Whether to compute the validation loss in addition to the error rate, which doubles the time. The loss has no
-    augmentation and counts the utterances whose labels fit their frames (loss_utterances in the event). Models without
-    a recognising head, as in pre-training, always compute it."""
-    validate_heads: tuple[str, ...] = ()
-    """Names of further heads whose error rates validation reports in addition to the primary head, such as ctc. Each
-    takes as much time as the primary head."""
-    validate_max_duration_s: float = 0.0
-    """Longest validation audio in seconds that is computed at once. Longer audio is computed in windows, or in pieces
-    by a model without a recognising head. 0: four times the longest training utterance, and at least 40."""
-    sample_every: int = 0
-    """Number of updates between samples of validation transcripts. 0: only at validations."""
-    save_minutes: float = 15.0
-    """Minutes between checkpoints if validations are further apart. 0: no checkpoints by time."""
-    save_epochs: int = 0
-    """Number of epochs between checkpoints at the end of an epoch, in addition to those after validations and by time.
-    0: no checkpoints by epochs."""
-    keep_last: int = 2
-    """Number of newest checkpoints to keep, in addition to the best ones and the milestones."""
-    keep_best: int = 1
-    """Number of checkpoints with the lowest validation WER to keep; without a recognising head, with the lowest
-    loss."""
-    best_of: str = ALL
-    """Choice of the best checkpoint: all, mean or a set's name. It is the one with the lowest WER (or loss) of all
-    utterances of all validation sets together, of the unweighted mean of the sets, or of the set with this name, which
-    is that of its file or folder. patience counts by the same."""
-    milestones: tuple[int, ...] = ()
-    """Updates whose checkpoints are never deleted, if a checkpoint is saved after them."""
-    log_every: int = 50
+    kernels: tuple[str, ...] = ()
+    """Kernels that replace programs of XLA in training, validation and evaluation, as NAME=IMPLEMENTATION, such as
+    ctc_sweep=triton (docs/accelerators.md). Evaluation on other devices ignores them."""
+    validation: Validation = Validation()
+    """Settings of validation."""
+    saving: Saving = Saving()
+    """Settings of checkpoints."""
+    limits: Limits = Limits()
+    """Conditions under which a job ends before the run is complete."""
+    log_every: PositiveInt = 50
     """Number of updates between progress lines, train_step events and TensorBoard points. Several processes also check
     then whether one of them has received a signal."""
-    num_samples: int = 3
-    """Number of transcripts to show at each validation."""
-    max_rejected: int = 100
-    """Maximum number of unreadable utterances; with more of them, or with more than half of all utterances unreadable,
-    the run stops. rejected.jsonl lists them."""
-    max_failed: int = 200
-    """Number of consecutive updates with non-finite values at which the run stops. Such an update changes nothing."""
-    patience: int = 0
-    """Number of consecutive validations without a lower error rate (or loss, see keep_best and best_of) after which the
-    run ends.
-    0: no early stopping."""
-    max_hours: float = 0.0
-    """Hours after which a job saves a checkpoint and ends; the same command continues the run. Several processes check
-    the time every log_every updates, one process after every update. 0: no limit."""
-    epochs_this_job: float = 0.0
-    """Number of epochs after which a job saves a checkpoint and ends. The learning rate schedule does not depend on it.
-    0: no limit."""
     profile: str = ""
     """Updates of a job to trace with the XLA profiler, as BEGIN:END; 10:15 traces the 11th to the 15th update. Empty:
     no trace."""
     profile_processes: str = "0"
     """Numbers of the processes that write a trace, such as 0,3, or all. Each has a folder of its own if there are
     several."""
-    kernels: tuple[str, ...] = ()
-    """Kernels that replace programs of XLA in training, validation and evaluation, as NAME=IMPLEMENTATION, such as
-    ctc_sweep=triton (docs/accelerators.md). Evaluation on other devices ignores them."""
-    lost_after_s: float = 45.0
-    """Seconds after which a process of the run that is silent is lost: it was killed, hangs or cannot be reached. All
-    others then name it and end with exit code 75. At least 10."""
-    alarm_wer: float = 0.9
-    """Validation WER above which a warning is written, from update alarm_updates on."""
-    alarm_updates: int = 0
-    """First update whose validation is checked against alarm_wer. 0: no check."""
 
-    def __post_init__(self) -> None:
-        problems = []
-        if self.num_updates < 0 or self.num_epochs < 0:
-            problems.append(
-                f"num_updates is {self.num_updates} and num_epochs is {self.num_epochs}: expected none below 0"
-            )
-        problems += [
-            f"{name} is {getattr(self, name)}: expected at least 1"
-            for name in ("accumulate", "split", "validate_every", "keep_last", "log_every", "max_failed")
-            if getattr(self, name) < 1
-        ]
-        problems += [
-            f"{name} is {getattr(self, name)}: expected 0 or more" for name in NOT_NEGATIVE if getattr(self, name) < 0
-        ]
+    def problems(self) -> Iterator[str]:
         try:
             selected_kernels(self.kernels)
         except ValueError as error:
-            problems.append(f"kernels: {error}")
-        if not 10 <= self.lost_after_s < math.inf:
-            problems.append(f"lost_after_s is {self.lost_after_s}: expected a finite number at least 10")
+            yield f"kernels: {error}"
         if self.profile and profiled(self.profile) is None:
-            problems.append(f"profile is {self.profile!r}: expected BEGIN:END with BEGIN < END, or nothing")
+            yield f"profile is {self.profile!r}: expected BEGIN:END with BEGIN < END, or nothing"
         if not re.fullmatch(r"all|\d+(,\d+)*", self.profile_processes):
-            problems.append(f"profile_processes is {self.profile_processes!r}: expected numbers such as 0,3, or all")
-        if problems:
-            raise ValueError("; ".join(problems))
+            yield f"profile_processes is {self.profile_processes!r}: expected numbers such as 0,3, or all"
 
 
 def profiled(text: str) -> tuple[int, int] | None:
@@ -186,7 +180,7 @@ def profiled(text: str) -> tuple[int, int] | None:
 ENDINGS_OF_WEIGHTS = (".nemo", ".pt", ".safetensors")
 
 
-@dataclass(frozen=True)
+@settings
 class Init:
     """Pre-trained weights that a run starts from."""
 
@@ -206,14 +200,14 @@ class Init:
     """Tokenizer that the weights were trained with, for files of other systems, which do not contain it: a tokenizer
     folder, or a vocabulary as in data.tokenizer.path. Empty: the tokenizer of the weights, if they have one."""
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[str]:
         if self.tokenizer and not self.path:
-            raise ValueError(f"tokenizer is {self.tokenizer!r} and path is empty: expected the path of its weights")
+            yield f"tokenizer is {self.tokenizer!r} and path is empty: expected the path of its weights"
         for pattern in self.new:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"new: {pattern!r} is not a regular expression: {error}") from error
+                yield f"new: {pattern!r} is not a regular expression: {error}"
 
     def check_exists(self) -> None:
         """Checks that `path` exists.
@@ -248,7 +242,7 @@ RESUMABLE = (*NAMED, "optim", "training", "model.augment")
 checkpoint."""
 
 
-@dataclass(frozen=True)
+@settings
 class Resume:
     """Changes of settings with which a run may be continued."""
 
@@ -258,11 +252,13 @@ class Resume:
     them; for the learning rate: optim, or optim.schedule. The optimizer state and the position in the data are kept."""
 
     def __post_init__(self) -> None:
-        names = tuple(name for each in self.allow for name in each.split(",") if name)
-        object.__setattr__(self, "allow", names)
-        for name in names:
+        object.__setattr__(self, "allow", tuple(name for each in self.allow for name in each.split(",") if name))
+        check(self)
+
+    def problems(self) -> Iterator[str]:
+        for name in self.allow:
             if not is_among(name, RESUMABLE) or (name.partition(".")[0] in NAMED and name not in NAMED):
-                raise ValueError(
+                yield (
                     f"allow: {name!r} cannot change when a run continues; expected {', '.join(RESUMABLE)}, or fields "
                     "in them"
                 )
@@ -272,7 +268,7 @@ class Resume:
         return name != "optim.class" and any(is_of(name, allowed) for allowed in self.allow)
 
 
-@dataclass(frozen=True)
+@settings
 class Experiment:
     """All settings of a run. The run's folder and every checkpoint contain them as JSON."""
 
@@ -296,7 +292,7 @@ class Experiment:
     """Changes of settings with which the run may be continued."""
     upload: Upload = Upload()
     """Upload of the best checkpoint to the Hugging Face Hub."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Random seed of initial parameters, data order, augmentation and dropout."""
     run_dir: str = ""
     """Folder of the run. Training in the folder of an existing run continues it. RUN/checkpoints/N: a new run in a
@@ -307,12 +303,9 @@ class Experiment:
     dry_run: bool = False
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
 
-    def __post_init__(self) -> None:
-        problems = [] if self.seed >= 0 else [f"seed is {self.seed}: expected 0 or more"]
-        problems += wrong_types(self) or self._of_texts()
-        problems += [f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value]
-        if problems:
-            raise ValueError("; ".join(problems))
+    def problems(self) -> Iterator[str]:
+        yield from wrong_types(self) or self._of_texts()
+        yield from (f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value)
 
     def _of_texts(self) -> list[str]:
         """Returns the mistakes in settings that need texts or a recognising head."""
@@ -322,16 +315,15 @@ class Experiment:
                 f"data.tokenizer.kind is none and model.heads.{learning[0]} learns from labels: expected another kind, "
                 "such as characters, or only heads for pre-training"
             )
-        if not learning and self.training.sample_every:
+        if not learning and (every := self.training.validation.sample_every):
             problems.append(
-                f"training.sample_every is {self.training.sample_every} and the model has no recognising head: "
-                "expected 0"
+                f"training.validation.sample_every is {every} and the model has no recognising head: expected 0"
             )
         known = [name for name, head in self.model.heads.items() if head.search_settings and learning]
         others = [name for name in known if name != self.model.recognising]
-        if wrong := [name for name in self.training.validate_heads if name not in others]:
+        if wrong := [name for name in self.training.validation.heads if name not in others]:
             problems.append(
-                f"training.validate_heads has {wrong[0]!r}: expected recognising heads beside the primary one, of "
+                f"training.validation.heads has {wrong[0]!r}: expected recognising heads beside the primary one, of "
                 f"{', '.join(others) or 'which there is none'}"
             )
         return problems
@@ -356,14 +348,8 @@ INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 # A change of any other setting is refused.
 MAY_CHANGE = (
     "run_dir", "fresh", "dry_run", "resume", "upload",
-    "training.num_updates", "training.num_epochs", "training.validate_every", "training.log_every",
-    "training.save_minutes", "training.save_epochs", "training.num_samples", "training.max_rejected",
-    "training.max_failed", "training.keep_last", "training.keep_best", "training.best_of", "training.milestones",
-    "training.validate_epochs", "training.validate_live", "training.validate_loss", "training.validate_heads",
-    "training.sample_every",
-    "training.patience", "training.max_hours", "training.epochs_this_job", "training.profile",
-    "training.profile_processes", "training.alarm_wer", "training.alarm_updates", "training.pre_allocate",
-    "training.lost_after_s",
+    "training.num_updates", "training.num_epochs", "training.log_every", "training.validation", "training.saving",
+    "training.limits", "training.profile", "training.profile_processes", "training.pre_allocate",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
     "data.sampling.devices", "data.sampling.rows_product",  # a checkpoint has the fingerprint of the batches

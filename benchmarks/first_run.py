@@ -48,7 +48,7 @@ def main() -> None:
     options = [
         *("--config", "configs/read_speech.py", "--data.train", given.data / "train.jsonl"),
         *("--data.validation", given.data / "val.jsonl", "--training.precision", "bf16", "--updates", updates),
-        *("--training.validate-every", updates // 2, "--training.log-every", max(1, updates // 20)),
+        *("--training.validation.every", updates // 2, "--training.log-every", max(1, updates // 20)),
         *("--data.buckets.batch-seconds", 20 if given.smoke else 160),
     ]
     step("unbroken", lambda: trained(unbroken, options, environment))

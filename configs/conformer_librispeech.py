@@ -16,7 +16,7 @@ Time      GPUs and hours are not published. NeMo's model cards mention several h
 
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -62,6 +62,11 @@ def experiment() -> Experiment:
             clip_at=0.0,
         ),
         training=Training(
-            num_epochs=1000, accumulate=4, precision="bf16", ema=EMA(0.999), validate_every=1000, log_every=50
+            num_epochs=1000,
+            accumulate=4,
+            precision="bf16",
+            ema=EMA(0.999),
+            validation=Validation(every=1000),
+            log_every=50,
         ),
     )

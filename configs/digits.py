@@ -19,7 +19,7 @@ from typing import NamedTuple
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.audio.stages import Normalise, Stack
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.attention_decoder import AttentionDecoder
@@ -28,15 +28,16 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.heads.transducer import Pruning, Transducer
-from asr_jax.models.base import EncoderSettings, Model
+from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.encoder import EncoderSettings
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.label_decoder import LabelDecoder
-from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.decoders.label_decoder import LabelDecoder
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -152,8 +153,9 @@ def experiment() -> Experiment:
         training=Training(
             num_updates=recipe.num_updates,
             ema=EMA(0.998),
-            validate_every=500,
+            validation=Validation(
+                every=500, heads=("ctc",) if {"paraformer", "attention"} & recipe.heads.keys() else ()
+            ),
             log_every=100,
-            validate_heads=("ctc",) if {"paraformer", "attention"} & recipe.heads.keys() else (),
         ),
     )

@@ -24,7 +24,7 @@ Time      GPUs and hours are not published; they depend on the data.
 
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Init, Training, model_of, tokenizer_of
+from asr_jax.config import Experiment, Init, Training, Validation, model_of, tokenizer_of
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -67,5 +67,7 @@ def experiment(init_from: str = "") -> Experiment:
             weight_decay=1e-3,
             clip_at=1.0,
         ),
-        training=Training(num_epochs=50, precision="bf16", ema=EMA(0.999), validate_every=500, log_every=50),
+        training=Training(
+            num_epochs=50, precision="bf16", ema=EMA(0.999), validation=Validation(every=500), log_every=50
+        ),
     )

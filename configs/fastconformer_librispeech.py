@@ -16,7 +16,7 @@ Time      GPUs and hours are not published. NeMo's settings allow at most 1000 e
 
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -58,6 +58,11 @@ def experiment() -> Experiment:
             clip_at=0.0,
         ),
         training=Training(
-            num_epochs=1000, accumulate=2, precision="bf16", ema=EMA(0.999), validate_every=1000, log_every=50
+            num_epochs=1000,
+            accumulate=2,
+            precision="bf16",
+            ema=EMA(0.999),
+            validation=Validation(every=1000),
+            log_every=50,
         ),
     )

@@ -19,7 +19,7 @@ Time      GPUs and hours are not published. NeMo's settings allow at most 500 ep
 
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -27,7 +27,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -81,6 +81,11 @@ def experiment() -> Experiment:
             clip_at=1.0,
         ),
         training=Training(
-            num_epochs=500, accumulate=2, precision="bf16", ema=EMA(0.999), validate_every=1000, log_every=50
+            num_epochs=500,
+            accumulate=2,
+            precision="bf16",
+            ema=EMA(0.999),
+            validation=Validation(every=1000),
+            log_every=50,
         ),
     )

@@ -16,7 +16,7 @@ Differs   The decoder is measured, and validation reports the CTC head beside it
 import os
 
 from asr_jax.audio.presets import rust_squeezeformer
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.base import HeadSettings
@@ -24,7 +24,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import PARAFORMER, Conformer
-from asr_jax.nn.parallel_decoder import TransformerDecoder
+from asr_jax.nn.decoders.parallel_decoder import TransformerDecoder
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import InverseEpoch
@@ -65,5 +65,7 @@ def experiment() -> Experiment:
             weight_decay=5e-4,
             decay_factors=EVERYTHING,
         ),
-        training=Training(num_epochs=500, ema=EMA(0.0), validate_epochs=True, validate_heads=("ctc",), log_every=50),
+        training=Training(
+            num_epochs=500, ema=EMA(0.0), validation=Validation(each_epoch=True, heads=("ctc",)), log_every=50
+        ),
     )

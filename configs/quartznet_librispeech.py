@@ -19,7 +19,7 @@ Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0
 
 from asr_jax.audio.presets import quartznet
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -84,7 +84,7 @@ def experiment() -> Experiment:
             accumulate=ACCUMULATE,
             precision="bf16",
             ema=EMA(0.999),
-            validate_every=1000,
+            validation=Validation(every=1000),
             log_every=50,
         ),
     )

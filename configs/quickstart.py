@@ -2,11 +2,11 @@
 
 Data      python -m asr_jax.data.corpora.synthetic --out data/quickstart
 Command   python -m asr_jax.train --config configs/quickstart.py
-Expected  WER below 8 % on voices that are not in the training set (measurements: BUILD_NOTES.md)
+Expected  WER below 8 % on voices that are not in the training set (measurements: docs/results.md)
 """
 
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
@@ -38,5 +38,5 @@ def experiment() -> Experiment:
             buckets=Buckets(num=3, batch_seconds=46.0, batch_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=4e-3, warmup_updates=150, decay="cosine")),
-        training=Training(num_updates=1500, ema=EMA(0.99), validate_every=500, log_every=50),
+        training=Training(num_updates=1500, ema=EMA(0.99), validation=Validation(every=500), log_every=50),
     )

@@ -19,15 +19,15 @@ Differs   Each utterance is normalised by its own statistics until `front_end` h
 
 from asr_jax.audio.presets import rnnt
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Saving, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.prediction import LSTMPrediction
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, LAMB
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -59,14 +59,25 @@ def experiment() -> Experiment:
         ),
         optim=LAMB(
             schedule=WarmupHoldDecay(
-                peak_lr=4e-3, min_lr=4e-4, warmup_updates=1632, hold_updates=18000, decay="half_life",
+                peak_lr=4e-3,
+                min_lr=4e-4,
+                warmup_updates=1632,
+                hold_updates=18000,
+                decay="half_life",
                 half_life_updates=10880,
             ),
-            clip_at=1.0, weight_decay=1e-2, decay_factors=EVERYTHING,
+            clip_at=1.0,
+            weight_decay=1e-2,
+            decay_factors=EVERYTHING,
             lr_factors=(("heads_transducer/output/.*", 0.343), ("rest", 1.0)),
         ),
         training=Training(
-            num_updates=100_000, accumulate=8, precision="bf16", ema=EMA(0.999), validate_every=1000, save_minutes=30.0,
+            num_updates=100_000,
+            accumulate=8,
+            precision="bf16",
+            ema=EMA(0.999),
+            validation=Validation(every=1000),
+            saving=Saving(minutes=30.0),
             pass_states=StatePassing((99.0, 0.0, 1.0), after=52_272),  # warm-up, hold and three half-lives
         ),
-    )  # fmt: skip
+    )

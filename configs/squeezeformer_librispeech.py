@@ -24,7 +24,7 @@ Sizes     encoder                 peak learning rate   time masks   utterances p
 
 from asr_jax.audio.presets import squeezeformer
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -65,5 +65,7 @@ def experiment() -> Experiment:
             weight_decay=5e-4,
             clip_at=1.0,
         ),
-        training=Training(num_epochs=500, precision="bf16", ema=EMA(0.999), validate_every=2000, log_every=50),
+        training=Training(
+            num_epochs=500, precision="bf16", ema=EMA(0.999), validation=Validation(every=2000), log_every=50
+        ),
     )

@@ -22,7 +22,7 @@ Differs   Upsampled frames are in order; batches are shuffled; norm statistics e
 from asr_jax.audio.distort import Gain, UniformNoise
 from asr_jax.audio.presets import rust_squeezeformer
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
@@ -63,5 +63,5 @@ def experiment() -> Experiment:
             clip="tensor_norm",
             clip_at=5.0,
         ),
-        training=Training(num_epochs=500, ema=EMA(0.9999), validate_epochs=True, log_every=10),
+        training=Training(num_epochs=500, ema=EMA(0.9999), validation=Validation(each_epoch=True), log_every=10),
     )

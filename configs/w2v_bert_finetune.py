@@ -28,7 +28,7 @@ Recipe    seed 003, "Training With The Rust Burn Trainer" (RustedBytes/w2v-bert-
 from dataclasses import replace
 
 from asr_jax.audio.presets import w2v_bert
-from asr_jax.config import Experiment, Init, Training, model_of
+from asr_jax.config import Experiment, Init, Training, Validation, model_of
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -71,5 +71,7 @@ def experiment(init_from: str = "") -> Experiment:
             weight_decay=5e-4,
             clip_at=1.0,
         ),
-        training=Training(num_epochs=5, precision="bf16", ema=EMA(0.999), validate_every=500, log_every=50),
+        training=Training(
+            num_epochs=5, precision="bf16", ema=EMA(0.999), validation=Validation(every=500), log_every=50
+        ),
     )

@@ -24,14 +24,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.config import Experiment, Init, Training, model_of
+from asr_jax.config import Experiment, Init, Training, Validation, model_of
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import NEVER, FairseqAdam
 from asr_jax.optim.schedules import TriStage
@@ -121,6 +121,10 @@ def experiment(init_from: str = "") -> Experiment:
             ),
         ),
         training=Training(
-            num_updates=recipe.num_updates, precision="bf16", ema=EMA(0.0), validate_every=2000, log_every=100
+            num_updates=recipe.num_updates,
+            precision="bf16",
+            ema=EMA(0.0),
+            validation=Validation(every=2000),
+            log_every=100,
         ),
     )

@@ -21,15 +21,15 @@ import os
 from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import FairseqAdam
 from asr_jax.optim.schedules import Polynomial
@@ -87,5 +87,7 @@ def experiment() -> Experiment:
             weight_decay=0.01,
             clip_at=25.0,
         ),
-        training=Training(num_updates=num_updates, precision="bf16", ema=EMA(0.0), validate_every=5000, log_every=100),
+        training=Training(
+            num_updates=num_updates, precision="bf16", ema=EMA(0.0), validation=Validation(every=5000), log_every=100
+        ),
     )

@@ -25,7 +25,7 @@ from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import BackgroundNoise
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
@@ -66,5 +66,7 @@ def experiment() -> Experiment:
             workers=8,
         ),
         optim=ScaledAdam(schedule=Eden(peak_lr=0.045, warmup_start=0.1)),
-        training=Training(num_epochs=50, precision="bf16", ema=EMA(0.9999), validate_every=2000, log_every=50),
+        training=Training(
+            num_epochs=50, precision="bf16", ema=EMA(0.9999), validation=Validation(every=2000), log_every=50
+        ),
     )

@@ -13,7 +13,7 @@ Differs   The Rust trainer's Swoosh functions are x·σ(x-1) and x·σ(x-4), her
 """
 
 from asr_jax.audio.presets import rust_zipformer
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
@@ -50,5 +50,7 @@ def experiment() -> Experiment:
             b2=0.999,
             eps=1e-5,
         ),
-        training=Training(num_epochs=500, ema=EMA(0.0), validate_every=5000, validate_epochs=True, log_every=50),
+        training=Training(
+            num_epochs=500, ema=EMA(0.0), validation=Validation(every=5000, each_epoch=True), log_every=50
+        ),
     )

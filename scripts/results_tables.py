@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from asr_jax.core.targets import ACCELERATORS, Accelerator
@@ -35,6 +35,21 @@ def read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
+def accuracy() -> str:
+    """Error rates on digits and on read speech by model, in percent."""
+    found = read("accuracy")
+    of = {each["model"]: f"{each['wer']} | {each['cer']}" for each in found["read_speech"]["models"]}
+    for each in read("paraformer_read_speech"):  # the last row of a model's own head is its best search
+        if each["model"] not in of or not each["head"].startswith("ctc"):
+            of[each["model"]] = f"{100 * each['wer']:.1f} | {100 * each['cer']:.1f}"
+    rows = []
+    for each in found["digits"]["models"]:
+        name = each["model"]
+        size = f"{each['parameters_M']:.2f} M"
+        rows.append([f"`{name}`", size, each["speech_commands"], each["fsdd"], of.get(name, "not trained |")])
+    return table("`MODEL` | parameters | Speech Commands, WER % | FSDD, WER % | read speech, WER % | CER %", rows)
+
+
 def steps() -> str:
     """Milliseconds of a training step beside the original's; ratios by medians and by the fastest repeats."""
     rows = []
@@ -49,58 +64,16 @@ def steps() -> str:
     return table("model | original | forward, ms | step, ms | ratio of medians | ratio of fastest | load", rows)
 
 
-def remat() -> str:
-    rows = [
-        [each["remat"], f"{each['bytes'] / 1e6:,.0f}", f"{each['ms']:,.0f}", f"{each['time_ratio']:.2f}"]
-        for each in read("remat_cpu")
-    ]
-    return table("`model.encoder.remat` | memory, MB | gradient, ms | time relative to none", rows)
-
-
-def hourglass() -> str:
-    def row(each: dict[str, Any]) -> list[str]:
-        shares = [each["faster"], each["published_faster"], each["memory_share"], each["published_memory_share"]]
-        faster, theirs, memory, their_memory = shares
-        return [
-            each["factor"], f"{each['step_ms']:,}", f"{faster:.2f}", f"{theirs:.2f}" if theirs else "",
-            f"{memory:.0%}", f"{their_memory:.0%}" if their_memory else "",
-        ]  # fmt: skip
-
-    header = (
-        "factor | step, ms | speed relative to no Hourglass | NVIDIA's, A100 | memory relative to no Hourglass | "
-        "NVIDIA's, A100"
-    )
-    return table(header, map(row, read("hourglass_cpu")["rows"]))
-
-
 def inference() -> str:
-    """Mean milliseconds of a batch, from audio in the host's memory to texts."""
+    """Milliseconds of a batch from audio in memory to texts, and its speed as a multiple of real time."""
     rows = []
     for name, model in (("read_speech", "Zipformer, 3.4 M"), ("quartznet_5x5", "QuartzNet 5x5, 6.7 M")):
-        found = read(f"inference_{name}_cpu")
-        for each in found["batches"]:
-            if each["batch"] in (1, 16):
-                ms, size = each["ms"]["all"]["mean"], f"{each['batch']} × {each['seconds']:g} s"
-                rows.append([model, size, f"{ms:,.0f}", f"{each['rtfx']:,.0f}", f"{found['machine']['load']:.1f}"])
-    return table("model | batch | mean, ms | × real time | load", rows)
-
-
-def training() -> str:
-    rows = []
-    for name, model in (("quartznet_tiny", "QuartzNet, 0.9 M"), ("zipformer_tiny", "Zipformer, 1.1 M")):
-        for each in read(f"train_{name}_cpu")["cases"]:
-            update_s = mean(each["update_s"])
-            rows.append(
-                [model, each["devices"], each["accumulation"], f"{update_s:.2f}", f"{each['audio_s_per_s']:,.0f}"]
-            )
-    return table("model | virtual devices | accumulation | s an update | audio-seconds per second", rows)
-
-
-def front_ends() -> str:
-    found = read("frontend_cpu")
-    audio_s = found["rows"] * found["seconds"]
-    times = sorted(found["times_s"].items(), key=lambda item: item[1])
-    return table("front-end | × real time", [[name, f"{audio_s / seconds:,.0f}"] for name, seconds in times])
+        found = read(f"inference_{name}_cpu")["batches"]
+        for batch in (1, 16):
+            of = {each["seconds"]: each for each in found if each["batch"] == batch}
+            shown = [f"{of[s]['ms']['all']['mean']:,.0f} ({of[s]['rtfx']:,.0f} ×)" for s in (2, 7, 16.7)]
+            rows.append([model, batch, *shown])
+    return table("model | rows | 2 s | 7 s | 16.7 s", rows)
 
 
 def data() -> str:
@@ -146,196 +119,68 @@ def _named(search: str) -> str:
     return f"{name}, {'peaked' if emissions == 'sure' else 'flat'} emissions"
 
 
-def transducer_searches() -> str:
-    """Seconds of a search on the device, and how much longer loops take, by wall-clock and by processor time."""
-    found, rows = read("transducer_search_cpu"), []
-    names = {
-        "greedy": "greedy, device",
-        "greedy, of rows together": "greedy, device",
-        "beam": "beam, one label, device",
-    }
-    for each in found["batches"]:
-        for name, ours in names.items():
-            faster, times = each["times_as_fast"][name], each["times"][ours]
-            loop = "all rows at a time" if "together" in name else "row by row"
-            rows.append([
-                each["rows"], name.partition(",")[0], loop, f"{times['s']:.2f} / {times['cpu_s']:.2f}",
-                f"{faster['s']:.1f} / {faster['cpu_s']:.1f}", f"{max(found['load']):.1f}",
-            ])  # fmt: skip
-    return table("rows | search | loop | s, wall / CPU | times as fast, wall / CPU | load", rows)
-
-
-def scoring() -> str:
-    found = read("race_jiwer")
-    rows = [
-        [what, f"{found[what]['cpu_ms']['asr_jax']:.1f}", f"{found[what]['cpu_ms']['jiwer']:.1f}",
-         f"{found[what]['times_as_fast']:.1f}"]
-        for what in ("words", "characters")
-    ]  # fmt: skip
-    return table(f"edits of {found['utterances']:,} utterances | ms of CPU | jiwer's | ratio", rows)
-
-
-def fine_tuning() -> str:
-    runs = read("learning_wav2vec2_tiny")["finetuning"]["runs"]
-    last = [(each["begins"], each["seed"], each["validation"][-1]) for each in runs]
-    rows = [[begins, seed, f"{end['ctc_loss']:.2f}", f"{end['cer']:.1%}"] for begins, seed, end in last]
-    for begins in ("pre-trained", "random"):
-        ends = [end for kind, _, end in last if kind == begins]
-        rows.append([begins, "mean", f"{mean(end['ctc_loss'] for end in ends):.2f}",
-                     f"{mean(end['cer'] for end in ends):.1%}"])  # fmt: skip
-    return table("initial weights | seed | validation CTC loss | CER", rows)
-
-
 def smoke_runs() -> str:
-    rows = [
-        [f"`{each['config']}.py`", each["variant"], f"{each['processor_s']:.0f}", f"{each['wall_s']:.0f}",
-         f"{each['load_before']:.0f} to {each['load_after']:.0f}"]
-        for each in read("smoke_runs_cpu")
-    ]  # fmt: skip
-    return table("config | variant | processor time, s | wall time, s | load", rows)
+    """Seconds of smoke runs by config, over its models or stages."""
+    of: dict[str, list[dict[str, Any]]] = {}
+    for each in read("smoke_runs_cpu"):
+        of.setdefault(each["config"], []).append(each)
 
+    def span(runs: list[dict[str, Any]], name: str) -> str:
+        return " to ".join(sorted({f"{pick(each[name] for each in runs):.0f}" for pick in (min, max)}))
 
-def transducer_memory() -> str:
-    """Megabytes of XLA's program for the joint network and its loss with gradients, and shares of the plain loss."""
-    found = read("transducer_memory_cpu")["joint"]
-    megabytes = {(each["variant"], each["shape"]): each["temporary_mb"] for each in found}
-    rows = []
-    for variant in dict.fromkeys(each["variant"] for each in found):
-        of = [megabytes[variant, shape] for shape in ("small", "base")]
-        plain = [megabytes["plain", shape] for shape in ("small", "base")]
-        rows.append([variant, *(f"{a:,.0f} (1/{b / a:,.0f})" for a, b in zip(of, plain, strict=True))])
-    return table("loss | vocabulary 1,024, MB | vocabulary 8,704, MB", rows)
-
-
-def transducer_step() -> str:
-    """Processor time of a step with gradients, and the share of the joint network with its loss."""
-    found = read("transducer_step_cpu")
-    rows = [
-        [each["name"], each["vocab_size"], f"{each['rows']} x {each['seconds']:g} s", each["labels"],
-         f"{each['cpu_s']['step']:.2f}", f"{each['share']:.1%}", f"{max(found['load']):.0f}"]
-        for each in found["cases"]
-    ]  # fmt: skip
-    return table("model | vocabulary | batch | labels | step, s of CPU | joint and loss | load", rows)
+    rows = [[f"`{name}.py`", len(runs), span(runs, "processor_s"), span(runs, "wall_s")] for name, runs in of.items()]
+    return table("config | models | processor time, s | wall time, s", rows)
 
 
 def transducer_loss() -> str:
-    """Fastest call of the joint network and its loss with gradients, and torchaudio's time divided by it."""
-    times: dict[str, dict[str, float]] = {"small": {}, "base, 2 rows": {}}
+    """Memory and time of the joint network and its loss with gradients, and time relative to torchaudio's."""
+    memory, times = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
+    for each in read("transducer_memory_cpu")["joint"]:
+        memory[each["variant"], each["shape"]] = each["temporary_mb"]
     for each in read("transducer_loss_cpu")["joint"]:
-        if each["times_s"] and each["shape"] in times:
-            times[each["shape"]][each["variant"]] = min(each["times_s"])
+        if each["times_s"]:
+            times[each["variant"], each["shape"]] = min(each["times_s"])
+
+    def seconds(loss: str, shape: str) -> str:
+        return f"{times[loss, shape]:.2f} ({times['torchaudio', shape] / times[loss, shape]:.1f} ×)"
+
     rows = [
         [
             loss,
-            *(f"{of[loss]:.2f} ({of['torchaudio'] / of[loss]:.1f} ×)" if loss in of else "" for of in times.values()),
+            *(f"{memory[loss, shape]:,.0f}" if (loss, shape) in memory else "" for shape in ("small", "base")),
+            *(seconds(loss, shape) for shape in ("small", "base, 2 rows")),
         ]
-        for loss in times["small"]
+        for loss in ("plain", "tiled", "pruned", "pruned, tiled", "torchaudio", "fast_rnnt", "fast_rnnt, pruned")
     ]
-    return table("loss | vocabulary 1,024, 16 rows, s | vocabulary 8,704, 2 rows, s", rows)
-
-
-def paraformer() -> str:
-    """Error rates on read speech by model and head, and the time of the model's step relative to that of CTC alone."""
-    ratios = {each["model"]: each["ratio"] for each in read("head_steps_cpu")["models"]}
-    rows = [
-        [
-            f"`{each['model']}`", f"{each['head']}, {each['decoding']}", f"{each['parameters'] / 1e6:.2f} M",
-            f"{each['wer']:.1%}",
-            *(f"{each[name] / each['words']:.1%}" for name in ("substitutions", "deletions", "insertions")),
-            f"{each['cer']:.1%}", f"{ratios[each['model']]:.2f} ×", f"{each['rtfx']:,.0f}" if "rtfx" in each else "",
-        ]
-        for each in read("paraformer_read_speech")
-    ]  # fmt: skip
-    header = "model | head | parameters | test WER | substitutions | deletions | insertions | CER | step | × real time"
-    return table(header, rows)
+    return table("loss | 1,024 labels, MB | 8,704 labels, MB | 1,024 labels, s | 8,704 labels, two rows, s", rows)
 
 
 def compiled_programs() -> str:
-    """Memory, bytes, products and compilation of each config's largest batch and its update on a target."""
+    """Memory, bytes and products of each family's largest batch on an H100, and estimated audio-hours per hour."""
+    of = {(config, target): programs for config, target, *programs in _compiled() if programs[1]}
     rows = []
-    for config, target, gradient, update in _compiled():
-        name, quick = f"`{config}`", ", quick" * gradient["quick"]
-        if update is None:
-            rows.append([name, f"{target}{quick}", gradient.get("failure", ""), *[""] * 6])
-            continue
-        audio_s, compile_s = gradient["audio_s"], gradient["compile s"] + update["compile s"]
-        split = gradient.get("split", 1)
-        parts = f"{split} × " if split > 1 else ""
-        rows.append([
-            name, f"{target}{quick}", f"{parts}{gradient['rows']} × {gradient['seconds']:.1f} s", f"{compile_s:.0f}",
-            f"{gradient['memory GB']:.1f} ({gradient['of memory']})", f"{1e3 * gradient['GB moved'] / audio_s:,.0f}",
-            f"{1e3 * gradient['TFLOP'] / audio_s:,.1f}", gradient["limit"],
-            f"{1e3 * audio_s / (gradient['least ms'] + update['least ms'] / split):,.0f}",
-        ])  # fmt: skip
-    header = (
-        "config | target | batch of a device | compilation, s of CPU | memory, GB | MB per audio second | GFLOP per "
-        "audio second | limit | audio-hours per hour"
-    )
-    return table(header, rows)
-
-
-def roofline() -> str:
-    """Estimated audio-hours per hour of devices, beside published figures of other systems."""
-    limits: dict[str, dict[str, float]] = {}
-    for config, target, gradient, update in _compiled():
-        for kind in OF_TARGET.get(target, ()) if update else ():
-            limits.setdefault(config, {})[kind] = _hours_per_hour(gradient, update, ACCELERATORS[kind])
-    rows = []
-    for config, of in limits.items():
-        published = [each for each in PUBLISHED.get(config, ()) if each[1] in of]
-        rows.append([
-            f"`{config}`", *(f"{of[kind]:,.0f}" if kind in of else "" for kind in DEVICES),
-            "; ".join(f"{name}: {value:,} ({value / of[kind]:.0%})" for name, kind, value in published),
-        ])  # fmt: skip
-    return table("config | H100 | H200 | A100 | v5e | v6e | published, per device (share of the estimate)", rows)
-
-
-def kernel_registers() -> str:
-    """Resources of Triton's kernels on an A100 and an H100."""
-    found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
-    for each in read("kernel_resources"):
-        if "registers" in each:
-            key = each["operation"], each["dtype"], each["kernel"]
-            found.setdefault(key, {})[each["target"]] = each
-    rows = [
-        [operation, dtype, f"`{kernel}`", *(
-            " / ".join(shown(of[target]) if target in of else "" for target in ("a100", "h100"))
-            for shown in (
-                lambda row: str(row["registers"]), lambda row: f"{row['shared_bytes'] / 1024:.0f}",
-                lambda row: str(row["spilled_bytes"]),
-            )
-        )]
-        for (operation, dtype, kernel), of in found.items()
-    ]  # fmt: skip
-    header = "operation | dtype | kernel | registers of a thread, A100 / H100 | shared memory, KiB | spilled, bytes"
-    return table(header, rows)
-
-
-def kernel_vmem() -> str:
-    """VMEM of Mosaic's kernels on a v5e."""
-    rows = [
-        [each["operation"], each["dtype"], f"`{each['kernel']}`",
-         *(f"{each[part] / 2**20:.1f}" for part in ("scoped_bytes", "array_bytes"))]
-        for each in read("kernel_resources") if "scoped_bytes" in each
-    ]  # fmt: skip
-    return table("operation | dtype | kernel | blocks and temporary values, MiB of VMEM | whole arrays, MiB", rows)
-
-
-COLD_START = (
-    "imports", "trace initial parameters", "compile initial parameters", "trace gradient", "compile gradient",
-    "trace update", "compile update", "total",
-)  # fmt: skip
-"""Phases of a cold start."""
+    for config in FAMILIES:
+        gradient = of[config, "h100"][0]
+        hours = {name: _hours_per_hour(*of[config, target], ACCELERATORS[name]) for name, target in DEVICES.items()}
+        theirs = PUBLISHED.get(config)
+        size = f"{gradient['rows']} × {gradient['seconds']:.1f} s", f"{gradient['memory GB']:.1f}"
+        costs = [f"{1e3 * gradient[name] / gradient['audio_s']:,.{places}f}" for name, places in PER_AUDIO_S.items()]
+        published = f"{theirs:,} ({theirs / hours['a100']:.0%})" if theirs else ""
+        rows.append([f"`{config}`", *size, *costs, *(f"{each:,.0f}" for each in hours.values()), published])
+    per_audio_s = "MB per audio second | GFLOP per audio second"
+    return table(f"config | batch | memory, GB | {per_audio_s} | H100 | A100 | v5e | published, A100", rows)
 
 
 def cold_start() -> str:
     """Processor time of the phases of a cold start, in seconds."""
-    rows = [
-        [f"`{each['config']}.py`", f"{each['parameters M']:.1f}",
-         *(f"{each[f'{phase} s']:.1f}" for phase in COLD_START)]
-        for each in read("cold_start_cpu")
-    ]  # fmt: skip
-    return table(f"config | parameters, M | {' | '.join(COLD_START)}", rows)
+    parts = ("initial parameters", "gradient", "update")
+
+    def row(each: dict[str, Any]) -> list[str]:
+        of_parts = [each[f"trace {part} s"] + each[f"compile {part} s"] for part in parts]
+        times = [each["imports s"], *of_parts, each["total s"]]
+        return [f"`{each['config']}.py`", f"{each['parameters M']:.1f}", *(f"{time_s:.0f}" for time_s in times)]
+
+    return table(f"config | parameters, M | imports | {' | '.join(parts)} | total", map(row, read("cold_start_cpu")))
 
 
 def sharded_memory() -> str:
@@ -349,17 +194,18 @@ def sharded_memory() -> str:
     return table(f"model | parameters, M | mesh | {of_parts}", rows)
 
 
-DEVICES = ("h100", "h200", "a100", "v5e", "v6e")
-OF_TARGET = {"h100": ("h100", "h200", "a100"), "v5e": ("v5e", "v6e")}
-"""Devices whose limits are computed from the programs for a target."""
-PUBLISHED = {
-    "quartznet_librispeech": [("NVIDIA QuartzNet 15x5, A100", "a100", 1498)],
-    "rnnt_base": [("CAIMAN-ASR base, A100", "a100", 2900)],
-    "rnnt_large": [("CAIMAN-ASR large, A100", "a100", 1460)],
-    "wav2vec2_pretrain": [("NVIDIA wav2vec 2.0 Base with Hourglass, A100", "a100", 1535)],
-    "wav2vec2_finetune": [("NVIDIA wav2vec 2.0 Base, A100", "a100", 2886)],
-}
-"""Audio-hours per hour of one device that others publish, by config: system, device and figure."""
+FAMILIES = (
+    "conformer_librispeech", "fastconformer_librispeech", "fastconformer_tdt", "zipformer", "zipformer_transducer",
+    "squeezeformer_librispeech", "quartznet_librispeech", "rnnt_base", "paraformer_rust", "w2v_bert_finetune",
+    "wav2vec2_finetune", "wav2vec2_pretrain",
+)  # fmt: skip
+"""Configs of the table; benchmarks/results/compiled_programs.json has all."""
+DEVICES = {"h100": "h100", "a100": "h100", "v5e": "v5e"}
+"""Targets of the programs that the estimates of a device are computed from."""
+PER_AUDIO_S = {"GB moved": 0, "TFLOP": 1}
+"""Figures of a program that are divided by its audio, and their decimal places."""
+PUBLISHED = {"quartznet_librispeech": 1498, "rnnt_base": 2900, "wav2vec2_pretrain": 1535, "wav2vec2_finetune": 2886}
+"""Audio-hours per hour of an A100 that NVIDIA (QuartzNet, wav2vec 2.0) and CAIMAN-ASR (RNN-T) publish."""
 
 
 def _compiled() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any] | None]]:
@@ -381,43 +227,6 @@ def _hours_per_hour(gradient: dict[str, Any], update: dict[str, Any], device: Ac
         for each in (gradient, update)
     )
     return gradient["audio_s"] / (of_part + of_update / gradient.get("split", 1))
-
-
-def lstm() -> str:
-    """Speed of the LSTM relative to `torch.nn.LSTM`, by shape."""
-    rows = [
-        [each["name"], *(each["shape"][size] for size in ("rows", "frames", "dim", "layers")),
-         *(f"{each[part]['ratio_of_medians']:.2f}" for part in ("forward", "step"))]
-        for each in read("lstm_cpu")
-    ]  # fmt: skip
-    return table("LSTM | rows | frames | width | layers | forward | step with gradients", rows)
-
-
-def sampling_modes() -> str:
-    """Figures of each mode and set; memory and speed only if the steps were measured (without --no-steps)."""
-    found = read("sampling_modes")["rows"]
-    shown: dict[str, tuple[str, Callable[[float], str]]] = {
-        "padding_share": ("padding of T", "{:.1%}".format),
-        "padding_u_share": ("of U", "{:.1%}".format),
-        "batch_s": ("batch, s", "{:.1f}".format),
-        "batch_utterances": ("utterances", "{:.1f}".format),
-        "shapes": ("shapes", "{:,}".format),
-        "us_per_batch": ("µs to plan a batch", "{:,.0f}".format),
-        "memory_bytes": ("memory of the largest step, MB", lambda value: f"{value / 1e6:,.0f}"),
-        "utterances_per_s": ("utterances a second", "{:.1f}".format),
-    }
-    names = [name for name in shown if any(name in each for each in found)]
-    rows = [
-        [each["set"], _in_code(each["mode"]), *(shown[name][1](each[name]) if name in each else "" for name in names)]
-        for each in found
-    ]
-    return table(" | ".join(["set", "mode", *(shown[name][0] for name in names)]), rows)
-
-
-def _in_code(mode: str) -> str:
-    """Returns the name of a mode as code, and what follows it, or the peer's name, as text."""
-    name, comma, rest = mode.partition(",")
-    return mode if name == "lhotse" else f"`{name}`{comma}{rest}"
 
 
 def scale_rings() -> str:
@@ -504,13 +313,13 @@ def _scaled() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 FAULTS = {
-    "process 1 killed": ("process 1 killed (`kill -9`)", "process 0 names it and ends"),
-    "process 0 killed": ("process 0 killed", "process 1 names process 0, which coordinates the run, and ends"),
-    "process 1 stopped": ("process 1 hangs (SIGSTOP)", "process 0 names it and ends"),
-    "process 0 stopped": ("process 0 hangs", "process 1 names it and ends"),
+    "process 1 killed": ("process 1 killed (`kill -9`)", "the computation of process 0 fails, and it ends"),
+    "process 0 killed": ("process 0 killed", "the computation of process 1 fails, and it ends"),
+    "process 1 stopped": ("process 1 hangs (SIGSTOP)", "JAX ends process 0, and a message names process 1"),
+    "process 0 stopped": ("process 0 hangs", "JAX ends process 1, and a message names process 0"),
     "SIGTERM to process 1": ("SIGTERM to process 1 alone", "both save together and end"),
-    "network cut, 5 s": ("network cut for 5 s, 45 s until a process is lost", "both wait and go on"),
-    "network cut, 120 s": ("network cut for 120 s, 45 s until a process is lost", "each names the other and ends"),
+    "network cut, 5 s": ("network cut for 5 s", "both wait and go on"),
+    "network cut, 120 s": ("network cut for 120 s", "JAX ends both, and a message names the other"),
     "shared file system full": ("shared file system full", "both end with the reason"),
     "shared file system read-only": ("shared file system read-only after an error", "both end with the reason"),
     "process 1 cannot write": ("process 1 alone cannot write its part of a checkpoint", "both end with the reason"),
@@ -543,10 +352,9 @@ def faults() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        steps, remat, hourglass, inference, training, smoke_runs, cold_start, front_ends, data, searches,
-        transducer_searches, transducer_memory, transducer_loss, transducer_step, paraformer, lstm, scoring,
-        fine_tuning, sampling_modes, compiled_programs, roofline, kernel_registers, kernel_vmem, sharded_memory,
-        scale_rings, scale_bytes, scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
+        accuracy, steps, smoke_runs, cold_start, inference, searches, data, transducer_loss, compiled_programs,
+        sharded_memory, scale_rings, scale_bytes, scale_times, scale_batches, scale_updates, scale_memory, scale_plans,
+        faults,
     )
 }  # fmt: skip
 

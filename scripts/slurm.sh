@@ -27,7 +27,7 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 code=0
 srun --kill-on-bad-exit=0 --wait=60 "$python" -m asr_jax.train "$@" || code=$?
 
-# 75: a signal or training.max_hours ended the run after a checkpoint. Above 128: a signal killed a process.
+# 75: a signal or training.limits.max_hours ended the run after a checkpoint. Above 128: a signal killed a process.
 if [ "$code" -eq 75 ] || { [ "$code" -gt 128 ] && [ "$SECONDS" -ge "${REQUEUE_AFTER_S:-600}" ]; }; then
     if [ "${SLURM_RESTART_COUNT:-0}" -ge "${MAX_REQUEUES:-100}" ]; then
         echo "slurm.sh: exit code $code after $SECONDS s: not requeued after $SLURM_RESTART_COUNT times (MAX_REQUEUES)" >&2

@@ -5,13 +5,13 @@ The model is one of the package, so its traced programs are stored between start
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
-from asr_jax.nn.conv_block import ConvBlock
+from asr_jax.nn.quartznet.block import ConvBlock
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay
@@ -36,5 +36,7 @@ def experiment() -> Experiment:
         model=model,
         data=data,
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=2)),
-        training=Training(num_updates=6, accumulate=2, validate_every=3, validate_loss=True, log_every=2, ema=EMA(0.9)),
+        training=Training(
+            num_updates=6, accumulate=2, validation=Validation(every=3, loss=True), log_every=2, ema=EMA(0.9)
+        ),
     )

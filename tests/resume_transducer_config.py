@@ -5,8 +5,8 @@ from dataclasses import replace
 from asr_jax.config import Experiment
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.prediction import LSTMPrediction
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from tests.resume_config import experiment as of_ctc
 
 
@@ -14,6 +14,10 @@ def experiment() -> Experiment:
     usual = of_ctc()
     encoder = replace(LSTMEncoder.testing(), dim=8, num_mels=20)
     head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
-    training = replace(usual.training, pass_states=StatePassing((0.0, 0.0, 1.0)), validate_every=2)
+    training = replace(
+        usual.training,
+        pass_states=StatePassing((0.0, 0.0, 1.0)),
+        validation=replace(usual.training.validation, every=2),
+    )
     model = replace(usual.model, encoder=encoder, heads={"transducer": head})
     return replace(usual, name="resume_transducer", model=model, training=training)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from asr_jax.audio.io import write_flac
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
@@ -73,7 +73,10 @@ def toned_run(folder, *, num_updates=60, num_long=0):
         data=data,
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=2e-2, warmup_updates=10)),
         training=Training(
-            num_updates=num_updates, validate_every=num_updates, log_every=50, ema=EMA(0.9), validate_max_duration_s=8.0
+            num_updates=num_updates,
+            validation=Validation(every=num_updates, max_duration_s=8.0),
+            log_every=50,
+            ema=EMA(0.9),
         ),
         run_dir=str(folder / "run"),
     )

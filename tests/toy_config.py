@@ -1,6 +1,6 @@
 """Config of a short run of the toy recogniser. Manifests are set on the command line."""
 
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.optim.ema import EMA
@@ -19,5 +19,5 @@ def experiment() -> Experiment:
             buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=2)),
-        training=Training(num_updates=6, validate_every=3, log_every=2, ema=EMA(0.9)),
+        training=Training(num_updates=6, validation=Validation(every=3), log_every=2, ema=EMA(0.9)),
     )

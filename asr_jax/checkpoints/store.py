@@ -76,7 +76,7 @@ class Checkpoints:
     `state` is the training state, `average` the averaged parameters that evaluation uses, and `meta` JSON with the
     position in the data, the experiment and the summary. The best checkpoint has the lowest measure of the current
     decoding: the validation WER or, without a recognising head, the validation loss. With several validation sets, it
-    is that of `training.best_of`.
+    is that of `training.saving.best_of`.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ DIR becomes a run with one checkpoint, which evaluate, transcribe and --init-fro
 only the weights are written, for --init-from. --names SYSTEM renames the weights for the programs of another system;
 --out is then a .pt file (read by torch.load and icefall's decode.py), a .safetensors file, a .nemo file (with --names
 nemo --like ORIGINAL.nemo), or a folder for transformers (--names huggingface) or FunASR (--names funasr). To keep
-several checkpoints of a run, train with --training.keep-last N or --training.milestones.
+several checkpoints of a run, train with --training.saving.keep-last N or --training.saving.milestones.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ from asr_jax.core.options import (
     terminal_width,
     wrapped,
 )
-from asr_jax.core.peers import explain
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.pretrained.hub import Upload
 
@@ -48,7 +47,7 @@ ALIASES = {
     "--check": "--data.check-all",
     "--allow-pipes": "--data.allow-pipes",
     "--log-every": "--training.log-every",
-    "--epochs-this-job": "--training.epochs-this-job",
+    "--epochs-this-job": "--training.limits.epochs-this-job",
     "--init-from": "--init.path",
     "--profile": "--training.profile",
     "--profile-processes": "--training.profile-processes",
@@ -102,20 +101,20 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
         _call(main, sys.argv[1:] if arguments is None else arguments)
 
 
-def _call_and_announce(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
-    """Calls the main function. If it fails, the other processes of the run end too."""
+def _call_in_run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
+    """Calls the main function. An error of one of several processes ends this process at once."""
     try:
         main(arguments)
-    except SystemExit:
-        raise
-    except BaseException as error:
-        explain(error)
+    except Exception as error:
+        processes = sys.modules.get("asr_jax.core.processes")  # a command without JAX does not import it
+        if processes and not getattr(error, "is_planned", False):
+            processes.fail(error)
         raise
 
 
 def _call(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
     try:
-        _call_and_announce(main, choose_devices(arguments))
+        _call_in_run(main, choose_devices(arguments))
     except UserError as error:
         print(error if error.is_planned else f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

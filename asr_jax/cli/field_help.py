@@ -14,7 +14,7 @@ from asr_jax.core.options import field_texts, wrapped
 MOST_USED = (
     "data.train", "data.validation", "run_dir", "init.path", "training.num_updates", "training.num_epochs",
     "data.buckets.batch_seconds", "training.accumulate", "training.precision", "optim.schedule.peak_lr",
-    "optim.schedule.warmup_updates", "training.validate_every", "data.tokenizer.kind", "data.tokenizer.path",
+    "optim.schedule.warmup_updates", "training.validation.every", "data.tokenizer.kind", "data.tokenizer.path",
     "data.tokenizer.normaliser", "data.speeds", "model.encoder.remat", "seed", "fresh", "dry_run",
     "resume.allow",
 )  # fmt: skip
@@ -29,8 +29,8 @@ ONLY_IN_ALL = (
     r"model.heads.\w+.decoding.search", r"model.heads.\w+.decoding.fusion", r"model.heads.\w+.decoding.reranking",
     "data.tokenizer.sampling", "data.tokenizer.sampling_alpha", "data.storage",
     "data.shuffle_window", "data.sampled_items", "data.crop_s", "data.max_removed_share", "training.loss_scale",
-    "training.pass_states", "training.pre_allocate", "training.epoch_end", "training.lost_after_s",
-    "training.profile_processes", "training.alarm_wer", "training.alarm_updates", "mesh", "lora",
+    "training.pass_states", "training.pre_allocate", "training.epoch_end",
+    "training.profile_processes", "mesh", "lora",
     "upload.revision", "upload.private", "upload.format", "upload.max_minutes", "upload.wait_minutes",
 )  # fmt: skip
 GROUPS_OF = {"python -m asr_jax.plan": ("Run", "Data")}

@@ -127,7 +127,7 @@ class TargetSteps:
         if decoding:
             decoder = Decoder(model, self.tokenizer, decoding=decoding, **of_model)
             programs["recognition"] = decoder, self.validation
-            for head in self.experiment.training.validate_heads:
+            for head in self.experiment.training.validation.heads:
                 decoding = settings.decoding_of(head)
                 decoder = Decoder(model, self.tokenizer, decoding=decoding, head=head, **of_model)
                 programs[f"recognition by {head}"] = decoder, self.validation

@@ -75,38 +75,37 @@ SETTINGS = {
     "num-train-steps total-steps",
     "--training.num-epochs": "num-epochs max-epochs max-epoch num-train-epochs number-of-epochs n-epochs epoch "
     "number-of-ctc-epochs",
-    "--training.epochs-this-job": "epochs-this-job",
+    "--training.limits.epochs-this-job": "epochs-this-job",
     "--training.precision": "fp16 bf16 use-fp16 use-bf16 amp no-amp use-amp tf32 precision mixed-precision dtype "
     "train-dtype auto-mix-prec memory-efficient-fp16 torch-dtype half eval-precision memory oom",
     "--training.loss-scale.initial": "fp16-init-scale init-scale",
     "--training.loss-scale.floor": "min-loss-scale grad-scaler-lower-bound-log2",
     "--training.ema.decay": "ema ema-decay use-ema ema.enable",
     "--training.ema.start": "ema-start-step ema-start",
-    "--training.validate-every": "eval-steps val-check-interval val-frequency validate-interval-updates valid-interval "
-    "validate-every-steps eval-frequency val-interval evaluation-strategy eval-strategy num-iters-per-epoch "
-    "valid-interval-updates eval-every cv-interval",
-    "--training.validate-epochs": "check-val-every-n-epoch validate-interval evaluation-strategy eval-strategy",
-    "--training.num-samples": "val-log-samples log-prediction",
-    "--training.sample-every": "prediction-frequency prediction-interval",
-    "--training.save-epochs": "save-every-n save-frequency save-every-n-epochs",
-    "--training.best-of": "metric-for-best-model best-checkpoint-metric monitor",
-    "--training.save-minutes": "save-steps save-interval save-interval-updates "
+    "--training.validation.every": "eval-steps val-check-interval val-frequency validate-interval-updates "
+    "valid-interval validate-every-steps eval-frequency val-interval evaluation-strategy eval-strategy "
+    "num-iters-per-epoch valid-interval-updates eval-every cv-interval",
+    "--training.validation.each-epoch": "check-val-every-n-epoch validate-interval evaluation-strategy eval-strategy",
+    "--training.validation.num-samples": "val-log-samples log-prediction",
+    "--training.validation.sample-every": "prediction-frequency prediction-interval",
+    "--training.saving.epochs": "save-every-n save-frequency save-every-n-epochs",
+    "--training.saving.best-of": "metric-for-best-model best-checkpoint-metric monitor",
+    "--training.saving.minutes": "save-steps save-interval save-interval-updates "
     "ckpt-interval-minutes checkpoint-interval save-strategy save-every every-n-train-steps ckpt-interval",
-    "--training.keep-last": "save-total-limit keep-last-k keep-last-epochs keep-interval-updates max-checkpoints "
-    "keep-nbest-models average-period avg num-to-keep",
-    "--training.keep-best": "save-top-k keep-best-checkpoints keep-nbest-models avg-checkpoints average-num val-best "
-    "load-best-model-at-end",
-    "--training.milestones": "keep-milestones",
+    "--training.saving.keep-last": "save-total-limit keep-last-k keep-last-epochs keep-interval-updates "
+    "max-checkpoints keep-nbest-models average-period avg num-to-keep",
+    "--training.saving.keep-best": "save-top-k keep-best-checkpoints keep-nbest-models avg-checkpoints average-num "
+    "val-best load-best-model-at-end",
+    "--training.saving.milestones": "keep-milestones",
     "--training.log-every": "logging-steps log-interval log-frequency log-every log-every-n-steps report-interval "
     "print-frequency train-logger-interval",
-    "--training.patience": "early-stopping-patience early-stopping patience early-stop",
+    "--training.limits.patience": "early-stopping-patience early-stopping patience early-stop",
     "--upload.to": "push-to-hub hub-model-id hf-upload-checkpoints hf-upload-repo-id",
     "--upload.revision": "hf-upload-revision hub-revision",
     "--upload.private": "hf-upload-private hub-private-repo",
     "--upload.format": "hf-upload-checkpoint-format",
-    "--training.max-hours": "max-time max-train-time stop-time-hours time-limit",
-    "--training.alarm-wer": "die-if-wer-bad",
-    "--training.validate-loss": "skip-val-loss",
+    "--training.limits.max-hours": "max-time max-train-time stop-time-hours time-limit",
+    "--training.validation.loss": "skip-val-loss",
     "--training.profile": "profiler profile nsys-profile",
     "--data.train": "train-manifest train-manifests train-data train-file train-csv train-set train-subset train-dir "
     "train-path train-json train-data-path-and-name-and-type dataset dataset-name dataset-dir data-dir data-folder "
@@ -221,7 +220,7 @@ SETTINGS = {
     "--decoding.fusion.hot-words": "hotwords hot-word keywords key-phrases key-phrases-file context-list boosting "
     "keyword-boosting",
     "--decoding.fusion.lexicon": "lexicon",
-}  # fmt: skip
+}
 """Words for each setting, without leading dashes. If a word stands below several settings, the first that a config has
 is suggested. `*` is any name."""
 
@@ -235,9 +234,9 @@ NOTES = {
     "--data.speeds": "such as 0.9 1.0 1.1",
     "--data.workers": "0: threads of the training process read the audio",
     "--training.precision": "f32, tf32, bf16 or f16",
-    "--training.save-minutes": "minutes between checkpoints; each validation also saves one",
+    "--training.saving.minutes": "minutes between checkpoints; each validation also saves one",
     "--training.num-updates": "optimizer steps",
-    "--training.validate-every": "a number of optimizer steps",
+    "--training.validation.every": "a number of optimizer steps",
     "--training.ema.decay": "0: no average",
     "--run-dir": "folder of the run; training in the folder of an existing run continues it; RUN/checkpoints/N begins "
     "a new run from that checkpoint",

@@ -4,7 +4,7 @@
 `--dry-run` reports the data, compiles the programs, computes one batch of each shape and writes nothing. `--show
 schedule` prints the learning rate, and `--plot OUT.png` draws it as well. Exit codes: 0, the run is complete or the
 job has completed its epochs; 1, the run failed after it had started; 2, the run could not start; 75, a signal of a
-scheduler or training.max_hours ended the job, and the same command continues the run; 130, Ctrl-C.
+scheduler or training.limits.max_hours ended the job, and the same command continues the run; 130, Ctrl-C.
 """
 
 import shlex

@@ -1,8 +1,15 @@
-"""The processes of one run: how they start, exchange values and fail together."""
+"""The processes of one run: how they start, exchange values and fail together.
+
+JAX's coordination service ends all processes, with signal 6, if one of them sends no heartbeat for LOST_S: it was
+killed, hangs or cannot be reached.
+"""
 
 import json
 import os
 import re
+import sys
+import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -10,17 +17,22 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
 from asr_jax.core.devices import chosen_numbers
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.peers import watch
+from asr_jax.core.native import end_native_log
 
 # Each size of a message compiles a program, so all messages have one size.
 MESSAGE_BYTES = 4096
-HEARTBEAT_S = 86_400
-"""Seconds after which JAX itself ends the run because of a silent process. `asr_jax.core.peers` ends it earlier."""
+LOST_S = 45
+"""Seconds without a heartbeat after which JAX ends all processes of a run (`heartbeat_timeout_seconds`)."""
+LOST_CODE = 75
+"""Exit code if a computation has failed because another process is lost (EX_TEMPFAIL)."""
+OF_COLLECTIVES = re.compile("Gloo|NCCL|coordination service|UNAVAILABLE")
+"""Errors of collectives whose other processes are lost. JAX raises some of them as ValueError."""
+GRACE_S = 2.0
+"""Seconds that process 0, the coordinator, waits before it exits after an error: its exit ends all others at once."""
 
 EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
@@ -70,14 +82,14 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
         # Otherwise, JAX would ask the launcher, or Kubernetes, for the devices.
         jax.distributed.initialize(
             address, int(count), int(number), own,
-            cluster_detection_method="deactivate", heartbeat_timeout_seconds=HEARTBEAT_S,
+            cluster_detection_method="deactivate", heartbeat_timeout_seconds=LOST_S,
         )  # fmt: skip
     elif _launched(environment, launcher):
         own = _own_devices(environment, launcher)
-        jax.distributed.initialize(local_device_ids=own, heartbeat_timeout_seconds=HEARTBEAT_S)
+        jax.distributed.initialize(local_device_ids=own, heartbeat_timeout_seconds=LOST_S)
     else:
         return
-    watch(global_state.client, global_state.process_id, global_state.coordinator_address or "")
+    sys.excepthook = lambda kind, error, trace: fail(error)  # of a Python program; commands call `fail`
 
 
 def _launched(environment: Mapping[str, str], launcher: Launcher) -> bool:
@@ -115,6 +127,34 @@ def _own_devices(environment: Mapping[str, str], launcher: Launcher) -> list[int
     if not on_machine or int(on_machine[0]) == 1 or sees_one:
         return []
     return [int(environment[launcher.local_rank])]
+
+
+def fail(error: BaseException) -> None:
+    """Prints an error and exits, in one of several processes. Returns in a process that is alone.
+
+    At a regular exit, JAX would wait for the other processes, which may wait for this one.
+    """
+    if not jax.distributed.is_initialized():
+        return
+    code = getattr(error, "exit_code", RunError.exit_code)
+    if isinstance(error, UserError):
+        print(f"error: {error}", file=sys.stderr)
+    elif OF_COLLECTIVES.search(str(error)) and "RESOURCE_EXHAUSTED" not in str(error):
+        code = LOST_CODE
+        print(
+            "error: a computation of all processes failed, because another process of the run was killed or cannot be "
+            f"reached ({str(error).splitlines()[0]}). All processes of the run end; the same command continues it from "
+            "the newest checkpoint",
+            file=sys.stderr,
+        )
+    else:
+        traceback.print_exception(error)
+    if is_main():
+        time.sleep(GRACE_S)
+    end_native_log()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def is_main() -> bool:

@@ -26,15 +26,11 @@ def make_model(experiment: Experiment, tokenizer: Tokenizer) -> Recogniser:
 
 NOT_IN_PROGRAMS = (
     "name", "run_dir", "fresh", "dry_run", "resume", "init", "seed", "data",
-    *(
-        f"training.{name}"
-        for name in (
-            "num_updates", "num_epochs", "validate_every", "validate_epochs", "validate_live", "validate_loss",
-            "validate_max_duration_s", "sample_every", "save_minutes", "save_epochs", "keep_last", "keep_best",
-            "best_of", "milestones", "log_every", "num_samples", "max_rejected", "max_failed", "patience", "max_hours",
-            "epochs_this_job", "profile", "profile_processes", "alarm_wer", "alarm_updates", "pre_allocate",
-        )
-    ),
+    "training.num_updates", "training.num_epochs", "training.log_every", "training.pre_allocate", "training.profile",
+    "training.profile_processes", "training.saving", "training.limits",
+    "training.validation.every", "training.validation.each_epoch", "training.validation.live",
+    "training.validation.loss", "training.validation.max_duration_s", "training.validation.num_samples",
+    "training.validation.sample_every",
 )  # fmt: skip
 """Fields of an experiment that no program closes over. All other fields are part of the key of every cached program."""
 

@@ -11,7 +11,7 @@ Measure = Literal["wer", "loss"]
 """Name of a measure of a validation. Lower values are better."""
 NAMES: dict[Measure, str] = {"wer": "WER", "loss": "loss"}
 ALL, MEAN = "all", "mean"
-"""Values of `training.best_of` that are not the name of a set: all utterances together, and the mean of the sets."""
+"""Values of `training.saving.best_of` that are not the name of a set: all utterances together, the mean of the sets."""
 RATES = ("wer", "cer", "loss")
 """Figures of a set that have a mean over the sets, and that summaries contain."""
 
@@ -43,7 +43,7 @@ def by_set(figures: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def deciding(figures: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the part of the figures of a validation that chooses the best checkpoint (`training.best_of`)."""
+    """Returns the part of the figures of a validation that chooses the best checkpoint (`training.saving.best_of`)."""
     return by_set(figures)[figures.get("best_of", ALL)]
 
 

@@ -3,16 +3,15 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.audio.augmentation import AudioAugmentation, Augmentation, Sounds
 from asr_jax.audio.features import FrontEnd, KaldiFbank
@@ -23,129 +22,12 @@ from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import utterances_of_rows
-from asr_jax.core.sharding import ModelRules
+from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
+from asr_jax.models.encoder import Encoder, EncoderSettings, MaskingEncoder
 from asr_jax.search.base import Decoding
-
-
-class Encoder(nn.Module):
-    """Base class of encoders, which map frames to frames.
-
-    The parameter names of a subclass are part of the checkpoint format.
-    """
-
-    def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
-        """Encodes frames.
-
-        Args:
-            frames: Input frames with their lengths.
-            step: Number of applied updates, which schedules depend on, while training; None in evaluation.
-
-        Returns:
-            Output frames, and the frames of each tap.
-        """
-        raise NotImplementedError
-
-    def output_length(self, num_frames: Any) -> Any:
-        """Returns the number of output frames for a number of input frames, at least 0; for ints and arrays."""
-        raise NotImplementedError
-
-    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
-        """Returns the number of frames of each tap, by its name, for a number of input frames; for ints and arrays."""
-        return {}
-
-
-class MaskingEncoder(Encoder):
-    """Base class of encoders that mask frames in training."""
-
-    def __call__(
-        self, frames: Frames, *, step: Int[Array, ""] | None, mask: Bool[Array, "B T"] | None = None
-    ) -> Encoded:
-        """Encodes frames, of which some are masked.
-
-        Args:
-            frames: Input frames with their lengths.
-            step: Number of applied updates while training; None in evaluation.
-            mask: Frames to mask, at the frame rate of the layers. None: no masks.
-
-        Returns:
-            Output frames, and the frames of each tap.
-        """
-        raise NotImplementedError
-
-    def draw_mask(
-        self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int
-    ) -> Bool[Array, "B T"]:
-        """Draws the frames to mask, separately for each micro-batch.
-
-        Args:
-            lengths: Length of each row in input frames of the encoder.
-            size: Length of the padded rows in input frames of the encoder.
-            sub_batches: Number of micro-batches.
-
-        Returns:
-            True for masked frames, at the frame rate of the layers.
-        """
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class EncoderSettings:
-    """Base class of encoder settings. `build` creates the module."""
-
-    def check(self, front_end: FrontEnd) -> None:
-        """Checks that the encoder accepts the features of the front-end.
-
-        Raises:
-            ValueError: If it does not.
-        """
-
-    def depths(self, path: str) -> tuple[int, ...]:
-        """Number of layers before a parameter, for layer-wise decay of the learning rate.
-
-        Args:
-            path: Path of the parameter within the encoder.
-
-        Returns:
-            One depth, or the depth of each layer for a parameter of a stack of layers.
-        """
-        raise NotImplementedError
-
-    def num_depths(self) -> int:
-        """Number of different depths."""
-        raise NotImplementedError
-
-    def model_axis_rules(self) -> ModelRules:
-        """Rules that spread the kernels of the layers over the axis model of the mesh; empty if there are none."""
-        return ()
-
-    def build(self, *, dtype: DTypeLike) -> Encoder:
-        """Creates the module, which computes in `dtype` with float32 parameters."""
-        raise NotImplementedError
-
-
-class EncoderOfMels(EncoderSettings):
-    """Base class of settings of encoders whose input frames have `num_mels` values."""
-
-    num_mels: int
-
-    def check(self, front_end: FrontEnd) -> None:
-        if front_end.num_features != self.num_mels:
-            raise ValueError(
-                f"encoder.num_mels is {self.num_mels}, but frames of the front-end have {front_end.num_features} "
-                "values: set both to the same number"
-            )
-
-    def check_frames(self, values: Float[Array, "B T F"]) -> None:
-        """Checks the width of frames.
-
-        Raises:
-            ValueError: If frames do not have `num_mels` values.
-        """
-        if values.shape[-1] != self.num_mels:
-            raise ValueError(f"frames have {values.shape[-1]} values, expected num_mels, {self.num_mels}")
 
 
 class Recogniser(nn.Module):
@@ -410,7 +292,7 @@ def named_or_only(primary: str, recognising: Sequence[str], heads: Iterable[str]
     return primary or recognising[0]
 
 
-@dataclass(frozen=True)
+@settings
 class Model:
     """Settings of a Recogniser."""
 
@@ -423,29 +305,27 @@ class Model:
     """Settings of the front-end, which computes features from samples."""
     augment: tuple[Augmentation, ...] = (SpecAugment(),)
     """Augmentations in training. Those of audio are applied first, then those of features, each in this order."""
-    views: int = 1
+    views: PositiveInt = 1
     """Number of differently augmented copies of each utterance in training (CR-CTC: 2), each with an equal part of the
     utterance's weight. Memory grows by this factor: data.buckets.batch-seconds counts each utterance once."""
-
-    sub_batches: int = 1
+    sub_batches: PositiveInt = 1
     """Number of micro-batches, in each of which masks are drawn and codes are counted separately. With as many as there
     are devices, results are as if each device had a batch of its own. data.buckets.batch_multiple must be a multiple
     of it."""
     primary: str = ""
     """Name of the primary head, whose search returns the texts. Empty: the only recognising head."""
 
-    def __post_init__(self) -> None:
-        self.encoder.check(self.front_end)
-        for augmentation in self.augment:
-            augmentation.check(self.front_end)
-        if self.views < 1:
-            raise ValueError(f"views is {self.views}: expected at least 1")
-        if self.sub_batches < 1:
-            raise ValueError(f"sub_batches is {self.sub_batches}: expected at least 1")
+    def problems(self) -> Iterator[str]:
+        parts: tuple[EncoderSettings | Augmentation, ...] = (self.encoder, *self.augment)
+        for part in parts:
+            try:
+                part.check(self.front_end)
+            except ValueError as error:
+                yield str(error)
         of_frames = [each for each in self.augment if not isinstance(each, AudioAugmentation)]
         late = [type(each).__name__ for each in _own(of_frames) if each.moves_frames]
         if self.views > 1 and late:
-            raise ValueError(
+            yield (
                 f"augment has {late[0]} after {type(_own(of_frames)[0]).__name__} and views is {self.views}: expected "
                 f"{late[0]} first, because all views of an utterance must share augmentations of time alignment"
             )
@@ -453,14 +333,14 @@ class Model:
             try:
                 self.recognising  # noqa: B018  raises
             except UserError as error:
-                raise ValueError(str(error)) from None
+                yield str(error)
         taps = self.encoder.build(dtype=jnp.float32).tap_lengths(0).keys()
         for name, head in self.heads.items():
             try:
                 head.check(taps=taps, views=self.views)
                 self._check_reads(head)
             except ValueError as error:
-                raise ValueError(f"heads.{name}: {error}") from error
+                yield f"heads.{name}: {error}"
 
     def _check_reads(self, head: HeadSettings) -> None:
         """Checks that the CTC heads that a head reads exist and have the taps that it expects.

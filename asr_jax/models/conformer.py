@@ -5,28 +5,28 @@ Rekesh et al. 2023, "Fast Conformer with Linearly Scalable Attention for Efficie
 (arXiv:2305.05084); NeMo's nemo/collections/asr/modules/conformer_encoder.py at commit 8cfedd72.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
+from asr_jax.core.settings import ShareBelow1, settings
 from asr_jax.core.sharding import ModelRules
-from asr_jax.models.base import Encoder, EncoderOfMels
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.models.encoder import Encoder, SubsamplingEncoder
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.striding import Subsample, strided_length
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
-from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
-from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 FastSize = Literal["small", "medium", "large", "xlarge", "xxlarge"]
 FAST: dict[FastSize, dict[str, Any]] = {
@@ -41,100 +41,31 @@ PARAFORMER: dict[ParaformerVariant, int] = {
     "xs": 256, "s": 256, "small": 256, "sm": 384, "m": 384, "medium": 384, "ml": 512, "l": 512, "large": 512,
 }  # fmt: skip
 """Widths of the Rust trainer's Paraformer."""
-RATES = ("dropout", "input_dropout", "position_dropout", "attention_dropout")
 
 
-@dataclass(frozen=True)
-class Conformer(EncoderOfMels):
+@settings
+class Conformer(SubsamplingEncoder):
     """Settings of Conformer. The defaults are the large Conformer-CTC of NeMo."""
 
-    num_mels: int = 80
-    """Number of mel bins of the input."""
-    dim: int = 512
-    """Width of the layers and of the output. Must be even and a multiple of num_heads."""
-    num_layers: int = 18
-    """Number of layers."""
-    num_heads: int = 8
-    """Number of attention heads."""
-    feedforward_dim: int | None = None
-    """Hidden width of the feed-forward modules. None: four times dim."""
-    kernel_size: int = 31
-    """Taps of the depthwise convolutions. Must be odd."""
-    subsampling: Subsampling = "striding"
-    """Convolutions that lower the frame rate. striding: full convolutions, as in Conformer. dw_striding:
-    depthwise-separable convolutions, as in FastConformer."""
-    subsampling_factor: int = 4
-    """Ratio of the input's to the output's frame rate. Must be a power of 2, at least 2."""
-    subsampling_channels: int | None = None
-    """Channels of the subsampling. None: dim."""
-    positions: Literal["rel_pos", "abs_pos", "none"] = "rel_pos"
-    """Position encodings. rel_pos: relative positions in attention (Transformer-XL). abs_pos: sinusoids that are added
-    to the input. none: convolutions alone depend on positions, as in the Rust trainer's Paraformer."""
-    tied_biases: bool = False
-    """Whether all layers share one pair of query biases. Requires rel_pos."""
-    scale_input: bool = True
-    """Whether the output of the subsampling is multiplied by √dim."""
-    norm: ConvNorm = "batch"
-    """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm that includes
-    padding, as in NeMo. layer: layer norm over the channels of a frame."""
+    num_layers = 18
     use_bias: bool = True
     """Whether the feed-forward and attention modules have biases."""
     convolution_bias: bool = True
     """Whether the convolution modules have biases."""
-    dropout: float = 0.1
-    """Dropout rate within the feed-forward modules and after each module of a layer."""
-    input_dropout: float = 0.1
+    input_dropout: ShareBelow1 = 0.1
     """Dropout rate before the first layer."""
-    position_dropout: float = 0.0
+    position_dropout: ShareBelow1 = 0.0
     """Dropout rate of the position encodings."""
-    attention_dropout: float = 0.1
-    """Dropout rate of the attention weights."""
     attention: Literal["auto", "xla"] = "auto"
     """Implementation of the attention with relative positions (see `kernels.relative_attention`). xla keeps no scores
     of all queries and keys in memory, and needs attention_dropout 0."""
-    mask_padding: bool = True
-    """Whether the output of an utterance is independent of padding. Otherwise padding enters the subsampling, as in
-    NeMo before version 2.5."""
-    remat: Remat = "elementwise"
-    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
-    decreasing memory. elementwise is also the fastest."""
-    taps: tuple[str, ...] = ()
-    """Inner outputs for heads: "layer_0", "layer_1", ... With any, the outputs of all layers are stored."""
 
-    def __post_init__(self) -> None:
-        factor = self.subsampling_factor
-        known_taps = {f"layer_{number}" for number in range(self.num_layers)}
-        checks = {
-            f"{name} is {getattr(self, name)}, expected at least 1": getattr(self, name) is None
-            or getattr(self, name) >= 1
-            for name in ("num_mels", "dim", "num_layers", "num_heads", "feedforward_dim", "subsampling_channels")
-        }
-        if self.num_heads >= 1:
-            divisible = self.dim % 2 == 0 and self.dim % self.num_heads == 0
-            checks[f"dim is {self.dim}, expected an even multiple of num_heads, {self.num_heads}"] = divisible
-        checks |= {
-            f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size > 0 and self.kernel_size % 2,
-            f"subsampling_factor is {factor}, expected a power of 2, at least 2": factor > 1
-            and factor.bit_count() == 1,
-            f"taps is {self.taps}, expected names from layer_0 to layer_{self.num_layers - 1}": known_taps
-            >= set(self.taps),
-            "tied_biases is True, expected False without rel_pos, whose biases they are": not self.tied_biases
-            or self.positions == "rel_pos",
-        }
-        if self.attention != "auto":
-            checks |= {
-                f"attention is {self.attention}, expected auto for positions {self.positions}": self.positions
-                == "rel_pos",
-                f"attention_dropout is {self.attention_dropout}, expected 0 for attention {self.attention}": (
-                    self.attention_dropout == 0
-                ),
-            }
-        checks |= {
-            f"{name} is {getattr(self, name)}, expected at least 0 and less than 1": 0 <= getattr(self, name) < 1
-            for name in RATES
-        }
-        if problems := [problem for problem, good in checks.items() if not good]:
-            raise ValueError("; ".join(problems))
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.attention != "auto" and self.positions != "rel_pos":
+            yield f"attention is {self.attention}: expected auto for positions {self.positions}"
+        if self.attention != "auto" and self.attention_dropout:
+            yield f"attention_dropout is {self.attention_dropout}: expected 0 for attention {self.attention}"
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Conformer":
@@ -175,7 +106,7 @@ class Conformer(EncoderOfMels):
 
         The sizes small, medium, large, xlarge (Parakeet 0.6B) and xxlarge (Parakeet 1.1B) have 12.6, 26.1, 115.1, 607.7
         and 1061.3 M parameters without the head. Published files may differ from these configurations:
-        `pretrained.conformer.conformer_of` reads the settings of a file.
+        `pretrained.encoders.encoder_of` reads the settings of a file.
 
         Args:
             changes: Other fields.
@@ -227,20 +158,6 @@ class Conformer(EncoderOfMels):
         return ConformerEncoder(self, dtype)
 
 
-@struct.dataclass
-class Shared:
-    """Inputs that all layers share."""
-
-    positions: Float[Array, "R D"] | None
-    """Encodings of relative positions. None: attention has none."""
-    biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None
-    """Tied content and position biases. None: each layer has its own."""
-    allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may attend to."""
-    lengths: Int[Array, " B"]
-    step: Step
-
-
 class ConformerEncoder(Encoder):
     """Conformer encoder, [B T num_mels] to [B S dim] with S = ⌈T / subsampling_factor⌉."""
 
@@ -268,16 +185,10 @@ class ConformerEncoder(Encoder):
             assert positions is not None
             x, positions = x + positions[None], None
         x = Dropout(settings.input_dropout)(x, step=step)
+        biases = tied_biases(self, settings.num_heads, settings.dim) if settings.tied_biases else None
         allowed = length_mask(lengths, x.shape[1])[:, None]
-        layers = nn.scan(
-            rematerialised(ConformerLayer, settings.remat),
-            variable_axes={"params": 0, "batch_stats": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=settings.num_layers,
-            check_constancy_invariants=False,  # True would trace the layer a second time
-        )(settings, self.dtype, name="layers")
-        x, inner = layers(x, Shared(positions, self._tied_biases(), allowed, lengths, step))
+        layers = layer_stack(ConformerLayer, settings.num_layers, settings.remat)(settings, self.dtype, name="layers")
+        x, inner = layers(x, LayerInputs(allowed, lengths, step, positions, biases))
         taps = {
             name: Frames(inner[int(name.removeprefix("layer_"))], tap_lengths)
             for name, tap_lengths in self.tap_lengths(frames.lengths).items()
@@ -299,13 +210,6 @@ class ConformerEncoder(Encoder):
         dropout = nn.Dropout(self.settings.position_dropout)  # shared by the rows
         return dropout(jnp.asarray(encodings, self.dtype), deterministic=step is None)
 
-    def _tied_biases(self) -> tuple[Float[Array, "H C"], Float[Array, "H C"]] | None:
-        if not self.settings.tied_biases:
-            return None
-        shape = (self.settings.num_heads, self.settings.dim // self.settings.num_heads)
-        zeros = nn.initializers.zeros
-        return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
-
 
 class ConformerLayer(nn.Module):
     """Conformer layer: half-step feed-forward, attention, convolution, half-step feed-forward, norm.
@@ -318,17 +222,17 @@ class ConformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], shared: Shared
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        settings, step = self.settings, shared.step
+        settings, step = self.settings, inputs.step
         x += 0.5 * self._dropout(self._feed_forward("feed_forward_1", x, step=step), step)
         attention = RelativeAttention(
             settings.num_heads, settings.use_bias, settings.attention_dropout, implementation=settings.attention,
             dtype=self.dtype, name="attention",
         )  # fmt: skip
         attended = attention(
-            self._norm("attention_norm", x), shared.positions, shared.allowed, step=step, biases=shared.biases,
-            lengths=shared.lengths,
+            normed("attention_norm", x), inputs.positions, inputs.allowed, step=step, biases=inputs.biases,
+            lengths=inputs.lengths,
         )  # fmt: skip
         x += self._dropout(attended, step)
         convolution = ConformerConvolution(
@@ -338,19 +242,16 @@ class ConformerLayer(nn.Module):
             dtype=self.dtype,
             name="convolution",
         )
-        x += self._dropout(convolution(self._norm("convolution_norm", x), shared.lengths, step=step), step)
+        x += self._dropout(convolution(normed("convolution_norm", x), inputs.lengths, step=step), step)
         x += 0.5 * self._dropout(self._feed_forward("feed_forward_2", x, step=step), step)
-        x = self._norm("norm", x)
+        x = normed("norm", x)
         return x, x if settings.taps else None
 
     def _feed_forward(self, name: str, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
         settings = self.settings
-        hidden_dim = settings.feedforward_dim or 4 * settings.dim
+        hidden_dim = settings.hidden_dim
         module = ConformerFeedForward(hidden_dim, settings.dropout, settings.use_bias, self.dtype, name=name)
-        return module(self._norm(f"{name}_norm", x), step=step)
-
-    def _norm(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return layer_norm(1e-5, name=name)(x).astype(x.dtype)
+        return module(normed(f"{name}_norm", x), step=step)
 
     def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
         return Dropout(self.settings.dropout)(x, step=step)

@@ -7,7 +7,8 @@ commit 8cfedd72, modules/conv_asr.py and parts/submodules/jasper.py.
 
 import math
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,11 +17,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 from asr_jax.core.batch import Encoded, Frames
-from asr_jax.models.base import Encoder, EncoderOfMels
+from asr_jax.core.settings import PositiveFloat, PositiveInt, settings
+from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.conv_block import Block, BlockNorm, ConvBlock, Policy
-from asr_jax.nn.remat import Remat
-from asr_jax.nn.time_conv import strided
+from asr_jax.nn.quartznet.block import Block, BlockNorm, ConvBlock, Policy
+from asr_jax.nn.quartznet.time_conv import strided
 
 
 def published_blocks(copies: int) -> tuple[ConvBlock, ...]:
@@ -37,12 +38,11 @@ def published_blocks(copies: int) -> tuple[ConvBlock, ...]:
     )
 
 
-@dataclass(frozen=True)
-class QuartzNet(EncoderOfMels):
+@settings
+class QuartzNet(LayeredEncoder, EncoderOfMels):
     """Settings of QuartzNet: blocks, and overrides for all of them. The defaults are QuartzNet 15x5."""
 
-    num_mels: int = 64
-    """Number of mel bins of the input."""
+    num_mels = 64
     blocks: tuple[ConvBlock, ...] = published_blocks(3)
     """Settings of the blocks, first to last."""
     copies: int | None = None
@@ -51,54 +51,37 @@ class QuartzNet(EncoderOfMels):
     """Number of layers of each block with a residual. None: each block's own `repeat`."""
     dropout: float | None = None
     """Dropout rate of all blocks. None: each block's own."""
-    width_factor: float = 1.0
+    width_factor: PositiveFloat = 1.0
     """Factor of the width of every block. If it is not 1, widths are rounded to multiples of 8."""
-    kernel_factor: float = 1.0
+    kernel_factor: PositiveFloat = 1.0
     """Factor of the kernel size of every block. The product is rounded down to an integer, then up to an odd one."""
     activation: ActivationName = "relu"
     """Activation after every norm. The last activation of a block is applied after the residual."""
     norm: BlockNorm = "batch"
     """Set of values that each norm normalises; the suffix _padded includes padding."""
-    norm_groups: int = 1
+    norm_groups: PositiveInt = 1
     """Number of groups of channels of the norm "group"."""
-    mask_padding: bool = True
-    """Whether frames beyond a row's length are set to 0 before every convolution, which makes the output of an
-    utterance independent of padding. Otherwise padding enters as in the code of NVIDIA and NeMo without masks, except
-    that NeMo's squeeze-and-excitation uses lengths that are not divided by strides."""
-    remat: Remat = "elementwise"
-    """Rematerialisation policy of a block's layers except the first (see `nn.remat`): none, elementwise, products or
-    layers, in the order of decreasing memory. elementwise is also the fastest."""
-    taps: tuple[str, ...] = ()
-    """Inner outputs for heads: "block_0", "block_1", ..., where each copy of a block counts."""
 
-    def __post_init__(self) -> None:
-        checks = {
-            f"num_mels is {self.num_mels}, expected at least 1": self.num_mels > 0,
-            "blocks is empty, expected at least one block": len(self.blocks) > 0,
-            f"width_factor is {self.width_factor}, expected more than 0": self.width_factor > 0,
-            f"kernel_factor is {self.kernel_factor}, expected more than 0": self.kernel_factor > 0,
-        }
-        problems = [problem for problem, good in checks.items() if not good]
-        if problems:
-            raise ValueError("; ".join(problems))
-        blocks = self.every_block()  # raises ValueError if an override is invalid for a block
-        known = [f"block_{number}" for number in range(len(blocks))]
-        if not set(self.taps) <= set(known):
-            problems.append(f"taps is {self.taps}, expected names from {known[0]} to {known[-1]}")
-        width = self.num_mels
+    def tap_names(self) -> tuple[str, ...]:
+        return tuple(f"block_{number}" for number in range(len(self.every_block())))
+
+    def problems(self) -> Iterator[str]:
+        if not self.blocks:
+            yield "blocks is empty: expected at least one block"
+            return
+        yield from super().problems()
+        blocks, width = self.every_block(), self.num_mels
         for number, block in enumerate(blocks):
             ins = (width, block.width) if block.repeat > 1 else (width,)
             for name in ("groups", "heads"):
                 if (divisor := getattr(block, name)) and any(channels % divisor for channels in ins):
-                    problems.append(f"block_{number} has {name} {divisor}, expected a divisor of its channels, {ins}")
+                    yield f"block_{number} has {name} {divisor}: expected a divisor of its channels, {ins}"
             width = block.width
         widths = sorted({block.width for block in blocks})
-        if self.norm.startswith("group") and (self.norm_groups < 1 or any(w % self.norm_groups for w in widths)):
-            problems.append(f"norm_groups is {self.norm_groups}, expected a divisor of every width, {widths}")
+        if self.norm.startswith("group") and any(w % self.norm_groups for w in widths):
+            yield f"norm_groups is {self.norm_groups}: expected a divisor of every width, {widths}"
         if self.norm_groups != 1 and not self.norm.startswith("group"):
-            problems.append(f"norm_groups is {self.norm_groups}, expected 1 with the norm {self.norm}")
-        if problems:
-            raise ValueError("; ".join(problems))
+            yield f"norm_groups is {self.norm_groups}: expected 1 with the norm {self.norm}"
 
     @classmethod
     def tiny(cls, **changes: Any) -> "QuartzNet":

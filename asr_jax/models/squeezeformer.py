@@ -6,7 +6,7 @@ trainer (RustedBytes/w2v-bert-uk at commit adec09e4): see `Squeezeformer.variant
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -16,28 +16,27 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
+from asr_jax.core.settings import settings
 from asr_jax.core.sharding import ModelRules
-from asr_jax.models.base import Encoder, EncoderOfMels
-from asr_jax.nn.conformer import ConvNorm
-from asr_jax.nn.linear import Linear
-from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
-from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.positions import relative_sinusoids, sinusoids
-from asr_jax.nn.remat import Remat
-from asr_jax.nn.schedules import Step
-from asr_jax.nn.squeezeformer_layer import (
+from asr_jax.models.encoder import Encoder, SubsamplingEncoder
+from asr_jax.nn.conformer.squeezeformer import (
     DETAILS,
     Details,
     LayerSizes,
     RecoverTime,
     ReduceTime,
-    Shared,
     SqueezeformerStack,
     Variant,
     peer_lengths,
 )
+from asr_jax.nn.conformer.striding import Subsample, strided_length
+from asr_jax.nn.layer_stack import LayerInputs, tied_biases
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
+from asr_jax.nn.normalization import normed
+from asr_jax.nn.positions import relative_sinusoids, sinusoids
+from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 STACKS = ("stack_0", "stack_1", "stack_2")
 """Names of the stacks of layers, which have the full, half and full frame rate."""
@@ -53,22 +52,18 @@ PUBLISHED: dict[Size, tuple[int, int, int]] = {
 """dim, num_layers and num_heads of the paper's table 2."""
 
 
-@dataclass(frozen=True)
-class Squeezeformer(EncoderOfMels):
-    """Settings of Squeezeformer. The defaults are the paper's SM."""
+@settings
+class Squeezeformer(SubsamplingEncoder):
+    """Settings of Squeezeformer. The defaults are the paper's SM.
 
-    num_mels: int = 80
-    """Number of mel bins of the input."""
-    dim: int = 256
-    """Width of all layers and of the output. Must be even and a multiple of num_heads."""
-    num_layers: int = 16
-    """Number of layers."""
-    num_heads: int = 4
-    """Number of attention heads."""
-    feedforward_dim: int | None = None
-    """Hidden width of the feed-forward modules. None: four times dim."""
-    kernel_size: int = 31
-    """Taps of the depthwise convolutions. Must be odd."""
+    Taps: embed, layer_0, … Layers from reduce_at to before recover_at have half the frame rate.
+    """
+
+    dim = 256
+    num_layers = 16
+    num_heads = 4
+    subsampling = "dw_striding"
+    attention_dropout = 0.0
     reduce_time: bool = True
     """Whether layers in the middle have half the frame rate."""
     reduce_at: int | None = None
@@ -76,81 +71,35 @@ class Squeezeformer(EncoderOfMels):
     recover_at: int | None = None
     """Index of the first layer after the recovery of the frame rate, at least reduce_at. None: the last layer, as in
     all published sizes."""
-    subsampling: Subsampling = "dw_striding"
-    """Convolutions that lower the frame rate. striding: full convolutions. dw_striding: depthwise-separable ones after
-    the first."""
-    subsampling_factor: int = 4
-    """Ratio of the input's to the output's frame rate. Must be a power of 2, at least 2."""
-    subsampling_channels: int | None = None
-    """Channels of the subsampling. None: dim."""
-    positions: Literal["rel_pos", "abs_pos"] = "rel_pos"
-    """Position encodings. rel_pos: relative positions in attention (Transformer-XL). abs_pos: sinusoids that are added
-    to the input."""
-    tied_biases: bool = False
-    """Whether all layers share one pair of query biases. Requires rel_pos."""
-    scale_input: bool = True
-    """Whether frames are multiplied by √dim before the first layer."""
     adaptive_scale: bool = True
     """Whether each module has a learned scale and bias of its input channels."""
     gated_convolution: bool = False
     """Whether a gated linear unit follows the first projection of the convolution modules, as in Conformer (the
     authors' conv_use_glu). Otherwise SiLU follows it, and the inner width is twice dim, as in all published sizes."""
-    norm: ConvNorm = "batch"
-    """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm over all
-    frames of the padded batch, as in the published trainers. layer: layer norm over the channels of a frame."""
-    dropout: float = 0.1
-    """Dropout rate of the embedding, of each module's output and within the feed-forward modules."""
-    attention_dropout: float = 0.0
-    """Dropout rate of the attention weights."""
     variant: Variant = "paper"
     """Implementation whose details are used. paper: the authors' code. nemo: NeMo's code, with zero padding on both
     sides in subsampling and reduction, and with another epsilon and momentum of norms. rust: the Rust trainer's code,
     with three taps in the reduction."""
-    mask_padding: bool = True
-    """Whether the output of an utterance is independent of padding. Otherwise padding enters exactly as in the code of
-    the variant."""
-    remat: Remat = "elementwise"
-    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
-    decreasing memory. elementwise is also the fastest."""
-    taps: tuple[str, ...] = ()
-    """Inner outputs for heads: "embed", "layer_0", ... Layers from reduce_at to before recover_at have half the frame
-    rate."""
 
-    def __post_init__(self) -> None:
-        factor, reduce_at, recover_at = self.subsampling_factor, *self.reduced
-        known_taps = {"embed", *(f"layer_{number}" for number in range(self.num_layers))}
-        sizes = ("num_mels", "dim", "num_layers", "num_heads", "kernel_size")
-        problems = [
-            f"{name} is {getattr(self, name)}, expected at least 1" for name in sizes if getattr(self, name) < 1
-        ]
-        checks = {
-            f"dim is {self.dim}, expected a multiple of num_heads, {self.num_heads}": self.num_heads > 0
-            and self.dim % self.num_heads == 0,
-            f"dim is {self.dim}, expected an even number": self.dim % 2 == 0,
-            f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size % 2 == 1,
-            f"subsampling_factor is {factor}, expected a power of 2, at least 2": factor > 1
-            and factor & (factor - 1) == 0,
-            **{
-                f"{name} is {getattr(self, name)}, expected None or at least 1": getattr(self, name) is None
-                or getattr(self, name) > 0
-                for name in ("subsampling_channels", "feedforward_dim")
-            },
-            f"num_mels is {self.num_mels}, expected at least subsampling_factor, {factor}": self.num_mels >= factor,
-            f"reduce_at is {reduce_at} and recover_at is {recover_at}, expected 0 <= reduce_at <= recover_at < "
-            f"num_layers, {self.num_layers}": not self.reduce_time or 0 <= reduce_at <= recover_at < self.num_layers,
-            f"reduce_at is {self.reduce_at} and recover_at is {self.recover_at}, expected None without reduce_time": (
-                self.reduce_time or (self.reduce_at is None and self.recover_at is None)
-            ),
-            f"dropout is {self.dropout} and attention_dropout is {self.attention_dropout}, expected at least 0 and "
-            "less than 1": all(0 <= rate < 1 for rate in (self.dropout, self.attention_dropout)),
-            "tied_biases is True, expected False with positions abs_pos, which have no biases": (
-                self.positions == "rel_pos" or not self.tied_biases
-            ),
-            f"taps is {self.taps}, expected names from {sorted(known_taps)}": known_taps >= set(self.taps),
-        }
-        problems += [problem for problem, good in checks.items() if not good]
-        if problems:
-            raise ValueError("; ".join(problems))
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        reduce_at, recover_at = self.reduced
+        if self.num_mels < self.subsampling_factor:
+            yield f"num_mels is {self.num_mels}: expected at least subsampling_factor, {self.subsampling_factor}"
+        if self.positions == "none":
+            yield "positions is none: expected rel_pos or abs_pos"
+        if not self.reduce_time and (self.reduce_at is not None or self.recover_at is not None):
+            yield (
+                f"reduce_at is {self.reduce_at} and recover_at is {self.recover_at}: expected None without reduce_time"
+            )
+        if self.reduce_time and not 0 <= reduce_at <= recover_at < self.num_layers:
+            yield (
+                f"reduce_at is {reduce_at} and recover_at is {recover_at}: expected 0 <= reduce_at <= recover_at < "
+                f"num_layers, {self.num_layers}"
+            )
+
+    def tap_names(self) -> tuple[str, ...]:
+        return ("embed", *super().tap_names())
 
     @classmethod
     def published(cls, size: Size, **changes: Any) -> "Squeezeformer":
@@ -269,7 +218,7 @@ class Squeezeformer(EncoderOfMels):
         """Sizes and behaviour of the layers, which are equal."""
         return LayerSizes(
             num_heads=self.num_heads,
-            feedforward_dim=self.feedforward_dim or 4 * self.dim,
+            feedforward_dim=self.hidden_dim,
             kernel_size=self.kernel_size,
             norm=self.norm,
             adaptive_scale=self.adaptive_scale,
@@ -307,11 +256,11 @@ class SqueezeformerEncoder(Encoder):
         masked = lengths
         if settings.variant == "paper" and not settings.mask_padding:
             masked = jnp.minimum(peer_lengths(frames.lengths, settings.subsampling_factor), x.shape[1])
-        biases = self._biases()
+        biases = tied_biases(self, settings.num_heads, settings.dim) if settings.tied_biases else None
 
         def stack(number: int, x: Array, masked: Array) -> tuple[Array, dict[str, Array]]:
-            shared = Shared(self._positions(x.shape[1]), biases, self._allowed(masked, x.shape[1]), masked, step)
-            return self._stack(number, x, shared)
+            allowed = self._allowed(masked, x.shape[1])
+            return self._stack(number, x, LayerInputs(allowed, masked, step, self._positions(x.shape[1]), biases))
 
         taps = {"embed": x}
         x, inner = stack(0, x, masked)
@@ -327,7 +276,7 @@ class SqueezeformerEncoder(Encoder):
         return Encoded(frames=Frames(x, lengths), taps=tapped)
 
     def _stack(
-        self, number: int, x: Float[Array, "B T D"], shared: Shared
+        self, number: int, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], dict[str, Array]]:
         """Applies a stack, and returns its output and the taps within it."""
         settings, num_layers = self.settings, self.settings.stack_sizes[number]
@@ -336,15 +285,8 @@ class SqueezeformerEncoder(Encoder):
         first = sum(settings.stack_sizes[:number])
         tapped = [layer for layer in range(num_layers) if f"layer_{first + layer}" in settings.taps]
         sizes = settings.layer_sizes(self.dtype)
-        x, inner = SqueezeformerStack(sizes, num_layers, settings.remat, bool(tapped), name=STACKS[number])(x, shared)
+        x, inner = SqueezeformerStack(sizes, num_layers, settings.remat, bool(tapped), name=STACKS[number])(x, inputs)
         return x, {f"layer_{first + layer}": inner[layer] for layer in tapped}
-
-    def _biases(self) -> tuple[Float[Array, "H C"], Float[Array, "H C"]] | None:
-        settings, zeros = self.settings, nn.initializers.zeros
-        if not settings.tied_biases:
-            return None
-        shape = (settings.num_heads, settings.dim // settings.num_heads)
-        return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
 
     def _positions(self, num_frames: int) -> Float[Array, "R D"] | None:
         if self.settings.positions == "abs_pos":
@@ -395,4 +337,4 @@ class Embedding(nn.Module):
             places = np.arange(x.shape[1], dtype=np.float64)
             x += jnp.asarray(sinusoids(places, settings.dim), self.dtype)[None]
         x = Dropout(settings.dropout)(x, step=step)
-        return layer_norm(settings.details.eps, name="norm")(x).astype(x.dtype)
+        return normed("norm", x, settings.details.eps)

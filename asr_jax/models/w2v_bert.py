@@ -4,29 +4,29 @@ Source: Chung et al. 2021, "w2v-BERT" (arXiv:2108.06209); Seamless Communication
 `Wav2Vec2BertModel` in transformers 5.23, src/transformers/models/wav2vec2_bert/modeling_wav2vec2_bert.py.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask, zero_padding
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelow1, settings
 from asr_jax.core.sharding import ModelRules
-from asr_jax.models.base import Encoder, EncoderOfMels
+from asr_jax.models.encoder import Encoder, EncoderOfMels, MaskedEncoder
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
-from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.normalization import layer_norm, normed
 from asr_jax.nn.positions import relative_sinusoids, rotated
-from asr_jax.nn.remat import Remat, rematerialised
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.stochastic import Dropout, unless_left_out
-from asr_jax.nn.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 Positions = Literal["relative_key", "relative", "rotary", "none"]
 RATES = ("input_dropout", "dropout", "activation_dropout", "attention_dropout", "convolution_dropout", "layer_drop")
@@ -34,120 +34,72 @@ EMBED = "embed"
 """Name of the tap of the first layer's input."""
 
 
-@dataclass(frozen=True)
-class W2VBert(EncoderOfMels):
-    """Settings of W2V-BERT. The defaults are the released model of 600 M parameters."""
+@settings
+class W2VBert(MaskedEncoder, EncoderOfMels):
+    """Settings of W2V-BERT. The defaults are the released model of 600 M parameters.
 
-    num_mels: int = 160
-    """Number of values per input frame: 80 mel bins of each of two stacked frames."""
-    dim: int = 1024
-    """Width of the layers. Must be a multiple of num_heads."""
-    num_layers: int = 24
-    """Number of layers."""
-    num_heads: int = 16
-    """Number of attention heads."""
-    feedforward_dim: int = 4096
-    """Hidden width of the feed-forward modules."""
-    kernel_size: int = 31
+    Taps: embed (input of the first layer), layer_0, … Without `mask_padding`, padding enters the adapters, as in
+    transformers, and changes the last frames of an utterance; all frames if adapter_kernel_size // 2 and
+    adapter_stride // 2 differ, because attention then attends to padding.
+    """
+
+    num_mels = 160
+    dim = 1024
+    num_layers = 24
+    num_heads = 16
+    feedforward_dim = 4096
+    kernel_size: PositiveInt = 31
     """Taps of the depthwise convolutions, which are causal. Must be odd."""
-    activation: ActivationName = "silu"
-    """Activation of the feed-forward and convolution modules."""
-    norm_eps: float = 1e-5
+    activation = "silu"
+    norm_eps: PositiveFloat = 1e-5
     """Epsilon of all norms."""
     positions: Positions = "relative_key"
     """Positions in attention. relative_key: a learned key embedding for each distance (Shaw). relative: encodings of
     distances (Transformer-XL). rotary: rotary position embeddings. none: no positions."""
-    left_distance: int = 64
+    left_distance: NonNegativeInt = 64
     """Largest distance in frames to a key before the query, with relative_key. Larger distances are clipped."""
-    right_distance: int = 8
+    right_distance: NonNegativeInt = 8
     """Largest distance in frames to a key behind the query, with relative_key. Larger distances are clipped."""
-    rotary_base: int = 10000
+    rotary_base: PositiveInt = 10000
     """Base of the rotation angles, with rotary. The slowest channels rotate once in about 2π · rotary_base frames."""
-    input_dropout: float = 0.0
-    """Dropout rate of the projected frames."""
-    dropout: float = 0.0
-    """Dropout rate before the first layer and after each feed-forward module."""
-    activation_dropout: float = 0.0
-    """Dropout rate within the feed-forward modules."""
-    attention_dropout: float = 0.0
-    """Dropout rate of the attention weights and of the output of attention."""
-    convolution_dropout: float = 0.1
+    input_dropout = 0.0
+    dropout = 0.0
+    attention_dropout = 0.0
+    convolution_dropout: ShareBelow1 = 0.1
     """Dropout rate after each convolution module."""
-    layer_drop: float = 0.1
-    """Probability that a layer is skipped in training (LayerDrop)."""
+    layer_drop = 0.1
     masks: bool = True
     """Whether frames and channels are masked in training. Otherwise time_mask and channel_mask have no effect."""
-    time_mask: SpanMask = SpanMask(0.05, 10, min_spans=2, same_count=False, draws_last_start=True)
-    """Spans of frames that training replaces with a learned vector."""
-    channel_mask: SpanMask = SpanMask(0.0, 10, min_spans=0, same_count=False, draws_last_start=True)
-    """Spans of channels that training sets to 0."""
-    num_adapters: int = 0
+    time_mask = SpanMask(0.05, 10, min_spans=2, same_count=False, draws_last_start=True)
+    channel_mask = SpanMask(0.0, 10, min_spans=0, same_count=False, draws_last_start=True)
+    num_adapters: NonNegativeInt = 0
     """Number of adapters after the last layer, each of which lowers the frame rate."""
-    adapter_kernel_size: int = 3
+    adapter_kernel_size: PositiveInt = 3
     """Taps of the convolutions in adapters."""
-    adapter_stride: int = 2
+    adapter_stride: PositiveInt = 2
     """Ratio of the frame rates before and after an adapter."""
-    adapter_dim: int | None = None
+    adapter_dim: PositiveInt | None = None
     """Width of adapters and of the output. Must be a multiple of num_heads. None: dim."""
     adapter_activation: ActivationName = "relu"
     """Activation of the feed-forward modules in adapters."""
     intermediate: bool = False
     """Whether a half-step feed-forward module precedes the adapters."""
-    mask_padding: bool = True
-    """Whether the output of an utterance is independent of padding. Otherwise padding enters the adapters, as in
-    transformers, and changes the last frames of an utterance; all frames if adapter_kernel_size // 2 and
-    adapter_stride // 2 differ, because attention then attends to padding."""
-    remat: Remat = "elementwise"
-    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
-    decreasing memory."""
-    taps: tuple[str, ...] = ()
-    """Inner outputs for heads: "embed" (input of the first layer), "layer_0", "layer_1", ... With any, the outputs of
-    all layers are stored."""
 
-    def __post_init__(self) -> None:
-        known_taps = {EMBED, *(f"layer_{number}" for number in range(self.num_layers))}
-        sizes = (
-            "num_mels",
-            "dim",
-            "num_layers",
-            "num_heads",
-            "feedforward_dim",
-            "adapter_kernel_size",
-            "adapter_stride",
-        )
-        checks = {f"{name} is {getattr(self, name)}, expected at least 1": getattr(self, name) >= 1 for name in sizes}
-        checks |= {
-            f"{name} is {getattr(self, name)}, expected at least 0": getattr(self, name) >= 0
-            for name in ("left_distance", "right_distance", "num_adapters")
-        }
-        if self.num_heads >= 1:
-            unit = self.num_heads * (2 if self.positions == "rotary" else 1)
-            checks[f"dim is {self.dim}, expected a multiple of {unit} with num_heads {self.num_heads}"] = (
-                not self.dim % unit
-            )
-            width = self.adapter_dim or self.dim
-            checks[f"adapter_dim is {width}, expected a multiple of num_heads, {self.num_heads}"] = (
-                width > 0 and not width % self.num_heads
-            )
-        checks |= {
-            f"dim is {self.dim}, expected an even number with positions relative": self.positions != "relative"
-            or not self.dim % 2,
-            f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size > 0 and self.kernel_size % 2,
-            f"num_adapters is {self.num_adapters}, expected at least 1 with adapter_dim or intermediate": (
-                self.num_adapters > 0 or (self.adapter_dim is None and not self.intermediate)
-            ),
-            f"norm_eps is {self.norm_eps} and rotary_base is {self.rotary_base}, expected more than 0": (
-                self.norm_eps > 0 and self.rotary_base > 0
-            ),
-            f"taps is {self.taps}, expected {EMBED} or names from layer_0 to layer_{self.num_layers - 1}": known_taps
-            >= set(self.taps),
-        }
-        checks |= {
-            f"{name} is {getattr(self, name)}, expected at least 0 and less than 1": 0 <= getattr(self, name) < 1
-            for name in RATES
-        }
-        if problems := [problem for problem, good in checks.items() if not good]:
-            raise ValueError("; ".join(problems))
+    def tap_names(self) -> tuple[str, ...]:
+        return (EMBED, *super().tap_names())
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.positions == "relative" and self.dim % 2:
+            yield f"dim is {self.dim}: expected an even number with positions relative"
+        if self.positions == "rotary" and self.dim % (2 * self.num_heads):
+            yield f"dim is {self.dim}: expected a multiple of {2 * self.num_heads} with rotary positions"
+        if self.output_dim % self.num_heads:
+            yield f"adapter_dim is {self.adapter_dim}: expected a multiple of num_heads, {self.num_heads}"
+        if self.kernel_size % 2 == 0:
+            yield f"kernel_size is {self.kernel_size}: expected an odd number"
+        if not self.num_adapters and (self.adapter_dim is not None or self.intermediate):
+            yield "num_adapters is 0: expected at least 1 with adapter_dim or intermediate"
 
     @classmethod
     def tiny(cls, **changes: Any) -> "W2VBert":
@@ -197,18 +149,6 @@ class W2VBert(EncoderOfMels):
         return W2VBertEncoder(self, dtype)
 
 
-@struct.dataclass
-class Shared:
-    """Inputs that all layers share."""
-
-    positions: Float[Array, "R D"] | None
-    """Encodings of relative positions. None: other positions."""
-    allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may attend to."""
-    lengths: Int[Array, " B"]
-    step: Step
-
-
 class W2VBertEncoder(Encoder):
     """W2V-BERT encoder, [B T num_mels] to [B T dim]. Adapters reduce T and change the width to adapter_dim."""
 
@@ -224,16 +164,9 @@ class W2VBertEncoder(Encoder):
         x = Dropout(settings.input_dropout)(x, step=step)
         x = zero_padding(self._masked(x, lengths, step), lengths)
         x = embedded = Dropout(settings.dropout)(x, step=step)
-        layers = nn.scan(
-            rematerialised(W2VBertLayer, settings.remat),
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=settings.num_layers,
-            check_constancy_invariants=False,  # True would trace the layer a second time
-        )(settings, self.dtype, name="layers")
+        layers = layer_stack(W2VBertLayer, settings.num_layers, settings.remat)(settings, self.dtype, name="layers")
         allowed = length_mask(lengths, x.shape[1])[:, None]
-        x, inner = layers(x, Shared(self._positions(x.shape[1]), allowed, lengths, step))
+        x, inner = layers(x, LayerInputs(allowed, lengths, step, self._positions(x.shape[1])))
         taps = {
             name: Frames(embedded if name == EMBED else inner[int(name.removeprefix("layer_"))], lengths)
             for name in settings.taps
@@ -273,13 +206,13 @@ class W2VBertEncoder(Encoder):
         settings = self.settings
         if settings.intermediate:
             module = ConformerFeedForward(
-                settings.feedforward_dim, settings.activation_dropout, dtype=self.dtype, activation="relu",
+                settings.hidden_dim, settings.activation_dropout, dtype=self.dtype, activation="relu",
                 name="intermediate",
             )  # fmt: skip
             x += 0.5 * Dropout(settings.dropout)(module(x, step=step), step=step)
         if settings.output_dim != settings.dim:
             x = Linear(settings.output_dim, dtype=self.dtype, name="adapter_embed")(x)
-            x = layer_norm(settings.norm_eps, name="adapter_embed_norm")(x).astype(x.dtype)
+            x = normed("adapter_embed_norm", x, settings.norm_eps)
         sizes, attended = (settings.adapter_kernel_size, settings.adapter_stride), lengths
         for number in range(settings.num_adapters):
             shorter = gated_length(lengths, *sizes)
@@ -300,19 +233,19 @@ class W2VBertLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], shared: Shared
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         x = unless_left_out(
-            self, lambda layer, x: layer.transformed(x, shared), x, rate=self.settings.layer_drop, step=shared.step
+            self, lambda layer, x: layer.transformed(x, inputs), x, rate=self.settings.layer_drop, step=inputs.step
         )
         return x, x if self.settings.taps else None
 
     @nn.nowrap
-    def transformed(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
+    def transformed(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
         """Computes the layer's output without LayerDrop."""
-        settings, step = self.settings, shared.step
+        settings, step = self.settings, inputs.step
         x += 0.5 * self._feed_forward("feed_forward_1", x, step)
-        x += self._dropout(self._attention(x, shared), settings.attention_dropout, step)
+        x += self._dropout(self._attention(x, inputs), settings.attention_dropout, step)
         convolution = ConformerConvolution(
             settings.kernel_size,
             norm="layer",
@@ -323,13 +256,13 @@ class W2VBertLayer(nn.Module):
             dtype=self.dtype,
             name="convolution",
         )
-        convolved = convolution(self._norm("convolution_norm", x), shared.lengths, step=step)
+        convolved = convolution(normed("convolution_norm", x, self.settings.norm_eps), inputs.lengths, step=step)
         x += self._dropout(convolved, settings.convolution_dropout, step)
         x += 0.5 * self._feed_forward("feed_forward_2", x, step)
-        return self._norm("norm", x)
+        return normed("norm", x, self.settings.norm_eps)
 
-    def _attention(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
-        settings, x = self.settings, self._norm("attention_norm", x)
+    def _attention(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
+        settings, x = self.settings, normed("attention_norm", x, self.settings.norm_eps)
         distances = (settings.left_distance, settings.right_distance)
         attention = RelativeAttention(
             settings.num_heads,
@@ -342,21 +275,19 @@ class W2VBertLayer(nn.Module):
         if settings.positions == "rotary":
             heads = x.reshape(*x.shape[:2], settings.num_heads, -1)
             turned = rotated(heads, settings.rotary_base).reshape(x.shape)
-        return attention(x, shared.positions, shared.allowed, step=shared.step, turned=turned)
+        return attention(x, inputs.positions, inputs.allowed, step=inputs.step, turned=turned)
 
     def _feed_forward(self, name: str, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
         settings = self.settings
         module = ConformerFeedForward(
-            settings.feedforward_dim,
+            settings.hidden_dim,
             settings.activation_dropout,
             dtype=self.dtype,
             activation=settings.activation,
             name=name,
         )
-        return self._dropout(module(self._norm(f"{name}_norm", x), step=step), settings.dropout, step)
-
-    def _norm(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return layer_norm(self.settings.norm_eps, name=name)(x).astype(x.dtype)
+        x = module(normed(f"{name}_norm", x, settings.norm_eps), step=step)
+        return self._dropout(x, settings.dropout, step)
 
     def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
         return Dropout(rate)(x, step=step)
@@ -399,18 +330,18 @@ class Adapter(nn.Module):
         attended = attention(attended, None, allowed, step=step)
         x += Dropout(settings.convolution_dropout)(attended, step=step)
         module = ConformerFeedForward(
-            settings.feedforward_dim,
+            settings.hidden_dim,
             settings.activation_dropout,
             dtype=self.dtype,
             activation=settings.adapter_activation,
             name="feed_forward",
         )
-        fed = module(layer_norm(settings.norm_eps, name="feed_forward_norm")(x).astype(x.dtype), step=step)
+        fed = module(normed("feed_forward_norm", x, settings.norm_eps), step=step)
         return x + Dropout(settings.dropout)(fed, step=step)
 
     def _shortened(self, name: str, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B S D"]:
         settings = self.settings
-        x = layer_norm(settings.norm_eps, name=f"{name}_norm")(x).astype(x.dtype)
+        x = normed(f"{name}_norm", x, settings.norm_eps)
         x = zero_padding(x, lengths) if settings.mask_padding else x
         conv = GatedConv(settings.adapter_kernel_size, settings.adapter_stride, self.dtype, name=f"{name}_conv")
         return conv(x)

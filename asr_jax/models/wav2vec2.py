@@ -6,7 +6,7 @@ Source: Baevski et al. 2020, "wav2vec 2.0: A Framework for Self-Supervised Learn
 DeepLearningExamples at commit 729963dd.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,51 +17,46 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd, Waveform
 from asr_jax.core.batch import Encoded, Frames, zero_padding
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, ShareBelow1, check, settings
 from asr_jax.core.sharding import ModelRules
-from asr_jax.models.base import EncoderSettings, MaskingEncoder
-from asr_jax.nn.activations import ActivationName
+from asr_jax.models.encoder import MaskedEncoder, MaskingEncoder
 from asr_jax.nn.gradients import scale_gradient
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION
 from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.positional_conv import PositionalConv
-from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
-from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.transformer import LayerSizes, Lengthen, Resample, Shorten, Transformer, shortened
-from asr_jax.nn.waveform_convs import ConvExtractor, ConvLayer, ExtractorNorm, extracted
+from asr_jax.nn.wav2vec.positional_conv import PositionalConv
+from asr_jax.nn.wav2vec.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
+from asr_jax.nn.wav2vec.transformer import LayerSizes, Lengthen, Resample, Shorten, Transformer, shortened
+from asr_jax.nn.wav2vec.waveform_convs import ConvExtractor, ConvLayer, ExtractorNorm, extracted
 
 BASE_EXTRACTOR = (ConvLayer(512, 10, 5), *(ConvLayer(512, 3, 2),) * 4, *(ConvLayer(512, 2, 2),) * 2)
-RATES = ("dropout", "attention_dropout", "activation_dropout", "input_dropout", "feature_dropout", "layer_drop")
 
 
-@dataclass(frozen=True)
+@settings
 class Hourglass:
     """Settings of an hourglass: layers at the full frame rate, at a lower rate, and again at the full rate.
 
     The output of the first layers is added to the input of the last ones.
     """
 
-    before: int = 0
+    before: NonNegativeInt = 0
     """Number of layers before the frames are shortened."""
-    middle: int = 0
+    middle: NonNegativeInt = 0
     """Number of layers on shortened frames. 0: no hourglass."""
-    factor: int = 4
+    factor: PositiveInt = 4
     """Number of frames that are shortened to one."""
-    after: int = 0
+    after: NonNegativeInt = 0
     """Number of layers after the frames are lengthened."""
     resample: Resample = "naive"
     """Method of shortening and lengthening. naive: means and repeated frames. linear: projected concatenated frames."""
 
-    def __post_init__(self) -> None:
-        least = 1 if self.before or self.after else 0
-        if self.factor < 1 or self.before < 0 or self.middle < least or self.after < 0:
-            raise ValueError(
-                f"hourglass has before {self.before}, middle {self.middle}, factor {self.factor} and after "
-                f"{self.after}, expected before and after of at least 0, middle and factor of at least 1, or before, "
-                "middle and after of 0 for no hourglass"
+    def problems(self) -> Iterator[str]:
+        if (self.before or self.after) and not self.middle:
+            yield (
+                f"before is {self.before}, after is {self.after} and middle is 0: expected middle of at least 1, or 0 "
+                "for all three for no hourglass"
             )
 
     def __bool__(self) -> bool:
@@ -69,9 +64,14 @@ class Hourglass:
         return self.middle > 0
 
 
-@dataclass(frozen=True)
-class Wav2Vec2(EncoderSettings):
-    """Settings of wav2vec 2.0. The defaults are Base in pre-training."""
+@settings
+class Wav2Vec2(MaskedEncoder):
+    """Settings of wav2vec 2.0. The defaults are Base in pre-training.
+
+    The extractor and the positional convolution always have GELU. Taps: extractor (output of the convolutions),
+    features (normalised output of the convolutions, from which pre-training computes its targets), and layer_0, … at
+    the full frame rate.
+    """
 
     extractor: tuple[ConvLayer, ...] = BASE_EXTRACTOR
     """Channels, taps and stride of each convolution of the samples. Empty: the front-end computes features."""
@@ -80,32 +80,29 @@ class Wav2Vec2(EncoderSettings):
     as group, including padding, as published models were trained. layer: layer norm after each convolution."""
     extractor_bias: bool = False
     """Whether the convolutions of the extractor have biases."""
-    num_features: int = 1
+    extractor_gradient: NonNegativeFloat = 0.1
+    """Factor of the extractor's gradient. 0: the extractor is not trained; set optim.freeze_updates accordingly."""
+    num_features: PositiveInt = 1
     """Number of values per frame of the front-end: 1 for samples."""
+    feature_dropout: ShareBelow1 = 0.1
+    """Dropout rate of the features from which pre-training computes its targets."""
     projected: bool = True
     """Whether features are projected to dim. Otherwise their width must be dim."""
     quantized_input: bool = False
     """Whether the input of the layers is quantised, before it is projected. Training draws the entries."""
     input_quantizer: Quantizer = Quantizer()
     """Settings of the quantiser of quantized_input."""
-    input_codes_dim: int = 256
+    input_codes_dim: PositiveInt = 256
     """Width of the quantised input. Must be a multiple of input_quantizer.groups."""
-    dim: int = 768
-    """Width of the layers and of the output. Must be a multiple of num_heads and of position_groups."""
-    num_layers: int = 12
-    """Number of layers. Not used with an hourglass."""
-    num_heads: int = 12
-    """Number of attention heads."""
-    feedforward_dim: int = 3072
-    """Hidden width of the feed-forward modules."""
-    activation: ActivationName = "gelu"
-    """Activation of the feed-forward modules. The extractor and the positional convolution always have GELU."""
+    dim = 768
+    num_heads = 12
+    feedforward_dim = 3072
     norm_first: bool = False
     """Whether norms precede the modules of a layer, with another norm after the last layer. Otherwise norms follow the
     modules."""
-    position_kernel: int = 128
+    position_kernel: PositiveInt = 128
     """Taps of the positional convolution."""
-    position_groups: int = 16
+    position_groups: PositiveInt = 16
     """Number of channel groups of the positional convolution."""
     rotary: bool = False
     """Whether attention also has rotary position embeddings."""
@@ -114,82 +111,41 @@ class Wav2Vec2(EncoderSettings):
     mask_padding: bool = True
     """Whether the output of an utterance is independent of padding. Otherwise, with an hourglass, padding enters the
     last shortened frame of an utterance, as in NVIDIA's training."""
-    time_mask: SpanMask = SpanMask()
-    """Spans of frames that training replaces with a learned vector. Probability 0: no masks."""
-    channel_mask: SpanMask = SpanMask(probability=0.0, length=64, min_spans=0)
-    """Spans of channels that training sets to 0 in all frames of an utterance. Probability 0: no masks."""
     channel_mask_first: bool = False
     """Whether channels are masked before frames. Otherwise they are masked after frames."""
-    dropout: float = 0.1
-    """Dropout rate after attention and feed-forward modules, and before the first layer."""
-    attention_dropout: float = 0.1
-    """Dropout rate of the attention weights."""
-    activation_dropout: float = 0.0
-    """Dropout rate within the feed-forward modules."""
-    input_dropout: float = 0.1
-    """Dropout rate before frames are masked."""
-    feature_dropout: float = 0.1
-    """Dropout rate of the features from which pre-training computes its targets."""
-    layer_drop: float = 0.05
-    """Probability that a layer is skipped in training (LayerDrop)."""
-    extractor_gradient: float = 0.1
-    """Factor of the extractor's gradient. 0: the extractor is not trained; set optim.freeze_updates accordingly."""
     fused_attention: bool = False
     """Whether attention uses one fused kernel: cuDNN's on NVIDIA's GPUs in half precision, which does not store the
     scores in memory, and XLA's elsewhere. It has no dropout: attention_dropout must be 0."""
-    remat: Remat = "none"
-    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
-    decreasing memory."""
-    taps: tuple[str, ...] = ()
-    """Inner outputs for heads. extractor: output of the convolutions. features: normalised output of the convolutions,
-    from which pre-training computes its targets. layer_0, layer_1, ...: outputs of layers at the full frame rate."""
+    remat = "none"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extractor", tuple(ConvLayer(*layer) for layer in self.extractor))
-        known = {"features", *(f"layer_{number}" for number in self.tapped_layers())}
-        known |= {"extractor"} if self.extractor else set()
-        sizes = (
-            "num_features",
-            "dim",
-            "num_layers",
-            "num_heads",
-            "feedforward_dim",
-            "position_kernel",
-            "input_codes_dim",
-        )
-        checks = {f"{name} is {getattr(self, name)}, expected at least 1": getattr(self, name) >= 1 for name in sizes}
-        checks |= {
-            f"{name} is {getattr(self, name)}, expected at least 0 and less than 1": 0 <= getattr(self, name) < 1
-            for name in RATES
-        }
-        for name in ("num_heads", "position_groups"):
-            number = getattr(self, name)
-            divides = number >= 1 and self.dim % number == 0
-            checks[f"{name} is {number}, expected a divisor of dim, {self.dim}"] = divides
-        checks |= {
-            f"extractor is {self.extractor}, expected channels, taps and strides of at least 1": all(
-                min(layer) >= 1 for layer in self.extractor
-            ),
-            f"features have {self.feature_dim} values, expected dim, {self.dim}, because projected is False": (
-                self.projected or self.feature_dim == self.dim
-            ),
-            f"input_codes_dim is {self.input_codes_dim}, expected a multiple of input_quantizer.groups, "
-            f"{self.input_quantizer.groups}": self.input_codes_dim % self.input_quantizer.groups == 0,
-            "projected is False, expected True with quantized_input": self.projected or not self.quantized_input,
-            "taps has extractor, but the encoder has no extractor: remove the tap, and set penalty=0 in a pre-training "
-            "head": bool(self.extractor) or "extractor" not in self.taps,
-            f"num_features is {self.num_features}, expected 1 with an extractor, which reads samples": (
-                not self.extractor or self.num_features == 1
-            ),
-            f"extractor_gradient is {self.extractor_gradient}, expected at least 0": self.extractor_gradient >= 0,
-            f"attention_dropout is {self.attention_dropout}, expected 0 with fused_attention, which has no dropout": (
-                not self.fused_attention or not self.attention_dropout
-            ),
-            "norm_first is True, expected False with an hourglass": not (self.norm_first and self.hourglass),
-            f"taps is {self.taps}, expected names from {', '.join(sorted(known))}": known >= set(self.taps),
-        }
-        if problems := [problem for problem, good in checks.items() if not good]:
-            raise ValueError("; ".join(problems))
+        check(self)
+
+    def tap_names(self) -> tuple[str, ...]:
+        return (*["extractor"] * bool(self.extractor), "features", *(f"layer_{n}" for n in self.tapped_layers()))
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.dim % self.position_groups:
+            yield f"position_groups is {self.position_groups}: expected a divisor of dim, {self.dim}"
+        if any(min(layer) < 1 for layer in self.extractor):
+            yield f"extractor is {self.extractor}: expected channels, taps and strides of at least 1"
+        if not self.projected and self.feature_dim != self.dim:
+            yield f"features have {self.feature_dim} values: expected dim, {self.dim}, because projected is False"
+        if not self.projected and self.quantized_input:
+            yield "projected is False: expected True with quantized_input"
+        if self.input_codes_dim % self.input_quantizer.groups:
+            groups = self.input_quantizer.groups
+            yield f"input_codes_dim is {self.input_codes_dim}: expected a multiple of input_quantizer.groups, {groups}"
+        if self.extractor and self.num_features != 1:
+            yield f"num_features is {self.num_features}: expected 1 with an extractor, which reads samples"
+        if self.fused_attention and self.attention_dropout:
+            yield (
+                f"attention_dropout is {self.attention_dropout}: expected 0 with fused_attention, which has no dropout"
+            )
+        if self.norm_first and self.hourglass:
+            yield "norm_first is True: expected False with an hourglass"
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Wav2Vec2":
@@ -385,7 +341,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
         settings = self.settings
         sizes = LayerSizes(
             num_heads=settings.num_heads,
-            feedforward_dim=settings.feedforward_dim,
+            feedforward_dim=settings.hidden_dim,
             activation=settings.activation,
             norm_first=settings.norm_first,
             dropout=settings.dropout,

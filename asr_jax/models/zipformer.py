@@ -5,8 +5,8 @@ icefall's egs/librispeech/ASR/zipformer at commit 36e0420c.
 """
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -14,13 +14,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 from asr_jax.core.batch import Encoded, Frames
+from asr_jax.core.settings import PositiveFloat, PositiveInt, ShareBelow1, between, settings
 from asr_jax.core.sharding import ModelRules
-from asr_jax.models.base import Encoder, EncoderOfMels
+from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder
 from asr_jax.nn.model_axis import FEED_FORWARD
-from asr_jax.nn.remat import Remat
-from asr_jax.nn.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
-from asr_jax.nn.subsampling import ConvEmbedding, Downsample, embedding_length
-from asr_jax.nn.zipformer_layer import Policy, StackSizes
+from asr_jax.nn.zipformer.layer import Policy, StackSizes
+from asr_jax.nn.zipformer.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
+from asr_jax.nn.zipformer.subsampling import ConvEmbedding, Downsample, embedding_length
 
 # In the order of the fields of `StackSizes`.
 PER_STACK = (
@@ -29,106 +29,82 @@ PER_STACK = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Zipformer(EncoderOfMels):
+@settings
+class Zipformer(LayeredEncoder, EncoderOfMels):
     """Settings of Zipformer, with tuples of one value per stack. The defaults are the medium size."""
 
-    num_mels: int = 80
-    """Number of mel bins of the input. Must be at least 7."""
-    embed_channels: tuple[int, int, int] = (8, 32, 128)
+    num_mels: Annotated[int, between(7)] = 80
+    """Number of mel bins of the input."""
+    embed_channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (8, 32, 128)
     """Channels of the embedding's three convolutions."""
-    downsampling: tuple[int, ...] = (1, 2, 4, 8, 4, 2)
+    downsampling: tuple[PositiveInt, ...] = (1, 2, 4, 8, 4, 2)
     """Divisor of the embedding's frame rate (half of the input's) in each stack."""
-    dims: tuple[int, ...] = (192, 256, 384, 512, 384, 256)
+    dims: tuple[PositiveInt, ...] = (192, 256, 384, 512, 384, 256)
     """Width of each stack. The output has the largest."""
-    num_layers: tuple[int, ...] = (2, 2, 3, 4, 3, 2)
+    num_layers: tuple[PositiveInt, ...] = (2, 2, 3, 4, 3, 2)
     """Number of layers of each stack."""
-    unmasked_dims: tuple[int, ...] = (192, 192, 256, 256, 256, 192)
+    unmasked_dims: tuple[PositiveInt, ...] = (192, 192, 256, 256, 256, 192)
     """Number of channels of each stack that are never masked. Training masks the others in random rows."""
-    num_heads: tuple[int, ...] = (4, 4, 4, 8, 4, 4)
+    num_heads: tuple[PositiveInt, ...] = (4, 4, 4, 8, 4, 4)
     """Number of attention heads of each stack."""
-    query_dims: tuple[int, ...] = (32,) * 6
+    query_dims: tuple[PositiveInt, ...] = (32,) * 6
     """Width of queries and keys per head."""
-    value_dims: tuple[int, ...] = (12,) * 6
+    value_dims: tuple[PositiveInt, ...] = (12,) * 6
     """Width of values per head."""
-    position_dims: tuple[int, ...] = (4,) * 6
+    position_dims: tuple[PositiveInt, ...] = (4,) * 6
     """Width of position queries and projected relative positions per head."""
-    feedforward_dims: tuple[int, ...] = (512, 768, 1024, 1536, 1024, 768)
+    feedforward_dims: tuple[Annotated[int, between(4)], ...] = (512, 768, 1024, 1536, 1024, 768)
     """Hidden width of the second feed-forward module. The first has 3/4 of it, the third 5/4."""
-    kernel_sizes: tuple[int, ...] = (31, 31, 15, 15, 15, 31)
+    kernel_sizes: tuple[PositiveInt, ...] = (31, 31, 15, 15, 15, 31)
     """Taps of the depthwise convolutions. Must be odd."""
-    positions_dim: int = 48
+    positions_dim: PositiveInt = 48
     """Width of the encodings of relative positions. Must be even."""
-    output_downsampling: int = 2
+    output_downsampling: PositiveInt = 2
     """Divisor of the embedding's frame rate in the output. 1: no downsampling."""
-    dropout_start: float = 0.3
+    dropout_start: ShareBelow1 = 0.3
     """Dropout rate of the feed-forward modules and of the embedding at the first update."""
-    dropout_end: float = 0.1
+    dropout_end: ShareBelow1 = 0.1
     """Dropout rate after 20000 of the recipe's batches, with a linear decrease from dropout_start."""
     causal: bool = False
     """Whether the right context of convolutions ends with the chunk, for streaming. The parameters of such convolutions
     have other names and shapes."""
-    chunk_frames: int | None = None
+    chunk_frames: PositiveInt | None = None
     """Length of a chunk in frames of the embedding. Must be a multiple of every downsampling. Requires causal. None:
     one chunk."""
-    left_context_frames: int | None = None
+    left_context_frames: PositiveInt | None = None
     """Left context of attention before a chunk in frames of the embedding, rounded down to whole chunks, at least one.
     Requires chunk_frames. None: unlimited."""
-    batches_per_update: float = 1.0
+    batches_per_update: PositiveFloat = 1.0
     """Number of batches of icefall's recipe (about 600 s of audio each) that an update counts for in the published
     schedules of dropout, skipping and regularisers, which run over 4000 to 50000 batches."""
     skip: bool = True
     """Whether training skips random layers, modules, positions and features, as published."""
     regularise: bool = True
     """Whether training uses Balancer and Whitener, regularisers that modify only gradients."""
-    mask_padding: bool = True
-    """Whether the output of an utterance is independent of padding. Otherwise padding enters exactly as in icefall."""
-    remat: Remat = "elementwise"
-    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
-    decreasing memory. elementwise is also the fastest."""
-    taps: tuple[str, ...] = ()
-    """Names of inner outputs for heads, at the embedding's frame rate: embed, stack_0, stack_1 and so on."""
 
-    def __post_init__(self) -> None:
-        num_stacks = len(self.downsampling)
-        problems = [
-            f"{name} has {len(getattr(self, name))} values, expected {num_stacks}, one per stack of downsampling"
-            for name in (*PER_STACK, "unmasked_dims")
-            if len(getattr(self, name)) != num_stacks
-        ]
-        known_taps = {"embed", *(f"stack_{number}" for number in range(num_stacks))}
-        chunk, context = self.chunk_frames, self.left_context_frames
-        masked = [u <= d for u, d in zip(self.unmasked_dims, self.dims, strict=False)]
-        checks = {
-            f"num_mels is {self.num_mels}, expected at least 7": self.num_mels >= 7,
-            f"positions_dim is {self.positions_dim}, expected an even number above 0": self.positions_dim > 0
-            and self.positions_dim % 2 == 0,
-            "downsampling is empty, expected at least one stack": num_stacks > 0,
-            f"feedforward_dims is {self.feedforward_dims}, expected at least 4 each": all(
-                dim >= 4 for dim in self.feedforward_dims
-            ),
-            f"kernel_sizes is {self.kernel_sizes}, expected odd numbers": all(k % 2 for k in self.kernel_sizes),
-            f"unmasked_dims is {self.unmasked_dims}, expected at most dims, {self.dims}": all(masked),
-            f"output_downsampling is {self.output_downsampling}, expected at least 1": self.output_downsampling > 0,
-            f"dropout_start is {self.dropout_start} and dropout_end is {self.dropout_end}, expected at least 0 and "
-            "less than 1": all(0 <= rate < 1 for rate in (self.dropout_start, self.dropout_end)),
-            f"chunk_frames is {chunk}, expected None without causal": self.causal or chunk is None,
-            f"chunk_frames is {chunk}, expected a multiple of each downsampling, {self.downsampling}": chunk is None
-            or (chunk > 0 and all(factor > 0 and chunk % factor == 0 for factor in self.downsampling)),
-            f"left_context_frames is {context}, expected None without chunk_frames": chunk is not None
-            or context is None,
-            f"left_context_frames is {context}, expected more than 0": context is None or context > 0,
-            f"taps is {self.taps}, expected names from {sorted(known_taps)}": known_taps >= set(self.taps),
-            f"batches_per_update is {self.batches_per_update}, expected more than 0": self.batches_per_update > 0,
-        }
-        problems += [
-            f"{name} is {getattr(self, name)}, expected at least 1 each"
-            for name in (*PER_STACK, "unmasked_dims", "embed_channels")
-            if any(value < 1 for value in getattr(self, name))
-        ]
-        problems += [problem for problem, good in checks.items() if not good]
-        if problems:
-            raise ValueError("; ".join(problems))
+    def tap_names(self) -> tuple[str, ...]:
+        return ("embed", *(f"stack_{number}" for number in range(len(self.downsampling))))
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        num_stacks, chunk, context = len(self.downsampling), self.chunk_frames, self.left_context_frames
+        if not num_stacks:
+            yield "downsampling is empty: expected at least one stack"
+        for name in (*PER_STACK, "unmasked_dims"):
+            if (num := len(getattr(self, name))) != num_stacks:
+                yield f"{name} has {num} values: expected {num_stacks}, one per stack of downsampling"
+        if self.positions_dim % 2:
+            yield f"positions_dim is {self.positions_dim}: expected an even number"
+        if not all(size % 2 for size in self.kernel_sizes):
+            yield f"kernel_sizes is {self.kernel_sizes}: expected odd numbers"
+        if any(unmasked > dim for unmasked, dim in zip(self.unmasked_dims, self.dims, strict=False)):
+            yield f"unmasked_dims is {self.unmasked_dims}: expected at most dims, {self.dims}"
+        if chunk is not None and not self.causal:
+            yield f"chunk_frames is {chunk}: expected None without causal"
+        if chunk is not None and any(chunk % factor for factor in self.downsampling):
+            yield f"chunk_frames is {chunk}: expected a multiple of each downsampling, {self.downsampling}"
+        if context is not None and chunk is None:
+            yield f"left_context_frames is {context}: expected None without chunk_frames"
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Zipformer":

@@ -26,6 +26,11 @@ def layer_norm(eps: float, *, name: str) -> nn.LayerNorm:
     return nn.LayerNorm(epsilon=eps, use_fast_variance=False, name=name)
 
 
+def normed(name: str, x: Float[Array, "*rest D"], eps: float = 1e-5) -> Float[Array, "*rest D"]:
+    """Returns the output of a new layer norm of the current module, in the dtype of `x`."""
+    return layer_norm(eps, name=name)(x).astype(x.dtype)
+
+
 class BiasNorm(nn.Module):
     """Bias norm: x · exp(log_scale) / RMS(x - bias) over the last axis, in the dtype of `x`.
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from asr_jax.core.names import counted
 from asr_jax.observe.events import Event
 
 SPIKE_AFTER = 10
@@ -44,8 +43,6 @@ class Detectors:
     """
 
     warn: Warn
-    alarm_wer: float
-    alarm_updates: int
     is_sharded: bool = False
     """Whether `data.order` is sharded, which has no worker processes."""
     chance: Mapping[str, float] = field(default_factory=dict)
@@ -66,7 +63,6 @@ class Detectors:
             self._pretraining(data)
         elif event["event"] == "validation":
             self._blank(data)
-            self._error_rate(data)
 
     def close(self) -> None:
         """Does nothing; sinks must have this method."""
@@ -167,18 +163,6 @@ class Detectors:
             f"{share:.0%} of the transcripts are empty: the model outputs only blanks. This is normal at the start of "
             "CTC training. If the loss no longer falls, use a longer warm-up or a lower learning rate, and check that "
             "texts match their audio and labels fit their frames (metrics/…/infeasible)", empty_share=share,
-        )  # fmt: skip
-
-    def _error_rate(self, data: dict[str, Any]) -> None:
-        wer = data.get("wer")
-        if wer is None or not self.alarm_updates or data["update"] < self.alarm_updates:
-            return
-        after = counted(data["update"], "update")
-        self._report(
-            "error rate", wer > self.alarm_wer, data,
-            f"the WER is {wer:.1%} after {after}, above training.alarm_wer ({self.alarm_wer:.0%}): "
-            "check the samples. If they are empty or all alike, the model does not learn (learning rate, data). If "
-            "words are unrelated, texts belong to other recordings, or the references have another normaliser", wer=wer,
         )  # fmt: skip
 
     def _report(self, name: str, found: bool, data: dict[str, Any], message: str, **measured: float) -> None:

@@ -47,7 +47,7 @@ EVENTS: dict[str, str] = {
     "validation": "errors on all validation sets together: update, epoch, weights (live or ema), decoding (its "
     "digest), wer, cer, ter, substitutions, deletions, insertions, words, utterances, rejected, by_source, "
     "empty_share, and the other results of `score` in metrics/scoring.py, samples [{id, reference, hypothesis}]; with "
-    "training.validate_loss or without a recognising head: loss, losses {term: ..}, metrics, loss_utterances; with "
+    "training.validation.loss or without a recognising head: loss, losses {term: ..}, metrics, loss_utterances; with "
     "several sets: sets {name: these figures of the set, without rejected and samples}, mean {wer, cer, loss}, best_of "
     "(the set that chooses the best checkpoint, or all or mean)",
     "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",

@@ -293,7 +293,7 @@ def _rates(data: Data) -> str:
 def sets_title(data: Data) -> str:
     """Returns the line above the table of several validation sets."""
     place = f"{validation_name(data)} at update {data['update']:,}"
-    return f"{place}  (training.best_of {data['best_of']}){_normaliser(data)}"
+    return f"{place}  (training.saving.best_of {data['best_of']}){_normaliser(data)}"
 
 
 def set_rows(data: Data) -> list[Data]:

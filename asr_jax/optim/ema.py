@@ -1,28 +1,21 @@
 """Exponential moving average of parameters and normalisation statistics."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
+from asr_jax.core.settings import NonNegativeInt, ShareBelow1, settings
 
 
-@dataclass(frozen=True)
+@settings
 class EMA:
     """Settings of the exponential moving average of parameters, which evaluation uses."""
 
-    decay: float = 0.999
+    decay: ShareBelow1 = 0.999
     """Decay per update. 0: no averaging; evaluation uses the live parameters."""
-    start: int = 0
+    start: NonNegativeInt = 0
     """Number of updates up to which the average equals the live parameters, to exclude an untrained model from it."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "start", least=0)
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"decay is {self.decay}: expected at least 0 and less than 1")
 
     def next(self, average: Tree, live: Tree, *, updates: Int[Array, ""]) -> Tree:
         """Returns the average after an update, in float32.

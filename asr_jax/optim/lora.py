@@ -2,39 +2,35 @@
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from asr_jax.core.errors import UserError, check_numbers
+from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten, join, pick, unflatten
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, settings
 from asr_jax.optim.rules import compiled, is_stacked
 
 LORA = "lora"
 
 
-@dataclass(frozen=True)
+@settings
 class LoRA:
     """Settings of low-rank adaptation. Evaluation, averages and exports use the merged kernels.
 
     Source: Hu et al. 2021 (arXiv:2106.09685).
     """
 
-    rank: int = 0
+    rank: NonNegativeInt = 0
     """Inner dimension of A B. 0: no adaptation."""
-    alpha: float = 16.0
+    alpha: PositiveFloat = 16.0
     """Numerator of the factor alpha / rank of A B."""
     kernels: tuple[str, ...] = (".*attention.*/kernel",)
     """Regular expressions for the kernels that are adapted; one of them must match the whole parameter path."""
     also_trained: tuple[str, ...] = ("heads_.*",)
     """Regular expressions for parameters that are trained without adapters. All other parameters keep their values."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "rank", least=0)
-        check_numbers(self, "alpha", above=0)
 
     def with_adapters(self, params: Tree, key: PRNGKeyArray) -> Tree:
         """Returns the parameters with A (random) and B (zeros) of each adapted kernel, stored under `lora/PATH`.

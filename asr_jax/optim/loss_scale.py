@@ -1,15 +1,16 @@
 """Dynamic loss scaling, which prevents gradients from vanishing in float16."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import Annotated
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Node
+from asr_jax.core.settings import PositiveFloat, PositiveInt, above, settings
 
 
-@dataclass(frozen=True)
+@settings
 class LossScale:
     """Settings of dynamic loss scaling, which precision f16 uses.
 
@@ -17,21 +18,19 @@ class LossScale:
     parameters and lowers the scale.
     """
 
-    initial: float = 16.0
+    initial: PositiveFloat = 16.0
     """Scale of the first update. The loss is a sum over the batch, not a mean; scales are therefore smaller than usual
     by a factor of the batch's number of labels."""
-    factor: float = 2.0
+    factor: Annotated[float, above(1)] = 2.0
     """Factor by which the scale falls after an overflow, and rises after `growth_updates` updates without overflow."""
-    growth_updates: int = 2000
+    growth_updates: PositiveInt = 2000
     """Number of updates without overflow after which the scale rises."""
-    floor: float = 1e-4
+    floor: PositiveFloat = 1e-4
     """Scale below which the run stops, because overflows at such a scale have another cause."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "floor", above=0)
-        check_numbers(self, "initial", least=self.floor)
-        check_numbers(self, "factor", above=1)
-        check_numbers(self, "growth_updates", least=1)
+    def problems(self) -> Iterator[str]:
+        if self.initial < self.floor:
+            yield f"initial is {self.initial}: expected at least floor, {self.floor}"
 
     def next(self, scaling: "Scaling", finite: Bool[Array, ""]) -> "Scaling":
         """Returns the scaling after an update; `finite` is whether all its gradients were finite."""

@@ -1,15 +1,16 @@
 """Settings of optimizers, which build an optax transformation for all parameters of a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from asr_jax.core.errors import UserError, check_numbers
+from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten, pick
+from asr_jax.core.settings import NonNegativeFloat, PositiveFloat, ShareBelow1, above, settings
 from asr_jax.optim.rules import Rules, by_rules, check_rules, map_with_path, tree_by_rules
 from asr_jax.optim.scaled_adam import Options, scaled_adam
 from asr_jax.optim.schedules import Eden, Rate, RunLength, Schedule, WarmupHoldDecay
@@ -25,6 +26,8 @@ from asr_jax.optim.transformations import (
     trust_ratio,
 )
 
+Factors = tuple[tuple[str, NonNegativeFloat], ...]
+"""Rules whose values are at least 0."""
 KERNELS: Rules = ((".*(kernel|embedding)", 1.0), ("rest", 0.0))
 EVERYTHING: Rules = (("rest", 1.0),)
 NOTHING: Rules = (("rest", 0.0),)
@@ -32,7 +35,7 @@ NEVER = -1.0
 """Value of `Optimizer.freeze_updates` for parameters that are never trained."""
 
 
-@dataclass(frozen=True)
+@settings
 class Optimizer:
     """Base class of optimizer settings.
 
@@ -44,38 +47,38 @@ class Optimizer:
     """Schedule of the learning rate."""
     clip: Clip = "global_norm"
     """Quantity that `clip_at` limits: the norm of all gradients, the norm of each tensor, or each value."""
-    clip_at: float = 1.0
+    clip_at: NonNegativeFloat = 1.0
     """Limit of the gradients. 0: no clipping."""
-    weight_decay: float = 0.01
+    weight_decay: NonNegativeFloat = 0.01
     """Weight decay per update, multiplied by the learning rate and by `decay_factors`."""
-    decay_factors: Rules = KERNELS
+    decay_factors: Factors = KERNELS
     """Rules for factors of the weight decay. Default: 1 for parameters whose name ends in kernel or embedding, 0 for
     biases, gains and scales."""
-    lr_factors: Rules = EVERYTHING
+    lr_factors: Factors = EVERYTHING
     """Rules for factors of the learning rate."""
-    layer_decay: float = 1.0
+    layer_decay: Annotated[float, above(0, most=1)] = 1.0
     """Factor of the learning rate from each layer to the layer before it. Heads have the full rate."""
     freeze_updates: Rules = NOTHING
     """Rules for the number of updates before which parameters do not change. -1: they never change, and their gradient
     is not computed."""
+    b1: ShareBelow1 = 0.9
+    """Decay rate of the first moment of the gradients (momentum)."""
+    b2: ShareBelow1 = 0.98
+    """Decay rate of the second moment of the gradients."""
+    eps: PositiveFloat = 1e-8
+    """Epsilon added to the root of the second moment."""
     frozen_statistics: Literal["kept", "updated"] = "kept"
     """Running statistics of batch norms whose parameters are frozen. kept: they do not change, and they normalise, so
     that a frozen module computes the same as in evaluation, except for dropout. updated (PyTorch's train mode): each
     batch normalises by its own statistics and changes the running ones."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "clip_at", "weight_decay", least=0)
-        check_numbers(self, "layer_decay", above=0, most=1)
-        for name, least in (("decay_factors", 0.0), ("lr_factors", 0.0), ("freeze_updates", 0.0)):
-            for rule, value in getattr(self, name):
-                if not (least <= value < float("inf") or (name == "freeze_updates" and value == NEVER)):
-                    more = ", or -1 to freeze for the whole run" if name == "freeze_updates" else ""
-                    raise ValueError(f"{name}: the value of {rule!r} is {value}; expected 0 or more{more}")
-        for name in ("b1", "b2"):
-            if hasattr(self, name) and not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected at least 0 and less than 1")
-        if hasattr(self, "eps"):
-            check_numbers(self, "eps", above=0)
+    def problems(self) -> Iterator[str]:
+        for rule, value in self.freeze_updates:
+            if value < 0 and value != NEVER:
+                yield (
+                    f"freeze_updates: the value of {rule!r} is {value}; expected 0 or more, or -1 to freeze for the "
+                    "whole run"
+                )
 
     @property
     def decays_in_momentum(self) -> bool:
@@ -173,53 +176,44 @@ class Updater:
         )
 
 
-@dataclass(frozen=True)
+@settings
 class AdamW(Optimizer):
     """Adam with decoupled weight decay. Source: Loshchilov and Hutter 2019 (arXiv:1711.05101)."""
-
-    b1: float = 0.9
-    """Decay rate of the first moment."""
-    b2: float = 0.98
-    """Decay rate of the second moment."""
-    eps: float = 1e-8
-    """Epsilon added to the root of the second moment."""
 
     def directions(self) -> Transformation:
         return optax.chain(optax.scale_by_adam(self.b1, self.b2, self.eps), add_decay(self.decay))
 
 
-@dataclass(frozen=True)
+@settings
 class FairseqAdam(AdamW):
     """Adam of fairseq: AdamW with eps added before bias correction, and weight decay of all parameters.
 
     Early updates are therefore smaller than those of AdamW.
     """
 
-    clip_at: float = 25.0
-    decay_factors: Rules = EVERYTHING
-    eps: float = 1e-6
-    """Epsilon added to the root of the second moment before its bias correction."""
+    clip_at = 25.0
+    decay_factors = EVERYTHING
+    eps = 1e-6
 
     def directions(self) -> Transformation:
         return optax.chain(fairseq_adam(self.b1, self.b2, self.eps), add_decay(self.decay))
 
 
-@dataclass(frozen=True)
+@settings
 class NovoGrad(Optimizer):
     """NovoGrad of NVIDIA's QuartzNet: gradients are divided by their tensor's norm, and decay is part of the momentum.
+
+    The second moment is the squared norm of a tensor; with `b2` 0, that of the current gradient. `eps` is added to the
+    norm.
 
     Source: Ginsburg et al. 2019 (arXiv:1905.11286); NVIDIA's QuartzNet, common/optimizers.py.
     """
 
-    clip_at: float = 0.0
-    weight_decay: float = 1e-3
-    decay_factors: Rules = EVERYTHING
-    b1: float = 0.95
-    """Decay rate of the momentum."""
-    b2: float = 0.0
-    """Decay rate of the moving mean of each tensor's squared norm. 0: the squared norm of the current gradient."""
-    eps: float = 1e-8
-    """Epsilon added to the norm."""
+    clip_at = 0.0
+    weight_decay = 1e-3
+    decay_factors = EVERYTHING
+    b1 = 0.95
+    b2 = 0.0
     grad_averaging: bool = False
     """Whether terms that are added to the momentum are multiplied by 1 - b1."""
     amsgrad: bool = False
@@ -235,23 +229,21 @@ class NovoGrad(Optimizer):
         )
 
 
-@dataclass(frozen=True)
+@settings
 class LAMB(AdamW):
     """AdamW with each tensor's update scaled to the tensor's norm; tensors without weight decay are not scaled.
 
     Source: You et al. 2019 (arXiv:1904.00962); the defaults are CAIMAN-ASR's.
     """
 
-    b2: float = 0.999
-    """Decay rate of the second moment."""
-    eps: float = 1e-9
-    """Epsilon added to the root of the second moment."""
+    b2 = 0.999
+    eps = 1e-9
 
     def directions(self) -> Transformation:
         return optax.chain(super().directions(), trust_ratio(self.decay))
 
 
-@dataclass(frozen=True)
+@settings
 class Muon(Optimizer):
     """Orthogonalised momentum for matrices, Adam for all other parameters.
 
@@ -260,60 +252,32 @@ class Muon(Optimizer):
     Source: optax.contrib.muon; Liu et al. 2025 (arXiv:2502.16982).
     """
 
-    momentum: float = 0.95
-    """Decay rate of the momentum of matrices."""
-    b1: float = 0.9
-    """Decay rate of Adam's first moment."""
-    b2: float = 0.98
-    """Decay rate of Adam's second moment."""
-    adam_factor: float = 1.0
-    """Factor of the learning rate for parameters that are not matrices."""
+    momentum: ShareBelow1 = 0.95
+    """Decay rate of the momentum of matrices. `b1` and `b2` are those of Adam."""
 
     def directions(self) -> Transformation:
-        inner = muon(self.momentum, self.b1, self.b2, decay=self.decay, adam_factor=self.adam_factor)
+        inner = muon(self.momentum, self.b1, self.b2, decay=self.decay, eps=self.eps)
         return optax.chain(inner, add_decay(self.decay))
 
 
-@dataclass(frozen=True)
+@settings
 class ScaledAdam(Optimizer):
     """Adam with updates proportional to the tensor's root mean square, which is learned as well.
 
     Source: Yao et al. 2023 (arXiv:2310.11230), section 3.5; icefall's zipformer/optim.py.
     """
 
-    schedule: Schedule = field(default_factory=Eden)
-    """Schedule of the learning rate; its peak is about 0.045."""
-    clip_at: float = 0.0
-    weight_decay: float = 0.0
-    b1: float = 0.9
-    """Decay rate of the momentum."""
-    b2: float = 0.98
-    """Decay rate of the second moments."""
-    eps: float = 1e-8
-    """Epsilon added to the roots of the second moments."""
-    clipping_scale: float = 2.0
+    schedule = field(default_factory=Eden)
+    clip_at = 0.0
+    weight_decay = 0.0
+    clipping_scale: NonNegativeFloat = 2.0
     """Limit of the gradient norm, as a multiple of its recent median. Each tensor's gradient is multiplied by the
     tensor's root mean square before the norm is computed. 0: no clipping."""
-    clipping_period: int = 100
-    """Number of updates over which the median is computed, and after which it is computed again."""
-    scalar_factor: float = 0.1
-    """Factor of the learning rate for scalars, and for the root mean squares of tensors."""
-    min_rms: float = 1e-5
-    """Minimum of the root mean square that updates are proportional to."""
-    max_rms: float = 3.0
-    """Maximum root mean square of a tensor."""
-    scalar_max: float = 10.0
-    """Maximum absolute value of scalar parameters."""
-    size_period: int = 4
-    """Number of updates between two updates of the root mean squares."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.weight_decay:
-            raise ValueError(f"weight_decay is {self.weight_decay}: ScaledAdam has no weight decay, expected 0")
-        check_numbers(self, "clipping_scale", least=0)
-        check_numbers(self, "clipping_period", "size_period", least=1)
-        check_numbers(self, "scalar_factor", "min_rms", "max_rms", "scalar_max", above=0)
+            yield f"weight_decay is {self.weight_decay}: ScaledAdam has no weight decay, expected 0"
 
     def changes(self) -> Transformation:
-        return scaled_adam(Options(**{name: getattr(self, name) for name in Options._fields}))
+        return scaled_adam(Options(self.b1, self.b2, self.eps, self.clipping_scale))

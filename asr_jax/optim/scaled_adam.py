@@ -39,18 +39,28 @@ class ScaledAdamState(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Fields of `optimizers.ScaledAdam` with the same names."""
+    """Constants of ScaledAdam. The defaults are those of icefall's recipes."""
 
     b1: float
+    """Decay rate of the momentum."""
     b2: float
+    """Decay rate of the second moments."""
     eps: float
+    """Epsilon added to the roots of the second moments."""
     clipping_scale: float
-    clipping_period: int
-    scalar_factor: float
-    min_rms: float
-    max_rms: float
-    scalar_max: float
-    size_period: int
+    """Limit of the gradient norm as a multiple of its recent median. 0: no clipping."""
+    clipping_period: int = 100
+    """Number of updates over which the median is computed, and after which it is computed again."""
+    scalar_factor: float = 0.1
+    """Factor of the learning rate for scalars, and for the root mean squares of tensors."""
+    min_rms: float = 1e-5
+    """Minimum of the root mean square that updates are proportional to."""
+    max_rms: float = 3.0
+    """Maximum root mean square of a tensor."""
+    scalar_max: float = 10.0
+    """Maximum absolute value of scalar parameters."""
+    size_period: int = 4
+    """Number of updates between two updates of the root mean squares."""
 
 
 def scaled_adam(options: Options) -> Transformation:

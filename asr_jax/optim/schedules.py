@@ -1,15 +1,15 @@
 """Learning rate schedules: settings that build a function from the number of applied updates to the learning rate."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Share, above, settings
 
 Rate = Callable[[Any], Float[Array, ""]]
 """Learning rate of an update as a function of the number of updates applied before it (0 for the first)."""
@@ -25,7 +25,7 @@ class RunLength:
     """Number of updates per epoch, which may be a fraction."""
 
 
-@dataclass(frozen=True)
+@settings
 class Schedule:
     """Base class of learning rate schedules.
 
@@ -33,18 +33,18 @@ class Schedule:
     the epoch, counted from 1.
     """
 
-    peak_lr: float = 1e-3
+    peak_lr: PositiveFloat = 1e-3
     """Highest learning rate."""
-    min_lr: float = 0.0
+    min_lr: NonNegativeFloat = 0.0
     """Minimum learning rate, which also applies in warm-up."""
     rate_set: Literal["before_update", "after_update", "before_run_and_after_update"] = "before_update"
     """Time at which the learning rate of an update is set. after_update (NVIDIA's QuartzNet): the first update of a run
     has the peak rate, and the epoch of all others is that of the update before. before_run_and_after_update (NVIDIA's
     wav2vec 2.0): the first two updates have the first rate, and all others have the rate of the update before."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "peak_lr", above=0)
-        check_numbers(self, "min_lr", least=0, most=self.peak_lr)
+    def problems(self) -> Iterator[str]:
+        if self.min_lr > self.peak_lr:
+            yield f"min_lr is {self.min_lr}: expected at most peak_lr, {self.peak_lr}"
 
     @property
     def counts_epochs(self) -> bool:
@@ -84,7 +84,7 @@ class Schedule:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@settings
 class WarmupHoldDecay(Schedule):
     """Linear warm-up to the peak, hold, then decay. Lengths in updates and in epochs are added.
 
@@ -92,40 +92,32 @@ class WarmupHoldDecay(Schedule):
     linear decay to a minimum. In the formulas, W and H are the total lengths of warm-up and hold in updates.
     """
 
-    warmup_updates: int = 1000
+    warmup_updates: NonNegativeInt = 1000
     """Length of the warm-up in updates. Its factor is (u + 1) / (W + 1), unless `counts_from` is 1."""
-    warmup_epochs: float = 0.0
+    warmup_epochs: NonNegativeFloat = 0.0
     """Length of the warm-up in epochs."""
-    hold_updates: int = 0
+    hold_updates: NonNegativeInt = 0
     """Length of the hold at the peak in updates."""
-    hold_epochs: float = 0.0
+    hold_epochs: NonNegativeFloat = 0.0
     """Length of the hold at the peak in epochs."""
     decay: Literal["cosine", "linear", "polynomial", "exponential", "half_life", "inverse_sqrt", "none"] = "cosine"
     """Shape of the decay. cosine, linear and polynomial, (1 - progress)^power, end at `final_share`. exponential is
     gamma^(e - warm-up - hold) with lengths in epochs, in steps of whole epochs. half_life is 0.5^((u - W - H) /
     half_life_updates). inverse_sqrt is sqrt((W + H) / u), with the minimum `final_share`."""
-    decay_updates: int = 0
+    decay_updates: NonNegativeInt = 0
     """Length of cosine, linear and polynomial decay in updates. 0: until the last update of the run."""
-    final_share: float = 0.0
+    final_share: Share = 0.0
     """Final learning rate as a fraction of the peak."""
-    power: float = 2.0
+    power: PositiveFloat = 2.0
     """Exponent of the polynomial decay."""
-    gamma: float = 0.981
+    gamma: Annotated[float, above(0, most=1)] = 0.981
     """Factor per epoch of the exponential decay."""
-    half_life_updates: int = 10880
+    half_life_updates: PositiveInt = 10880
     """Half-life of the decay half_life in updates."""
     counts_from: Literal[0, 1] = 0
     """Number u of the first update. 0: the peak follows after W updates of warm-up. 1 (the Rust trainer, as in
     Polynomial and TriStage): the factor of the warm-up is u / W, so the last update of the warm-up has the peak, and
     the decay begins one update earlier."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "warmup_updates", "warmup_epochs", "hold_updates", "hold_epochs", "decay_updates", least=0)
-        check_numbers(self, "final_share", least=0, most=1)
-        check_numbers(self, "power", above=0)
-        check_numbers(self, "gamma", above=0, most=1)
-        check_numbers(self, "half_life_updates", least=1)
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         update = update + self.counts_from
@@ -155,20 +147,16 @@ class WarmupHoldDecay(Schedule):
         return self.final_share + (1 - self.final_share) * share
 
 
-@dataclass(frozen=True)
+@settings
 class InverseEpoch(Schedule):
     """Learning rate that changes once per epoch: e / W up to epoch W, 1 up to W + H, then (W / (e - H))^exponent."""
 
-    warmup_epochs: int = 20
+    warmup_epochs: NonNegativeInt = 20
     """W: length of the warm-up in epochs."""
-    hold_epochs: int = 160
+    hold_epochs: NonNegativeInt = 160
     """H: length of the hold at the peak in epochs."""
-    exponent: float = 1.0
+    exponent: NonNegativeFloat = 1.0
     """Exponent of the decay. 0: no decay."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "warmup_epochs", "hold_epochs", "exponent", least=0)
 
     @property
     def counts_epochs(self) -> bool:
@@ -181,7 +169,7 @@ class InverseEpoch(Schedule):
         return jnp.where(epoch <= self.warmup_epochs + self.hold_epochs, warm, decayed)
 
 
-@dataclass(frozen=True)
+@settings
 class Polynomial(Schedule):
     """Schedule of wav2vec 2.0's pre-training: linear warm-up, hold, then (1 - progress)^power down to `final_share`.
 
@@ -191,22 +179,16 @@ class Polynomial(Schedule):
     Source: NVIDIA's wav2vec 2.0, lr_poly_policy; fairseq's polynomial_decay.
     """
 
-    warmup_updates: int = 32000
+    warmup_updates: NonNegativeInt = 32000
     """W: length of the warm-up in updates."""
-    hold_updates: int = 0
+    hold_updates: NonNegativeInt = 0
     """Length of the hold at the peak in updates."""
-    power: float = 1.0
+    power: PositiveFloat = 1.0
     """Exponent of the decay."""
-    start_share: float = 0.0
+    start_share: Share = 0.0
     """Learning rate at the start of the warm-up as a fraction of the peak."""
-    final_share: float = 0.0
+    final_share: Share = 0.0
     """Learning rate at and after the last update as a fraction of the peak."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "warmup_updates", "hold_updates", least=0)
-        check_numbers(self, "start_share", "final_share", least=0, most=1)
-        check_numbers(self, "power", above=0)
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         step, warmup = update + 1, self.warmup_updates
@@ -216,35 +198,30 @@ class Polynomial(Schedule):
         return jnp.where(step <= warmup, _rising(step, warmup, self.start_share), held)
 
 
-@dataclass(frozen=True)
+@settings
 class TriStage(Schedule):
     """Schedule of wav2vec 2.0's fine-tuning: linear warm-up, hold, then exponential decay to `final_share`.
 
     Source: NVIDIA's wav2vec 2.0, lr_exp_policy; fairseq's tri_stage.
     """
 
-    warmup_share: float = 0.1
+    warmup_share: Share = 0.1
     """Length of the warm-up as a fraction of the run."""
-    hold_share: float = 0.4
+    hold_share: Share = 0.4
     """Length of the hold at the peak as a fraction of the run."""
-    start_share: float = 0.01
+    start_share: Share = 0.01
     """Learning rate at the start of the warm-up as a fraction of the peak."""
-    final_share: float = 0.05
+    final_share: Share = 0.05
     """Final learning rate as a fraction of the peak; must be above 0 if `gamma` is 0."""
-    gamma: float = 0.0
+    gamma: Share = 0.0
     """Factor per update of the decay. 0: the factor that reaches `final_share` at the last update."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "warmup_share", "hold_share", "start_share", "final_share", "gamma", least=0, most=1)
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.warmup_share + self.hold_share >= 1:
-            raise ValueError(
-                f"warmup_share is {self.warmup_share} and hold_share is {self.hold_share}: expected a sum below 1"
-            )
+            yield f"warmup_share is {self.warmup_share} and hold_share is {self.hold_share}: expected a sum below 1"
         if not (self.final_share or self.gamma):
-            raise ValueError(
-                "final_share and gamma are 0: expected one of them above 0, since the decay is exponential"
-            )
+            yield "final_share and gamma are 0: expected one of them above 0, since the decay is exponential"
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         step = update + 1
@@ -255,7 +232,7 @@ class TriStage(Schedule):
         return jnp.where(step <= warmup, _rising(step, warmup, self.start_share), decayed)
 
 
-@dataclass(frozen=True)
+@settings
 class Eden(Schedule):
     """((u² + U²) / U²)^-¼ · ((e² + E²) / E²)^-¼ with e from 0, times a linear warm-up from `warmup_start` to 1.
 
@@ -264,23 +241,16 @@ class Eden(Schedule):
     Source: icefall's zipformer recipe, Eden and Eden2.
     """
 
-    peak_lr: float = 0.045
-    """Learning rate that the factors are applied to."""
-    decay_updates: float = 7500.0
+    peak_lr = 0.045
+    decay_updates: PositiveFloat = 7500.0
     """U: number of updates after which the rate begins to fall."""
-    decay_epochs: float = 3.5
+    decay_epochs: NonNegativeFloat = 3.5
     """E: number of epochs after which the rate begins to fall. 0: epochs have no effect, and the exponent of updates is
     -½ (Eden2)."""
-    warmup_updates: float = 500.0
+    warmup_updates: NonNegativeFloat = 500.0
     """Length of the warm-up in updates."""
-    warmup_start: float = 0.5
+    warmup_start: Share = 0.5
     """Factor of the warm-up at the first update."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "decay_updates", above=0)
-        check_numbers(self, "decay_epochs", "warmup_updates", least=0)
-        check_numbers(self, "warmup_start", least=0, most=1)
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         falling = (1 + (update / self.decay_updates) ** 2) ** (-0.25 if self.decay_epochs else -0.5)

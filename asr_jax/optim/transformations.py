@@ -157,7 +157,7 @@ def trust_ratio(decay: Any) -> Transformation:
     return Transformation(lambda _: optax.EmptyState(), update)
 
 
-def muon(momentum: float, b1: float, b2: float, *, decay: Any, adam_factor: float) -> Transformation:
+def muon(momentum: float, b1: float, b2: float, *, decay: Any, eps: float) -> Transformation:
     """Returns Muon for matrices with weight decay, and Adam for all other parameters.
 
     A parameter is a matrix if its tensors have two or more axes. The last axis is the output, all others except that of
@@ -170,7 +170,7 @@ def muon(momentum: float, b1: float, b2: float, *, decay: Any, adam_factor: floa
         b1: Decay rate of Adam's first moment.
         b2: Decay rate of Adam's second moment.
         decay: `decay(params)` returns the weight decay of each parameter.
-        adam_factor: Factor of the learning rate of Adam.
+        eps: Epsilon of Adam.
     """
 
     def axes(path: str, param: Any, rate: float) -> Any:
@@ -181,7 +181,7 @@ def muon(momentum: float, b1: float, b2: float, *, decay: Any, adam_factor: floa
 
     def of(params: Tree) -> Any:
         return optax.contrib.muon(
-            1.0, beta=momentum, adam_b1=b1, adam_b2=b2, adam_learning_rate=adam_factor, consistent_rms=0.2,
+            1.0, beta=momentum, eps=eps, adam_b1=b1, adam_b2=b2, adam_learning_rate=1.0, consistent_rms=0.2,
             muon_weight_dimension_numbers=map_with_path(axes, params, decay(params)),
         )  # fmt: skip
 

@@ -16,7 +16,6 @@ from asr_jax.checkpoints.store import Checkpoints
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
-from asr_jax.core.peers import lost_after
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, REJECTED, TENSORBOARD
@@ -52,11 +51,11 @@ def train(experiment: Experiment) -> dict[str, Any]:
 
     Returns:
         The summary of the run, as in its run_complete event; only `continues`, a message, if the job ended because of
-        training.epochs_this_job.
+        training.limits.epochs_this_job.
 
     Raises:
         UserError: If the run cannot start. Nothing is written.
-        Stopped: If a signal or training.max_hours ended the job.
+        Stopped: If a signal or training.limits.max_hours ended the job.
         RunError: If the run has started and cannot continue.
     """
     began_s = time.monotonic()
@@ -70,30 +69,28 @@ def train(experiment: Experiment) -> dict[str, Any]:
         signals = stack.enter_context(Signals())
         setup = together(lambda: set_up(experiment, folder, source=source))
         agree(common_values(setup))
-        lost_after(experiment.training.lost_after_s)
         signals.stop_before_training()
         begun = on_main(lambda: open_folder(setup, stack, checkpoint))
         if begun["position"] is not None:
             setup = setup.continued(begun["first"], begun["position"])
         if is_main():
             sinks = [
-                ProgressView(plain_every=training.log_every, num_samples=training.num_samples),
+                ProgressView(plain_every=training.log_every, num_samples=training.validation.num_samples),
                 TensorBoard(folder / TENSORBOARD),
             ]
         log = stack.enter_context(EventLog(folder / EVENTS, enabled=is_main(), sinks=sinks))
         warn = functools.partial(log.write, "warning")
         sinks.append(
             Detectors(
-                warn, alarm_wer=training.alarm_wer, alarm_updates=training.alarm_updates,
-                is_sharded=experiment.data.order == "sharded", chance=_chance(experiment),
+                warn, is_sharded=experiment.data.order == "sharded", chance=_chance(experiment),
             )
         )  # fmt: skip
         for line in begun["refused"]:
             log.write("warning", message=line)
         checkpoints = stack.enter_context(
             Checkpoints(
-                folder / CHECKPOINTS, keep_last=training.keep_last, keep_best=training.keep_best,
-                milestones=training.milestones, decoding=setup.decoding_digest, head=setup.head,
+                folder / CHECKPOINTS, keep_last=training.saving.keep_last, keep_best=training.saving.keep_best,
+                milestones=training.saving.milestones, decoding=setup.decoding_digest, head=setup.head,
                 best_of=setup.best_of,
             )
         )  # fmt: skip
@@ -179,7 +176,7 @@ def _train(
     if training.pre_allocate:
         log.write("pre_allocated", **pre_allocate(setup, steps, state))
     rejected = RejectedAudio(
-        setup.folder, log, utterances=setup.data.train.index.utterances, limit=training.max_rejected
+        setup.folder, log, utterances=setup.data.train.index.utterances, limit=training.limits.max_rejected
     )
     reporter = Reporter(setup, log, loss_terms=steps.loss_terms)
     timed = reporter.throughput.timed

@@ -78,9 +78,9 @@ class RejectedAudio:
         if num_unreadable > min(self._limit, self._num_utterances // 2):
             raise RunError(
                 f"{num_unreadable} utterances of {self._num_utterances} cannot be read, more than "
-                f"training.max_rejected ({self._limit}) or half of them; the last is {new[-1].location}: "
+                f"training.limits.max_rejected ({self._limit}) or half of them; the last is {new[-1].location}: "
                 f"{new[-1].reason}. {self._folder / REJECTED} lists all of them; repair the files, remove the "
-                "utterances from the manifest, or raise --training.max-rejected"
+                "utterances from the manifest, or raise --training.limits.max-rejected"
             )
 
 
@@ -239,15 +239,14 @@ class Reporter:
             self._count(report)
 
     def has_failed(self) -> bool:
-        """Returns whether training.max_failed consecutive updates were not finite; `flush` then ends the run."""
-        return self._failed_in_a_row >= self._setup.experiment.training.max_failed
+        """Returns whether training.limits.max_failed consecutive updates were not finite; `flush` then ends the run."""
+        return self._failed_in_a_row >= self._setup.experiment.training.limits.max_failed
 
     def flush(self, *, update: int) -> None:
         """Writes an event with the means since the last call, up to this update.
 
         Raises:
-            RunError: If training.max_failed consecutive updates were not finite, or the loss scale fell below its
-                floor.
+            RunError: If limits.max_failed consecutive updates were not finite, or the loss scale fell below its floor.
         """
         if not self._reports:
             return
@@ -366,7 +365,7 @@ class Reporter:
             )  # fmt: skip
 
     def _check(self, reports: Sequence[Any]) -> None:
-        limit, scale = self._setup.experiment.training.max_failed, self._setup.recipe.loss_scale
+        limit, scale = self._setup.experiment.training.limits.max_failed, self._setup.recipe.loss_scale
         where = self._setup.folder / VOIDED
         if scale and float(reports[-1].loss_scale) < scale.floor:
             raise RunError(
@@ -377,7 +376,7 @@ class Reporter:
             )
         if self._failed_in_a_row >= limit:
             raise RunError(
-                f"the last {self._failed_in_a_row} updates were not finite (training.max_failed is {limit}); all "
+                f"the last {self._failed_in_a_row} updates were not finite (limits.max_failed is {limit}); all "
                 f"checkpoints are older. {where} lists the batches of these updates: if they are always the same, "
                 "check their recordings and texts; otherwise lower the learning rate (--optim.schedule.peak-lr) in a "
                 "new run with --fresh True"

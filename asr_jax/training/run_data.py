@@ -96,7 +96,7 @@ def read_run_data(experiment: Experiment, mesh: Mesh, source: Path) -> RunData:
     """
     data, training = experiment.data, experiment.training
     sets = read_sets(data, seed=experiment.seed)
-    check_best_of(training.best_of, sets)
+    check_best_of(training.saving.best_of, sets)
     audio = check_sets(sets, data)
     for check in audio:
         check.refuse()
@@ -176,7 +176,7 @@ def validation_limits(train: PlannedData, training: Training, data: Data) -> Bat
         train: The planned training set.
     """
     longest_s, batch_s = longest_and_batch_s(train.plan.buckets, train.index.scale)
-    whole_s = training.validate_max_duration_s or max(WHOLE * longest_s, LEAST_WHOLE_S)
+    whole_s = training.validation.max_duration_s or max(WHOLE * longest_s, LEAST_WHOLE_S)
     return BatchLimits(batch_s, longest_s=whole_s, multiple=data.buckets.batch_multiple)
 
 
@@ -202,7 +202,7 @@ def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, toke
 def plan_losses(
     sets: Sets, train: PlannedData, experiment: Experiment, model: Recogniser, tokenizer: Tokenizer
 ) -> PlannedData | None:
-    """Plans the validation set for `training.validate_loss` of a model that recognises.
+    """Plans the validation set for `training.validation.loss` of a model that recognises.
 
     Args:
         train: The planned training set.
@@ -212,7 +212,7 @@ def plan_losses(
         The plan; None if the loss is not computed.
     """
     training, data = experiment.training, experiment.data
-    if not training.validate_loss:
+    if not training.validation.loss:
         return None
     planned = plan_with_labels(
         sets.validation, validation_limits(train, training, data), front_end=experiment.model.front_end,
@@ -246,14 +246,14 @@ def check_best_of(best_of: str, sets: Sets) -> None:
     known = (ALL, MEAN, *sets.names)
     if best_of not in known:
         raise UserError(
-            f"training.best_of is {best_of!r}: expected the name of a validation set, all or mean: "
+            f"training.saving.best_of is {best_of!r}: expected the name of a validation set, all or mean: "
             f"{', '.join(dict.fromkeys((*sets.names, ALL, MEAN)))}{nearest(best_of, known)}"
         )
     inputs = sets.validation.columns.input_of[sets.validation.rows]
     counting = [(number, name) for number, name in enumerate(sets.names) if best_of in (MEAN, name)]
     if empty := [name for number, name in counting if not (inputs == number).any()]:
         raise UserError(
-            f"training.best_of is {best_of!r}, but data.max_validation_utterances leaves no utterance of "
+            f"training.saving.best_of is {best_of!r}, but data.max_validation_utterances leaves no utterance of "
             f"{', '.join(empty)}: raise it, or set it to 0 for all utterances"
         )
 

@@ -36,7 +36,7 @@ class Saver:
 
     def finished_before(self) -> dict[str, Any] | None:
         """Returns the summary of a run that is already complete; None if it is not."""
-        latest, patience = self._checkpoints.latest, self._setup.experiment.training.patience
+        latest, patience = self._checkpoints.latest, self._setup.experiment.training.limits.patience
         if latest is None:
             return None
         meta = restore_meta(self._checkpoints.folder, latest)
@@ -48,9 +48,8 @@ class Saver:
             return None
         more = "to continue: --training.num-updates N"
         if gains_nothing:
-            more = (
-                f"no gain in {counted(self.num_without_gain, 'validation')}; to continue: --training.patience N, or 0"
-            )
+            num = counted(self.num_without_gain, "validation")
+            more = f"no gain in {num}; to continue: --training.limits.patience N, or 0"
         # The folder may have been renamed since the summary was written.
         return summary and summary | self._places(latest) | {"already": more}
 
@@ -63,7 +62,7 @@ class Saver:
             self.num_without_gain, self.best = meta["num_without_gain"], best
         elif best is not None and is_same:
             self.forgets = (
-                f"the best validation {NAMES[measure]}, {shown(measure, best)}, is that of training.best_of "
+                f"the best validation {NAMES[measure]}, {shown(measure, best)}, is that of training.saving.best_of "
                 f"{of_before} and is not comparable with those of {of_now}: the best {NAMES[measure]} and the count "
                 "for patience are reset"
             )
@@ -139,8 +138,8 @@ class Saver:
         self._saved_s = time.monotonic()
 
     def is_overdue(self) -> bool:
-        """Returns whether training.save_minutes have passed. All processes must call it together."""
-        limit_s = 60 * self._setup.experiment.training.save_minutes
+        """Returns whether training.saving.minutes have passed. All processes must call it together."""
+        limit_s = 60 * self._setup.experiment.training.saving.minutes
         return bool(limit_s and on_main(lambda: time.monotonic() - self._saved_s > limit_s))
 
     def report(self, *, wait: bool = False) -> None:

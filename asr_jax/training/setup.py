@@ -61,7 +61,7 @@ class Setup:
     @property
     def best_of(self) -> str:
         """Set whose measure determines the best checkpoint and patience, or all or mean; all if there is one set."""
-        return self.experiment.training.best_of if self.data.set_names else ALL
+        return self.experiment.training.saving.best_of if self.data.set_names else ALL
 
     @property
     def decoding_digest(self) -> str:

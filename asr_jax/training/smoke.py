@@ -73,11 +73,19 @@ def smoke_of(experiment: Experiment) -> Experiment:
         budget=0.0, unit="", batch_multiple=model.row_parts,
     )  # fmt: skip
     training = replace(
-        experiment.training, num_updates=NUM_UPDATES, num_epochs=0.0, epochs_this_job=0.0, max_hours=0.0, patience=0,
-        accumulate=min(experiment.training.accumulate, 2), epoch_end="carried", validate_every=NUM_UPDATES,
-        validate_epochs=False, validate_live=False, sample_every=0, save_minutes=0.0, save_epochs=0, milestones=(),
-        log_every=5, profile="", alarm_updates=0,
-    )  # fmt: skip
+        experiment.training,
+        num_updates=NUM_UPDATES,
+        num_epochs=0.0,
+        limits=replace(experiment.training.limits, epochs_this_job=0.0, max_hours=0.0, patience=0),
+        accumulate=min(experiment.training.accumulate, 2),
+        epoch_end="carried",
+        validation=replace(
+            experiment.training.validation, every=NUM_UPDATES, each_epoch=False, live=False, sample_every=0
+        ),
+        saving=replace(experiment.training.saving, minutes=0.0, epochs=0, milestones=()),
+        log_every=5,
+        profile="",
+    )
     return replace(
         experiment,
         name=f"{experiment.name}{SUFFIX}",

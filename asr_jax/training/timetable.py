@@ -82,7 +82,7 @@ class Groups:
 
 ALL_DONE = "all updates done"
 JOB_DONE = "the epochs of this job are done"
-HOURS_OVER = "training.max_hours is reached"
+HOURS_OVER = "training.limits.max_hours is reached"
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Timetable:
         """
         self._training, self._groups, self._first, self._num_updates = training, groups, first, num_updates
         self._began_s, self._owes_validation = began_s, owes_validation
-        of_job = training.epochs_this_job
+        of_job = training.limits.epochs_this_job
         self._last = num_updates
         if of_job:  # whole epochs count from the start of the current epoch, fractions from `first`
             whole = groups.epoch(first + 1) - 1 + of_job
@@ -138,18 +138,19 @@ class Timetable:
         ends = ALL_DONE if update == self._num_updates else ""
         if not ends and update >= self._last:
             ends = JOB_DONE
-        regular = new and update % training.validate_every == 0
-        at_epoch = new and training.validate_epochs and self._groups.ends_epoch(update)
+        regular = new and update % training.validation.every == 0
+        at_epoch = new and training.validation.each_epoch and self._groups.ends_epoch(update)
         validates = update == self._num_updates or regular or at_epoch
-        saves = new and bool(training.save_epochs) and self._groups.ends_epoch(update, training.save_epochs)
+        saves = new and bool(training.saving.epochs) and self._groups.ends_epoch(update, training.saving.epochs)
         at_line = validates or saves or update % training.log_every == 0 or bool(ends) or signal
         # Several processes have to agree, which waits for the device. They check at the lines of the log only.
         if not ends and update > self._first and (at_line or jax.process_count() == 1) and self.is_over():
             ends = HOURS_OVER
-        samples = bool(training.sample_every) and new and update % training.sample_every == 0 and not validates
+        every = training.validation.sample_every
+        samples = bool(every) and new and update % every == 0 and not validates
         return Due(ends, validates, samples, at_line or bool(ends), saves)
 
     def is_over(self) -> bool:
-        """Returns whether training.max_hours have passed on the main process. All processes must call it together."""
-        limit_s = 3600 * self._training.max_hours
+        """Returns whether limits.max_hours have passed on the main process. All processes must call it together."""
+        limit_s = 3600 * self._training.limits.max_hours
         return bool(limit_s and on_main(lambda: time.monotonic() - self._began_s > limit_s))

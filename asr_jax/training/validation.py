@@ -44,7 +44,7 @@ LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_referen
 
 
 OF_HEADS = ("wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances")
-"""Figures of `training.validate_heads`."""
+"""Figures of `training.validation.heads`."""
 
 
 class Validator:
@@ -75,10 +75,10 @@ class Validator:
         self._parts: dict[str, PlannedData] = {}
         """Each of several validation sets, for the loss."""
         self._others: dict[str, Decoder] = {}
-        """Decoders of `training.validate_heads`."""
+        """Decoders of `training.validation.heads`."""
         if decoding:
             self._decoder = Decoder(setup.model, setup.data.tokenizer, decoding=decoding, **of_model)
-            for head in setup.experiment.training.validate_heads:
+            for head in setup.experiment.training.validation.heads:
                 decoding = setup.experiment.model.decoding_of(head)
                 self._others[head] = Decoder(
                     setup.model, setup.data.tokenizer, decoding=decoding, head=head, **of_model
@@ -117,7 +117,7 @@ class Validator:
     def validate(
         self, state: TrainState, average: Tree, update: int, *, epoch: int, is_stopped: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """Validates the parameters that evaluation uses and, with training.validate_live, the live ones.
+        """Validates the parameters that evaluation uses and, with training.validation.live, the live ones.
 
         Args:
             average: Averaged parameters.
@@ -131,9 +131,9 @@ class Validator:
             RunError: If no utterance of the validation set could be measured.
         """
         training = self._setup.experiment.training
-        num, used = training.num_samples, "ema" if training.ema.decay else "live"
+        num, used = training.validation.num_samples, "ema" if training.ema.decay else "live"
         try:
-            if training.ema.decay and training.validate_live:
+            if training.ema.decay and training.validation.live:
                 self._of(self._evaluated(state), "live", update, epoch, num_samples=0, is_stopped=is_stopped)
             figures = self._of(average, used, update, epoch, num_samples=num, is_stopped=is_stopped)
         except BrokenOff:
@@ -145,8 +145,8 @@ class Validator:
         return figures
 
     def no_gain(self) -> str:
-        """Returns the reason to end the run if training.patience is reached, otherwise an empty string."""
-        patience = self._setup.experiment.training.patience
+        """Returns the reason to end the run if training.limits.patience is reached, otherwise an empty string."""
+        patience = self._setup.experiment.training.limits.patience
         if not patience or self.num_without_gain < patience:
             return ""
         return f"{NO_GAIN} in {counted(self.num_without_gain, 'validation')}"
@@ -161,7 +161,7 @@ class Validator:
         source = BatchSource(data.index, data.plan, Layout.of(setup.mesh), storage=setup.experiment.data.storage)
         found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
         recognition = Recognition(self._decoder.whole(self._decoder.finish(found)), [])
-        shown = samples(data, recognition, tokenizer, setup.experiment.training.num_samples)
+        shown = samples(data, recognition, tokenizer, setup.experiment.training.validation.num_samples)
         self._log.write("samples", update=update, samples=shown)
 
     def _of(

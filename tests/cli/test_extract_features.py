@@ -303,7 +303,7 @@ def test_worker_processes_start_once(folder, tmp_path, monkeypatch):
 def test_a_run_trains_on_features_with_a_validation_set_cut_by_speaker(folder, tmp_path, capsys):
     extract(folder, tmp_path / "f.parquet")
     data = ["--data.train", str(tmp_path / "f.parquet"), "--data.validation"]
-    shorter = ["--training.num-updates", "2", "--training.validate-every", "2"]
+    shorter = ["--training.num-updates", "2", "--training.validation.every", "2"]
     train.main(["--config", "tests/toy_config.py", *data, "--run-dir", str(tmp_path / "run"), *shorter])
     assert "validation WER" in capsys.readouterr().out
     split = {

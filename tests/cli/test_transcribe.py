@@ -38,7 +38,7 @@ def run(tmp_path_factory):
         write(folder / f"{n}.flac", sound(seconds, n))
         lines.append({"audio_path": f"{n}.flac", "text": "ab a b"[: 2 + n % 5].strip(), "duration": seconds})
     sets = (jsonl(folder / "train.jsonl", *lines), jsonl(folder / "validation.jsonl", *lines[:4]))
-    flags = ["--updates", "2", "--training.validate-every", "2", "--data.buckets.batch-seconds", "6"]
+    flags = ["--updates", "2", "--training.validation.every", "2", "--data.buckets.batch-seconds", "6"]
     train.main(["--config", "tests/toy_config.py", "--run-dir", str(folder / "run"), *flags,
                 "--data.train", str(sets[0]), "--data.validation", str(sets[1])])  # fmt: skip
     return str(folder / "run")

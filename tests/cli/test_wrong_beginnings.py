@@ -69,7 +69,7 @@ def place(ground, tmp_path):
 def begin(place, **changes):
     """Arguments of a training command that works."""
     sets = {"data.train": place / "train.jsonl", "data.validation": place / "validation.jsonl"}
-    small = {"training.num-updates": 2, "training.validate-every": 2}
+    small = {"training.num-updates": 2, "training.validation.every": 2}
     return [
         "--config",
         CONFIG,

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import jax
@@ -11,7 +11,9 @@ import numpy as np
 import optax
 import pytest
 
+from asr_jax.core.settings import settings
 from asr_jax.optim.optimizers import FairseqAdam, NovoGrad, ScaledAdam
+from asr_jax.optim.scaled_adam import Options, scaled_adam
 from asr_jax.optim.schedules import Eden, Polynomial, RunLength, TriStage, WarmupHoldDecay
 from tests.support import GOLDENS, GoldenCase, assert_close, assert_within, golden_cases, max_abs, relative
 
@@ -159,6 +161,16 @@ def test_fairseq_adam_follows_fairseq(case):
     skip_unknown(case, followed)
 
 
+@settings
+class ScaledAdamOfCase(ScaledAdam):
+    options: dict = field(default_factory=dict)
+    """Constants of the case that are not settings."""
+
+    def changes(self):
+        given = Options(self.b1, self.b2, self.eps, self.clipping_scale)
+        return scaled_adam(given._replace(**self.options))
+
+
 @pytest.mark.parametrize("case", cases("icefall_zipformer", "scaled_adam"))
 def test_scaled_adam_and_eden_follow_icefall(case):
     arrays, text = case.arrays(), case.info["eden"]
@@ -167,7 +179,7 @@ def test_scaled_adam_and_eden_follow_icefall(case):
     for name, words in cases_in(case).items():
         tensors = sorted({key.split("/")[1].split("_")[0][1:] for key in arrays if key.startswith(f"{name}/g")})
         clipping = re.search(rf"clipping_scale ({NUMBER})(?: period (\d+))?", words)
-        settings = ScaledAdam(
+        optimizer = ScaledAdamOfCase(
             schedule=Eden(
                 peak_lr=numbers(words, "lr"), decay_updates=numbers(text, "lr_batches"),
                 decay_epochs=numbers(text, "lr_epochs"),
@@ -175,22 +187,21 @@ def test_scaled_adam_and_eden_follow_icefall(case):
                     warmup_updates=numbers(text, "warmup_batches", "warmup"), warmup_start=numbers(text, "warmup_start")
                 ),
             ),
-            clipping_scale=float(clipping[1]) if clipping else 0.0, size_period=int(period[1]) if period else 4,
-            **betas(words),
-            **given(
+            clipping_scale=float(clipping[1]) if clipping else 0.0, **betas(words), **given(eps=numbers(words, "eps")),
+            options=given(
+                size_period=int(period[1]) if period else None,
                 clipping_period=int(clipping[2]) if clipping and clipping[2] else None,
-                scalar_factor=numbers(words, "scalar_lr_scale"), eps=numbers(words, "eps"),
-                min_rms=numbers(words, "param_min_rms"), max_rms=numbers(words, "param_max_rms"),
-                scalar_max=numbers(words, "scalar_max"),
+                scalar_factor=numbers(words, "scalar_lr_scale"), min_rms=numbers(words, "param_min_rms"),
+                max_rms=numbers(words, "param_max_rms"), scalar_max=numbers(words, "scalar_max"),
             ),
         )  # fmt: skip
         expected = arrays[f"{name}/lr_used"]
         assert len(expected) == steps(arrays, f"{name}/g{tensors[0]}")
-        schedule = settings.schedule.build(RunLength(len(expected), every))
+        schedule = optimizer.schedule.build(RunLength(len(expected), every))
         rates = jax.jit(jax.vmap(schedule))(np.arange(len(expected)))
         assert_close(rates, expected, rtol=1e-5)
         weight = lambda t, i, name=name: f"{name}/w{t}_{i}"  # noqa: E731
-        followed.append(follows(settings, arrays, rates, tensors, name=name, weight=weight))
+        followed.append(follows(optimizer, arrays, rates, tensors, name=name, weight=weight))
     skip_unknown(case, followed)
 
 

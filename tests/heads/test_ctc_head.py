@@ -11,7 +11,8 @@ from flax import linen as nn
 from asr_jax.core.batch import OUTPUT, Encoded, Frames
 from asr_jax.heads.ctc import CTC
 from asr_jax.losses.ctc import ctc_loss
-from asr_jax.models.base import Encoder, EncoderSettings, Model
+from asr_jax.models.base import Model
+from asr_jax.models.encoder import Encoder, EncoderSettings
 from asr_jax.models.zipformer import Zipformer
 from tests.heads.drawn_params import drawn_params
 from tests.support import assert_close

@@ -16,7 +16,7 @@ from flax import linen as nn
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import align, average, evaluate, transcribe
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Limits, Training, Validation
 from asr_jax.core.batch import length_mask
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
@@ -190,7 +190,7 @@ def experiment(corpus, folder, heads, **training):
             buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=2)),
-        training=Training(num_updates=UPDATES, validate_every=25, log_every=5, ema=EMA(0.8), **training),
+        training=Training(num_updates=UPDATES, validation=Validation(every=25), log_every=5, ema=EMA(0.8), **training),
         run_dir=str(folder),
     )  # fmt: skip
 
@@ -319,9 +319,9 @@ def test_checkpoints_are_averaged(run, corpus, tmp_path):
 @pytest.mark.slow
 def test_it_resumes_exactly(run, corpus, tmp_path):
     heads = HEADS["hybrid" if "hybrid" in str(run) else "alone"]
-    parts = experiment(corpus, tmp_path / "parts", heads, epochs_this_job=8.0)
+    parts = experiment(corpus, tmp_path / "parts", heads, limits=Limits(epochs_this_job=8.0))
     assert "continues" in train(parts)
-    train(replace(parts, training=replace(parts.training, epochs_this_job=0.0)))
+    train(replace(parts, training=replace(parts.training, limits=replace(parts.training.limits, epochs_this_job=0.0))))
     whole, again = (
         flatten(load_trained(folder, live=True).variables["params"]) for folder in (run, tmp_path / "parts")
     )

@@ -8,14 +8,14 @@ import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import evaluate, transcribe
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
-from asr_jax.nn.label_decoder import LabelDecoder
+from asr_jax.nn.decoders.label_decoder import LabelDecoder
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
@@ -36,20 +36,25 @@ def run(corpus_of_tones, tmp_path_factory):
     folder, corpus = tmp_path_factory.mktemp("attention") / "run", corpus_of_tones
     decoder = LabelDecoder(dim=16, num_layers=1, attention_dim=16, num_heads=2, feedforward_dim=32, dropout=0.0)
     heads = {"attention": AttentionDecoder(decoder=decoder, ctc="ctc", scale=0.7), "ctc": CTC(dropout=0.0)}
-    train(Experiment(
-        name="attention",
-        model=Model(encoder=Toy(dim=24), heads=heads, augment=(), primary="attention"),
-        data=Data(
-            train=(str(corpus / "train.jsonl"),), validation=(str(corpus / "validation.jsonl"),),
-            buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
-        ),
-        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=2e-2, warmup_updates=5)),
-        training=Training(
-            num_updates=UPDATES, validate_every=UPDATES, log_every=5, ema=EMA(0.8), validate_live=False,
-            validate_heads=("ctc",),
-        ),
-        run_dir=str(folder),
-    ))  # fmt: skip
+    train(
+        Experiment(
+            name="attention",
+            model=Model(encoder=Toy(dim=24), heads=heads, augment=(), primary="attention"),
+            data=Data(
+                train=(str(corpus / "train.jsonl"),),
+                validation=(str(corpus / "validation.jsonl"),),
+                buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
+            ),
+            optim=AdamW(schedule=WarmupHoldDecay(peak_lr=2e-2, warmup_updates=5)),
+            training=Training(
+                num_updates=UPDATES,
+                validation=Validation(every=UPDATES, live=False, heads=("ctc",)),
+                log_every=5,
+                ema=EMA(0.8),
+            ),
+            run_dir=str(folder),
+        )
+    )
     return folder
 
 

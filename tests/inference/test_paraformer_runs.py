@@ -8,14 +8,14 @@ import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import evaluate, transcribe
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.models.base import Model
-from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
@@ -52,20 +52,25 @@ HEADS = {
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in HEADS])
 def run(request, corpus_of_tones, tmp_path_factory):
     folder, corpus = tmp_path_factory.mktemp(request.param) / "run", corpus_of_tones
-    train(Experiment(
-        name="paraformer",
-        model=Model(encoder=Toy(dim=32), heads=HEADS[request.param], augment=(), primary="paraformer"),
-        data=Data(
-            train=(str(corpus / "train.jsonl"),), validation=(str(corpus / "validation.jsonl"),),
-            buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
-        ),
-        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=5)),
-        training=Training(
-            num_updates=UPDATES, validate_every=UPDATES, log_every=10, ema=EMA(0.8), validate_live=False,
-            validate_heads=("ctc",), validate_loss=True,
-        ),
-        run_dir=str(folder),
-    ))  # fmt: skip
+    train(
+        Experiment(
+            name="paraformer",
+            model=Model(encoder=Toy(dim=32), heads=HEADS[request.param], augment=(), primary="paraformer"),
+            data=Data(
+                train=(str(corpus / "train.jsonl"),),
+                validation=(str(corpus / "validation.jsonl"),),
+                buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
+            ),
+            optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=5)),
+            training=Training(
+                num_updates=UPDATES,
+                validation=Validation(every=UPDATES, live=False, heads=("ctc",), loss=True),
+                log_every=10,
+                ema=EMA(0.8),
+            ),
+            run_dir=str(folder),
+        )
+    )
     return folder
 
 
@@ -130,6 +135,11 @@ def test_words_have_times_and_confidences(run, tmp_path):
 def test_heads_of_validation_exist():
     model = Model(encoder=Toy(), heads=HEADS["v1"], augment=(), primary="paraformer")
     with pytest.raises(
-        ValueError, match=r"training.validate_heads has 'paraformer': expected recognising heads beside"
+        ValueError, match=r"training.validation.heads has 'paraformer': expected recognising heads beside"
     ):
-        Experiment("x", model, Data(train=("t",)), training=Training(num_updates=1, validate_heads=("paraformer",)))
+        Experiment(
+            "x",
+            model,
+            Data(train=("t",)),
+            training=Training(num_updates=1, validation=Validation(heads=("paraformer",))),
+        )

@@ -15,7 +15,7 @@ from support import assert_within, fast_jit, max_abs, relative
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.pytrees import flatten, unflatten
-from asr_jax.models.base import Encoder, EncoderSettings, MaskingEncoder
+from asr_jax.models.encoder import Encoder, EncoderSettings, MaskingEncoder
 
 
 @dataclass(frozen=True)

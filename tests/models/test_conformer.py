@@ -13,9 +13,10 @@ from support import assert_close, assert_within, fast_jit, max_abs, relative
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements
-from asr_jax.models.conformer import RATES, Conformer
+from asr_jax.models.conformer import Conformer
 from asr_jax.nn.remat import Remat
 
+RATES = ("dropout", "input_dropout", "position_dropout", "attention_dropout")
 NO_DROPOUT = dict.fromkeys(RATES, 0.0)
 TINY = Conformer(
     num_mels=16, dim=12, num_layers=2, num_heads=2, feedforward_dim=20, kernel_size=5, subsampling_channels=4,

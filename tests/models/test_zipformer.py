@@ -15,7 +15,7 @@ from support import assert_within, fast_jit, max_abs
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, num_elements
-from asr_jax.models.base import Encoder
+from asr_jax.models.encoder import Encoder
 from asr_jax.models.zipformer import PER_STACK, Zipformer
 from asr_jax.nn.remat import Remat
 

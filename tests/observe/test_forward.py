@@ -49,7 +49,7 @@ def first_job(run: Path) -> None:
 def second_job(run: Path, *, pause_s: float = 0.0) -> None:
     with EventLog(run / "events.jsonl") as log:
         log.write("run_start", run="toy", num_updates=4)
-        log.write("setting_changed", setting="training.patience", old=0, new=3)
+        log.write("setting_changed", setting="training.limits.patience", old=0, new=3)
         for update in (3, 4):
             time.sleep(pause_s)
             step(log, update)
@@ -150,7 +150,7 @@ def test_mlflow_has_metrics_parameters_and_state(run: Path, monkeypatch: pytest.
     params = found.data.params
     assert (params["optim.schedule.peak_lr"], params["model.augment.0.rate"]) == ("0.001", "0.5")
     assert params["data.train"] == "['a.jsonl']"
-    assert found.data.tags["changed/training.patience"] == "3"
+    assert found.data.tags["changed/training.limits.patience"] == "3"
     assert found.data.metrics["summary/best_wer"] == 0.25
     losses = client.get_metric_history(found.info.run_id, "train/losses/total")
     assert [(each.step, each.value) for each in losses] == [(n, 1 / n) for n in (1, 2, 3, 4)]

@@ -225,7 +225,7 @@ def test_rules_that_do_not_name_each_parameter_once(rules, parts):
     ("name", "value"), [("lr_factors", -1.0), ("decay_factors", float("nan")), ("freeze_updates", -2.0)]
 )
 def test_values_of_rules_that_mean_nothing_are_named(name, value):
-    with pytest.raises(ValueError, match=rf"{name}.*'a' .*{value}"):
+    with pytest.raises(ValueError, match=rf"{name}.*'a'.*{value}"):
         AdamW(**{name: (("a", value), ("rest", 0.0))})
 
 

@@ -156,7 +156,7 @@ def test_the_job_is_requeued_a_limited_number_of_times(code, restarts, requeued,
 def arguments(tmp_path_factory):
     manifests = made_corpus(tmp_path_factory.mktemp("corpus") / "made")
     sets = ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
-    lengths = ["--training.num-updates", UPDATES, "--training.validate-every", 10, "--training.log-every", 1]
+    lengths = ["--training.num-updates", UPDATES, "--training.validation.every", 10, "--training.log-every", 1]
     return [*map(str, ["--config", ROOT / "tests/resume_config.py", *sets, *lengths, "--run-dir"])]
 
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Resume, Training, load_experiment
+from asr_jax.config import Experiment, Resume, Training, Validation, load_experiment
 from asr_jax.core import devices, meshes
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import MeshSizes
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.transducer import Pruning, Transducer
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
@@ -65,7 +65,13 @@ def utterances(monkeypatch):
 def experiment(manifests, folder, *, num_updates=UPDATES, model=None, **training):
     """A run with dropout, SpecAugment, accumulation and batches whose rows no number of devices divides."""
     masks = SpecAugment(max_freq_bins=9, num_time_masks=1, max_time_frames=9, max_time_share=0.2)
-    settings = {"num_updates": num_updates, "validate_every": 5, "log_every": 1, "accumulate": 2, "ema": EMA(0.5)}
+    settings = {
+        "num_updates": num_updates,
+        "validation": Validation(every=5),
+        "log_every": 1,
+        "accumulate": 2,
+        "ema": EMA(0.5),
+    }
     return Experiment(
         name="elastic",
         model=model or replace(toy_model(dropout=0.2), augment=(masks,)),
@@ -74,7 +80,7 @@ def experiment(manifests, folder, *, num_updates=UPDATES, model=None, **training
             buckets=Buckets(num=1, batch_seconds=4.8, batch_multiple=1), speeds=(0.9, 1.0),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),  # any run length
-        training=Training(**settings | {"keep_last": 9} | training),
+        training=Training(**settings | training),
         run_dir=str(folder),
     )  # fmt: skip
 
@@ -103,7 +109,7 @@ def short(manifests, tmp_path_factory):
 
 
 def of_two_updates(manifests, folder):
-    return experiment(manifests, folder, model=toy_model(), num_updates=2, validate_every=1, accumulate=1)
+    return experiment(manifests, folder, model=toy_model(), num_updates=2, validation=Validation(every=1), accumulate=1)
 
 
 def events(folder, *names):
@@ -219,7 +225,11 @@ def test_another_size_of_updates_follows_the_last_batch(manifests, unbroken, tmp
     run = experiment(manifests, whole / "checkpoints" / "10", accumulate=4, num_updates=14)
     with pytest.raises(UserError, match=r"--training\.split N --resume\.allow accumulation"):
         train(replace(run, resume=ANY))
-    limited = replace(run, training=replace(run.training, epochs_this_job=0.2), resume=Resume(("training.accumulate",)))
+    limited = replace(
+        run,
+        training=replace(run.training, limits=replace(run.training.limits, epochs_this_job=0.2)),
+        resume=Resume(("training.accumulate",)),
+    )
     stopped = train(limited)
     folder = stopped["continues"].rpartition("--run-dir ")[2].partition(" ")[0]
     train(replace(run, run_dir=folder))

@@ -1,4 +1,4 @@
-"""Faults of one of two processes: the other one ends and names it, and the run goes on bit for bit.
+"""Faults of one of two processes: the other one ends, and the run goes on bit for bit.
 
 With ASR_JAX_FAULTS, each fault appends a line of JSON to that file, for the table of docs/failures.md.
 """
@@ -21,7 +21,7 @@ from asr_jax.observe.events import read_events
 from tests.forked import ROOT, made_corpus, with_devices
 from tests.training.arrays import contents
 
-UPDATES, LOST_S, MOST_S = 120, 10, 60
+UPDATES, MOST_S = 120, 90
 PATIENT_S = 1500
 """Longest time in seconds of a whole run, on a machine with much other work."""
 pytestmark = pytest.mark.slow
@@ -32,9 +32,7 @@ def manifests(tmp_path_factory):
     return made_corpus(tmp_path_factory.mktemp("corpus") / "made")
 
 
-def start(
-    manifests, folder, *more, roots=(ROOT, ROOT), before=((), ()), within=((), ()), host="127.0.0.1", lost_s=LOST_S
-):
+def start(manifests, folder, *more, roots=(ROOT, ROOT), before=((), ()), within=((), ()), host="127.0.0.1"):
     """Starts two processes of a run.
 
     Args:
@@ -45,15 +43,14 @@ def start(
         before: Folders for each process with a sitecustomize.py, which Python runs at its start.
         within: Command that runs each process, before its own command.
         host: Address of process 0.
-        lost_s: Seconds after which a silent process is lost.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"{host}:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "asr_jax.train", "--config", ROOT / "tests/resume_config.py", "--run-dir", folder]
     command += ["--data.train", manifests / "train.jsonl", "--data.validation", manifests / "validation.jsonl"]
-    command += ["--training.num-updates", UPDATES, "--training.validate-every", 20]
-    command += ["--training.lost-after-s", lost_s, *more]
+    command += ["--training.num-updates", UPDATES, "--training.validation.every", 20]
+    command += more
     return [
         subprocess.Popen(
             list(map(str, [*within[number], *command])), cwd=root, text=True,
@@ -115,17 +112,20 @@ def all_done(jobs, folder, unbroken):
     }
 
 
+FAILED = "a computation of all processes failed, because another process of the run was killed"
+
+
 @pytest.mark.parametrize(
     ("victim", "number", "message"),
     [
-        (1, signal.SIGKILL, r"error: process 1 \(\d+ on \S+\) has been silent for \d+ s: it was killed, hangs"),
-        (0, signal.SIGKILL, "error: process 0, which coordinates the run, was killed, hangs or cannot be reached"),
-        (1, signal.SIGSTOP, r"error: process 1 \(\d+ on \S+\) has been silent for \d+ s: it was killed, hangs"),
-        (0, signal.SIGSTOP, r"error: process 0 \(the coordinator, 127.0.0.1:\d+\) has been silent for \d+ s"),
+        (1, signal.SIGKILL, f"({FAILED}|process 1 was killed, hangs or cannot be reached)"),
+        (0, signal.SIGKILL, f"({FAILED}|process 0, which coordinates the run, was killed, hangs)"),
+        (1, signal.SIGSTOP, "process 1 was killed, hangs or cannot be reached"),
+        (0, signal.SIGSTOP, "process 0, which coordinates the run, was killed, hangs or cannot be reached"),
     ],
     ids=["process 1 killed", "process 0 killed", "process 1 stopped", "process 0 stopped"],
 )
-def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on(
+def test_a_process_that_dies_or_hangs_ends_the_other_and_the_run_goes_on(
     manifests, unbroken, tmp_path, victim, number, message, request
 ):
     folder = tmp_path / "broken"
@@ -140,11 +140,10 @@ def test_a_process_that_dies_or_hangs_is_named_and_the_run_goes_on(
         for job in jobs:
             job.kill()
             job.communicate()  # closes its output
-    of_jax = -signal.SIGABRT  # JAX notices the end of process 0 itself
-    assert code == 75 or ((victim, number, code) == (0, signal.SIGKILL, of_jax)), output
-    lines = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert code == (75 if FAILED in output else -signal.SIGABRT), output
+    lines = errors_of(output)
     assert len(lines) == 1, output
-    assert re.match(message, lines[0])
+    assert re.match(f"error: {message}", lines[0])
     done = [event["data"]["update"] for event in read_events(folder / "events.jsonl", "train_step")][-1]
     goes_on(manifests, folder, unbroken)
     noted(request.node.callspec.id, seconds=round(seconds, 1), code=code, updates=done)
@@ -325,9 +324,9 @@ def errors_of(output):
 
 @may_mount
 def test_a_network_that_is_cut(manifests, unbroken, tmp_path, network):
-    """Training waits for an interruption of 5 s. Both processes end in one of 120 s, and name each other."""
+    """Training waits for an interruption of 5 s. Both processes end in one of 120 s."""
     folder = tmp_path / "cut"
-    of_both = {"within": network.within, "host": network.host, "lost_s": 45}
+    of_both = {"within": network.within, "host": network.host}
     jobs, waits = start(manifests, folder, **of_both), []
     try:
         for number in (1, 2):
@@ -355,15 +354,15 @@ def test_a_network_that_is_cut(manifests, unbroken, tmp_path, network):
         for job in jobs:
             job.kill()
             job.communicate()  # closes its output
-    assert [code for code, _ in ends] == [75, 75], ends
-    (of_0,), (of_1,) = (errors_of(output) for _, output in ends)
-    assert re.match(r"error: process 1 \(\d+ on \S+\) has been silent for \d+ s", of_0), of_0
-    assert re.match(r"error: process 0 \(the coordinator, \S+\) has been silent for \d+ s", of_1), of_1
+    assert {code for code, _ in ends} <= {75, -signal.SIGABRT}, ends
+    for _, output in ends:
+        (line,) = errors_of(output)
+        assert re.match(rf"error: (process \d\b.* was killed, hangs or cannot be reached|{FAILED})", line), line
     done = updates_of(folder)
     all_done(start(manifests, folder, **of_both), folder, unbroken)
     for each in waits:
         noted("network cut, 5 s", **each)
-    noted("network cut, 120 s", seconds=round(seconds, 1), code=75, updates=done)
+    noted("network cut, 120 s", seconds=round(seconds, 1), code=ends[0][0], updates=done)
 
 
 class Disk:
@@ -449,7 +448,7 @@ def test_a_shared_file_system_that_is_full_read_only_slow_or_loses_a_folder(
     jobs = start(manifests, folder, *SHARDED)
     try:
         wait_for_checkpoint(folder, jobs, before + 1)
-        for seconds in (5, 3 * LOST_S):
+        for seconds in (5, 30):
             run("fsfreeze", "-f", disk.folder)
             begun_s, done = time.monotonic(), updates_of(folder)
             time.sleep(seconds)

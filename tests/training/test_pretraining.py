@@ -15,7 +15,7 @@ from asr_jax.audio.io import write_flac
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.cli import align, evaluate, extract_features, plan, transcribe
-from asr_jax.config import Experiment, Init, Training
+from asr_jax.config import Experiment, Init, Training, Validation
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, replicated
 from asr_jax.core.pytrees import flatten
@@ -30,9 +30,9 @@ from asr_jax.inference.losses import measure
 from asr_jax.inference.trained import load_trained
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
 from asr_jax.observe.events import read_events
 from asr_jax.observe.health import health
 from asr_jax.optim.ema import EMA
@@ -88,7 +88,7 @@ def experiment(folder, run, **changes):
     settings = {
         "model": MODEL, "data": data(folder),
         "optim": AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),
-        "training": Training(num_updates=2, validate_every=1, log_every=1, ema=EMA(0.5)),
+        "training": Training(num_updates=2, validation=Validation(every=1), log_every=1, ema=EMA(0.5)),
     }  # fmt: skip
     return Experiment(name="tiny", run_dir=str(run), **settings | changes)
 
@@ -311,7 +311,10 @@ def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
         plan.plan(uneven)
     for changes, message in (
         ({"model": replace(MODEL, heads={"pretrain": HEAD, "ctc": CTC()})}, "kind is none and model.heads.ctc learns"),
-        ({"training": Training(num_updates=2, sample_every=1)}, "_every is 1 and the model has no recognising head"),
+        (
+            {"training": Training(num_updates=2, validation=Validation(sample_every=1))},
+            "_every is 1 and the model has no recognising head",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             experiment(folder, tmp_path / "run", **changes)

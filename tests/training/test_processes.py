@@ -35,7 +35,7 @@ def manifests(tmp_path_factory):
 def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT, when="never", **environment):
     sets = ["--data.train", manifests / train, "--data.validation", *(manifests / f"{name}.jsonl" for name in SETS)]
     # One utterance of each validation set is computed in windows, by one process each.
-    sets += ["--training.best-of", "mean", "--training.validate-max-duration-s", "0.8"]
+    sets += ["--training.saving.best-of", "mean", "--training.validation.max-duration-s", "0.8"]
     log = folder.with_name(f"{folder.name}-{environment.get('JAX_PROCESS_ID', '0')}.log")
     command = ["tests.training.recorded", log, when, "--config", ROOT / "tests/resume_config.py"]
     command += [
@@ -44,10 +44,10 @@ def start(manifests, folder, *, devices, more=(), train="train.jsonl", cwd=ROOT,
         folder,
         "--training.num-updates",
         UPDATES,
-        "--training.validate-every",
+        "--training.validation.every",
         UPDATES // 2,
     ]
-    command += ["--training.validate-loss", "True", *more]
+    command += ["--training.validation.loss", "True", *more]
     return Forked(*command, env=with_devices(devices, **environment), cwd=cwd)
 
 
@@ -209,7 +209,7 @@ def test_two_processes_agree_with_one(manifests, alone, tmp_path):
     folder = tmp_path / "two"
     # Saving at every line adds messages between the processes.
     profiled = ("--profile", "4:6", "--profile-processes", "1")
-    outputs = finish(*two(manifests, folder, "--training.save-minutes", "0.0001", *profiled, when="slow:100"))
+    outputs = finish(*two(manifests, folder, "--training.saving.minutes", "0.0001", *profiled, when="slow:100"))
     assert "validation WER" in outputs[0]
     assert "validation WER" not in outputs[1]
     assert_alike(folder, alone)

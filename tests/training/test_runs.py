@@ -16,7 +16,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.io import write_flac
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.cli import average
-from asr_jax.config import Experiment, Init, Resume, Training, load_experiment
+from asr_jax.config import Experiment, Init, Limits, Resume, Saving, Training, Validation, load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.data.batching.buckets import Buckets
@@ -81,7 +81,9 @@ def data(tmp_path_factory):
 
 
 def training(**changes):
-    return Training(**({"num_updates": 4, "validate_every": 4, "log_every": 1, "ema": EMA(0.5)} | changes))
+    return Training(
+        **({"num_updates": 4, "validation": Validation(every=4), "log_every": 1, "ema": EMA(0.5)} | changes)
+    )
 
 
 def experiment(data, folder, *, model=None, **changes):
@@ -103,7 +105,7 @@ def weights(folder, updates=None):
 @pytest.fixture(scope="module")
 def plain(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "plain"
-    train(experiment(data, folder, training=training(keep_last=9, validate_every=2)))
+    train(experiment(data, folder, training=training(saving=Saving(keep_last=9), validation=Validation(every=2))))
     return folder
 
 
@@ -131,7 +133,7 @@ def test_live_and_averaged_weights_are_validated_and_the_run_is_reported(plain, 
     [("carried", [[0, 1, 2], [3, 4, 5], [6, 7, 8]]), ("dropped", [[0, 1, 2], [5, 6, 7], [10, 11, 12]])],
 )
 def test_what_an_epoch_leaves_over(data, tmp_path, epoch_end, groups):
-    settings = training(num_updates=3, accumulate=3, epoch_end=epoch_end, validate_every=99)
+    settings = training(num_updates=3, accumulate=3, epoch_end=epoch_end, validation=Validation(every=99))
     train(experiment(data, tmp_path / "run", training=settings))
     found = [[batch["position"] for batch in data["batches"]] for data in events(tmp_path / "run", "batch_start")]
     assert found == groups
@@ -141,8 +143,10 @@ def test_what_an_epoch_leaves_over(data, tmp_path, epoch_end, groups):
 def test_a_run_ends_at_the_end_of_an_epoch_of_its_job_and_goes_on_exactly(data, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     clean = replace(data, train=(str(Path(data.train[0]).with_name("clean.jsonl")),))
-    settings = training(num_updates=6, accumulate=2, epoch_end="flushed", validate_epochs=True, validate_every=99)
-    of_job = replace(settings, epochs_this_job=1.0)
+    settings = training(
+        num_updates=6, accumulate=2, epoch_end="flushed", validation=Validation(each_epoch=True, every=99)
+    )
+    of_job = replace(settings, limits=replace(settings.limits, epochs_this_job=1.0))
     train(experiment(clean, whole, model=POISONED, training=settings))  # nothing is poisoned
     assert not (whole / "voided.jsonl").exists()
     assert [d["update"] for d in events(whole, "validation") if d["weights"] == "ema"] == [3, 6]
@@ -160,13 +164,13 @@ def test_a_run_ends_at_the_end_of_an_epoch_of_its_job_and_goes_on_exactly(data, 
 
 
 def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path, monkeypatch):
-    run = experiment(data, tmp_path / "run", training=training(max_hours=1e-9, log_every=3))
+    run = experiment(data, tmp_path / "run", training=training(limits=Limits(max_hours=1e-9), log_every=3))
     with pytest.raises(Stopped, match=r"training\.max_hours .* no update was done") as caught:  # before compiling
         train(run)
     assert caught.value.exit_code == 75
     assert caught.value.is_planned
     assert not events(tmp_path / "run", "compile_start")
-    assert health(tmp_path / "run" / "events.jsonl")[0].startswith("ended: stopped (training.max_hours")
+    assert health(tmp_path / "run" / "events.jsonl")[0].startswith("ended: stopped (training.limits.max_hours")
     over = iter([False])  # over after the first update, which is not at a line of the log
     monkeypatch.setattr(Timetable, "is_over", lambda timetable: next(over, True))
     with pytest.raises(Stopped, match=r"training\.max_hours .* saved after update 1"):
@@ -176,7 +180,7 @@ def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path
 
 @pytest.mark.slow
 def test_a_run_continues_with_another_rate_if_that_is_allowed(data, tmp_path):
-    run = experiment(data, tmp_path / "run", training=training(num_updates=2, validate_every=2))
+    run = experiment(data, tmp_path / "run", training=training(num_updates=2, validation=Validation(every=2)))
     train(run)
     schedule = WarmupHoldDecay(peak_lr=1e-3, warmup_updates=2, decay="none")
     slower = replace(run, optim=AdamW(schedule=schedule), training=replace(run.training, num_updates=3))
@@ -205,7 +209,7 @@ def test_a_signal_breaks_a_validation_off_and_the_next_job_makes_up_for_it(data,
         signal.raise_signal(signal.SIGTERM)
         return have_come(signals)
 
-    run = experiment(data, tmp_path / "run", training=training(validate_every=2))
+    run = experiment(data, tmp_path / "run", training=training(validation=Validation(every=2)))
     with monkeypatch.context() as patched:
         patched.setattr(Signals, "have_come", come)
         with pytest.raises(Stopped, match="SIGTERM: saved after update 2") as caught:
@@ -223,7 +227,12 @@ FROZEN = AdamW(freeze_updates=(("encoder/.*", NEVER), ("heads_.*", 1000)))
 
 @pytest.mark.slow
 def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, tmp_path):
-    settings = training(num_updates=1, validate_every=1, patience=2, keep_best=0, keep_last=1)
+    settings = training(
+        num_updates=1,
+        validation=Validation(every=1),
+        limits=Limits(patience=2),
+        saving=Saving(keep_best=0, keep_last=1),
+    )
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
     train(run)
     summary = train(replace(run, training=replace(settings, num_updates=50)))
@@ -235,12 +244,17 @@ def test_patience_remembers_over_a_restart_that_keeps_no_best_checkpoint(data, t
 
 @pytest.mark.slow
 def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_path, capsys):
-    settings = training(num_updates=9, validate_every=1, patience=1, keep_best=1, keep_last=1)
+    settings = training(
+        num_updates=9,
+        validation=Validation(every=1),
+        limits=Limits(patience=1),
+        saving=Saving(keep_best=1, keep_last=1),
+    )
     run = experiment(data, tmp_path / "run", training=settings, optim=FROZEN)
     assert train(run)["update"] == 2
     assert events(tmp_path / "run", "run_complete")[0]["reason"] == "no gain in 1 validation"
     beam = CTCDecoding(kind="beam", search=Search(beam_width=3), fusion=Fusion(hot_words=("ab",)))
-    assert "--training.patience N" in train(run.with_decoding(replace(run.primary_decoding)))["already"]
+    assert "--training.limits.patience N" in train(run.with_decoding(replace(run.primary_decoding)))["already"]
     capsys.readouterr()
     assert (
         train(run.with_decoding(beam))["update"] == 4
@@ -258,7 +272,7 @@ def test_a_run_without_gain_stays_ended_until_another_decoding_is_set(data, tmp_
 
 def test_what_is_not_finite_voids_its_update_and_names_its_batches(data, tmp_path):
     """Three utterances make their update not finite: one its loss, one its gradient and one its statistics."""
-    folder, settings = tmp_path / "run", training(accumulate=2, validate_every=99)
+    folder, settings = tmp_path / "run", training(accumulate=2, validation=Validation(every=99))
     train(experiment(data, folder, model=POISONED, training=settings))
     voided = [json.loads(line) for line in (folder / "voided.jsonl").read_text().splitlines()]
     for entry, number in zip(voided, ODD, strict=True):
@@ -279,7 +293,7 @@ HOT = AdamW(schedule=WarmupHoldDecay(peak_lr=1e30, warmup_updates=0, decay="none
 
 def test_a_run_stops_if_updates_are_no_longer_finite(data, tmp_path):
     """The run stops before the next line. The folder has no checkpoint and therefore accepts other settings."""
-    settings = training(num_updates=400, validate_every=400, log_every=400, max_failed=3)
+    settings = training(num_updates=400, validation=Validation(every=400), log_every=400, limits=Limits(max_failed=3))
     with pytest.raises(RunError, match=r"the last \d updates were not finite"):
         train(experiment(data, tmp_path / "run", optim=HOT, training=settings))
     voided = [json.loads(line) for line in (tmp_path / "run" / "voided.jsonl").read_text().splitlines()]
@@ -394,7 +408,7 @@ def recordings(folder, number, seed=0):
 def test_augmentations_of_samples_and_the_recordings_that_they_add(data, tmp_path):
     noise, rooms = recordings(tmp_path / "noise", 2), recordings(tmp_path / "rooms", 3)
     augment = (BackgroundNoise(probability=1.0, folder=noise), Reverberation(folder=rooms))
-    settings = training(num_updates=2, validate_every=2)
+    settings = training(num_updates=2, validation=Validation(every=2))
     run = experiment(data, tmp_path / "run", model=replace(toy_model(), augment=augment), training=settings)
     train(run)
     assert all(np.isfinite(line["losses"]["total"]) for line in events(tmp_path / "run", "train_step"))
@@ -407,7 +421,9 @@ def test_augmentations_of_samples_and_the_recordings_that_they_add(data, tmp_pat
 
 @pytest.mark.slow
 def test_between_validations_it_shows_samples_saves_by_the_clock_and_traces(data, tmp_path):
-    settings = training(validate_every=3, sample_every=1, num_samples=1, save_minutes=0.0001, profile="0:1")
+    settings = training(
+        validation=Validation(every=3, sample_every=1, num_samples=1), saving=Saving(minutes=0.0001), profile="0:1"
+    )
     train(experiment(data, tmp_path / "run", training=settings))
     shown = events(tmp_path / "run", "samples")
     assert [data["update"] for data in shown] == [1, 2]
@@ -430,7 +446,9 @@ def test_a_trace_of_updates_that_were_not_made_and_curves_that_cannot_be_drawn_a
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(loop, "draw_curves", full)
-    settings = training(num_updates=6, validate_every=6, profile="100:105", save_epochs=1)  # of 5 updates
+    settings = training(
+        num_updates=6, validation=Validation(every=6), profile="100:105", saving=Saving(epochs=1)
+    )  # of 5 updates
     assert train(experiment(data, tmp_path / "run", training=settings))["update"] == 6
     assert [data["update"] for data in events(tmp_path / "run", "checkpoint_saved")] == [5, 6]
     messages = [data["message"] for data in events(tmp_path / "run", "warning")]  # a busy machine adds others

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from asr_jax.audio.io import write_flac
-from asr_jax.config import Experiment, Resume, Training
+from asr_jax.config import Experiment, Resume, Training, Validation
 from asr_jax.core import devices, meshes
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.dataset import Data
@@ -41,7 +41,7 @@ def data(tmp_path_factory):
 
 def experiment(data, folder, sampling, *, num_updates, **changes):
     training = Training(
-        num_updates=num_updates, validate_every=50, log_every=1, ema=EMA(0.5), accumulate=2, validate_live=False,
+        num_updates=num_updates, validation=Validation(every=50, live=False), log_every=1, ema=EMA(0.5), accumulate=2,
         **changes,
     )  # fmt: skip
     return Experiment(

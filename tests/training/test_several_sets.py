@@ -9,7 +9,7 @@ import pytest
 
 from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_meta
 from asr_jax.cli import evaluate
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Saving, Training, Validation
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data, read_sets
@@ -49,7 +49,11 @@ def experiment(tmp_path_factory):
     )  # fmt: skip
     schedule = WarmupHoldDecay(peak_lr=2e-2, warmup_updates=10, decay="none")
     settings = Training(
-        num_updates=20, validate_every=60, log_every=50, keep_last=1, best_of="mean", ema=EMA(0.5), validate_live=False
+        num_updates=20,
+        validation=Validation(every=60, live=False),
+        log_every=50,
+        saving=Saving(keep_last=1, best_of="mean"),
+        ema=EMA(0.5),
     )
     return Experiment(
         name="two sets", model=toy_model(dim=64, norm=True), data=data, optim=AdamW(schedule=schedule),
@@ -105,7 +109,9 @@ def test_the_figures_of_a_set_are_those_of_evaluate(run, experiment, tmp_path):
 
 def test_another_choice_restarts_the_best_and_keeps_the_run(run, experiment, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
-    other = with_training(replace(experiment, run_dir=str(tmp_path / "run")), num_updates=61, best_of="right")
+    other = with_training(
+        replace(experiment, run_dir=str(tmp_path / "run")), num_updates=61, saving=Saving(best_of="right")
+    )
     summary = train(other)
     found = validations(tmp_path / "run")
     assert summary["best_wer"] == summary["sets"]["right"]["wer"] == found[61]["sets"]["right"]["wer"]
@@ -113,14 +119,14 @@ def test_another_choice_restarts_the_best_and_keeps_the_run(run, experiment, tmp
         event["data"]["message"] for event in read_events(tmp_path / "run" / "events.jsonl", "warning")
         if "best_of" in event["data"]["message"]
     )  # fmt: skip
-    assert f"{100 * found[20]['mean']['wer']:.2f} %, is that of training.best_of mean" in message
+    assert f"{100 * found[20]['mean']['wer']:.2f} %, is that of training.saving.best_of mean" in message
     assert checkpoint_to_evaluate(tmp_path / "run" / "checkpoints") == 61
-    assert "(training.best_of right)" in capsys.readouterr().out
+    assert "(training.saving.best_of right)" in capsys.readouterr().out
 
 
 def test_a_set_that_is_not_there_is_refused_with_the_names(run, experiment):
     with pytest.raises(UserError, match=r"best_of is 'rigth': .* right, short, all, mean; did you mean 'right'\?"):
-        train(with_training(experiment, best_of="rigth"))
+        train(with_training(experiment, saving=Saving(best_of="rigth")))
     few = replace(experiment.data, max_validation_utterances=1)
     sets = read_sets(few, seed=0)
     check_best_of("right", sets)

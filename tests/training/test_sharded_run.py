@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from asr_jax.cli import plan
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
@@ -69,7 +69,7 @@ def test_a_run_in_parts_equals_a_whole_one(manifests, tmp_path):
     )  # fmt: skip
 
     def run(name, num_updates):
-        training = Training(num_updates=num_updates, validate_every=50, accumulate=2, validate_live=False)
+        training = Training(num_updates=num_updates, validation=Validation(every=50, live=False), accumulate=2)
         schedule = WarmupHoldDecay(peak_lr=1e-2, warmup_updates=1, decay="none")
         loop.train(
             Experiment(

@@ -8,7 +8,7 @@ import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import train
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Limits, Training, Validation
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
@@ -39,7 +39,12 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
             validation=(str(folder / "set.jsonl"),),
             buckets=Buckets(num=3, batch_seconds=4.0),
         ),
-        training=Training(num_epochs=1000, accumulate=4, validate_epochs=True, patience=3, max_hours=1e-9),
+        training=Training(
+            num_epochs=1000,
+            accumulate=4,
+            validation=Validation(each_epoch=True),
+            limits=Limits(patience=3, max_hours=1e-9),
+        ),
         run_dir=str(folder / "runs" / "mine"),
     )
 

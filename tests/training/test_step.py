@@ -14,8 +14,9 @@ from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.pytrees import flatten
 from asr_jax.core.sums import Sum
 from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import Encoder, Model, Recogniser
+from asr_jax.models.base import Model, Recogniser
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.encoder import Encoder
 from asr_jax.models.terms import batch_denominators
 from asr_jax.nn.gradients import penalize_large
 from asr_jax.optim.lora import LoRA

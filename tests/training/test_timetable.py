@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from asr_jax.config import Training
+from asr_jax.config import Limits, Saving, Training, Validation
 from asr_jax.core.errors import UserError
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Groups, Timetable
 
@@ -28,14 +28,14 @@ def test_epochs_and_their_ends():
 
 
 def test_checkpoints_by_epochs():
-    timetable = due(save_epochs=3, validate_every=1000, log_every=1000)
+    timetable = due(saving=Saving(epochs=3), validation=Validation(every=1000), log_every=1000)
     table = {update: timetable.due(update, signal=False) for update in range(100)}
     assert [update for update, found in table.items() if found.saves] == [33, 66, 99]
     assert [update for update, found in table.items() if found.at_line] == [0, 33, 66, 99]
     assert not any(found.validates for found in table.values())
     carried = Groups(11, 4, "carried")  # epochs end within updates 3, 6, 9, 11, 14, 17
     assert [update for update in range(20) if carried.ends_epoch(update, 2)] == [6, 11, 17]
-    assert not due(save_epochs=3, first=33).due(33, signal=False).saves  # the last job did it
+    assert not due(saving=Saving(epochs=3), first=33).due(33, signal=False).saves  # the last job did it
     assert not any(due().due(update, signal=False).saves for update in range(100))
 
 
@@ -67,7 +67,7 @@ def test_a_run_in_epochs_counts_those_before_another_number_of_batches():
 
 
 def due(first=0, num_updates=100, owes=False, **settings):
-    training = Training(**{"num_updates": 100, "validate_every": 10, "log_every": 5} | settings)
+    training = Training(**{"num_updates": 100, "validation": Validation(every=10), "log_every": 5} | settings)
     return Timetable(
         training, Groups(11, 1, "carried"), first=first, num_updates=num_updates, began_s=time.monotonic(),
         owes_validation=owes,
@@ -75,7 +75,7 @@ def due(first=0, num_updates=100, owes=False, **settings):
 
 
 def test_validations_lines_and_samples():
-    timetable = due(sample_every=4, validate_epochs=True)
+    timetable = due(validation=Validation(every=10, sample_every=4, each_epoch=True))
     table = {update: timetable.due(update, signal=False) for update in range(45)}
     assert [update for update, found in table.items() if found.validates] == [10, 11, 20, 22, 30, 33, 40, 44]
     assert [update for update, found in table.items() if found.samples] == [4, 8, 12, 16, 24, 28, 32, 36]
@@ -89,10 +89,13 @@ def test_validations_lines_and_samples():
 def test_why_a_job_ends():
     assert due().due(100, signal=False).ends == ALL_DONE
     assert due().due(7, signal=True).at_line  # the updates before the signal are reported
-    job = due(epochs_this_job=2, first=5)
+    job = due(limits=Limits(epochs_this_job=2), first=5)
     assert [job.due(update, signal=False).ends for update in (5, 21, 22)] == ["", "", JOB_DONE]
-    part = due(epochs_this_job=0.5, first=6)
+    part = due(limits=Limits(epochs_this_job=0.5), first=6)
     assert [part.due(update, signal=False).ends for update in (6, 11, 12)] == ["", "", JOB_DONE]
-    assert [due(epochs_this_job=0.01).due(update, signal=False).ends for update in (0, 1)] == ["", JOB_DONE]
-    over = due(max_hours=1e-12)
+    assert [due(limits=Limits(epochs_this_job=0.01)).due(update, signal=False).ends for update in (0, 1)] == [
+        "",
+        JOB_DONE,
+    ]
+    over = due(limits=Limits(max_hours=1e-12))
     assert [over.due(update, signal=False).ends for update in (0, 1, 5)] == ["", HOURS_OVER, HOURS_OVER]

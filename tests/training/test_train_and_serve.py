@@ -15,7 +15,7 @@ from asr_jax.audio.io import probe
 from asr_jax.audio.presets import funasr, nemo, quartznet, rnnt, w2v_bert
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.audio.stages import NormaliseByDataSet
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.random_streams import random_streams
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
@@ -46,7 +46,7 @@ def experiment(tmp_path_factory):
         train=(str(folder / "train.jsonl"),), validation=(str(folder / "train.jsonl"),),
         buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4),
     )  # fmt: skip
-    training = Training(num_updates=1, validate_every=1, log_every=1)
+    training = Training(num_updates=1, validation=Validation(every=1), log_every=1)
     optim = AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=1, decay="none"))
     run_dir = str(folder / "run")
     return Experiment(name="toy", model=toy_model(), data=data, optim=optim, training=training, run_dir=run_dir)

@@ -14,7 +14,7 @@ import yaml
 import asr_jax
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import upload as command
-from asr_jax.config import Experiment, Training
+from asr_jax.config import Experiment, Saving, Training, Validation
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.data.batching.buckets import Buckets
@@ -55,7 +55,9 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
         train=(str(folder / "dev.jsonl"),), validation=(str(folder / "dev.jsonl"),),
         buckets=Buckets(num=1, batch_seconds=1.6, batch_multiple=4),
     )  # fmt: skip
-    training = Training(num_updates=4, validate_every=2, log_every=1, ema=EMA(0.5), keep_last=5)
+    training = Training(
+        num_updates=4, validation=Validation(every=2), log_every=1, ema=EMA(0.5), saving=Saving(keep_last=5)
+    )
     return Experiment(name="toy", model=toy_model(), data=data, training=training, run_dir=str(folder / "run"))
 
 

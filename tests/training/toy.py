@@ -9,7 +9,8 @@ from flax import linen as nn
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import Encoder, EncoderSettings, Model
+from asr_jax.models.base import Model
+from asr_jax.models.encoder import Encoder, EncoderSettings
 from asr_jax.nn.normalization import BatchNorm
 from asr_jax.nn.stochastic import Dropout
 

@@ -70,8 +70,6 @@ class InferenceOptions(RecognitionOptions):
     """Number of processes that read a set; 0: threads only."""
     threads: int = 2
     """Number of threads of each process that reads."""
-    published: bool = True
-    """Also print published figures of other systems."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
 
@@ -116,10 +114,10 @@ def main(arguments: Sequence[str]) -> None:
         figures["batches"] = batches(
             recognition, options, seconds, steps=figures["steps"], rate_hz=system.model.front_end.rate_hz
         )
-        show_batches(figures, about, published=options.published)
+        show_batches(figures, about)
     if options.data:
         figures["sets"] = sets(recognition, system, options)
-        show_sets(figures, about, published=options.published)
+        show_sets(figures, about)
     figures["peak_bytes"], figures["machine"]["load_after"] = peak_bytes(), machine()["load"]
     print(f"peak memory: {figures['peak_bytes'] / 1e9:.2f} GB" if figures["peak_bytes"] else
           "peak memory: not available on this device")  # fmt: skip
@@ -216,14 +214,12 @@ def sets(recognition: Recognition, system: System, options: InferenceOptions) ->
     return found
 
 
-def show_batches(figures: dict[str, Any], about: str, *, published: bool) -> None:
+def show_batches(figures: dict[str, Any], about: str) -> None:
     """Prints the latencies of the grid.
 
     Args:
         about: Description of the system and the machine, for the title.
-        published: Whether published figures are printed too.
     """
-    from asr_jax.cli.benchmark.published import print_latencies
     from asr_jax.observe.tables import print_table
 
     rows = []
@@ -236,8 +232,6 @@ def show_batches(figures: dict[str, Any], about: str, *, published: bool) -> Non
     print_table(rows, title=f"{about}: ms per batch, {figures['steps']} steps after {figures['warm_ups']} warm-ups")
     if figures["steps"] < 100:
         print(f"with {figures['steps']} steps, the 99 % percentile is close to the maximum; parts are timed separately")
-    if published:
-        print_latencies(figures["batches"])
 
 
 def _with_units(ms: dict[str, float]) -> dict[str, float]:
@@ -245,15 +239,12 @@ def _with_units(ms: dict[str, float]) -> dict[str, float]:
     return {"mean ms" if name == "mean" else name.replace("%", " %"): value for name, value in ms.items()}
 
 
-def show_sets(figures: dict[str, Any], about: str, *, published: bool) -> None:
+def show_sets(figures: dict[str, Any], about: str) -> None:
     """Prints the throughput of sets and the latencies of their batches.
 
     Args:
         about: Description of the system and the machine, for the title.
-        published: Whether published figures are printed too.
     """
-    from asr_jax.cli.benchmark.published import print_set_latencies, set_rates
-    from asr_jax.cli.benchmark.systems import described
     from asr_jax.observe.tables import print_table
 
     measured = [
@@ -279,10 +270,3 @@ def show_sets(figures: dict[str, Any], about: str, *, published: bool) -> None:
     counts = sorted({(each["warm_ups"], each["repeats"]) for _, each in measured})
     repeats = ", ".join(f"{repeats} repeats after {warm_ups} warm-ups" for warm_ups, repeats in counts)
     print_table(latencies, title=f"ms per batch, {repeats}")
-    if published:
-        on = described(figures["machine"] | {"num_devices": 1})
-        print_set_latencies([(figures["system"], on, each) for _, each in measured if each["batch"]])
-        how = f"{figures['decoding']}, {figures['weights']}"
-        ours = [(figures["system"], on, each["rtfx"], f"{how}, {named['set']}, batch {named['batch']}")
-                for named, each in measured]  # fmt: skip
-        print_table(set_rates(ours), title="throughput of sets, with published figures")

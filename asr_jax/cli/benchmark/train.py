@@ -62,8 +62,6 @@ class TrainOptions:
     """Number of measured updates in each case."""
     precision: Precision | None = None
     """Precision of the computation. Default: that of the config."""
-    published: bool = True
-    """Also print published figures of other systems."""
     trace: Annotated[Path | None, arg(metavar="DIR")] = None
     """Folder for an XLA trace of three more updates of the first case, which are not timed, for XProf or Perfetto."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
@@ -73,7 +71,6 @@ class TrainOptions:
 def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(TrainOptions, arguments, prog=PROG, about=__doc__)
 
-    from asr_jax.cli.benchmark.published import print_training
     from asr_jax.cli.benchmark.systems import check_counts, in_precision, machine
 
     check_counts(options, ("accumulation", "num_devices", "batch", "labels", "warm_ups", "updates"))
@@ -95,8 +92,6 @@ def main(arguments: Sequence[str]) -> None:
         if options.json:
             write_whole(options.json, json.dumps(figures, indent=1) + "\n")
     show(figures)
-    if options.published:
-        print_training()
 
 
 def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, Any]]:

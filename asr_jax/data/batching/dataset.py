@@ -47,7 +47,7 @@ class Data:
     """Training set: files, folders and glob patterns. Supported are JSONL, JSON, TSV, CSV, Parquet, Arrow, tar shards,
     fairseq lists, Kaldi data folders, and folders of audio with texts beside it."""
     validation: tuple[str, ...] = ()
-    """Validation sets, in the same formats; they select the best checkpoint (training.best_of). Each entry is a set,
+    """Validation sets, in the same formats; they select the best checkpoint (saving.best_of). Each entry is a set,
     named after its file or folder. Empty: the validation set in the folder of `train` if there is one, otherwise a
     share of the training set."""
     validation_share: float = 0.1

@@ -5,7 +5,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
@@ -13,10 +12,11 @@ from asr_jax.core.batch import length_mask
 from asr_jax.core.devices import traced_for
 from asr_jax.core.products import float32_product
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import rotated
-from asr_jax.nn.remat import Remat, rematerialised
+from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.softmax import attention_softmax
 from asr_jax.nn.stochastic import Dropout, unless_left_out
@@ -48,15 +48,6 @@ class LayerSizes(NamedTuple):
     """Activation of the feed-forward module."""
 
 
-@struct.dataclass
-class Shared:
-    """Inputs that all layers of a stack share."""
-
-    allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may attend to."""
-    step: Step
-
-
 class Transformer(nn.Module):
     """Stack of Transformer layers."""
 
@@ -68,15 +59,8 @@ class Transformer(nn.Module):
         self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step
     ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"] | None]:
         """Returns the output of the last layer, and those of all layers (None without `sizes.gives_taps`)."""
-        layers = nn.scan(
-            rematerialised(TransformerLayer, self.sizes.remat),
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=self.num_layers,
-            check_constancy_invariants=False,  # True would trace the layer a second time
-        )(self.sizes, name="layers")
-        x, inner = layers(x, Shared(length_mask(lengths, x.shape[1])[:, None], step))
+        layers = layer_stack(TransformerLayer, self.num_layers, self.sizes.remat)(self.sizes, name="layers")
+        x, inner = layers(x, LayerInputs(length_mask(lengths, x.shape[1])[:, None], lengths, step))
         return x, inner
 
 
@@ -92,34 +76,31 @@ class TransformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], shared: Shared
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         x = unless_left_out(
-            self, lambda layer, x: layer.transformed(x, shared), x, rate=self.sizes.layer_drop, step=shared.step
+            self, lambda layer, x: layer.transformed(x, inputs), x, rate=self.sizes.layer_drop, step=inputs.step
         )
         return x, x if self.sizes.gives_taps else None
 
     @nn.nowrap
-    def transformed(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
+    def transformed(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
         """Computes the layer's output without LayerDrop."""
         sizes = self.sizes
         attention = MultiHeadAttention(
             sizes.num_heads, sizes.attention_dropout, sizes.rotary, sizes.fused_attention, sizes.dtype, name="attention"
         )
-        y = self._norm("attention_norm", x) if sizes.norm_first else x
-        x += self._dropout(attention(y, shared.allowed, step=shared.step), sizes.dropout, shared.step)
-        x = x if sizes.norm_first else self._norm("attention_norm", x)
-        y = self._norm("norm", x) if sizes.norm_first else x
+        y = normed("attention_norm", x) if sizes.norm_first else x
+        x += self._dropout(attention(y, inputs.allowed, step=inputs.step), sizes.dropout, inputs.step)
+        x = x if sizes.norm_first else normed("attention_norm", x)
+        y = normed("norm", x) if sizes.norm_first else x
         y = ACTIVATIONS[sizes.activation](self._linear("in", sizes.feedforward_dim, y))
-        y = self._linear("out", x.shape[-1], self._dropout(y, sizes.activation_dropout, shared.step))
-        x += self._dropout(y, sizes.dropout, shared.step)
-        return x if sizes.norm_first else self._norm("norm", x)
+        y = self._linear("out", x.shape[-1], self._dropout(y, sizes.activation_dropout, inputs.step))
+        x += self._dropout(y, sizes.dropout, inputs.step)
+        return x if sizes.norm_first else normed("norm", x)
 
     def _linear(self, name: str, width: int, x: Float[Array, "B T D"]) -> Float[Array, "B T _"]:
         return Linear(width, deviation=INITIAL_DEVIATION, dtype=self.sizes.dtype, name=name)(x)
-
-    def _norm(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return layer_norm(1e-5, name=name)(x).astype(x.dtype)
 
     def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
         return Dropout(rate)(x, step=step)

@@ -1,7 +1,7 @@
 """Blocks of convolutions over time, as in QuartzNet, Jasper and Citrinet."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,13 +10,12 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, ShareBelow1, settings
 from asr_jax.kernels.masking.api import mask_time
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
+from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.normalization import BatchNorm, GroupNorm
-from asr_jax.nn.remat import Remat, rematerialised
-from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.time_conv import (
+from asr_jax.nn.quartznet.time_conv import (
     DepthwiseTimeConv,
     Pointwise,
     SqueezeExcite,
@@ -25,6 +24,9 @@ from asr_jax.nn.time_conv import (
     shuffled,
     strided,
 )
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
 
 BlockNorm = Literal[
     "batch", "layer", "instance", "group", "batch_padded", "layer_padded", "instance_padded", "group_padded"
@@ -46,74 +48,65 @@ EPS, MOMENTUM = 1e-3, 0.1
 """Epsilon and momentum of batch norms."""
 
 
-@dataclass(frozen=True)
+@settings
 class ConvBlock:
     """Settings of a block, or of several equal blocks in sequence.
 
     A block consists of layers, each with a convolution, a norm and an activation, and of a residual connection.
     """
 
-    width: int
+    width: PositiveInt
     """Output channels."""
-    kernel_size: int
+    kernel_size: PositiveInt
     """Taps of the convolutions over time. Must be odd."""
-    copies: int = 1
+    copies: PositiveInt = 1
     """Number of blocks with these settings in sequence."""
-    repeat: int = 1
+    repeat: PositiveInt = 1
     """Number of layers of a block."""
-    stride: int = 1
+    stride: PositiveInt = 1
     """Stride of each layer in frames."""
     stride_last: bool = False
     """Whether only the last layer has the stride."""
-    dilation: int = 1
+    dilation: PositiveInt = 1
     """Distance between taps in frames."""
     separable: bool = True
     """Whether a depthwise convolution over time and a projection replace a full convolution."""
     residual: Residual = "add"
     """Residual connection of the block: none, add, max or dense."""
-    dropout: float = 0.0
+    dropout: ShareBelow1 = 0.0
     """Dropout rate after each activation."""
-    groups: int = 1
+    groups: PositiveInt = 1
     """Groups of channels in the projections, or in the convolutions of layers that are not separable. Above 1, channels
     are shuffled across groups after each norm."""
-    heads: int = 0
+    heads: NonNegativeInt = 0
     """Number of depthwise filters, which the channels share in turn. 0: one filter per channel."""
-    squeeze: int = 0
+    squeeze: NonNegativeInt = 0
     """Reduction factor of squeeze-and-excitation, which follows the last layer. 0: no squeeze-and-excitation."""
-    squeeze_frames: int = 0
+    squeeze_frames: NonNegativeInt = 0
     """Frames that squeeze-and-excitation averages over in training, from a random start. 0: all. Evaluation always
     uses all frames."""
-    future_frames: int | None = None
+    future_frames: NonNegativeInt | None = None
     """Right context of each convolution in frames. None: symmetric."""
 
-    def __post_init__(self) -> None:
-        checks = {
-            f"kernel_size is {self.kernel_size}, expected an odd number": self.kernel_size % 2 == 1,
-            f"dropout is {self.dropout}, expected at least 0 and less than 1": 0 <= self.dropout < 1,
-            f"stride is {self.stride} and dilation is {self.dilation}, expected at least one of them to be 1": (
-                self.stride == 1 or self.dilation == 1
-            ),
-            f"stride is {self.stride}, expected 1 with a dense residual": self.residual != "dense" or self.stride == 1,
-            f"groups is {self.groups}, expected a divisor of width, {self.width}": self.groups > 0
-            and self.width % self.groups == 0,
-            f"heads is {self.heads}, expected 0 because separable is False": self.separable or not self.heads,
-            f"squeeze is {self.squeeze}, expected at most width, {self.width}": self.squeeze <= self.width,
-            f"future_frames is {self.future_frames}, expected None, or 0 to kernel_size - 1 with a dilation of 1": (
-                self.future_frames is None or (0 <= self.future_frames < self.kernel_size and self.dilation == 1)
-            ),
-        }
-        problems = [
-            f"{name} is {getattr(self, name)}, expected at least {least}"
-            for least, names in (
-                (1, ("width", "kernel_size", "copies", "repeat", "stride", "dilation")),
-                (0, ("heads", "squeeze", "squeeze_frames")),
+    def problems(self) -> Iterator[str]:
+        of = f"block of width {self.width}: "
+        if self.kernel_size % 2 == 0:
+            yield f"{of}kernel_size is {self.kernel_size}: expected an odd number"
+        if self.stride > 1 and self.dilation > 1:
+            yield f"{of}stride is {self.stride} and dilation is {self.dilation}: expected at least one of them to be 1"
+        if self.residual == "dense" and self.stride > 1:
+            yield f"{of}stride is {self.stride}: expected 1 with a dense residual"
+        if self.width % self.groups:
+            yield f"{of}groups is {self.groups}: expected a divisor of width, {self.width}"
+        if self.heads and not self.separable:
+            yield f"{of}heads is {self.heads}: expected 0 because separable is False"
+        if self.squeeze > self.width:
+            yield f"{of}squeeze is {self.squeeze}: expected at most width, {self.width}"
+        if self.future_frames is not None and (self.future_frames >= self.kernel_size or self.dilation > 1):
+            yield (
+                f"{of}future_frames is {self.future_frames}: expected None, or 0 to kernel_size - 1 with a dilation of "
+                "1"
             )
-            for name in names
-            if getattr(self, name) < least
-        ]
-        problems += [problem for problem, good in checks.items() if not good]
-        if problems:
-            raise ValueError(f"block of width {self.width}: " + "; ".join(problems))
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -196,14 +189,7 @@ class Block(nn.Module):
         block, policy, strides = self.block, self.policy, self.block.strides
         carry, _ = ConvLayer(block, policy, strides[0], activates=False, name="first")((inputs[-1], given), step)
         if num_alike := strides[1:].count(1):
-            layers = nn.scan(
-                rematerialised(ConvLayer, policy.remat),
-                variable_axes={"params": 0, "batch_stats": 0},
-                split_rngs={"params": True, "dropout": True},
-                in_axes=nn.broadcast,
-                length=num_alike,
-                check_constancy_invariants=False,  # True would trace the layer a second time
-            )
+            layers = layer_stack(ConvLayer, num_alike, policy.remat)
             carry, _ = layers(block, policy, name="layers")(carry, step)
         for number in range(1 + num_alike, len(strides)):
             carry, _ = ConvLayer(block, policy, strides[number], name=f"layer_{number}")(carry, step)
@@ -222,7 +208,7 @@ class ConvLayer(nn.Module):
 
     block: ConvBlock
     policy: Policy
-    stride: int = 1
+    stride: PositiveInt = 1
     activates: bool = True
 
     @nn.compact

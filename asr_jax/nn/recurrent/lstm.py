@@ -13,10 +13,10 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.errors import UserError
 from asr_jax.nn.linear import uniform
-from asr_jax.nn.lstm_cudnn import Implementation, check_runs, lstm_cudnn
 from asr_jax.nn.normalization import BatchNorm
+from asr_jax.nn.recurrent.lstm_cudnn import Implementation, check_runs, lstm_cudnn
+from asr_jax.nn.recurrent.state_passing import PASSED
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.state_passing import PASSED
 from asr_jax.nn.stochastic import Dropout
 
 
@@ -149,8 +149,8 @@ class LSTM(nn.Module):
     ) -> tuple[Float[Array, "B T H"], LSTMState | None]:
         """Computes all layers.
 
-        In training with the collection `passed` (`nn.state_passing`), the initial states are those in the collection,
-        and the states after `passed_after` frames replace them.
+        In training with the collection `passed` (`nn.recurrent.state_passing`), the initial states are those in the
+        collection, and the states after `passed_after` frames replace them.
 
         Args:
             x: Input frames.
@@ -169,17 +169,9 @@ class LSTM(nn.Module):
         check_runs(self.implementation)
         by_cudnn = self.implementation == "cudnn" and step is not None
         zeros = jnp.zeros((len(x), self.dim), self.dtype)
-        passes = step is not None and passed_after is not None and self.is_mutable_collection(PASSED)
-        if passes:
-            if self.batch_norm:
-                raise UserError("training.pass_states is set and batch_norm is True: expected one of them only")
-            if by_cudnn:
-                raise UserError(
-                    "training.pass_states is set and implementation is 'cudnn', which has no cell states of frames: "
-                    "expected implementation 'scan'"
-                )
-            of_rows = jnp.zeros((len(x), self.num_layers, self.dim), self.dtype)
-            passed = self.variable(PASSED, "state", lambda: LSTMState(of_rows, of_rows))
+        passed = None
+        if step is not None and passed_after is not None and self.is_mutable_collection(PASSED):
+            passed = self._passed(len(x), by_cudnn=by_cudnn)
             state = LSTMState(*(values.swapaxes(0, 1) for values in passed.value))
         hiddens, cells = [], []
         x = x.astype(self.dtype)
@@ -197,14 +189,23 @@ class LSTM(nn.Module):
         if by_cudnn:
             return x, None
         states = LSTMState(jnp.stack(hiddens), jnp.stack(cells))
-        if passes:
-            assert passed_after is not None
-            assert state is not None
-            kept = passed_after[None, :, None] > 0
-            last = state_at(states, passed_after)
-            after = [jnp.where(kept, new, old).swapaxes(0, 1) for new, old in zip(last, state, strict=True)]
+        if passed is not None and state is not None and passed_after is not None:
+            is_new, last = passed_after[None, :, None] > 0, state_at(states, passed_after)
+            after = (jnp.where(is_new, new, old).swapaxes(0, 1) for new, old in zip(last, state, strict=True))
             passed.value = LSTMState(*after)
         return x, states
+
+    def _passed(self, num_rows: int, *, by_cudnn: bool) -> nn.Variable[LSTMState]:
+        """Returns the variable with the states that were passed on, [B L H]."""
+        if self.batch_norm:
+            raise UserError("training.pass_states is set and batch_norm is True: expected one of them only")
+        if by_cudnn:
+            raise UserError(
+                "training.pass_states is set and implementation is 'cudnn', which has no cell states of frames: "
+                "expected implementation 'scan'"
+            )
+        zeros = jnp.zeros((num_rows, self.num_layers, self.dim), self.dtype)
+        return self.variable(PASSED, "state", lambda: LSTMState(zeros, zeros))
 
 
 class LSTMLayer(nn.Module):

@@ -9,10 +9,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import check_numbers
+from asr_jax.nn.decoders.sanm import NORM_EPS, Attention, Memory
+from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.remat import Remat, rematerialised
-from asr_jax.nn.sanm import NORM_EPS, Attention, Memory
+from asr_jax.nn.normalization import normed
+from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 
@@ -111,8 +112,8 @@ class SANMDecoder(DecoderSettings):
 
 
 @struct.dataclass
-class Shared:
-    """Inputs that all layers share."""
+class QueryInputs:
+    """Inputs of all layers in addition to the queries."""
 
     lengths: Int[Array, " B"]
     """Number of queries."""
@@ -124,9 +125,9 @@ class Shared:
     step: Step
 
 
-def _shared(queries: Frames, memory: Frames, step: Step, dtype: DTypeLike) -> Shared:
+def _inputs(queries: Frames, memory: Frames, step: Step, dtype: DTypeLike) -> QueryInputs:
     valid, allowed = (length_mask(each.lengths, each.values.shape[1])[:, None] for each in (queries, memory))
-    return Shared(queries.lengths, valid, memory.values.astype(dtype), allowed, step)
+    return QueryInputs(queries.lengths, valid, memory.values.astype(dtype), allowed, step)
 
 
 class TransformerDecoderModule(Decoder):
@@ -137,9 +138,9 @@ class TransformerDecoderModule(Decoder):
 
     @nn.compact
     def __call__(self, queries: Frames, memory: Frames, *, step: Step) -> Float[Array, "B U D"]:
-        layers = _stack(TransformerDecoderLayer, self.settings, self.settings.num_layers)
-        shared = _shared(queries, memory, step, self.dtype)
-        return layers(self.settings, self.dtype, name="layers")(queries.values.astype(self.dtype), shared)[0]
+        layers = layer_stack(TransformerDecoderLayer, self.settings.num_layers, self.settings.remat)
+        inputs = _inputs(queries, memory, step, self.dtype)
+        return layers(self.settings, self.dtype, name="layers")(queries.values.astype(self.dtype), inputs)[0]
 
 
 class TransformerDecoderLayer(nn.Module):
@@ -149,19 +150,16 @@ class TransformerDecoderLayer(nn.Module):
     dtype: DTypeLike
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B U D"], shared: Shared) -> tuple[Float[Array, "B U D"], None]:
-        settings, step = self.settings, shared.step
+    def __call__(self, x: Float[Array, "B U D"], inputs: QueryInputs) -> tuple[Float[Array, "B U D"], None]:
+        settings, step = self.settings, inputs.step
         drop = Dropout(settings.dropout)
         attention = Attention(settings.num_heads, settings.attention_dropout, self.dtype, name="attention")
         to_encoder = Attention(settings.num_heads, settings.attention_dropout, self.dtype, name="to_encoder")
-        y = self._norm("attention_norm", x)
-        x += drop(attention(y, y, shared.queries, step=step), step=step)
-        x += drop(to_encoder(self._norm("to_encoder_norm", x), shared.memory, shared.allowed, step=step), step=step)
-        y = nn.relu(Linear(settings.feedforward_dim, dtype=self.dtype, name="in")(self._norm("norm", x)))
+        y = normed("attention_norm", x)
+        x += drop(attention(y, y, inputs.queries, step=step), step=step)
+        x += drop(to_encoder(normed("to_encoder_norm", x), inputs.memory, inputs.allowed, step=step), step=step)
+        y = nn.relu(Linear(settings.feedforward_dim, dtype=self.dtype, name="in")(normed("norm", x)))
         return x + drop(Linear(x.shape[-1], dtype=self.dtype, name="out")(drop(y, step=step)), step=step), None
-
-    def _norm(self, name: str, x: Float[Array, "B U D"]) -> Float[Array, "B U D"]:
-        return layer_norm(1e-5, name=name)(x).astype(x.dtype)
 
 
 class SANMDecoderModule(Decoder):
@@ -173,15 +171,16 @@ class SANMDecoderModule(Decoder):
     @nn.compact
     def __call__(self, queries: Frames, memory: Frames, *, step: Step) -> Float[Array, "B U D"]:
         settings, x = self.settings, queries.values.astype(self.dtype)
-        shared = _shared(queries, memory, step, self.dtype)
+        inputs = _inputs(queries, memory, step, self.dtype)
         num_with, num_without = settings.num_attention_layers, settings.num_layers - settings.num_attention_layers
-        x = _stack(SANMDecoderLayer, settings, num_with)(settings, True, self.dtype, name="layers")(x, shared)[0]
+        x = layer_stack(SANMDecoderLayer, num_with, settings.remat)(settings, True, self.dtype, name="layers")(
+            x, inputs
+        )[0]
         if num_without:
-            without = _stack(SANMDecoderLayer, settings, num_without)
-            x = without(settings, False, self.dtype, name="memory_layers")(x, shared)[0]
-        norm, feed_forward = layer_norm(NORM_EPS, name="last_norm"), _SANMFeedForward(settings, self.dtype, name="last")
-        x = feed_forward(norm(x).astype(self.dtype), step=step)
-        return layer_norm(NORM_EPS, name="norm")(x).astype(self.dtype)
+            without = layer_stack(SANMDecoderLayer, num_without, settings.remat)
+            x = without(settings, False, self.dtype, name="memory_layers")(x, inputs)[0]
+        x = _SANMFeedForward(settings, self.dtype, name="last")(normed("last_norm", x, NORM_EPS), step=step)
+        return normed("norm", x, NORM_EPS)
 
 
 class SANMDecoderLayer(nn.Module):
@@ -193,21 +192,18 @@ class SANMDecoderLayer(nn.Module):
     dtype: DTypeLike
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B U D"], shared: Shared) -> tuple[Float[Array, "B U D"], None]:
-        settings, step = self.settings, shared.step
+    def __call__(self, x: Float[Array, "B U D"], inputs: QueryInputs) -> tuple[Float[Array, "B U D"], None]:
+        settings, step = self.settings, inputs.step
         drop = Dropout(settings.dropout)
         shift = settings.memory_shift if self.attends else 0
         memory = Memory(settings.kernel_size, shift, settings.memory_dropout, name="memory")
-        y = _SANMFeedForward(settings, self.dtype, name="feed_forward")(self._norm("norm", x), step=step)
-        x += drop(memory(self._norm("memory_norm", y), shared.lengths, step=step), step=step)
+        y = _SANMFeedForward(settings, self.dtype, name="feed_forward")(normed("norm", x, NORM_EPS), step=step)
+        x += drop(memory(normed("memory_norm", y, NORM_EPS), inputs.lengths, step=step), step=step)
         if self.attends:
             attention = Attention(settings.num_heads, settings.attention_dropout, self.dtype, name="attention")
-            y = attention(self._norm("attention_norm", x), shared.memory, shared.allowed, step=step)
+            y = attention(normed("attention_norm", x, NORM_EPS), inputs.memory, inputs.allowed, step=step)
             x += drop(y, step=step)
         return x, None
-
-    def _norm(self, name: str, x: Float[Array, "B U D"]) -> Float[Array, "B U D"]:
-        return layer_norm(NORM_EPS, name=name)(x).astype(x.dtype)
 
 
 class _SANMFeedForward(nn.Module):
@@ -220,16 +216,5 @@ class _SANMFeedForward(nn.Module):
     def __call__(self, x: Float[Array, "B U D"], *, step: Step) -> Float[Array, "B U D"]:
         hidden = nn.relu(Linear(self.settings.feedforward_dim, dtype=self.dtype, name="in")(x))
         hidden = Dropout(self.settings.dropout)(hidden, step=step)
-        hidden = layer_norm(NORM_EPS, name="norm")(hidden).astype(self.dtype)
+        hidden = normed("norm", hidden, NORM_EPS)
         return Linear(x.shape[-1], use_bias=False, dtype=self.dtype, name="out")(hidden)
-
-
-def _stack(layer: type[nn.Module], settings: DecoderSettings, num_layers: int) -> type[nn.Module]:
-    return nn.scan(
-        rematerialised(layer, settings.remat),
-        variable_axes={"params": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=nn.broadcast,
-        length=num_layers,
-        check_constancy_invariants=False,  # True would trace the layer a second time
-    )

@@ -10,12 +10,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from asr_jax.core.batch import length_mask
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.positions import compact_positions
-from asr_jax.nn.remat import rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Regulariser, kept_of_rows
-from asr_jax.nn.subsampling import Downsample, upsample
-from asr_jax.nn.zipformer_layer import Bypass, Policy, Shared, StackSizes, ZipformerLayer
+from asr_jax.nn.zipformer.layer import Bypass, Policy, StackSizes, ZipformerLayer
+from asr_jax.nn.zipformer.subsampling import Downsample, upsample
 
 WARM_UP_BATCHES = 4000.0
 POSITION_DROPOUT = 0.15
@@ -59,15 +59,10 @@ class ZipformerStack(nn.Module):
             lengths = -(-lengths // factor)
         positions, allowed = self._positions(x.shape[1], step), self._allowed(x.shape[1], lengths)
         x = x if feature_mask is None else x * feature_mask
-        layers = nn.scan(
-            rematerialised(ZipformerLayer, self.policy.remat),
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True, "regularise": True},
-            in_axes=(0, nn.broadcast),
-            length=self.sizes.num_layers,
-            check_constancy_invariants=False,  # True would trace the layer a second time
-        )(self.sizes, self.policy, name="layers")
-        x, _ = layers(x, skip_rates, Shared(positions, allowed, lengths, feature_mask, step))
+        layers = layer_stack(ZipformerLayer, self.sizes.num_layers, self.policy.remat, in_axes=(0, nn.broadcast))(
+            self.sizes, self.policy, name="layers"
+        )
+        x, _ = layers(x, skip_rates, LayerInputs(allowed, lengths, step, positions, feature_mask=feature_mask))
         if factor == 1:
             return x
         regularise = Regulariser.of(self, step=step, use=self.policy.regularise)

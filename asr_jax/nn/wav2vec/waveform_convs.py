@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import per_channel, project
-from asr_jax.nn.normalization import GroupNorm, layer_norm
+from asr_jax.nn.normalization import GroupNorm, normed
 from asr_jax.nn.remat import saved
 
 ExtractorNorm = Literal["group", "group_padded", "layer"]
@@ -68,7 +68,7 @@ class ConvExtractor(nn.Module):
             lengths = extracted(lengths, (layer,))
             x = ExtractorConv(layer, self.use_bias, self.dtype, name=f"conv_{number}")(x)
             if self.norm == "layer":
-                x = layer_norm(1e-5, name=f"norm_{number}")(x).astype(x.dtype)
+                x = normed(f"norm_{number}", x)
             elif number == 0:
                 x = GroupNorm(layer.channels, self.norm == "group_padded", name="norm_0")(x, lengths)
             x = gelu(x)

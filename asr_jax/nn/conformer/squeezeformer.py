@@ -8,16 +8,16 @@ from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.masking.api import mask_time
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear, per_channel, uniform
-from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.remat import Remat, rematerialised
+from asr_jax.nn.normalization import normed
+from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 
@@ -89,20 +89,6 @@ class LayerSizes(NamedTuple):
     dtype: DTypeLike
 
 
-@struct.dataclass
-class Shared:
-    """Inputs that all layers at a frame rate share."""
-
-    positions: Float[Array, "R D"] | None
-    """Encodings of offsets. None: no relative positions."""
-    biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None
-    """Content and position biases of attention that all layers share. None: each layer has its own."""
-    allowed: Bool[Array, "B #T T"]
-    """Keys (last axis) that each query may attend to."""
-    lengths: Int[Array, " B"]
-    step: Step
-
-
 class SqueezeformerLayer(nn.Module):
     """Attention, feed-forward, convolution and feed-forward modules, each as norm(x + module(x · scale + bias)).
 
@@ -115,7 +101,7 @@ class SqueezeformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], shared: Shared
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         sizes, details = self.sizes, self.sizes.details
         attention = RelativeAttention(
@@ -136,13 +122,13 @@ class SqueezeformerLayer(nn.Module):
             name="convolution",
         )
         y = attention(
-            self._scaled(x, "attention"), shared.positions, shared.allowed, step=shared.step, biases=shared.biases
+            self._scaled(x, "attention"), inputs.positions, inputs.allowed, step=inputs.step, biases=inputs.biases
         )
-        x = self._added(x, y, shared.step, "attention")
-        x = self._feed_forward(x, shared.step, "feed_forward_1")
-        y = convolution(self._scaled(x, "convolution"), shared.lengths, step=shared.step)
-        x = self._added(x, y, shared.step, "convolution")
-        x = self._feed_forward(x, shared.step, "feed_forward_2")
+        x = self._added(x, y, inputs.step, "attention")
+        x = self._feed_forward(x, inputs.step, "feed_forward_1")
+        y = convolution(self._scaled(x, "convolution"), inputs.lengths, step=inputs.step)
+        x = self._added(x, y, inputs.step, "convolution")
+        x = self._feed_forward(x, inputs.step, "feed_forward_2")
         return x, x if self.gives_all else None
 
     def _feed_forward(self, x: Array, step: Step, name: str) -> Array:
@@ -155,7 +141,7 @@ class SqueezeformerLayer(nn.Module):
 
     def _added(self, x: Array, y: Array, step: Step, name: str) -> Array:
         x += Dropout(self.sizes.dropout)(y, step=step)
-        return layer_norm(self.sizes.details.eps, name=f"{name}_norm")(x).astype(x.dtype)
+        return normed(f"{name}_norm", x, self.sizes.details.eps)
 
 
 class SqueezeformerStack(nn.Module):
@@ -169,17 +155,10 @@ class SqueezeformerStack(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], shared: Shared
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"]]:
-        layers = nn.scan(
-            rematerialised(SqueezeformerLayer, self.remat),
-            variable_axes={"params": 0, "batch_stats": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=self.num_layers,
-            check_constancy_invariants=False,  # True would trace the layer a second time
-        )(self.sizes, self.gives_all, name="layers")
-        x, inner = layers(x, shared)
+        layers = layer_stack(SqueezeformerLayer, self.num_layers, self.remat)(self.sizes, self.gives_all, name="layers")
+        x, inner = layers(x, inputs)
         return x, jnp.zeros((0, *x.shape), x.dtype) if inner is None else inner
 
 

@@ -14,10 +14,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import check_numbers
+from asr_jax.nn.decoders.sanm import attention_weights, mixed
+from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.positions import sinusoids
-from asr_jax.nn.remat import Remat, rematerialised
-from asr_jax.nn.sanm import attention_weights, mixed
+from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 
@@ -78,8 +79,8 @@ class NextLabel(NamedTuple):
 
 
 @struct.dataclass
-class Shared:
-    """Inputs that all layers share."""
+class LabelInputs:
+    """Inputs of all layers in addition to the labels."""
 
     memory: Float[Array, "B T E"] | None
     """Frames of the encoder; None for `advance`, which has their keys and values."""
@@ -105,14 +106,12 @@ class LabelDecoderModule(nn.Module):
         settings = self.settings
         self.embedding = self.param("embedding", nn.initializers.normal(1.0), (self.vocab_size, settings.dim))
         self.dropout = Dropout(settings.dropout)
-        self.layers = nn.scan(
-            rematerialised(LabelDecoderLayer, settings.remat),
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
+        self.layers = layer_stack(
+            LabelDecoderLayer,
+            settings.num_layers,
+            settings.remat,
             in_axes=(0, nn.broadcast),
-            length=settings.num_layers,
             methods=["__call__", "begin", "advance"],
-            check_constancy_invariants=False,  # True would trace the layer a second time
         )(settings, self.dtype)
         # float32 for any dtype of the encoder, because rounding of logits may change the best label.
         self.output = Linear(self.vocab_size)
@@ -127,7 +126,7 @@ class LabelDecoderModule(nn.Module):
         """
         positions = sinusoids(np.arange(labels.shape[1], dtype=np.float64), self.settings.dim)
         x = self.dropout(self._embedded(labels, jnp.asarray(positions)[None]), step=step)
-        x, _ = self.layers(x, None, self._shared(memory, step))
+        x, _ = self.layers(x, None, self._inputs(memory, step))
         return self.output(x.astype(jnp.float32))
 
     def begin(self, memory: Frames, *, width: int, size: int) -> Cache:
@@ -140,7 +139,7 @@ class LabelDecoderModule(nn.Module):
         """
         rows, settings = len(memory.lengths), self.settings
         nothing = jnp.zeros((rows, 1, settings.dim), self.dtype)
-        _, (keys, values) = self.layers.begin(nothing, None, self._shared(memory, None))
+        _, (keys, values) = self.layers.begin(nothing, None, self._inputs(memory, None))
         empty = jnp.zeros((settings.num_layers, rows, width, size, settings.attention_dim), self.dtype)
         return Cache(empty, empty, keys, values)
 
@@ -157,17 +156,17 @@ class LabelDecoderModule(nn.Module):
         positions = jnp.asarray(sinusoids(np.arange(cache.keys.shape[3], dtype=np.float64), self.settings.dim))
         x = self._embedded(labels, positions[place][None, None])
         allowed = length_mask(lengths, cache.memory_keys.shape[2])[:, None]
-        shared = Shared(memory=None, allowed=allowed, place=place)
-        x, (keys, values, weights) = self.layers.advance(x, cache, shared)
+        inputs = LabelInputs(memory=None, allowed=allowed, place=place)
+        x, (keys, values, weights) = self.layers.advance(x, cache, inputs)
         frames = jnp.argmax(jnp.sum(weights, axis=0), axis=-1).astype(jnp.int32)
         return NextLabel(self.output(x.astype(jnp.float32)), keys, values, frames)
 
     def _embedded(self, labels: Int[Array, "B U"], positions: Float[Array, "1 _ D"]) -> Float[Array, "B U D"]:
         return (self.embedding[labels] * self.settings.dim**0.5 + positions).astype(self.dtype)
 
-    def _shared(self, memory: Frames, step: Step) -> Shared:
+    def _inputs(self, memory: Frames, step: Step) -> LabelInputs:
         allowed = length_mask(memory.lengths, memory.values.shape[1])[:, None]
-        return Shared(memory.values.astype(self.dtype), allowed, step)
+        return LabelInputs(memory.values.astype(self.dtype), allowed, step)
 
 
 class LabelDecoderLayer(nn.Module):
@@ -189,61 +188,63 @@ class LabelDecoderLayer(nn.Module):
         self.out = Linear(settings.dim, dtype=self.dtype)
         self.dropout = Dropout(settings.dropout)
 
-    def __call__(self, x: Float[Array, "B U D"], cache: None, shared: Shared) -> tuple[Float[Array, "B U D"], None]:
+    def __call__(
+        self, x: Float[Array, "B U D"], cache: None, inputs: LabelInputs
+    ) -> tuple[Float[Array, "B U D"], None]:
         """Computes all labels at once."""
-        heads, step, own = self.settings.num_heads, shared.step, self.attention
+        heads, step, own = self.settings.num_heads, inputs.step, self.attention
         is_before = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))[None]
         y = self._normed(self.attention_norm, x)
         weights = attention_weights(own.query(y), own.key(y), is_before, heads)
         x += self.dropout(own.out(mixed(weights, own.value(y))), step=step)
-        assert shared.memory is not None
-        memory = self.to_encoder.key(shared.memory), self.to_encoder.value(shared.memory)
-        y, _ = self._from_encoder(x, *memory, shared)
+        assert inputs.memory is not None
+        memory = self.to_encoder.key(inputs.memory), self.to_encoder.value(inputs.memory)
+        y, _ = self._from_encoder(x, *memory, inputs)
         x += self.dropout(y, step=step)
         return self._fed_forward(x, step), None
 
     def begin(
-        self, x: Float[Array, "B 1 D"], cache: None, shared: Shared
+        self, x: Float[Array, "B 1 D"], cache: None, inputs: LabelInputs
     ) -> tuple[Float[Array, "B 1 D"], tuple[Float[Array, "B T A"], Float[Array, "B T A"]]]:
         """Returns keys and values of the encoder's frames.
 
         Args:
             x: Array that is returned without change.
             cache: Not used.
-            shared: Inputs of all layers.
+            inputs: Inputs of all layers.
         """
-        assert shared.memory is not None
-        return x, (self.to_encoder.key(shared.memory), self.to_encoder.value(shared.memory))
+        assert inputs.memory is not None
+        return x, (self.to_encoder.key(inputs.memory), self.to_encoder.value(inputs.memory))
 
     def advance(
-        self, x: Float[Array, "B K D"], cache: Cache, shared: Shared
+        self, x: Float[Array, "B K D"], cache: Cache, inputs: LabelInputs
     ) -> tuple[Float[Array, "B K D"], tuple[Array, Array, Array]]:
         """Computes one label of each hypothesis.
 
         Args:
             x: Vectors of the labels.
             cache: Keys and values of this layer, without its axis.
-            shared: Inputs of all layers.
+            inputs: Inputs of all layers.
 
         Returns:
             The vectors, and the labels' keys and values with the attention weights of frames, the mean over heads.
         """
         own, y = self.attention, self._normed(self.attention_norm, x)
         key, value = own.key(y), own.value(y)
-        keys, values = (old.at[:, :, shared.place].set(new) for old, new in ((cache.keys, key), (cache.values, value)))
-        is_before = jnp.arange(keys.shape[2])[None, None] <= shared.place
+        keys, values = (old.at[:, :, inputs.place].set(new) for old, new in ((cache.keys, key), (cache.values, value)))
+        is_before = jnp.arange(keys.shape[2])[None, None] <= inputs.place
         by_hypothesis: Callable[[Array], Array] = lambda array: array.reshape(-1, *array.shape[2:])  # noqa: E731
         query = by_hypothesis(own.query(y))[:, None]
         weights = attention_weights(query, by_hypothesis(keys), is_before, self.settings.num_heads)
         x += own.out(mixed(weights, by_hypothesis(values))[:, 0].reshape(*x.shape[:2], -1))
-        y, of_frames = self._from_encoder(x, cache.memory_keys, cache.memory_values, shared)
+        y, of_frames = self._from_encoder(x, cache.memory_keys, cache.memory_values, inputs)
         return self._fed_forward(x + y, None), (key, value, jnp.mean(of_frames.astype(jnp.float32), axis=1))
 
     def _from_encoder(
-        self, x: Float[Array, "B U D"], keys: Float[Array, "B T A"], values: Float[Array, "B T A"], shared: Shared
+        self, x: Float[Array, "B U D"], keys: Float[Array, "B T A"], values: Float[Array, "B T A"], inputs: LabelInputs
     ) -> tuple[Float[Array, "B U D"], Float[Array, "B H U T"]]:
         query = self.to_encoder.query(self._normed(self.to_encoder_norm, x))
-        weights = attention_weights(query, keys, shared.allowed, self.settings.num_heads)
+        weights = attention_weights(query, keys, inputs.allowed, self.settings.num_heads)
         return self.to_encoder.out(mixed(weights, values)), weights
 
     def _fed_forward(self, x: Float[Array, "B U D"], step: Step) -> Float[Array, "B U D"]:

@@ -9,19 +9,19 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from asr_jax.core.batch import length_mask
-from asr_jax.nn.attention import AttentionWeights, NonlinearAttention, SelfAttention
-from asr_jax.nn.convolution import ConvolutionModule
-from asr_jax.nn.feed_forward import FeedForward
+from asr_jax.nn.layer_stack import LayerInputs
 from asr_jax.nn.linear import per_channel
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, kept_of_rows, whitening_limit
+from asr_jax.nn.zipformer.attention import AttentionWeights, NonlinearAttention, SelfAttention
+from asr_jax.nn.zipformer.convolution import ConvolutionModule
+from asr_jax.nn.zipformer.feed_forward import FeedForward
 
 SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
 SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
@@ -67,19 +67,6 @@ class Policy:
     dtype: DTypeLike
 
 
-@struct.dataclass
-class Shared:
-    """Inputs that all layers of a stack share."""
-
-    positions: Float[Array, "R P"]
-    allowed: Bool[Array, "B #T T"]
-    """Keys (last axis) that each query may attend to."""
-    lengths: Int[Array, " B"]
-    feature_mask: Float[Array, "B 1 D"] | None
-    """0 for the masked channels of each row, otherwise 1. None: no masks."""
-    step: Step
-
-
 class ZipformerLayer(nn.Module):
     """Zipformer layer: feed-forward, attention and convolution modules, which share one set of attention weights.
 
@@ -91,37 +78,37 @@ class ZipformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], skip_rate: Float[Array, ""], shared: Shared
+        self, x: Float[Array, "B T D"], skip_rate: Float[Array, ""], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], None]:
         """Applies the layer.
 
         Args:
             x: Input frames.
             skip_rate: Probability that a row skips the layer in training.
-            shared: Inputs that all layers of the stack share.
+            inputs: Inputs of all layers of the stack.
 
         Returns:
             Output frames, and None as the output for the scan to collect.
         """
-        policy, step, original = self.policy, shared.step, x
-        mask = length_mask(shared.lengths, x.shape[1]) if policy.mask_padding else None
+        policy, step, original = self.policy, inputs.step, x
+        mask = length_mask(inputs.lengths, x.shape[1]) if policy.mask_padding else None
         regularise = Regulariser.of(self, step=step, use=policy.regularise, mask=mask)
         keep = self._keep(x, skip_rate, step)
 
-        weights = self._attention_weights(x, shared, regularise)
+        weights = self._attention_weights(x, inputs, regularise)
         x += self._feed_forward(1, x, step, regularise)
         y = NonlinearAttention(policy.dtype, name="nonlinear_attention")(
             x, self._first_head(weights[0], step), regularise=regularise
         )
         x += keep["attention"] * regularise.balance(y, **ADDED_BY_NONLINEAR_ATTENTION)
         x += keep["attention"] * self._attention(1, x, weights, regularise)
-        x += keep["convolution_1"] * self._convolution(1, x, shared.lengths, regularise)
+        x += keep["convolution_1"] * self._convolution(1, x, inputs.lengths, regularise)
         y = self._feed_forward(2, x, step, regularise)
         x += keep["feed_forward_2"] * regularise.balance(y, **ADDED_BY_FEED_FORWARD_2)
         x = Bypass(name="bypass_middle")(original, x, regularise=regularise)
 
         x += keep["attention"] * self._attention(2, x, weights, regularise)
-        x += keep["convolution_2"] * self._convolution(2, x, shared.lengths, regularise)
+        x += keep["convolution_2"] * self._convolution(2, x, inputs.lengths, regularise)
         y = self._feed_forward(3, x, step, regularise)
         x += keep["feed_forward_3"] * regularise.balance(y, **ADDED_BY_FEED_FORWARD_3)
         x = regularise.balance(x, min_positive=0.45, max_positive=0.55, min_abs=0.2, max_abs=4.0)
@@ -129,7 +116,7 @@ class ZipformerLayer(nn.Module):
         x = Bypass(name="bypass")(original, x, keep=keep["layer"], regularise=regularise)
         x = regularise.balance(x, min_positive=0.45, max_positive=0.55, min_abs=0.1, max_abs=4.0)
         x = regularise.whiten(x, limit=whitening_limit(4.0, ratio=3.0))
-        return x if shared.feature_mask is None else x * shared.feature_mask, None
+        return x if inputs.feature_mask is None else x * inputs.feature_mask, None
 
     def _keep(self, x: Array, skip_rate: Array, step: Step) -> dict[str, Any]:
         """Draws, for each part of the layer, 0 for the rows that skip it and 1 for the others, [B 1 1]."""
@@ -150,7 +137,7 @@ class ZipformerLayer(nn.Module):
         use = kept(self.make_rng("dropout"), CONSTANT_ATTENTION(step), ())
         return jnp.where(use, weights, constant.astype(weights.dtype))
 
-    def _attention_weights(self, x: Array, shared: Shared, regularise: Regulariser) -> Float[Array, "H B T T"]:
+    def _attention_weights(self, x: Array, inputs: LayerInputs, regularise: Regulariser) -> Float[Array, "H B T T"]:
         sizes, policy = self.sizes, self.policy
         module = AttentionWeights(
             sizes.num_heads,
@@ -160,7 +147,8 @@ class ZipformerLayer(nn.Module):
             dtype=policy.dtype,
             name="attention_weights",
         )
-        return module(x, shared.positions, shared.allowed, step=shared.step, regularise=regularise)
+        assert inputs.positions is not None
+        return module(x, inputs.positions, inputs.allowed, step=inputs.step, regularise=regularise)
 
     def _feed_forward(self, number: int, x: Array, step: Step, regularise: Regulariser) -> Array:
         hidden_dim = self.sizes.feedforward_dim * (number + 2) // 4  # 3/4, 4/4 and 5/4 of feedforward_dim

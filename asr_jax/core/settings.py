@@ -1,0 +1,99 @@
+"""Settings: frozen dataclasses in which each field is declared once, with its range beside it."""
+
+import dataclasses
+import inspect
+import math
+from typing import Annotated, Any, NamedTuple, dataclass_transform, get_args, get_origin, get_type_hints
+
+
+class Range(NamedTuple):
+    """Range of a number. NaN is outside of every range; infinity is inside only where it is an inclusive limit."""
+
+    least: float | None = None
+    """Inclusive lower limit. None: `above`."""
+    most: float | None = None
+    """Inclusive upper limit. None: `below`."""
+    above: float = -math.inf
+    """Exclusive lower limit."""
+    below: float = math.inf
+    """Exclusive upper limit."""
+
+    def __contains__(self, value: Any) -> bool:
+        if not isinstance(value, int | float):
+            return False
+        is_above = value > self.above if self.least is None else value >= self.least
+        return bool(is_above and (value < self.below if self.most is None else value <= self.most))
+
+    def __str__(self) -> str:
+        limits = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
+        words = [f"{word} {limit:g}" for word, limit in limits.items() if limit is not None and math.isfinite(limit)]
+        return " and ".join(words) or "a finite number"
+
+
+def between(least: float | None = None, most: float | None = None) -> Range:
+    """Returns a range with inclusive limits. None: no limit, but infinity is outside."""
+    return Range(least, most)
+
+
+def above(limit: float, *, most: float | None = None, below: float = math.inf) -> Range:
+    """Returns a range with an exclusive lower limit."""
+    return Range(most=most, above=limit, below=below)
+
+
+PositiveInt = Annotated[int, Range(least=1)]
+NonNegativeInt = Annotated[int, Range(least=0)]
+Finite = Annotated[float, Range()]
+PositiveFloat = Annotated[float, Range(above=0)]
+NonNegativeFloat = Annotated[float, Range(least=0)]
+Share = Annotated[float, Range(least=0, most=1)]
+"""A probability or a share, from 0 to 1."""
+ShareBelow1 = Annotated[float, Range(least=0, below=1)]
+"""A dropout rate or the decay of an average, at least 0 and below 1."""
+
+
+@dataclass_transform()  # not frozen_default=True: mypy then takes changed defaults for properties
+def settings[Settings](cls: type[Settings]) -> type[Settings]:
+    """Makes a class a frozen dataclass, and checks its values when an object of it is made (see `check`).
+
+    An assignment without annotation to a field of a base class changes the default of the field in this class.
+    """
+    annotations = inspect.get_annotations(cls)
+    for base in cls.__mro__[1:]:
+        for name, annotation in inspect.get_annotations(base).items():
+            if name in vars(cls) and name in getattr(base, "__dataclass_fields__", ()):
+                annotations.setdefault(name, annotation)
+    cls.__annotations__ = annotations
+    if not hasattr(cls, "__post_init__"):
+        cls.__post_init__ = check  # type: ignore[attr-defined]
+    return dataclasses.dataclass(frozen=True)(cls)
+
+
+def check(values: Any) -> None:
+    """Checks that the fields of settings are in their ranges, and fit each other.
+
+    Ranges are part of the annotations, as `Annotated[int, between(1, 8)]`. A class states checks across its fields in
+    a method `problems`, which yields a message for each mistake.
+
+    Raises:
+        ValueError: If a value is outside of its range, or if `problems` yields a message. It contains all messages.
+    """
+    found, hints = list[str](), get_type_hints(type(values), include_extras=True)
+    for field in dataclasses.fields(values):
+        value = getattr(values, field.name)
+        each = "each " * isinstance(value, tuple)
+        found += [f"{field.name} is {value}: expected {each}{limits}" for limits in _missed(hints[field.name], value)]
+    found += [] if found else getattr(values, "problems", tuple)()
+    if found:
+        raise ValueError("; ".join(found))
+
+
+def _missed(hint: Any, value: Any) -> set[Range]:
+    """Returns the ranges in a type that a value of this type, or a number in it, is outside of."""
+    parts = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return _missed(parts[0], value) | {each for each in parts[1:] if isinstance(each, Range) and value not in each}
+    if get_origin(hint) is tuple and isinstance(value, tuple):
+        kinds = parts[:1] * len(value) if parts[-1] is ... else parts
+        return set[Range]().union(*(_missed(kind, item) for kind, item in zip(kinds, value, strict=False)))
+    ranges = [] if value is None else [part for part in parts if get_origin(part) is Annotated]
+    return set[Range]().union(*(_missed(part, value) for part in ranges))

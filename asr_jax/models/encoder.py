@@ -1,0 +1,256 @@
+"""Base classes of encoders and of their settings."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.core.batch import Encoded, Frames
+from asr_jax.core.settings import PositiveInt, ShareBelow1, settings
+from asr_jax.core.sharding import ModelRules
+from asr_jax.nn.activations import ActivationName
+from asr_jax.nn.conformer.modules import ConvNorm
+from asr_jax.nn.conformer.striding import Subsampling
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.wav2vec.span_masks import SpanMask
+
+
+class Encoder(nn.Module):
+    """Base class of encoders, which map frames to frames.
+
+    The parameter names of a subclass are part of the checkpoint format.
+    """
+
+    def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
+        """Encodes frames.
+
+        Args:
+            frames: Input frames with their lengths.
+            step: Number of applied updates, which schedules depend on, while training; None in evaluation.
+
+        Returns:
+            Output frames, and the frames of each tap.
+        """
+        raise NotImplementedError
+
+    def output_length(self, num_frames: Any) -> Any:
+        """Returns the number of output frames for a number of input frames, at least 0; for ints and arrays."""
+        raise NotImplementedError
+
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        """Returns the number of frames of each tap, by its name, for a number of input frames; for ints and arrays."""
+        return {}
+
+
+class MaskingEncoder(Encoder):
+    """Base class of encoders that mask frames in training."""
+
+    def __call__(
+        self, frames: Frames, *, step: Int[Array, ""] | None, mask: Bool[Array, "B T"] | None = None
+    ) -> Encoded:
+        """Encodes frames, of which some are masked.
+
+        Args:
+            frames: Input frames with their lengths.
+            step: Number of applied updates while training; None in evaluation.
+            mask: Frames to mask, at the frame rate of the layers. None: no masks.
+
+        Returns:
+            Output frames, and the frames of each tap.
+        """
+        raise NotImplementedError
+
+    def draw_mask(
+        self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int
+    ) -> Bool[Array, "B T"]:
+        """Draws the frames to mask, separately for each micro-batch.
+
+        Args:
+            lengths: Length of each row in input frames of the encoder.
+            size: Length of the padded rows in input frames of the encoder.
+            sub_batches: Number of micro-batches.
+
+        Returns:
+            True for masked frames, at the frame rate of the layers.
+        """
+        raise NotImplementedError
+
+
+@settings
+class EncoderSettings:
+    """Base class of encoder settings. `build` creates the module."""
+
+    def problems(self) -> Iterator[str]:
+        """Yields a message for each mistake across fields."""
+        yield from ()
+
+    def check(self, front_end: FrontEnd) -> None:
+        """Checks that the encoder accepts the features of the front-end.
+
+        Raises:
+            ValueError: If it does not.
+        """
+
+    def depths(self, path: str) -> tuple[int, ...]:
+        """Number of layers before a parameter, for layer-wise decay of the learning rate.
+
+        Args:
+            path: Path of the parameter within the encoder.
+
+        Returns:
+            One depth, or the depth of each layer for a parameter of a stack of layers.
+        """
+        raise NotImplementedError
+
+    def num_depths(self) -> int:
+        """Number of different depths."""
+        raise NotImplementedError
+
+    def model_axis_rules(self) -> ModelRules:
+        """Rules that spread the kernels of the layers over the axis model of the mesh; empty if there are none."""
+        return ()
+
+    def build(self, *, dtype: DTypeLike) -> Encoder:
+        """Creates the module, which computes in `dtype` with float32 parameters."""
+        raise NotImplementedError
+
+
+@settings
+class EncoderOfMels(EncoderSettings):
+    """Base class of settings of encoders whose input frames have `num_mels` values."""
+
+    num_mels: PositiveInt = 80
+    """Number of values of an input frame, which is the number of mel bins times the number of stacked frames."""
+    mask_padding: bool = True
+    """Whether the output of an utterance is independent of padding. False: padding has the effect that it has in the
+    system that published the model."""
+
+    def check(self, front_end: FrontEnd) -> None:
+        if front_end.num_features != self.num_mels:
+            raise ValueError(
+                f"encoder.num_mels is {self.num_mels}, but frames of the front-end have {front_end.num_features} "
+                "values: set both to the same number"
+            )
+
+    def check_frames(self, values: Float[Array, "B T F"]) -> None:
+        """Checks the width of frames.
+
+        Raises:
+            ValueError: If frames do not have `num_mels` values.
+        """
+        if values.shape[-1] != self.num_mels:
+            raise ValueError(f"frames have {values.shape[-1]} values, expected num_mels, {self.num_mels}")
+
+
+@settings
+class LayeredEncoder(EncoderSettings):
+    """Base class of settings of encoders with layers that can be tapped and rematerialised."""
+
+    remat: Remat = "elementwise"
+    """Rematerialisation policy of the layers (see `nn.remat`): none, elementwise, products or layers, in the order of
+    decreasing memory. elementwise is also the fastest in most encoders."""
+    taps: tuple[str, ...] = ()
+    """Names of inner outputs for heads, such as layer_0 (see `tap_names`). With any, the outputs of all layers are
+    stored."""
+
+    def tap_names(self) -> tuple[str, ...]:
+        """Names that `taps` may have."""
+        raise NotImplementedError
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if not set(self.tap_names()) >= set(self.taps):
+            *first, last = self.tap_names()
+            yield f"taps is {self.taps}: expected names from {', '.join(first[:2])} to {last}"
+
+
+@settings
+class AttentionEncoder(LayeredEncoder):
+    """Base class of settings of encoders whose layers are of one width and have attention."""
+
+    dim: PositiveInt = 512
+    """Width of the layers and of the output. Must be a multiple of num_heads."""
+    num_layers: PositiveInt = 12
+    """Number of layers."""
+    num_heads: PositiveInt = 8
+    """Number of attention heads."""
+    feedforward_dim: PositiveInt | None = None
+    """Hidden width of the feed-forward modules. None: four times dim."""
+    dropout: ShareBelow1 = 0.1
+    """Dropout rate after each module of a layer, and within the feed-forward modules unless the encoder has
+    activation_dropout."""
+    attention_dropout: ShareBelow1 = 0.1
+    """Dropout rate of the attention weights."""
+
+    @property
+    def hidden_dim(self) -> int:
+        """Hidden width of the feed-forward modules."""
+        return self.feedforward_dim or 4 * self.dim
+
+    def tap_names(self) -> tuple[str, ...]:
+        return tuple(f"layer_{number}" for number in range(self.num_layers))
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.dim % self.num_heads:
+            yield f"dim is {self.dim}: expected a multiple of num_heads, {self.num_heads}"
+
+
+@settings
+class SubsamplingEncoder(AttentionEncoder, EncoderOfMels):
+    """Base class of settings of encoders of mel bins with subsampling, attention and depthwise convolutions.
+
+    `dim` must be even.
+    """
+
+    kernel_size: PositiveInt = 31
+    """Taps of the depthwise convolutions. Must be odd."""
+    subsampling: Subsampling = "striding"
+    """Convolutions that lower the frame rate. striding: full convolutions, as in Conformer. dw_striding:
+    depthwise-separable convolutions after the first, as in FastConformer."""
+    subsampling_factor: PositiveInt = 4
+    """Ratio of the input's to the output's frame rate. Must be a power of 2, at least 2."""
+    subsampling_channels: PositiveInt | None = None
+    """Channels of the subsampling. None: dim."""
+    positions: Literal["rel_pos", "abs_pos", "none"] = "rel_pos"
+    """Position encodings. rel_pos: relative positions in attention (Transformer-XL). abs_pos: sinusoids that are added
+    to the input. none: convolutions alone depend on positions, as in the Rust trainer's Paraformer."""
+    tied_biases: bool = False
+    """Whether all layers share one pair of query biases. Requires rel_pos."""
+    scale_input: bool = True
+    """Whether frames are multiplied by √dim before the first layer."""
+    norm: ConvNorm = "batch"
+    """Norm of the convolution modules. batch: batch norm over the valid frames. batch_padded: batch norm that includes
+    padding, as in NeMo. layer: layer norm over the channels of a frame."""
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.dim % 2:
+            yield f"dim is {self.dim}: expected an even number"
+        if self.kernel_size % 2 == 0:
+            yield f"kernel_size is {self.kernel_size}: expected an odd number"
+        if self.subsampling_factor.bit_count() != 1 or self.subsampling_factor < 2:
+            yield f"subsampling_factor is {self.subsampling_factor}: expected a power of 2, at least 2"
+        if self.tied_biases and self.positions != "rel_pos":
+            yield f"tied_biases is True with positions {self.positions}: expected rel_pos, which has biases"
+
+
+@settings
+class MaskedEncoder(AttentionEncoder):
+    """Base class of settings of encoders that mask spans of frames and channels in training."""
+
+    activation: ActivationName = "gelu"
+    """Activation of the feed-forward modules."""
+    activation_dropout: ShareBelow1 = 0.0
+    """Dropout rate within the feed-forward modules."""
+    input_dropout: ShareBelow1 = 0.1
+    """Dropout rate of the frames before they are masked."""
+    layer_drop: ShareBelow1 = 0.05
+    """Probability that a layer is skipped in training (LayerDrop)."""
+    time_mask: SpanMask = SpanMask()
+    """Spans of frames that training replaces with a learned vector. Probability 0: no masks."""
+    channel_mask: SpanMask = SpanMask(probability=0.0, length=64, min_spans=0)
+    """Spans of channels that training sets to 0 in all frames of an utterance. Probability 0: no masks."""

@@ -1,0 +1,78 @@
+"""Settings: ranges, checks across fields, and changed defaults."""
+
+import dataclasses
+import math
+from typing import Annotated
+
+import pytest
+
+from asr_jax.core.settings import (
+    NonNegativeFloat,
+    PositiveInt,
+    Range,
+    Share,
+    ShareBelow1,
+    above,
+    between,
+    settings,
+)
+
+
+@settings
+class Base:
+    num: PositiveInt = 1
+    """Number."""
+    rate: ShareBelow1 = 0.1
+    parts: tuple[NonNegativeFloat, ...] = ()
+    rules: tuple[tuple[str, Share], ...] = ()
+    maybe: PositiveInt | None = None
+    logp: Annotated[float, between(-math.inf, 0)] = -math.inf
+
+
+@settings
+class Changed(Base):
+    num = 3
+    more: Annotated[float, above(0, most=1)] = 1.0
+
+    def problems(self):
+        if self.num < self.more * 2:
+            yield f"num is {self.num}: expected at least twice more, {self.more:g}"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num": 0}, "num is 0: expected at least 1"),
+        ({"rate": 1.0}, "rate is 1.0: expected at least 0 and below 1"),
+        ({"rate": math.nan}, "rate is nan: expected at least 0 and below 1"),
+        ({"parts": (1.0, -1.0)}, r"parts is \(1.0, -1.0\): expected each at least 0"),
+        ({"parts": (math.inf,)}, r"parts is \(inf,\): expected each at least 0"),
+        ({"rules": (("a", 0.5), ("b", 2.0))}, r"rules is .*: expected each at least 0 and at most 1"),
+        ({"maybe": 0}, "maybe is 0: expected at least 1"),
+        ({"logp": 1.0}, "logp is 1.0: expected at most 0"),
+        ({"more": 0.0}, "more is 0.0: expected above 0 and at most 1"),
+        ({"num": 0, "rate": -1.0}, "num is 0: expected at least 1; rate is -1.0: expected at least 0 and below 1"),
+        ({"num": 1}, "num is 1: expected at least twice more, 1"),
+    ],
+)
+def test_values_out_of_range_are_named(values, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Changed(**values)
+
+
+def test_a_subclass_changes_a_default_and_keeps_type_and_range():
+    assert Base().num == 1
+    assert Changed().num == 3
+    assert [field.name for field in dataclasses.fields(Changed)] == [*Base.__dataclass_fields__, "more"]
+    with pytest.raises(ValueError, match="num is 0: expected at least 1"):
+        Changed(num=0)
+
+
+def test_settings_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Base().num = 2
+
+
+def test_ranges_as_text():
+    assert str(Range()) == "a finite number"
+    assert str(between(1, 8)) == "at least 1 and at most 8"
