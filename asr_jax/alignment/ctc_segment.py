@@ -16,7 +16,7 @@ from asr_jax.alignment.ctc_segment_block import BLOCK, JUMPED, search_block
 from asr_jax.alignment.emissions import Emissions
 from asr_jax.core.settings import Share, between, settings
 from asr_jax.kernels.ctc_viterbi.reference import BLANK_FROM_LABEL, FROM_BLANK, STAY, new_labels
-from asr_jax.losses.ctc import NEVER
+from asr_jax.kernels.log_space import NEVER
 
 
 @settings

@@ -222,9 +222,7 @@ def _moved(sequence: TokenSequence, first_frame: int, end_frame: int) -> Part:
     return Part(first_frame, end_frame, sequence._replace(starts=starts, ends=ends))
 
 
-def _first(
-    group: Iterator[UtteranceEmission],
-) -> tuple[Utterance, Iterator[Emission | AudioError]]:
+def _first(group: Iterator[UtteranceEmission]) -> tuple[Utterance, Iterator[Emission | AudioError]]:
     """Returns the recording of a group, and all of its windows."""
     utterance, window = next(group)
     return utterance, itertools.chain([window], (window for _, window in group))
