@@ -108,7 +108,7 @@ def parts(data: Path | None, smoke: bool) -> Iterator[Part]:
         yield Part(
             f"inference_{model}", 60,
             ("-m", "asr_jax.benchmark", "inference", "--config", f"configs/{model}_librispeech.py", *noise,
-             "--no-published", *json_of(f"inference_{model}")),
+             *json_of(f"inference_{model}")),
             ("--batch-sizes", "1", "--seconds", "1", "--steps", "1", "--warm-ups", "1", "--model.dim", "16",
              "--model.num-layers", "1", "--model.subsampling-channels", "8"),
         )  # fmt: skip
@@ -150,7 +150,7 @@ def training(family: str, data: Path | None, smoke: bool, json_of: tuple[str, st
          "--data.batching.num-buckets", "1", "--data.batching.unit", "padded-seconds",
          "--data.batching.budget", str(seconds), "--data.batching.max-rows", "1024",
          "--data.batching.row-multiple", "1", "--training.accumulate", "1",
-         "--num-devices", "1", "--no-published", "--warm-ups", "5", "--updates", "20", "--data.workers", "8", *options,
+         "--num-devices", "1", "--warm-ups", "5", "--updates", "20", "--data.workers", "8", *options,
          *json_of),
         tiny,
     )  # fmt: skip

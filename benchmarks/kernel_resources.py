@@ -17,20 +17,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from asr_jax.cli.benchmark.kernels import Case, KernelOptions, cases
 from asr_jax.core.hlo import Module
 from asr_jax.core.programs import Programs
-from asr_jax.core.targets import ACCELERATORS, Target, target_of
+from asr_jax.core.targets import Target, target_of
+from asr_jax.kernels.cases import Case, Sizes, cases
+from asr_jax.kernels.implementations import KERNELS
 from asr_jax.observe.tables import print_table
 
 TARGETS = ("a100", "h100", "v5e")
-SIZES = {"": KernelOptions(), ", wide heads": KernelOptions(heads=4)}
+SIZES = {"": Sizes(), ", wide heads": Sizes(heads=4)}
 """Sizes of the operations. Those with a name are for attention alone."""
 
 
@@ -41,53 +43,47 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("kernel_resources.json"))
     given = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(given.json.read_text()) if given.json.exists() else []
-    for name in given.targets:
-        for case, dtype in compiled_cases(ACCELERATORS[name].platform):
-            if given.operations and case.name.partition(",")[0] not in given.operations:
+    for target in given.targets:
+        for operation, case, dtype in compiled_cases():
+            if given.operations and operation.partition(",")[0] not in given.operations:
                 continue
-            same = {"operation": case.name, "dtype": dtype, "target": name}
-            new = [same | each for each in resources(case, dtype, target_of(name))]
+            same = {"operation": operation, "dtype": dtype, "target": target}
+            new = [same | each for each in resources(operation, case, target_of(target))]
             rows = [row for row in rows if any(row[key] != same[key] for key in same)] + new
             given.json.write_text(json.dumps(rows, indent=1) + "\n")
             print_table(new)
 
 
-def compiled_cases(platform: str) -> Iterator[tuple[Case, str]]:
-    """Yields the operations that have a kernel for a platform, and their dtypes."""
-    kernel = "triton" if platform == "gpu" else "mosaic_tpu"
-    for name, options in SIZES.items():
-        for case in cases(options, kernel):
-            if kernel not in case.forms or (name and case.name != "relative_attention"):
+def compiled_cases() -> Iterator[tuple[str, Case, str]]:
+    """Yields the names of operations, the operations and their dtypes."""
+    for more, sizes in SIZES.items():
+        for name, case in cases(sizes, whole=True).items():
+            if more and name != "relative_attention":
                 continue
-            # The recursions of losses, which have no gradients, are computed in float32.
+            # Recursions of losses and masks, which have no gradients, have one dtype.
             for dtype in ("float32", "bfloat16")[: 1 + (case.num_gradients > 0)]:
-                yield case._replace(name=case.name + name, forms={kernel: case.forms[kernel]}), dtype
+                yield name + more, case.in_dtype(dtype), dtype
 
 
-def resources(case: Case, dtype: str, target: Target) -> list[dict[str, Any]]:
+def resources(operation: str, case: Case, target: Target) -> list[dict[str, Any]]:
     """Returns the resources of the kernels of an operation and its gradient."""
     sharding = jax.sharding.NamedSharding(target.one, jax.sharding.PartitionSpec())
-
-    def described(array: Any) -> jax.ShapeDtypeStruct:
-        is_float = jnp.issubdtype(array.dtype, jnp.floating)
-        return jax.ShapeDtypeStruct(array.shape, dtype if is_float else array.dtype, sharding=sharding)
-
-    (call,) = case.forms.values()
-    function = call
+    kernels = {platform: name for name, (_, platform) in KERNELS.items()}
+    function = call = partial(case.function, implementation=kernels[target.accelerator.platform])
     if case.num_gradients:
 
         def of_squares(*each: Any) -> Any:  # the gradient of a sum alone may need neither the values nor the arguments
             return sum(jnp.sum(jnp.square(values)) for values in jax.tree.leaves(call(*each)))
 
         function = jax.value_and_grad(of_squares, range(case.num_gradients))
-    arguments = jax.tree.map(described, case.arguments)
+    arguments = jax.tree.map(
+        lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding), case.arguments
+    )
     if target.accelerator.platform == "gpu":
-        with compilations() as kernels:
-            Programs().lower(case.name, function, *arguments)  # Triton compiles when programs are lowered
-        return [
-            {"kernel": each.name, "shared_bytes": each.shared_mem_bytes} | assembled(each.binary) for each in kernels
-        ]
-    return vmem(Programs().lower(case.name, function, *arguments).compile().as_text() or "")
+        with compilations() as found:
+            Programs().lower(operation, function, *arguments)  # Triton compiles when programs are lowered
+        return [{"kernel": each.name, "shared_bytes": each.shared_mem_bytes} | assembled(each.binary) for each in found]
+    return vmem(Programs().lower(operation, function, *arguments).compile().as_text() or "")
 
 
 def vmem(program: str) -> list[dict[str, Any]]:

@@ -40,8 +40,8 @@ def experiment() -> Experiment:
         model=Model(
             front_end=rust_squeezeformer(),
             augment=(
-                Gain(min_db=-3.0, max_db=3.0),
-                UniformNoise(min_level=0.003, max_level=0.003),
+                Gain(db=(-3.0, 3.0)),
+                UniformNoise(level=(0.003, 0.003)),
                 SpecAugment.rust(num_time_masks=2, max_time_frames=40, num_freq_masks=2, max_freq_bins=12),
             ),
             encoder=Squeezeformer.rust("sm"),

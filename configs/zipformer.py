@@ -21,9 +21,9 @@ Expected  WER on test-clean / test-other, as published for CTC alone (icefall pu
 Time      67 minutes per epoch (2,880 h with three speeds) on four V100 for the transducer (icefall)
 """
 
-from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import BackgroundNoise
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.batching import Batching

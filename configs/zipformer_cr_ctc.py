@@ -24,9 +24,9 @@ Time      not published. Each utterance is computed twice, so an epoch takes abo
           configs/zipformer.py.
 """
 
-from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import BackgroundNoise
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.batching import Batching

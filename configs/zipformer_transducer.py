@@ -23,9 +23,9 @@ Recipe    simple loss (scale 0.5, language part 0.25, acoustic part 0) and prune
 Time      67 minutes per epoch (2,880 h with three speeds) on four V100 (icefall)
 """
 
-from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import BackgroundNoise
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.data.batching.batching import Batching
@@ -36,7 +36,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import ScaledAdam
 from asr_jax.optim.schedules import Eden

@@ -78,7 +78,7 @@ models=(fastconformer conformer); sizes=(--batch-sizes 64 256 --seconds 16.7 --s
     --model.num-layers 1 --model.subsampling-channels 8)
 for model in "${models[@]}"; do  # greedy CTC
     run "inference_$model" 60 "$python" -m asr_jax.benchmark inference --config "configs/${model}_librispeech.py" \
-        "${sizes[@]}" --no-published --json "$parts/inference_$model.json" || code=1
+        "${sizes[@]}" --json "$parts/inference_$model.json" || code=1
 done
 
 size=(--seconds 20 --rows 64); [ -n "$smoke" ] && size=(--seconds 1 --rows 2 --repeats 1)
@@ -110,7 +110,7 @@ train() {  # config, seconds of audio of a batch, options
     fi
     "$python" -m asr_jax.benchmark train --config "configs/$config.py" "${data[@]}" --data.batching.num-buckets 1 \
         --data.batching.unit padded-seconds --data.batching.budget "$seconds" --data.batching.max-rows 1024 \
-        --data.batching.row-multiple 1 --training.accumulate 1 --num-devices 1 --no-published ${options[@]+"${options[@]}"} \
+        --data.batching.row-multiple 1 --training.accumulate 1 --num-devices 1 ${options[@]+"${options[@]}"} \
         ${tiny[@]+"${tiny[@]}"} "$@"
 }
 export -f train; export smoke manifests

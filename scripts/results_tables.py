@@ -313,13 +313,13 @@ def _scaled() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 FAULTS = {
-    "process 1 killed": ("process 1 killed (`kill -9`)", "process 0 names it and ends"),
-    "process 0 killed": ("process 0 killed", "process 1 names process 0, which coordinates the run, and ends"),
-    "process 1 stopped": ("process 1 hangs (SIGSTOP)", "process 0 names it and ends"),
-    "process 0 stopped": ("process 0 hangs", "process 1 names it and ends"),
+    "process 1 killed": ("process 1 killed (`kill -9`)", "the computation of process 0 fails, and it ends"),
+    "process 0 killed": ("process 0 killed", "the computation of process 1 fails, and it ends"),
+    "process 1 stopped": ("process 1 hangs (SIGSTOP)", "JAX ends process 0, and a message names process 1"),
+    "process 0 stopped": ("process 0 hangs", "JAX ends process 1, and a message names process 0"),
     "SIGTERM to process 1": ("SIGTERM to process 1 alone", "both save together and end"),
-    "network cut, 5 s": ("network cut for 5 s, 45 s until a process is lost", "both wait and go on"),
-    "network cut, 120 s": ("network cut for 120 s, 45 s until a process is lost", "each names the other and ends"),
+    "network cut, 5 s": ("network cut for 5 s", "both wait and go on"),
+    "network cut, 120 s": ("network cut for 120 s", "JAX ends both, and a message names the other"),
     "shared file system full": ("shared file system full", "both end with the reason"),
     "shared file system read-only": ("shared file system read-only after an error", "both end with the reason"),
     "process 1 cannot write": ("process 1 alone cannot write its part of a checkpoint", "both end with the reason"),

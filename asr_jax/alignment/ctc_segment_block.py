@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.kernels.ctc_viterbi.reference import moves
-from asr_jax.losses.ctc import NEVER
+from asr_jax.kernels.log_space import NEVER
 
 BLOCK = 256
 """Number of frames between two moves of the band."""

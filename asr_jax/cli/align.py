@@ -25,13 +25,14 @@ from asr_jax.cli.recognition_options import (
     checkpoint_digest,
     load,
     maker_of,
-    parse_recognition,
     print_differing,
 )
 from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
+from asr_jax.core.options import parse
+from asr_jax.core.settings import PositiveFloat, between, command_options
 from asr_jax.core.shards import Shard
 from asr_jax.data.batching.evaluation import NoUtterances, part_of
 from asr_jax.data.batching.filters import Rejections
@@ -47,7 +48,7 @@ from asr_jax.transcripts.files import FormName, Named
 from asr_jax.transcripts.outputs import REJECTED, Output, open_output
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class AlignOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.align`."""
 
@@ -71,10 +72,10 @@ class AlignOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Cut long audio into pieces and write their manifest to --out."""
     rejected: Annotated[Path | None, arg(metavar="FILE", aliases=["--rejects"])] = None
     """File for the uncertain pieces, with reasons. Default: OUT.rejected.jsonl."""
-    max_seconds: float | None = None
+    max_seconds: PositiveFloat | None = None
     """Maximum length of a piece of --segment in seconds. Default: 20."""
-    min_score: float | None = None
-    """Minimum score of a piece of --segment, a mean log-probability. Default: -0.3."""
+    min_score: Annotated[float, between(most=0)] | None = None
+    """Minimum score of a piece of --segment, a mean log-probability, at most 0. Default: -0.3."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,7 @@ class Cut:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options, flags = parse_recognition(AlignOptions, arguments, prog="python -m asr_jax.align", about=__doc__)
-    if flags:
-        raise UserError(f"{flags[0]}: alignment uses a known text and has no search; remove the --decoding flags")
+    options = parse(AlignOptions, arguments, prog="python -m asr_jax.align", about=__doc__)
     if bool(options.data) == bool(options.audio) or bool(options.audio) != bool(options.text):
         raise UserError("expected recordings with their texts: either --data MANIFEST …, or AUDIO --text FILE")
     if options.part and not (options.data and options.out):
@@ -141,7 +140,7 @@ def cut_of(options: AlignOptions) -> Cut:
     """Returns the output files and rules of a command with --segment.
 
     Raises:
-        UserError: If an option cannot be used with --segment, a value is out of range, or an output file exists.
+        UserError: If an option cannot be used with --segment, or an output file exists.
     """
     if given := given_flags(options, "format", "tokens"):
         raise UserError(f"{given} with --segment: the output is a manifest of pieces; remove {given}, or --segment")
@@ -149,10 +148,6 @@ def cut_of(options: AlignOptions) -> Cut:
         raise UserError("--segment needs --out: expected the path of the manifest of pieces to write")
     max_s = Cutting.max_s if options.max_seconds is None else options.max_seconds
     min_score = Cutting.min_score if options.min_score is None else options.min_score
-    if not 0 < max_s < math.inf:
-        raise UserError(f"--max-seconds {max_s:g}: expected more than 0")
-    if not min_score <= 0:
-        raise UserError(f"--min-score {min_score:g}: expected 0 or less, since scores are log-probabilities")
     rejected = options.rejected or options.out.with_name(options.out.stem + ".rejected.jsonl")
     if rejected.absolute() == options.out.absolute():
         raise UserError(f"--out and --rejected are both {options.out}: expected two files")

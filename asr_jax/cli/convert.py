@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,13 +11,14 @@ from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.settings import command_options
 from asr_jax.core.shards import path_of
 
 KIND = "manifest"
 """Kind of the receipts of shards."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ConvertOptions(ShardOptions):
     """Options of `asr_jax.convert`."""
 

@@ -8,7 +8,7 @@ metrics.
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +33,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.core.settings import NonNegativeInt, command_options
 from asr_jax.core.shards import Shard
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long, part_of
@@ -59,7 +60,7 @@ KIND = "evaluation"
 """Kind of the receipts of shards."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class EvaluateOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.evaluate`."""
 
@@ -74,7 +75,7 @@ class EvaluateOptions(ShardOptions, BatchOptions, RecognitionOptions):
     state_resets: Annotated[tuple[float, float], arg(metavar="S S")] = (0.0, 0.0)
     """Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as 15 3. Longer audio is computed
     in these windows; tokens that begin in the window before are dropped. 0 0: other windows, joined by seams."""
-    worst: Annotated[int, arg(metavar="N")] = 0
+    worst: Annotated[NonNegativeInt, arg(metavar="N")] = 0
     """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()
     """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
@@ -399,8 +400,6 @@ def check_names(options: EvaluateOptions) -> None:
         UserError: If the normaliser is unknown, a set or a run is given twice, or the prediction files of two runs
             would have the same name.
     """
-    if options.worst < 0:
-        raise UserError(f"--worst {options.worst}: expected 0 or more")
     if options.normaliser and options.normaliser not in NORMALISERS:
         raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
     if len(set(options.data)) < len(options.data):

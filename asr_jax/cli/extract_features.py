@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +30,7 @@ from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
 from asr_jax.core.shards import Shard
 from asr_jax.data.batching.filters import LONGEST_S
 from asr_jax.data.loading.extraction import Extracted, Extractor, extract
@@ -46,7 +47,7 @@ LONGEST_AT_ONCE_S = 600.0
 """Longest audio of which a front-end computes features at once. It takes less memory than a model."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ExtractOptions(ShardOptions, BatchOptions):
     """Command-line options of `asr_jax.extract_features`."""
 
@@ -73,14 +74,14 @@ class ExtractOptions(ShardOptions, BatchOptions):
     """Tokenizer for token ids to write with the features, as data.tokenizer.path."""
     normaliser: Annotated[str, arg(metavar=CHOICES)] = "lower.v1"
     """Normaliser of the texts before they are tokenised."""
-    max_duration: Annotated[float | None, arg(metavar="S")] = None
+    max_duration: Annotated[PositiveFloat | None, arg(metavar="S")] = None
     """Longest audio in seconds that is computed at once; longer audio is computed in windows. Default: 600, and four
     times the longest utterance of training for --layer and --codes."""
-    reject_above: Annotated[float | None, arg(metavar="S", aliases=["--max-duration-s"])] = None
+    reject_above: Annotated[PositiveFloat | None, arg(metavar="S", aliases=["--max-duration-s"])] = None
     """Duration in seconds above which utterances are rejected. Default: none is."""
-    max_samples: int = 0
+    max_samples: NonNegativeInt = 0
     """Maximum number of utterances of each input, counted from its beginning; 0: all."""
-    jobs: int = 0
+    jobs: NonNegativeInt = 0
     """Number of processes that read audio; 0: threads."""
     force: bool = False
     """Overwrite an existing output, and repeat a finished shard. Parts that an interrupted command left are kept."""
@@ -104,11 +105,6 @@ def main(arguments: Sequence[str]) -> None:
     _check_one({"--layer": options.layer, "--codes": options.codes})
     if (options.layer or options.codes) and not options.source:
         raise UserError("--layer and --codes need a trained run: expected asr_jax.extract_features RUN --layer …")
-    if not (options.reject_above is None or options.reject_above > 0) or options.max_samples < 0 or options.jobs < 0:
-        raise UserError(
-            f"--reject-above {options.reject_above}, --max-samples {options.max_samples}, --jobs {options.jobs}: "
-            "expected a duration above 0, and 0 or more for the others"
-        )
 
     extractor = _extractor(options)
     groups = _groups([path for paths in options.input for path in paths], options.output)

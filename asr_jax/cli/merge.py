@@ -11,7 +11,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +19,13 @@ from tyro.conf import Positional, arg
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.settings import command_options
 from asr_jax.core.shards import Shard, read_receipt
 
 RECEIPT = re.compile(r"(?P<out>.+)\.(?P<number>\d{5,})-of-(?P<of>\d{5,})\.done")
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class MergeOptions:
     """Options of `asr_jax.merge`."""
 

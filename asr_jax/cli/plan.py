@@ -15,7 +15,7 @@ import math
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -33,6 +33,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.meshes import described_devices
 from asr_jax.core.names import counted
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelow1, command_options
 from asr_jax.core.targets import Target, target_of
 from asr_jax.data.batching.bucket_files import write_buckets
 from asr_jax.data.batching.buckets import perturbed_lengths
@@ -58,13 +59,13 @@ MANIFESTS = (
 """Addition to the errors of training data that cannot be read."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class PlanOptions:
     """Options of `asr_jax.plan`."""
 
-    global_seconds: Annotated[float | None, arg(metavar="S")] = None
+    global_seconds: Annotated[PositiveFloat | None, arg(metavar="S")] = None
     """Size of a global batch in seconds of audio, without padding. The accumulation that reaches it is printed."""
-    global_rows: Annotated[int | None, arg(metavar="N")] = None
+    global_rows: Annotated[PositiveInt | None, arg(metavar="N")] = None
     """Size of a global batch in utterances. The accumulation that reaches it is printed."""
     plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
     """File for a histogram of the durations with the boundaries of the buckets."""
@@ -76,9 +77,9 @@ class PlanOptions:
     fit: Annotated[Path | None, arg(metavar="OUT.json")] = None
     """File for the batches with the most rows that fit the memory of the target, up to --data.batching.max-rows rows
     over all devices. Training reads it with --data.batching.file OUT.json."""
-    margin: float = 0.1
+    margin: ShareBelow1 = 0.1
     """Share of the target's memory that --fit leaves free."""
-    operations: Annotated[int, arg(metavar="N")] = 0
+    operations: Annotated[NonNegativeInt, arg(metavar="N")] = 0
     """Number of the largest operations of each program to print, by bytes and by floating-point operations."""
     quick: bool = False
     """Compile for the target in a half to a third of the time. The compiled programs then differ from the training
@@ -103,10 +104,6 @@ def main(arguments: Sequence[str]) -> None:
         )
     if not options.target and (options.quick or options.operations):
         raise UserError("--quick and --operations without --target: expected the devices, such as --target h100")
-    if options.operations < 0:
-        raise UserError(f"--operations {options.operations}: expected 0 or more")
-    if not 0 <= options.margin < 1:
-        raise UserError(f"--margin {options.margin:g}: expected 0 or more, and less than 1")
     target = target_of(options.target).arranged(experiment.mesh) if options.target else None
 
     from asr_jax.observe.tables import console_for, print_table, say
@@ -153,16 +150,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
-    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both; those that are requested.
-
-    Raises:
-        UserError: If a size is not a finite number above 0.
-    """
+    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both; those that are requested."""
     given = {"s": seconds, "utterances": rows}
-    wanted = {unit: amount for unit, amount in given.items() if amount is not None}
-    if not all(0 < amount < math.inf for amount in wanted.values()):
-        raise UserError(f"--global-seconds {seconds}, --global-rows {rows}: expected more than 0")
-    return wanted
+    return {unit: amount for unit, amount in given.items() if amount is not None}
 
 
 class Plan(NamedTuple):
@@ -274,10 +264,10 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     absent = count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids)
     if share := share_absent(absent, "validation"):
         warnings.append(share)
-    for check in check_sets(sets, data):
+    for found in check_sets(sets, data):
         try:
-            check.refuse()
-            warnings += check.lines()
+            found.refuse()
+            warnings += found.lines()
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
     try:

@@ -3,18 +3,19 @@
 import hashlib
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import arg
 
 from asr_jax.core.names import counted
+from asr_jax.core.settings import command_options
 from asr_jax.core.shards import Shard, is_finished, write_receipt
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ShardOptions:
     """Part of the work that a command does."""
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +35,7 @@ from asr_jax.cli.sharding import ShardOptions, digest_of, finish, names_digest, 
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
 from asr_jax.core.names import counted
+from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
 from asr_jax.core.shards import Shard, path_of
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -48,7 +49,7 @@ from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class TranscribeOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.transcribe`."""
 
@@ -66,17 +67,17 @@ class TranscribeOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Overwrite existing transcripts."""
     head: Annotated[str, arg(metavar="NAME")] = ""
     """Name of the recognising head. Default: the primary head."""
-    window_seconds: Annotated[float, arg(metavar="S")] = 0.0
+    window_seconds: Annotated[float, between(0, 86400), arg(metavar="S")] = 0.0
     """Length of the windows for long audio in seconds; 0: the longest utterance of training, or --max-duration if it is
     shorter."""
-    overlap_seconds: Annotated[float | None, arg(metavar="S")] = None
+    overlap_seconds: Annotated[NonNegativeFloat | None, arg(metavar="S")] = None
     """Overlap of windows in seconds. Default: a third of a window."""
     state_resets: Annotated[tuple[float, float], arg(metavar="S S")] = (0.0, 0.0)
     """Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as 15 3. Longer audio is computed
     in these windows; tokens that begin in the window before are dropped. 0 0: other windows, joined by seams."""
     to_manifest: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
     """Manifest of the transcripts to write, as pseudo-labels for training."""
-    min_confidence: Annotated[float, arg(metavar="C")] = 0.9
+    min_confidence: Annotated[Share, arg(metavar="C")] = 0.9
     """Minimum confidence of a pseudo-label, 0 to 1; OUT.rejected.jsonl contains the others."""
 
     @property
@@ -200,7 +201,7 @@ def check(options: TranscribeOptions) -> None:
     """Checks the options.
 
     Raises:
-        UserError: If options cannot be combined, a value is out of range, or the manifest exists.
+        UserError: If options cannot be combined, or the manifest exists.
     """
     if options.json and options.format not in (None, "json"):
         raise UserError(f"--json and --format {options.format} contradict each other: expected one of them")
@@ -216,11 +217,6 @@ def check(options: TranscribeOptions) -> None:
         raise UserError(f"{path_of(manifest, shard)} already exists: choose another --to-manifest, or use --force")
     if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
         raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
-    if not 0 <= options.min_confidence <= 1 or not 0 <= options.window_seconds < 86400:
-        raise UserError(
-            f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected "
-            "--min-confidence of 0 to 1, and --window-seconds of 0 or more and less than 86400"
-        )
 
 
 def _is_finished(options: TranscribeOptions) -> bool:

@@ -63,7 +63,7 @@ if [ "$is_terminated" ]; then
     exit
 fi
 if tail -n 40 "$log" | grep -q "distributed service detected fatal errors"; then
-    lost=$(sed -n '/stopped sending heartbeats/{n;s/[^0-9 ].*//p;q;}' "$log")
+    lost=$(sed -n '/stopped sending heartbeats/{n;p;q;}' "$log" | tr -cd 0-9)
     echo "error: process ${lost:-0, which coordinates the run,} was killed, hangs or cannot be reached. All processes" \
         "of the run end; the same command continues it from the newest checkpoint (details: $log)" >&2
     exit

@@ -13,10 +13,10 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_s
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.heads.base import Head, HeadSettings, LabelAxis
+from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
 from asr_jax.losses.cross_entropy import uniformly_smoothed_cross_entropy
 from asr_jax.losses.ctc_align import align
-from asr_jax.nn.label_decoder import Cache, LabelDecoder
+from asr_jax.nn.decoders.label_decoder import Cache, LabelDecoder
 from asr_jax.search.base import Decoding
 from asr_jax.search.label_synchronous import Ids, LabelDecoding, Step, label_search, most_labels
 
@@ -89,7 +89,7 @@ class AttentionDecoder(HeadSettings):
         return AttentionDecoderHead(self, vocab_size, blank_id, dtype)
 
 
-class AttentionDecoderHead(Head):
+class AttentionDecoderHead(RecognisingHead):
     """Module of an attention decoder.
 
     Loss term: `loss` (cross-entropy with smoothed targets, nats). Metric: `accuracy`, the share of correct labels with
@@ -98,20 +98,7 @@ class AttentionDecoderHead(Head):
     Source: `AttentionDecoderModel` in icefall's egs/librispeech/ASR/zipformer/attention_decoder.py at commit 36e0420c.
     """
 
-    recognises: ClassVar[bool] = True
-
     settings: AttentionDecoder
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
-
-    @property
-    def tap(self) -> str:
-        return self.settings.tap
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(self.settings.reads)
 
     @property
     def ids(self) -> Ids:
@@ -160,13 +147,6 @@ class AttentionDecoderHead(Head):
         Times are those of the best CTC path of each hypothesis if the head reads a CTC head and there is a path.
         Otherwise, each label is at the frame with the largest mean attention weight, or at that of the label before if
         it is later; such times are rough.
-
-        Args:
-            encoded: Output and taps of the encoder.
-            state: Not used; each call begins an utterance.
-
-        Returns:
-            `TimedTokens`, and None.
 
         Raises:
             ValueError: If `decoding.ctc_weight` is above 0 and the head reads no CTC head.

@@ -84,6 +84,28 @@ class Head(nn.Module):
         raise NotImplementedError
 
 
+class RecognisingHead(Head):
+    """Base class of head modules that learn from labels and find token sequences."""
+
+    recognises: ClassVar[bool] = True
+
+    settings: Any
+    vocab_size: int
+    """Number of labels, including the blank."""
+    blank_id: int
+    dtype: DTypeLike
+    """Data type that the encoder computes in."""
+
+    @property
+    def tap(self) -> str:
+        tap: str = self.settings.tap
+        return tap
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(self.settings.reads)
+
+
 class LabelAxis(NamedTuple):
     """Axis of a parameter with one entry for each label."""
 

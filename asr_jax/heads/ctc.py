@@ -14,7 +14,7 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, no_such_tap
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import Head, HeadSettings
+from asr_jax.heads.base import HeadSettings, RecognisingHead
 from asr_jax.losses.consistency import view_divergence
 from asr_jax.losses.ctc import ctc_loss, is_feasible
 from asr_jax.nn.stochastic import Dropout
@@ -68,10 +68,10 @@ class CTC(HeadSettings):
         return num_labels + num_repeats
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "CTCHead":
-        return CTCHead(self, vocab_size, blank_id)
+        return CTCHead(self, vocab_size, blank_id, dtype)
 
 
-class CTCHead(Head):
+class CTCHead(RecognisingHead):
     """Module of a CTC head.
 
     Loss terms: `loss` (nats) and, if `CTC.consistency` is above 0, `consistency`, which is the divergence times its
@@ -82,16 +82,9 @@ class CTCHead(Head):
     recognition" (arXiv:2410.05101), section 3.1; icefall's zipformer/model.py and train.py at commit 36e0420c.
     """
 
-    recognises: ClassVar[bool] = True
     aligns: ClassVar[bool] = True
 
     settings: CTC
-    vocab_size: int
-    blank_id: int
-
-    @property
-    def tap(self) -> str:
-        return self.settings.tap
 
     def setup(self) -> None:
         self.dropout = Dropout(self.settings.dropout)
@@ -137,15 +130,7 @@ class CTCHead(Head):
         return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Returns token sequences for greedy search, or log-probabilities for the host stage of beam search.
-
-        Args:
-            encoded: Output and taps of the encoder.
-            state: Not used; the search has no state.
-
-        Returns:
-            `TimedTokens`, or log-probabilities `[B T V]` with their lengths; and None.
-        """
+        """Returns token sequences for greedy search, or log-probabilities `[B T V]` for the stage of beam search."""
         assert isinstance(decoding, CTCDecoding), decoding
         frames = self.emit(encoded)
         if decoding.kind == "greedy":

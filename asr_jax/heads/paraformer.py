@@ -15,11 +15,11 @@ from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import uniform_of_rows
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import Head, HeadSettings, LabelAxis
+from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
-from asr_jax.nn.cif import CIF, Predictor, quantity_losses, without_padding
+from asr_jax.nn.decoders.cif import CIF, Predictor, quantity_losses, without_padding
+from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, SANMDecoder
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.parallel_decoder import DecoderSettings, SANMDecoder
 from asr_jax.nn.schedules import Step
 from asr_jax.search.base import Decoding
 from asr_jax.search.parallel import ParallelDecoding, parallel_tokens
@@ -101,7 +101,7 @@ class Paraformer(HeadSettings):
         return ParaformerHead(self, vocab_size, blank_id, dtype)
 
 
-class ParaformerHead(Head):
+class ParaformerHead(RecognisingHead):
     """Module of a Paraformer head.
 
     Loss terms: `loss` (cross-entropy, nats) and `quantity` (labels), both with their factors. Metrics: `accuracy`, the
@@ -113,16 +113,7 @@ class ParaformerHead(Head):
     changes the integration (`Paraformer.mask_padding`).
     """
 
-    recognises: ClassVar[bool] = True
-
     settings: Paraformer
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
-
-    @property
-    def tap(self) -> str:
-        return self.settings.tap
 
     @property
     def end_id(self) -> int:
@@ -231,15 +222,7 @@ class ParaformerHead(Head):
         return self.output(hidden.astype(jnp.float32))
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Returns the most likely label of each query. The times are those of the integration.
-
-        Args:
-            encoded: Output and taps of the encoder.
-            state: Not used; the search has no state.
-
-        Returns:
-            `TimedTokens`, and None.
-        """
+        """Returns the most likely label of each query. The times are those of the integration."""
         log_probs, lengths, starts, ends = self._found(encoded)
         dropped = (self.blank_id, *((self.end_id,) if self.settings.ends else ()), *self.settings.dropped_ids)
         return parallel_tokens(log_probs, lengths, starts, ends, dropped=dropped), None

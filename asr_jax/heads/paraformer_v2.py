@@ -15,7 +15,7 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_s
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import Head, HeadSettings, LabelAxis
+from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
 from asr_jax.heads.label_queries import (
     AlignmentMode,
     Runs,
@@ -30,10 +30,10 @@ from asr_jax.heads.label_queries import (
 from asr_jax.heads.paraformer import Table, WeightBy
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.losses.ctc import is_feasible
-from asr_jax.nn.cif import without_padding
+from asr_jax.nn.decoders.cif import without_padding
+from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, TransformerDecoder
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.parallel_decoder import DecoderSettings, TransformerDecoder
 from asr_jax.nn.positions import sinusoids
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
@@ -172,7 +172,7 @@ class Decoded(NamedTuple):
     """Logits of a boundary after each frame."""
 
 
-class ParaformerV2Head(Head):
+class ParaformerV2Head(RecognisingHead):
     """Module of a Paraformer-v2 head.
 
     Loss terms: `loss` (cross-entropy, nats) and, for the enhanced model, `refinement` and `boundary`, with their
@@ -186,20 +186,7 @@ class ParaformerV2Head(Head):
     the Rust trainer, whose inference does not average the posteriors, and which drops queries without frames.
     """
 
-    recognises: ClassVar[bool] = True
-
     settings: ParaformerV2
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
-
-    @property
-    def tap(self) -> str:
-        return self.settings.tap
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(self.settings.reads)
 
     def setup(self) -> None:
         self.query = Query(self.settings, self.dtype)
@@ -308,15 +295,7 @@ class ParaformerV2Head(Head):
         return self.output(hidden.astype(jnp.float32))
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Returns the most likely label of each query. The times are those of the runs of CTC.
-
-        Args:
-            encoded: Output and taps of the encoder.
-            state: Not used; the search has no state.
-
-        Returns:
-            `TimedTokens`, and None.
-        """
+        """Returns the most likely label of each query. The times are those of the runs of CTC."""
         assert isinstance(decoding, ParallelDecoding), decoding
         logits, runs = self._found(encoded, refine=decoding.refine)
         dropped = (self.blank_id, *self.settings.dropped_ids)

@@ -17,9 +17,9 @@ from asr_jax.core.products import float32_product
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import Head, HeadSettings, LabelAxis
+from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
 from asr_jax.heads.ctc import WeightBy
-from asr_jax.kernels.implementations import selected
+from asr_jax.kernels.implementations import preferred
 from asr_jax.kernels.transducer_joint.api import reason_against, transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
 from asr_jax.kernels.transducer_joint.xla import in_tiles, logits_of_tile
@@ -39,7 +39,7 @@ from asr_jax.losses.transducer import (
     tdt_log_probs,
 )
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.prediction import LSTMPrediction, PredictionSettings
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, PredictionSettings
 from asr_jax.search.base import Decoding
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import Scaling
@@ -175,7 +175,7 @@ class Transducer(HeadSettings):
         return TransducerHead(self, vocab_size, blank_id, dtype)
 
 
-class TransducerHead(Head):
+class TransducerHead(RecognisingHead):
     """Module of a transducer head.
 
     Loss terms: `loss` (nats) and, with pruning, `simple`; both include the factors of `Pruning`. Metric: `infeasible`,
@@ -184,16 +184,7 @@ class TransducerHead(Head):
     Source: Graves 2012 (arXiv:1211.3711), with the joint network of He et al. 2018 (arXiv:1811.06621).
     """
 
-    recognises: ClassVar[bool] = True
-
     settings: Transducer
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
-
-    @property
-    def tap(self) -> str:
-        return self.settings.tap
 
     @property
     def arcs(self) -> Arcs:
@@ -287,13 +278,12 @@ class TransducerHead(Head):
         kernel, bias = self.output_parameters()
         given = (*projected, kernel.astype(self.dtype), bias[0, 0, 0], batch.tokens)
         reason = self._reason_against_kernels(drops=keys is not None)
-        name = selected(
-            "transducer_joint", "auto", "xla", *given[:3],
-            reason_against=lambda name: reason or reason_against(name, given),
-        )  # fmt: skip
-        if name != "xla":
+        kernel_name = preferred(
+            "transducer_joint", *given[:4], reason_against=lambda name: reason or reason_against(name, given)
+        )
+        if kernel_name:
             if reason:
-                raise UserError(f"training.kernels has transducer_joint={name}, and {reason}")
+                raise UserError(f"training.kernels has transducer_joint={kernel_name}, and {reason}")
             blank, label = transducer_joint(
                 *given, lengths, batch.token_lengths, blank_id=self.blank_id, activation=settings.activation
             )
@@ -448,15 +438,7 @@ class TransducerHead(Head):
         return jnp.matmul(hidden, kernel.astype(self.dtype), preferred_element_type=jnp.float32) + bias[0]
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Returns the token sequences of a greedy search, or projected frames for the host stage of beam search.
-
-        Args:
-            encoded: Output and taps of the encoder.
-            state: Not used; each call begins an utterance.
-
-        Returns:
-            `TimedTokens`, or `TransducerFrames` with the networks' parameters; and None.
-        """
+        """Returns the token sequences of a greedy search, or `TransducerFrames` for the stage of beam search."""
         assert isinstance(decoding, TransducerDecoding), decoding
         frames, durations = encoded.at(self.tap), self.settings.durations
         projected = self.of_frames(frames.values)

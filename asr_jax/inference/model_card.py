@@ -51,7 +51,8 @@ def results_of(run: Path, updates: int) -> dict[str, Any]:
     figures = next((each for each in found if each["update"] == updates), None)
     rows = [dict(row) for row in set_rows(figures)] if figures else []
     if len(rows) == 1:
-        rows[0]["set"] = _only_set(experiment)
+        given = experiment.data.validation
+        rows[0]["set"] = Path(given[0]).name.partition(".")[0] if len(given) == 1 else "validation"
     parameters = [each["data"]["num_parameters"] for each in events if "num_parameters" in each["data"]]
     return {
         "updates": updates,
@@ -85,12 +86,13 @@ def model_card(experiment: Experiment, results: Mapping[str, Any], upload: Uploa
     model, name = experiment.model, upload.repository.rpartition("/")[2]
     encoder, heads = type(model.encoder).__name__, ", ".join(model.heads)
     parameters = f"{quantity(results['parameters'])} parameters" if results["parameters"] else "parameters not counted"
+    table = markdown_table(results["sets"]) if results["sets"] else ["The checkpoint was not validated."]
     weights = "exponential moving average of the parameters" if results["weights"] == "ema" else "parameters"
     lines = [
         f"# {name}", "",
         f"{encoder} with the heads {heads}: {parameters}, after {counted(results['updates'], 'update')} (the {weights} "
         "of the best checkpoint by validation). Trained with asr_jax.", "",
-        "## Validation", "", *_table(results), "",
+        "## Validation", "", *table, "",
         f"Decoding: {results['decoding'] or 'none'}. Texts are normalised by {results['normaliser'] or 'none'}.", "",
         "## Use", "", "```sh", *_use(upload, name), "```", "",
         f"experiment.json has all settings of the training; {RESULTS} has the figures of the table."
@@ -98,12 +100,6 @@ def model_card(experiment: Experiment, results: Mapping[str, Any], upload: Uploa
     ]  # fmt: skip
     metadata = yaml.safe_dump(_metadata(experiment, results, name), sort_keys=False, allow_unicode=True)
     return f"---\n{metadata}---\n\n" + "\n".join(lines) + "\n"
-
-
-def _table(results: Mapping[str, Any]) -> list[str]:
-    if not results["sets"]:
-        return ["The checkpoint was not validated."]
-    return markdown_table(results["sets"])
 
 
 def _use(upload: Upload, name: str) -> list[str]:
@@ -131,9 +127,3 @@ def _result(row: Mapping[str, Any]) -> dict[str, Any]:
         "dataset": {"name": row["set"], "type": row["set"]},
         "metrics": [{"type": kind, "value": round(100 * row[kind], 2)} for kind in ("wer", "cer") if row.get(kind)],
     }
-
-
-def _only_set(experiment: Experiment) -> str:
-    """Returns the name of the only validation set."""
-    given = experiment.data.validation
-    return Path(given[0]).name.partition(".")[0] if len(given) == 1 else "validation"

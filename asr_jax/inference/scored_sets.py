@@ -76,7 +76,8 @@ def figures_of(findings: Findings, *, normaliser: str, alignment: Alignment, num
         alignment: Alignment by which word errors are counted.
         num_worst: Number of utterances with the most word errors to name. 0: none.
     """
-    utterances = [_recognised(each) for each in findings["utterances"]]
+    ids = ("reference_tokens", "hypothesis_tokens")
+    utterances = [Recognised(**(each | {name: tuple(each[name]) for name in ids})) for each in findings["utterances"]]
     counts = score(utterances, normaliser=normaliser, alignment=alignment)
     confidences, is_right = judged_of(findings)
     figures = counts | {
@@ -92,11 +93,6 @@ def judged_of(findings: Findings) -> tuple[np.ndarray, np.ndarray]:
     """Confidence of each recognised word, and whether it is right."""
     confidences, is_right = ([each for row in findings["words"] for each in row[part]] for part in (0, 1))
     return np.array(confidences, np.float64), np.array(is_right, bool)
-
-
-def _recognised(fields: dict[str, Any]) -> Recognised:
-    tokens = {name: tuple(fields[name]) for name in ("reference_tokens", "hypothesis_tokens")}
-    return Recognised(**(fields | tokens))
 
 
 def _worst(

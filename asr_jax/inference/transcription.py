@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched
+from typing import Any
 
 import jax
 import numpy as np
@@ -54,22 +55,20 @@ class Transcriber:
         trained: Trained,
         decoder: Decoder,
         *,
-        window_s: float = 0.0,
-        overlap_s: float | None = None,
         tell: Callable[[float], None] = lambda seconds: None,
+        **windows: Any,
     ) -> None:
         """Initialises without compiling.
 
         Args:
-            window_s: Length of a window of long audio in seconds. 0: as in `LongAudio`.
-            overlap_s: Overlap of windows in seconds. None: a third of a window.
             tell: Called with the seconds of audio that were computed since the last call.
+            **windows: Sizes of the windows, as for `LongAudio`.
 
         Raises:
             UserError: As `LongAudio`.
         """
         self.trained, self.decoder, self._tell = trained, decoder, tell
-        self._long = LongAudio(trained, decoder, window_s=window_s, overlap_s=overlap_s, tell=tell)
+        self._long = LongAudio(trained, decoder, tell=tell, **windows)
         self.windows, self.longest_s = self._long.windows, self._long.longest_s
         """Sizes of windows, and the length in seconds above which audio is computed in windows."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.gradients import with_gradient
+from asr_jax.kernels.gradients import of_inputs
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
@@ -23,4 +23,4 @@ def elementwise(value: Callable[[Array], Array], slope: Callable[[Array], Array]
     def backward(x: Array, dy: Array) -> tuple[Array]:
         return ((dy.astype(jnp.float32) * slope(x.astype(jnp.float32))).astype(x.dtype),)
 
-    return with_gradient(forward, backward)
+    return of_inputs(forward, backward)

@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.elementwise import Elementwise
-from asr_jax.kernels.gradients import with_gradient
+from asr_jax.kernels.gradients import of_inputs
 
 ELEMENTS = 1 << 17
 """Approximate number of elements of a block. Three arrays of float32, each twice, take 3 MB of VMEM."""
@@ -104,7 +104,7 @@ def elementwise(value: Callable[[Array], Array], slope: Callable[[Array], Array]
     def slope_kernel(x: Any, dy: Any, dx: Any) -> None:
         dx[...] = (dy[...].astype(jnp.float32) * slope(x[...].astype(jnp.float32))).astype(dx.dtype)
 
-    return with_gradient(forward, backward)
+    return of_inputs(forward, backward)
 
 
 def matrices(x: Float[Array, "..."]) -> Float[Array, "A M N"]:

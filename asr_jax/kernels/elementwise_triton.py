@@ -9,7 +9,7 @@ import triton.language as tl
 from jaxtyping import Array
 
 from asr_jax.kernels.elementwise import Elementwise
-from asr_jax.kernels.gradients import with_gradient
+from asr_jax.kernels.gradients import of_inputs
 from asr_jax.kernels.triton_calls import triton_call
 
 BLOCK = 1024
@@ -65,7 +65,7 @@ def elementwise(value: Any, slope: Any, *constants: float) -> Elementwise:
             ),
         )  # fmt: skip
 
-    return with_gradient(forward, backward)
+    return of_inputs(forward, backward)
 
 
 @triton.jit

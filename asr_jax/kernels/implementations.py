@@ -16,12 +16,14 @@ from asr_jax.core.devices import traced_for
 from asr_jax.core.errors import UserError
 from asr_jax.core.targets import name_of
 
-Implementation = Literal["auto", "reference", "triton", "mosaic_tpu"]
-"""Name of an implementation.
+Implementation = Literal["auto", "reference", "xla", "triton", "mosaic_tpu"]
+"""Name of an implementation, which is also that of its module in the folder of the kernel.
 
-"reference" is a program of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels; "mosaic_tpu" is a
-kernel for TPUs. "auto" is the implementation that the setting training.kernels selects, otherwise the one that
-`FASTEST` has for the device if it can compute the arrays, otherwise "reference".
+"reference" is the plain program of XLA, which is the specification of the others. "xla" is another program of XLA,
+which some kernels have. "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels. "mosaic_tpu" is a kernel
+for TPUs. "auto" is the implementation that the setting training.kernels selects, otherwise the one that `FASTEST` has
+for the device if it can compute the arrays, otherwise a program of XLA. If an implementation that was asked for cannot
+run or cannot compute the arrays, the functions of kernels raise `CannotCompute`.
 """
 FASTEST = Path(__file__).with_name("fastest.json")
 """Kernels that are faster than all other implementations: for each name of a device (`core.targets.name_of`), the names
@@ -101,59 +103,79 @@ def none_against(implementation: str) -> str:
 
 
 def selected(
-    kernel: str, implementation: str, default: str, *arrays: Any,
+    kernel: str,
+    implementation: str,
+    *arrays: Any,
+    portable: tuple[str, ...] = ("reference",),
     reason_against: Callable[[str], str] = none_against,
-) -> str:  # fmt: skip
+) -> str:
     """Returns the implementation of a kernel that a program uses.
 
-    `FASTEST` is used within `tracing_for` alone: in training, validation, evaluation and plans.
-
     Args:
-        kernel: Name of the kernel, of `SELECTABLE`.
-        implementation: Argument of the kernel's function; all but "auto" are returned.
-        default: Implementation if none is selected for the devices that the program is traced for, and none was
-            measured to be faster there.
-        *arrays: Main arrays of the kernel.
+        kernel: Folder of the kernel in `asr_jax.kernels`.
+        implementation: Argument of the kernel's function.
+        *arrays: Main arrays of the kernel, or descriptions of them.
+        portable: Implementations that run on all devices. "auto" is the last one if no kernel is `preferred`.
         reason_against: Returns the reason why an implementation cannot compute the arrays, or an empty text.
-    """
-    if implementation != "auto":
-        return implementation
-    devices = traced_for()
-    found = dict(devices.kernels).get(kernel)
-    if found and KERNELS[found][1] == devices.platform:
-        return found
-    found = fastest().get(name_of(devices.kind), {}).get(kernel)
-    was_measured = all(each.dtype in MEASURED for each in arrays)
-    if not found or not was_measured or not _is_local() or not _is_installed(found):
-        return default
-    return default if _too_large(found, arrays) or reason_against(found) else found
-
-
-def check_computes(
-    implementation: str, instead: str, *arrays: Any, reason_against: Callable[[str], str] = none_against
-) -> None:
-    """Checks that a kernel can run on the devices that the program is traced for, and compute the arrays.
-
-    Args:
-        implementation: Name of an implementation that is neither "auto" nor one that runs on all devices.
-        instead: Implementations that run on all devices, for the message.
-        *arrays: Main arrays of the kernel.
-        reason_against: As for `selected`.
 
     Raises:
-        CannotCompute: If it cannot.
+        CannotCompute: If the implementation does not exist, cannot run here or cannot compute the arrays.
     """
-    check_device(implementation, instead)
-    if reason := _too_large(implementation, arrays) or reason_against(implementation):
-        raise CannotCompute(f"{reason} for {implementation}, or {instead}")
+    name = implementation if implementation != "auto" else preferred(kernel, *arrays, reason_against=reason_against)
+    name = name or portable[-1]
+    if name in portable:
+        return name
+    instead = " or ".join(sorted(portable))
+    if name not in KERNELS:
+        names = ", ".join(("auto", *sorted(portable)))
+        raise CannotCompute(f"implementation is {name!r}: expected {names}, {' or '.join(KERNELS)}")
+    device, platform = KERNELS[name]
+    if traced_for().platform != platform:
+        raise CannotCompute(f"{name} on {traced_for().platform}: it is for {device}; expected {instead}")
+    if not _is_installed(name):
+        raise CannotCompute("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")
+    if reason := _reason(name, arrays, reason_against):
+        raise CannotCompute(f"{reason} for {name}, or {instead}")
+    return name
 
 
-def _too_large(implementation: str, arrays: Sequence[Any]) -> str:
-    """Returns the reason why Triton cannot compute large arrays; empty if there is none."""
-    sizes = [math.prod(each.shape) for each in arrays if implementation == "triton"]
-    return (
-        f"{max(sizes):,} elements: expected at most {MOST_ELEMENTS:,}" if max(sizes, default=0) > MOST_ELEMENTS else ""
-    )
+def module_of(kernel: str, implementation: str, *arrays: Any, **options: Any) -> Any:
+    """Returns the module of the implementation that `selected` returns.
+
+    It is imported late: Pallas takes a second, and Triton is optional. The reference computes empty arrays, because a
+    kernel needs at least one program.
+    """
+    name = selected(kernel, implementation, *arrays, **options)
+    if any(not math.prod(each.shape) for each in arrays):
+        name = "reference"
+    return importlib.import_module(f"asr_jax.kernels.{kernel}.{name}")
+
+
+def preferred(kernel: str, *arrays: Any, reason_against: Callable[[str], str] = none_against) -> str:
+    """Returns the kernel that "auto" is: the one of the setting, otherwise that of `FASTEST`. Empty: a program of XLA.
+
+    The kernel of the setting may be unable to compute the arrays. `FASTEST` is used within `tracing_for` alone: in
+    training, validation, evaluation and plans.
+    """
+    devices = traced_for()
+    chosen = dict(devices.kernels).get(kernel, "")
+    if chosen and KERNELS[chosen][1] == devices.platform:
+        return chosen
+    found = fastest().get(name_of(devices.kind), {}).get(kernel, "")
+    was_measured = all(each.dtype in MEASURED for each in arrays)
+    if not found or not was_measured or not _is_local() or not _is_installed(found):
+        return ""
+    return "" if _reason(found, arrays, reason_against) else found
+
+
+def _reason(name: str, arrays: Sequence[Any], reason_against: Callable[[str], str]) -> str:
+    """Returns the reason why a kernel cannot compute arrays; empty if there is none, as for empty arrays."""
+    sizes = [math.prod(each.shape) for each in arrays]
+    if not all(sizes):
+        return ""
+    if name == "triton" and max(sizes, default=0) > MOST_ELEMENTS:
+        return f"{max(sizes):,} elements: expected at most {MOST_ELEMENTS:,}"
+    return reason_against(name)
 
 
 @functools.cache
@@ -171,54 +193,3 @@ def _is_local() -> bool:
 
 def _is_installed(implementation: str) -> bool:
     return implementation != "triton" or importlib.util.find_spec("jax_triton") is not None
-
-
-def module_of(
-    folder: str,
-    implementation: str,
-    default: str = "reference",
-    *,
-    given: Any = None,
-    reason_against: Callable[[str], str] = none_against,
-) -> Any:
-    """Returns the module of an implementation, which is imported late: Pallas takes a second, and Triton is optional.
-
-    Args:
-        folder: Folder of the kernel in `asr_jax.kernels`.
-        implementation: Name of an implementation, or "auto".
-        default: Name of the implementation in the module `reference`, which "auto" is if no other one is selected.
-        given: Main array of the kernel. If it has no elements, the default computes the result, because a kernel needs
-            at least one program.
-        reason_against: As for `selected`.
-
-    Raises:
-        CannotCompute: If the implementation does not exist, cannot run here or cannot compute the arrays.
-    """
-    arrays = () if given is None else (given,)
-    name = selected(folder, implementation, default, *arrays, reason_against=reason_against)
-    if name != default:
-        check_computes(name, default, *arrays, reason_against=reason_against)
-    if given is not None and given.size == 0:
-        name = default
-    return importlib.import_module(f"asr_jax.kernels.{folder}.{'reference' if name == default else name}")
-
-
-def check_device(implementation: str, instead: str) -> None:
-    """Checks that a kernel exists, and can run on the devices that the program is traced for.
-
-    Args:
-        implementation: Name of an implementation that is neither "auto" nor one that runs on all devices.
-        instead: Implementations that run on all devices, for the message.
-
-    Raises:
-        CannotCompute: If the implementation does not exist or is for other devices, or a package that it needs is not
-            installed.
-    """
-    if implementation not in KERNELS:
-        names = instead.replace(" or ", ", ")
-        raise CannotCompute(f"implementation is {implementation!r}: expected auto, {names}, {' or '.join(KERNELS)}")
-    device, platform = KERNELS[implementation]
-    if traced_for().platform != platform:
-        raise CannotCompute(f"{implementation} on {traced_for().platform}: it is for {device}; expected {instead}")
-    if not _is_installed(implementation):
-        raise CannotCompute("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")

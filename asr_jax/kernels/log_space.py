@@ -5,8 +5,8 @@ from jax import lax
 from jaxtyping import Array
 
 NEVER = -1e30
-"""Logarithm of probability 0: finite, because a difference of infinities is NaN, and of a magnitude at which adding
-log-probabilities has no effect."""
+"""Logarithm of probability 0, and score of what is masked: finite, because a difference of infinities is NaN, and of a
+magnitude at which adding log-probabilities has no effect."""
 
 
 def add(a: Array, b: Array) -> Array:

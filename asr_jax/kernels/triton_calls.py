@@ -27,6 +27,11 @@ triton_lib.pe.dce_rules.pop(triton_lib.triton_kernel_call_p, None)
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 
+def warps_of(width: int) -> int:
+    """Returns the number of warps of a program whose states are `width` values, a power of 2."""
+    return max(min(width // 128, 8), 1)
+
+
 def triton_call(*arguments: Any, kernel: Any, out: Any, grid: tuple[int, ...], **options: Any) -> Any:
     """Calls a Triton kernel on arrays, and returns its outputs.
 

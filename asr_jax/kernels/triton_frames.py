@@ -1,6 +1,6 @@
-"""Frames and channels that programs of Triton read and write.
+"""Parts of Triton programs: products of matrices, and frames and channels that programs read and write.
 
-The grid of these programs is: blocks of frames, blocks of channels, rows.
+The grid of programs of frames is: blocks of frames, blocks of channels, rows.
 """
 
 from typing import no_type_check
@@ -11,6 +11,13 @@ import triton.language as tl
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
+def dot(a, b):
+    """Product of matrices in float32."""
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+@no_type_check
 def load_channels(array, width, CHANNELS: tl.constexpr):
     """Loads the values of the program's channels, in float32.
 
@@ -37,6 +44,15 @@ def store_channels(array, values, row, width, CHANNELS: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _places(frame, size, width, CHANNELS: tl.constexpr):
+    """Places of frames of the program's row and channels, and which of them are in the row: [frames, CHANNELS]."""
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    place = (tl.program_id(2).to(tl.int64) * size + frame[:, None]) * width + channel[None, :]
+    return place, ((frame >= 0) & (frame < size))[:, None] & (channel < width)[None, :]
+
+
+@triton.jit
+@no_type_check
 def load_frames(array, frame, valid, size, width, CHANNELS: tl.constexpr):
     """Loads frames of the program's row and channels in float32: [frames, CHANNELS]. Invalid ones are zeros.
 
@@ -47,25 +63,20 @@ def load_frames(array, frame, valid, size, width, CHANNELS: tl.constexpr):
         width: Number of channels.
         CHANNELS: Number of channels of a program.
     """
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    place = (tl.program_id(2).to(tl.int64) * size + frame[:, None]) * width + channel[None, :]
-    valid = valid & (frame >= 0) & (frame < size)
-    return tl.load(array + place, mask=valid[:, None] & (channel < width)[None, :], other=0.0).to(tl.float32)
+    place, there = _places(frame, size, width, CHANNELS)
+    return tl.load(array + place, mask=valid[:, None] & there, other=0.0).to(tl.float32)
 
 
 @triton.jit
 @no_type_check
 def store_frames(array, values, frame, size, width, CHANNELS: tl.constexpr):
-    """Stores frames of the program's row and channels.
+    """Stores frames of the program's row and channels. Those outside of the row are not stored.
 
     Args:
         array: Pointer to rows of frames.
-        frame: Numbers of the frames. Those behind the row are not stored.
         size: Number of frames of a row.
         width: Number of channels.
         CHANNELS: Number of channels of a program.
     """
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    place = (tl.program_id(2).to(tl.int64) * size + frame[:, None]) * width + channel[None, :]
-    valid = (frame < size)[:, None] & (channel < width)[None, :]
-    tl.store(array + place, values.to(array.dtype.element_ty), mask=valid)
+    place, there = _places(frame, size, width, CHANNELS)
+    tl.store(array + place, values.to(array.dtype.element_ty), mask=there)

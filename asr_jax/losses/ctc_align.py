@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float, Int, Int32
 
 from asr_jax.core.batch import AnyArray, length_mask
 from asr_jax.kernels.ctc_viterbi.api import ctc_viterbi
-from asr_jax.losses.ctc import NEVER, is_feasible
+from asr_jax.kernels.log_space import NEVER
+from asr_jax.losses.ctc import is_feasible
 
 
 class Alignment(struct.PyTreeNode):

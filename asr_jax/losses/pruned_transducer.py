@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.transducer_joint.reference import picked
-from asr_jax.losses.lattice import NEVER, lattice_loss
+from asr_jax.losses.lattice import lattice_loss
 
 
 def simple_log_probs(

@@ -91,7 +91,9 @@ class Recogniser(nn.Module):
                 if step is not None:
                     for augmentation in of_audio:
                         key = self.make_rng("augment")
-                        samples = augmentation(samples, batch.lengths, key, step=step, sounds=sounds)
+                        samples = augmentation(
+                            samples, batch.lengths, key, step=step, front_end=self.front_end, sounds=sounds
+                        )
                 dither = self.make_rng("dither") if step is not None and self.front_end.dither else None
                 frames = self.front_end.before_stacking(samples, batch.lengths, step=step, key=dither)
         if step is not None:
@@ -109,7 +111,10 @@ class Recogniser(nn.Module):
     ) -> Frames:
         for augmentation in augment:
             key = self.make_rng("augment")
-            frames = frames.replace(values=augmentation(frames.values, frames.lengths, key, step=step, sounds=sounds))
+            values = augmentation(
+                frames.values, frames.lengths, key, step=step, front_end=self.front_end, sounds=sounds
+            )
+            frames = frames.replace(values=values)
         return frames
 
     def search(

@@ -11,23 +11,22 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import ShareBelow1, settings
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, SubsamplingEncoder
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.striding import Subsample, strided_length
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
-from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
-from asr_jax.nn.remat import rematerialised
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.striding import Subsample, strided_length
 
 FastSize = Literal["small", "medium", "large", "xlarge", "xxlarge"]
 FAST: dict[FastSize, dict[str, Any]] = {
@@ -107,7 +106,7 @@ class Conformer(SubsamplingEncoder):
 
         The sizes small, medium, large, xlarge (Parakeet 0.6B) and xxlarge (Parakeet 1.1B) have 12.6, 26.1, 115.1, 607.7
         and 1061.3 M parameters without the head. Published files may differ from these configurations:
-        `pretrained.conformer.conformer_of` reads the settings of a file.
+        `pretrained.encoders.encoder_of` reads the settings of a file.
 
         Args:
             changes: Other fields.
@@ -159,20 +158,6 @@ class Conformer(SubsamplingEncoder):
         return ConformerEncoder(self, dtype)
 
 
-@struct.dataclass
-class Shared:
-    """Inputs that all layers share."""
-
-    positions: Float[Array, "R D"] | None
-    """Encodings of relative positions. None: attention has none."""
-    biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None
-    """Tied content and position biases. None: each layer has its own."""
-    allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may attend to."""
-    lengths: Int[Array, " B"]
-    step: Step
-
-
 class ConformerEncoder(Encoder):
     """Conformer encoder, [B T num_mels] to [B S dim] with S = ⌈T / subsampling_factor⌉."""
 
@@ -200,16 +185,10 @@ class ConformerEncoder(Encoder):
             assert positions is not None
             x, positions = x + positions[None], None
         x = Dropout(settings.input_dropout)(x, step=step)
+        biases = tied_biases(self, settings.num_heads, settings.dim) if settings.tied_biases else None
         allowed = length_mask(lengths, x.shape[1])[:, None]
-        layers = nn.scan(
-            rematerialised(ConformerLayer, settings.remat),
-            variable_axes={"params": 0, "batch_stats": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=settings.num_layers,
-            check_constancy_invariants=False,  # True would trace the layer a second time
-        )(settings, self.dtype, name="layers")
-        x, inner = layers(x, Shared(positions, self._tied_biases(), allowed, lengths, step))
+        layers = layer_stack(ConformerLayer, settings.num_layers, settings.remat)(settings, self.dtype, name="layers")
+        x, inner = layers(x, LayerInputs(allowed, lengths, step, positions, biases))
         taps = {
             name: Frames(inner[int(name.removeprefix("layer_"))], tap_lengths)
             for name, tap_lengths in self.tap_lengths(frames.lengths).items()
@@ -231,13 +210,6 @@ class ConformerEncoder(Encoder):
         dropout = nn.Dropout(self.settings.position_dropout)  # shared by the rows
         return dropout(jnp.asarray(encodings, self.dtype), deterministic=step is None)
 
-    def _tied_biases(self) -> tuple[Float[Array, "H C"], Float[Array, "H C"]] | None:
-        if not self.settings.tied_biases:
-            return None
-        shape = (self.settings.num_heads, self.settings.dim // self.settings.num_heads)
-        zeros = nn.initializers.zeros
-        return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
-
 
 class ConformerLayer(nn.Module):
     """Conformer layer: half-step feed-forward, attention, convolution, half-step feed-forward, norm.
@@ -250,17 +222,17 @@ class ConformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], shared: Shared
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        settings, step = self.settings, shared.step
+        settings, step = self.settings, inputs.step
         x += 0.5 * self._dropout(self._feed_forward("feed_forward_1", x, step=step), step)
         attention = RelativeAttention(
             settings.num_heads, settings.use_bias, settings.attention_dropout, implementation=settings.attention,
             dtype=self.dtype, name="attention",
         )  # fmt: skip
         attended = attention(
-            self._norm("attention_norm", x), shared.positions, shared.allowed, step=step, biases=shared.biases,
-            lengths=shared.lengths,
+            normed("attention_norm", x), inputs.positions, inputs.allowed, step=step, biases=inputs.biases,
+            lengths=inputs.lengths,
         )  # fmt: skip
         x += self._dropout(attended, step)
         convolution = ConformerConvolution(
@@ -270,19 +242,16 @@ class ConformerLayer(nn.Module):
             dtype=self.dtype,
             name="convolution",
         )
-        x += self._dropout(convolution(self._norm("convolution_norm", x), shared.lengths, step=step), step)
+        x += self._dropout(convolution(normed("convolution_norm", x), inputs.lengths, step=step), step)
         x += 0.5 * self._dropout(self._feed_forward("feed_forward_2", x, step=step), step)
-        x = self._norm("norm", x)
+        x = normed("norm", x)
         return x, x if settings.taps else None
 
     def _feed_forward(self, name: str, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
         settings = self.settings
         hidden_dim = settings.hidden_dim
         module = ConformerFeedForward(hidden_dim, settings.dropout, settings.use_bias, self.dtype, name=name)
-        return module(self._norm(f"{name}_norm", x), step=step)
-
-    def _norm(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return layer_norm(1e-5, name=name)(x).astype(x.dtype)
+        return module(normed(f"{name}_norm", x), step=step)
 
     def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
         return Dropout(self.settings.dropout)(x, step=step)

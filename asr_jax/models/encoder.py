@@ -12,10 +12,10 @@ from asr_jax.core.batch import Encoded, Frames
 from asr_jax.core.settings import PositiveInt, ShareBelow1, settings
 from asr_jax.core.sharding import ModelRules
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.conformer import ConvNorm
+from asr_jax.nn.conformer.modules import ConvNorm
+from asr_jax.nn.conformer.striding import Subsampling
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.striding import Subsampling
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 
 class Encoder(nn.Module):

@@ -8,17 +8,16 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, settings
 from asr_jax.models.encoder import AttentionEncoder, Encoder, EncoderOfMels
+from asr_jax.nn.decoders.sanm import NORM_EPS, MemoryAttention, positions_from_one
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.remat import rematerialised
-from asr_jax.nn.sanm import NORM_EPS, MemoryAttention, positions_from_one
+from asr_jax.nn.normalization import layer_norm, normed
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 
@@ -65,16 +64,6 @@ class SANM(AttentionEncoder, EncoderOfMels):
         return SANMEncoder(self, dtype)
 
 
-@struct.dataclass
-class Shared:
-    """Inputs that all layers share."""
-
-    allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may attend to."""
-    lengths: Int[Array, " B"]
-    step: Step
-
-
 class SANMEncoder(Encoder):
     """SAN-M encoder, [B T num_mels] to [B T dim]."""
 
@@ -88,19 +77,14 @@ class SANMEncoder(Encoder):
             raise ValueError(f"frames have {values.shape[-1]} values: expected num_mels, {settings.num_mels}")
         positions = jnp.asarray(positions_from_one(values.shape[1], settings.num_mels))
         x = (values * settings.dim**0.5 + positions[None]).astype(self.dtype)
-        shared = Shared(length_mask(lengths, x.shape[1])[:, None], lengths, step)
-        x, inner = SANMLayer(settings, self.dtype, name="first")(x, shared)
+        inputs = LayerInputs(length_mask(lengths, x.shape[1])[:, None], lengths, step)
+        x, inner = SANMLayer(settings, self.dtype, name="first")(x, inputs)
         outputs = [] if inner is None else [inner[None]]
         if settings.num_layers > 1:
-            layers = nn.scan(
-                rematerialised(SANMLayer, settings.remat),
-                variable_axes={"params": 0},
-                split_rngs={"params": True, "dropout": True},
-                in_axes=nn.broadcast,
-                length=settings.num_layers - 1,
-                check_constancy_invariants=False,  # True would trace the layer a second time
-            )(settings, self.dtype, name="layers")
-            x, inner = layers(x, shared)
+            layers = layer_stack(SANMLayer, settings.num_layers - 1, settings.remat)(
+                settings, self.dtype, name="layers"
+            )
+            x, inner = layers(x, inputs)
             outputs += [] if inner is None else [inner]
         norm = layer_norm(NORM_EPS, name="norm") if settings.norm_first else lambda x: x
         inners = jnp.concatenate(outputs) if outputs else x[None]
@@ -129,26 +113,23 @@ class SANMLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T E"], shared: Shared
+        self, x: Float[Array, "B T E"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        settings, step = self.settings, shared.step
+        settings, step = self.settings, inputs.step
         attention = MemoryAttention(
             settings.dim, settings.num_heads, settings.kernel_size, settings.memory_shift, settings.attention_dropout,
             self.dtype, name="attention",
         )  # fmt: skip
-        y = self._norm("attention_norm", x) if settings.norm_first else x
-        y = self._dropout(attention(y, shared.allowed, shared.lengths, step=step), step)
+        y = normed("attention_norm", x, NORM_EPS) if settings.norm_first else x
+        y = self._dropout(attention(y, inputs.allowed, inputs.lengths, step=step), step)
         x = x + y if x.shape[-1] == settings.dim else y
-        x = x if settings.norm_first else self._norm("attention_norm", x)
-        y = self._norm("norm", x) if settings.norm_first else x
+        x = x if settings.norm_first else normed("attention_norm", x, NORM_EPS)
+        y = normed("norm", x, NORM_EPS) if settings.norm_first else x
         y = nn.relu(Linear(settings.hidden_dim, dtype=self.dtype, name="in")(y))
         y = Linear(settings.dim, dtype=self.dtype, name="out")(self._dropout(y, step))
         x += self._dropout(y, step)
-        x = x if settings.norm_first else self._norm("norm", x)
+        x = x if settings.norm_first else normed("norm", x, NORM_EPS)
         return x, x if settings.taps else None
-
-    def _norm(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return layer_norm(NORM_EPS, name=name)(x).astype(x.dtype)
 
     def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
         return Dropout(self.settings.dropout)(x, step=step)

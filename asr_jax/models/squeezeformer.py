@@ -19,24 +19,24 @@ from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import settings
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, SubsamplingEncoder
-from asr_jax.nn.linear import Linear
-from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
-from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.positions import relative_sinusoids, sinusoids
-from asr_jax.nn.schedules import Step
-from asr_jax.nn.squeezeformer_layer import (
+from asr_jax.nn.conformer.squeezeformer import (
     DETAILS,
     Details,
     LayerSizes,
     RecoverTime,
     ReduceTime,
-    Shared,
     SqueezeformerStack,
     Variant,
     peer_lengths,
 )
+from asr_jax.nn.conformer.striding import Subsample, strided_length
+from asr_jax.nn.layer_stack import LayerInputs, tied_biases
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
+from asr_jax.nn.normalization import normed
+from asr_jax.nn.positions import relative_sinusoids, sinusoids
+from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.striding import Subsample, strided_length
 
 STACKS = ("stack_0", "stack_1", "stack_2")
 """Names of the stacks of layers, which have the full, half and full frame rate."""
@@ -256,11 +256,11 @@ class SqueezeformerEncoder(Encoder):
         masked = lengths
         if settings.variant == "paper" and not settings.mask_padding:
             masked = jnp.minimum(peer_lengths(frames.lengths, settings.subsampling_factor), x.shape[1])
-        biases = self._biases()
+        biases = tied_biases(self, settings.num_heads, settings.dim) if settings.tied_biases else None
 
         def stack(number: int, x: Array, masked: Array) -> tuple[Array, dict[str, Array]]:
-            shared = Shared(self._positions(x.shape[1]), biases, self._allowed(masked, x.shape[1]), masked, step)
-            return self._stack(number, x, shared)
+            allowed = self._allowed(masked, x.shape[1])
+            return self._stack(number, x, LayerInputs(allowed, masked, step, self._positions(x.shape[1]), biases))
 
         taps = {"embed": x}
         x, inner = stack(0, x, masked)
@@ -276,7 +276,7 @@ class SqueezeformerEncoder(Encoder):
         return Encoded(frames=Frames(x, lengths), taps=tapped)
 
     def _stack(
-        self, number: int, x: Float[Array, "B T D"], shared: Shared
+        self, number: int, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], dict[str, Array]]:
         """Applies a stack, and returns its output and the taps within it."""
         settings, num_layers = self.settings, self.settings.stack_sizes[number]
@@ -285,15 +285,8 @@ class SqueezeformerEncoder(Encoder):
         first = sum(settings.stack_sizes[:number])
         tapped = [layer for layer in range(num_layers) if f"layer_{first + layer}" in settings.taps]
         sizes = settings.layer_sizes(self.dtype)
-        x, inner = SqueezeformerStack(sizes, num_layers, settings.remat, bool(tapped), name=STACKS[number])(x, shared)
+        x, inner = SqueezeformerStack(sizes, num_layers, settings.remat, bool(tapped), name=STACKS[number])(x, inputs)
         return x, {f"layer_{first + layer}": inner[layer] for layer in tapped}
-
-    def _biases(self) -> tuple[Float[Array, "H C"], Float[Array, "H C"]] | None:
-        settings, zeros = self.settings, nn.initializers.zeros
-        if not settings.tied_biases:
-            return None
-        shape = (settings.num_heads, settings.dim // settings.num_heads)
-        return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
 
     def _positions(self, num_frames: int) -> Float[Array, "R D"] | None:
         if self.settings.positions == "abs_pos":
@@ -344,4 +337,4 @@ class Embedding(nn.Module):
             places = np.arange(x.shape[1], dtype=np.float64)
             x += jnp.asarray(sinusoids(places, settings.dim), self.dtype)[None]
         x = Dropout(settings.dropout)(x, step=step)
-        return layer_norm(settings.details.eps, name="norm")(x).astype(x.dtype)
+        return normed("norm", x, settings.details.eps)

@@ -9,25 +9,24 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelow1, settings
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, MaskedEncoder
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
-from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.normalization import layer_norm, normed
 from asr_jax.nn.positions import relative_sinusoids, rotated
-from asr_jax.nn.remat import rematerialised
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.stochastic import Dropout, unless_left_out
-from asr_jax.nn.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 Positions = Literal["relative_key", "relative", "rotary", "none"]
 RATES = ("input_dropout", "dropout", "activation_dropout", "attention_dropout", "convolution_dropout", "layer_drop")
@@ -150,18 +149,6 @@ class W2VBert(MaskedEncoder, EncoderOfMels):
         return W2VBertEncoder(self, dtype)
 
 
-@struct.dataclass
-class Shared:
-    """Inputs that all layers share."""
-
-    positions: Float[Array, "R D"] | None
-    """Encodings of relative positions. None: other positions."""
-    allowed: Bool[Array, "B 1 T"]
-    """Keys (last axis) that queries may attend to."""
-    lengths: Int[Array, " B"]
-    step: Step
-
-
 class W2VBertEncoder(Encoder):
     """W2V-BERT encoder, [B T num_mels] to [B T dim]. Adapters reduce T and change the width to adapter_dim."""
 
@@ -177,16 +164,9 @@ class W2VBertEncoder(Encoder):
         x = Dropout(settings.input_dropout)(x, step=step)
         x = zero_padding(self._masked(x, lengths, step), lengths)
         x = embedded = Dropout(settings.dropout)(x, step=step)
-        layers = nn.scan(
-            rematerialised(W2VBertLayer, settings.remat),
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=settings.num_layers,
-            check_constancy_invariants=False,  # True would trace the layer a second time
-        )(settings, self.dtype, name="layers")
+        layers = layer_stack(W2VBertLayer, settings.num_layers, settings.remat)(settings, self.dtype, name="layers")
         allowed = length_mask(lengths, x.shape[1])[:, None]
-        x, inner = layers(x, Shared(self._positions(x.shape[1]), allowed, lengths, step))
+        x, inner = layers(x, LayerInputs(allowed, lengths, step, self._positions(x.shape[1])))
         taps = {
             name: Frames(embedded if name == EMBED else inner[int(name.removeprefix("layer_"))], lengths)
             for name in settings.taps
@@ -232,7 +212,7 @@ class W2VBertEncoder(Encoder):
             x += 0.5 * Dropout(settings.dropout)(module(x, step=step), step=step)
         if settings.output_dim != settings.dim:
             x = Linear(settings.output_dim, dtype=self.dtype, name="adapter_embed")(x)
-            x = layer_norm(settings.norm_eps, name="adapter_embed_norm")(x).astype(x.dtype)
+            x = normed("adapter_embed_norm", x, settings.norm_eps)
         sizes, attended = (settings.adapter_kernel_size, settings.adapter_stride), lengths
         for number in range(settings.num_adapters):
             shorter = gated_length(lengths, *sizes)
@@ -253,19 +233,19 @@ class W2VBertLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], shared: Shared
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         x = unless_left_out(
-            self, lambda layer, x: layer.transformed(x, shared), x, rate=self.settings.layer_drop, step=shared.step
+            self, lambda layer, x: layer.transformed(x, inputs), x, rate=self.settings.layer_drop, step=inputs.step
         )
         return x, x if self.settings.taps else None
 
     @nn.nowrap
-    def transformed(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
+    def transformed(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
         """Computes the layer's output without LayerDrop."""
-        settings, step = self.settings, shared.step
+        settings, step = self.settings, inputs.step
         x += 0.5 * self._feed_forward("feed_forward_1", x, step)
-        x += self._dropout(self._attention(x, shared), settings.attention_dropout, step)
+        x += self._dropout(self._attention(x, inputs), settings.attention_dropout, step)
         convolution = ConformerConvolution(
             settings.kernel_size,
             norm="layer",
@@ -276,13 +256,13 @@ class W2VBertLayer(nn.Module):
             dtype=self.dtype,
             name="convolution",
         )
-        convolved = convolution(self._norm("convolution_norm", x), shared.lengths, step=step)
+        convolved = convolution(normed("convolution_norm", x, self.settings.norm_eps), inputs.lengths, step=step)
         x += self._dropout(convolved, settings.convolution_dropout, step)
         x += 0.5 * self._feed_forward("feed_forward_2", x, step)
-        return self._norm("norm", x)
+        return normed("norm", x, self.settings.norm_eps)
 
-    def _attention(self, x: Float[Array, "B T D"], shared: Shared) -> Float[Array, "B T D"]:
-        settings, x = self.settings, self._norm("attention_norm", x)
+    def _attention(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
+        settings, x = self.settings, normed("attention_norm", x, self.settings.norm_eps)
         distances = (settings.left_distance, settings.right_distance)
         attention = RelativeAttention(
             settings.num_heads,
@@ -295,7 +275,7 @@ class W2VBertLayer(nn.Module):
         if settings.positions == "rotary":
             heads = x.reshape(*x.shape[:2], settings.num_heads, -1)
             turned = rotated(heads, settings.rotary_base).reshape(x.shape)
-        return attention(x, shared.positions, shared.allowed, step=shared.step, turned=turned)
+        return attention(x, inputs.positions, inputs.allowed, step=inputs.step, turned=turned)
 
     def _feed_forward(self, name: str, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
         settings = self.settings
@@ -306,10 +286,8 @@ class W2VBertLayer(nn.Module):
             activation=settings.activation,
             name=name,
         )
-        return self._dropout(module(self._norm(f"{name}_norm", x), step=step), settings.dropout, step)
-
-    def _norm(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return layer_norm(self.settings.norm_eps, name=name)(x).astype(x.dtype)
+        x = module(normed(f"{name}_norm", x, settings.norm_eps), step=step)
+        return self._dropout(x, settings.dropout, step)
 
     def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
         return Dropout(rate)(x, step=step)
@@ -358,12 +336,12 @@ class Adapter(nn.Module):
             activation=settings.adapter_activation,
             name="feed_forward",
         )
-        fed = module(layer_norm(settings.norm_eps, name="feed_forward_norm")(x).astype(x.dtype), step=step)
+        fed = module(normed("feed_forward_norm", x, settings.norm_eps), step=step)
         return x + Dropout(settings.dropout)(fed, step=step)
 
     def _shortened(self, name: str, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B S D"]:
         settings = self.settings
-        x = layer_norm(settings.norm_eps, name=f"{name}_norm")(x).astype(x.dtype)
+        x = normed(f"{name}_norm", x, settings.norm_eps)
         x = zero_padding(x, lengths) if settings.mask_padding else x
         conv = GatedConv(settings.adapter_kernel_size, settings.adapter_stride, self.dtype, name=f"{name}_conv")
         return conv(x)

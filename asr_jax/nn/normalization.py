@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,15 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.across import total
 from asr_jax.core.batch import length_mask
 from asr_jax.kernels.bias_norm.api import bias_norm
-from asr_jax.kernels.masked_batch_norm.api import (
-    Implementation,
-    gradient_sums,
-    input_gradient,
-    masked_sums,
-    normalise,
-)
+from asr_jax.kernels.masked_batch_norm.api import batch_norm, masked_batch_norm
 from asr_jax.nn.linear import per_channel
-from asr_jax.nn.remat import saved
 from asr_jax.nn.stochastic import Regulariser
 
 
@@ -32,6 +24,11 @@ def layer_norm(eps: float, *, name: str) -> nn.LayerNorm:
     The variance is the mean of squared deviations. Flax's default, E[x²] - E[x]², cancels if the mean is large.
     """
     return nn.LayerNorm(epsilon=eps, use_fast_variance=False, name=name)
+
+
+def normed(name: str, x: Float[Array, "*rest D"], eps: float = 1e-5) -> Float[Array, "*rest D"]:
+    """Returns the output of a new layer norm of the current module, in the dtype of `x`."""
+    return layer_norm(eps, name=name)(x).astype(x.dtype)
 
 
 class BiasNorm(nn.Module):
@@ -88,14 +85,14 @@ class BatchNorm(nn.Module):
         mean = self.variable("batch_stats", "mean", jnp.zeros, (width,))
         variance = self.variable("batch_stats", "variance", jnp.ones, (width,))
         if use_running is True:
-            return _scaled(x, mean.value, variance.value, gain, bias, self.eps)
+            return batch_norm(x, mean.value, variance.value, gain, bias, self.eps)
         lengths = jnp.full_like(lengths, x.shape[1]) if self.counts_padding else lengths
         y, centre, spread = masked_batch_norm(x, lengths, gain, bias, self.eps)
         if not self.is_initializing():
             num = total(jnp.sum(lengths)).astype(jnp.float32)
             share = jnp.where((num > 1) & jnp.logical_not(use_running), self.momentum, 0.0)
             if use_running is not False:  # the training step decides
-                y = jnp.where(use_running, _scaled(x, mean.value, variance.value, gain, bias, self.eps), y)
+                y = jnp.where(use_running, batch_norm(x, mean.value, variance.value, gain, bias, self.eps), y)
             mean.value += share * (centre - mean.value)
             variance.value += share * (spread * (num / jnp.maximum(num - self.ddof, 1)) - variance.value)
         return y
@@ -118,70 +115,6 @@ def frozen_norms(until: Mapping[str, float], step: Int[Array, ""]) -> AbstractCo
         return call(*given, **named)
 
     return nn.intercept_methods(of_module)
-
-
-def _scaled(
-    x: Array,
-    mean: Array,
-    variance: Array,
-    gain: Array,
-    bias: Array,
-    eps: float,
-    implementation: Implementation = "auto",
-) -> Float[Array, "B T D"]:
-    return normalise(x, mean, gain * jax.lax.rsqrt(variance + eps), bias, implementation=implementation)
-
-
-def _number(lengths: Array) -> Float[Array, ""]:
-    """Returns the number of valid frames on all devices, at least 1."""
-    return jnp.maximum(total(jnp.sum(lengths)), 1).astype(jnp.float32)
-
-
-def _forward(
-    x: Array, lengths: Array, gain: Array, bias: Array, eps: float, implementation: Implementation
-) -> tuple[Any, Any]:
-    num = _number(lengths)
-    mean = saved(total(masked_sums(x, lengths, implementation=implementation)[0]) / num)
-    variance = saved(total(masked_sums(x, lengths, mean, implementation=implementation)[1]) / num)
-    y = _scaled(x, mean, variance, gain, bias, eps, implementation)
-    return (y, mean, variance), (x, lengths, gain, mean, variance)
-
-
-# The custom derivative reads the frames twice. Automatic differentiation reads them five times and stores several
-# arrays of their size.
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def masked_batch_norm(
-    x: Float[Array, "B T D"],
-    lengths: Int[Array, " B"],
-    gain: Float[Array, " D"],
-    bias: Float[Array, " D"],
-    eps: float,
-    implementation: Implementation = "auto",
-) -> tuple[Float[Array, "B T D"], Float[Array, " D"], Float[Array, " D"]]:
-    """Normalises frames by the statistics of the valid frames of all devices.
-
-    Args:
-        lengths: Number of valid frames of each row.
-        eps: Constant that is added to the variance.
-        implementation: See `kernels.masked_batch_norm.api`.
-
-    Returns:
-        The output of batch norm in training, and the batch's mean and biased variance, which have no gradient.
-    """
-    return _forward(x, lengths, gain, bias, eps, implementation)[0]
-
-
-def _backward(eps: float, implementation: Implementation, saved: Any, cotangents: Any) -> tuple[Any, ...]:
-    x, lengths, gain, mean, variance = saved
-    inverse, dy = jax.lax.rsqrt(variance + eps), cotangents[0]
-    of_bias, of_gain = gradient_sums(x, dy, mean, inverse, implementation=implementation)
-    of_all = total((of_bias, of_gain))
-    num = _number(lengths)
-    dx = input_gradient(x, dy, lengths, mean, inverse, gain, of_all, num, implementation=implementation)
-    return dx, None, of_gain, of_bias
-
-
-masked_batch_norm.defvjp(_forward, _backward)
 
 
 class GroupNorm(nn.Module):

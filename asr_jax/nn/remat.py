@@ -7,6 +7,8 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from asr_jax.kernels.gradients import SAVED
+
 Remat = Literal["none", "elementwise", "products", "layers"]
 """Rematerialisation policy: the activations that the backward pass recomputes instead of storing.
 
@@ -16,7 +18,7 @@ products: only outputs of products with weights are stored; attention scores and
 recomputed too. layers: only the input of each layer is stored.
 """
 
-SAVED, WEIGHTED = "saved", "weighted"
+WEIGHTED = "weighted"
 
 
 def saved(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -2,8 +2,12 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,12 +15,23 @@ import numpy as np
 from asr_jax import pretrained
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import OUTPUT
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import Tree
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
-from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.encoder import EncoderSettings
-from asr_jax.pretrained.keymap import NamedWeights, Row
+from asr_jax.pretrained.keymap import (
+    LINEAR,
+    Layout,
+    NamedWeights,
+    Replacements,
+    Row,
+    export_params,
+    find_params,
+    renamed,
+    rows_of,
+)
 from asr_jax.text.tokenizers import Tokenizer
 
 Symbols = Sequence[str | None]
@@ -26,41 +41,84 @@ Paths = tuple[dict[str, np.ndarray], list[str]]
 have."""
 
 
-class Format(NamedTuple):
-    """Weight names that another system uses for an encoder and its heads."""
+Heads = Mapping[str, HeadSettings]
+"""Settings of heads by their parameter paths, such as `heads_ctc`."""
+NO_NAME = r"(?!)"
+"""Regular expression that matches no name."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """Weight names that another system uses for an encoder and its heads: a table that is read in both directions."""
 
     names: str
     """Identifier of the system, such as `nemo`, as passed to `--names`."""
     of: str
     """System and model in words, for messages."""
     encoder: type[EncoderSettings]
-    claims: Callable[[NamedWeights], bool]
-    """`claims(weights)` returns whether the weights have this format's names."""
-    find: Callable[..., Paths]
-    """`find(weights, encoder_settings, **heads)` returns the weights by parameter path, and the names that are left."""
-    export: Callable[..., dict[str, np.ndarray]]
-    """`export(variables, encoder_settings, **heads)` returns the weights under this format's names. It raises a
-    UserError if a parameter has no name."""
-    json_files: Callable[[Model, Symbols], dict[str, Any]] | None = None
-    """`json_files(model, symbols)` returns the JSON files of a Hugging Face folder, keyed by file name. None: such
-    folders cannot be written."""
-    checkpoint: Callable[[NamedWeights, Model, Symbols], dict[str, Any]] | None = None
-    """`checkpoint(weights, model, symbols)` returns the content of a `.pt` file with everything that the system needs.
-    None: such files contain only weights."""
-    save_folder: Callable[[NamedWeights, Model, Tokenizer, Path], None] | None = None
-    """`save_folder(weights, model, tokenizer, out)` writes a folder of the system's own kind. None: it has none."""
-    heads: Callable[[Model], dict[str, Any]] = lambda model: {"ctc_head": ctc_head(model)}
-    """`heads(model)` returns the keyword arguments of `find` and `export` that describe the model's heads, without its
-    transducer."""
-    transducer: Callable[[str, Transducer], list[Row]] | None = None
-    """`transducer(path, settings)` returns the names of a transducer at a parameter path. None: the system has none on
-    this encoder."""
+    mark: str
+    """Regular expression that some name in each file of this format has, and no name of the encoder's other formats."""
+    rows: Callable[[Any, Heads], list[Row]]
+    """`rows(encoder_settings, heads)` returns the table of names."""
+    unused: str = NO_NAME
+    """Regular expression for names of weights that files may have and models never use."""
+    versions: Replacements = ()
+    """Replacements that turn the names of all versions of the system, and those of `rows`, into the same names."""
+    newest: Callable[[NamedWeights], NamedWeights] = lambda weights: weights
+    """`newest(weights)` returns weights with the names of the newest version, where `versions` cannot express them."""
+    check: Callable[[Model], None] = lambda model: None
+    """`check(model)` raises a UserError if the system computes something else with the weights of the model."""
+    folder: Callable[[Model, Tokenizer], dict[str, str | bytes]] | None = None
+    """`folder(model, tokenizer)` returns the files of a folder of the system, except its weights. It raises a UserError
+    if the system does not have the model. None: such folders cannot be written."""
+    folder_weights: str = "model.safetensors"
+    """Name of the file with the weights in such a folder."""
+    checkpoint: Callable[[NamedWeights, Model, Symbols], Mapping[str, Any]] = lambda weights, model, symbols: weights
+    """`checkpoint(weights, model, symbols)` returns the content of a `.pt` file of the system."""
+
+    def claims(self, weights: NamedWeights) -> bool:
+        """Returns whether the weights have the names of this format."""
+        return any(re.search(self.mark, name) for name in weights)
+
+    def find(self, weights: NamedWeights, encoder: EncoderSettings, heads: Heads = MappingProxyType({})) -> Paths:
+        """Returns the weights by parameter path, and the names of the weights that the model does not have.
+
+        Parameters that the weights lack are not returned. Names that match `unused` are ignored.
+        """
+        weights = self.newest(weights)
+        names = {renamed(name, self.versions): name for name in weights}
+        rows = [row.renamed(self.versions) for row in self.rows(encoder, heads)]
+        found = find_params({new: weights[name] for new, name in names.items()}, rows)
+        return found.params, sorted(names[name] for name in found.left if not re.fullmatch(self.unused, name))
+
+    def export(
+        self, variables: Tree, encoder: EncoderSettings, heads: Heads = MappingProxyType({})
+    ) -> dict[str, np.ndarray]:
+        """Returns variables under the names of this format.
+
+        Args:
+            variables: `{"params": …, "batch_stats": …}`, a part of it, or a tree of the same structure.
+
+        Raises:
+            UserError: If a parameter has no name in the system.
+        """
+        return export_params(variables, self.rows(encoder, heads))
 
 
-def ctc_head(model: Model) -> str | None:
-    """Returns the parameter path of the first CTC head on the encoder's output; None if the model has none."""
-    of_output = (name for name, head in model.heads.items() if isinstance(head, CTC) and head.tap == OUTPUT)
-    return next((f"heads_{name}" for name in of_output), None)
+def heads_of(model: Model) -> Heads:
+    """Returns the heads of a model by parameter path."""
+    return {f"heads_{name}": head for name, head in model.heads.items()}
+
+
+def first_head[H: HeadSettings](heads: Heads, kind: type[H]) -> list[tuple[str, H]]:
+    """Returns the path and the settings of the first head of a kind on the encoder's output; empty without one."""
+    found = ((path, head) for path, head in heads.items() if isinstance(head, kind))
+    return list(islice((each for each in found if getattr(each[1], "tap", OUTPUT) == OUTPUT), 1))
+
+
+def ctc_rows(theirs: str, heads: Heads, layout: Layout = LINEAR) -> list[Row]:
+    """Returns the names of the layer of the first CTC head on the encoder's output."""
+    return [row for path, _ in first_head(heads, CTC) for row in rows_of([(theirs, f"{path}/output", layout)])]
 
 
 class Description(NamedTuple):
@@ -70,8 +128,8 @@ class Description(NamedTuple):
     """Name of the kind: encoder class in a `.nemo` file, `model_type` of a Hugging Face folder, system of a `.pt`."""
     is_of: Callable[[Path], bool]
     """`is_of(path)` returns whether the file or folder is of this kind."""
-    encoder: Callable[..., EncoderSettings]
-    """`encoder(path, **changes)` returns the encoder's settings, with `changes` of their fields."""
+    encoder: Callable[[Path], EncoderSettings]
+    """`encoder(path)` returns the encoder's settings. It raises a UserError if one is not supported."""
     front_end: Callable[[Path], FrontEnd]
     """`front_end(path)` returns the front-end that the model was trained with. It raises a UserError if this package
     has no such front-end."""
@@ -88,6 +146,24 @@ class Description(NamedTuple):
     """Regular expression for names of weights of other heads, such as those of pre-training, which the model lacks."""
     ctc: Callable[[Path], CTC] = lambda path: CTC()
     """`ctc(path)` returns the settings of the model's CTC head; the defaults if the file does not contain them."""
+
+
+def check_settings(where: str, settings: Mapping[str, Any], /, **expected: Any) -> None:
+    """Checks settings against the values that this package supports; settings that are missing pass.
+
+    Args:
+        where: File and section that contain the settings, for messages.
+        settings: Settings by their names.
+        expected: Supported value of each setting, or a tuple of supported values.
+
+    Raises:
+        UserError: If a setting has another value.
+    """
+    for name, values in expected.items():
+        choices = values if isinstance(values, tuple) else (values,)
+        if name in settings and settings[name] not in choices:
+            found = settings[name] if settings[name] != "" else "empty"
+            raise UserError(f"{where}.{name} is {found}, expected {' or '.join(map(str, choices))}")
 
 
 def listed(name: str) -> tuple[Any, ...]:

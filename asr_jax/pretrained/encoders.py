@@ -1,5 +1,6 @@
 """Settings of encoders and front-ends, read from model files of other systems."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.encoder import EncoderSettings
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description, listed
-from asr_jax.pretrained.nemo_files import nemo_encoder
+from asr_jax.pretrained.nemo_files import encoder_class
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 
 DESCRIPTIONS: tuple[Description, ...] = listed("DESCRIPTIONS")
@@ -59,7 +60,11 @@ def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
         UserError: If the model is a different one, or if a setting is not supported.
     """
     path = folder_of(path)
-    return description_of(path).encoder(path, **changes)
+    encoder = description_of(path).encoder(path)
+    try:
+        return replace(encoder, **changes)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def front_end_of(path: str | Path) -> FrontEnd:
@@ -95,7 +100,7 @@ def description_of(path: Path) -> Description:
             return each
     names = ", ".join(each.name for each in DESCRIPTIONS)
     if path.suffix == ".nemo":
-        raise UserError(f"{path}: the encoder is {nemo_encoder(path)}, expected one of {names}")
+        raise UserError(f"{path}: the encoder is {encoder_class(path)}, expected one of {names}")
     if path.suffix in TORCH_SUFFIXES and path.is_file():
         raise UserError(f"{path} contains no settings of a model: expected those of {names}")
     if not (path / huggingface.CONFIG).is_file():

@@ -1,7 +1,6 @@
 """Reading and writing of weight files, under this package's names or under those of other systems."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,15 @@ from safetensors.numpy import save
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
-from asr_jax.core.pytrees import Tree, flatten, unflatten
+from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.pretrained import funasr_files, huggingface
-from asr_jax.pretrained.base import Format, NamedWeights, Paths, Symbols, listed
-from asr_jax.pretrained.keymap import export_params, find_params
-from asr_jax.pretrained.nemo_files import CTC_DECODER, OF_HYBRIDS, load_nemo, save_nemo
+from asr_jax.pretrained.base import Format, NamedWeights, Paths, Symbols, heads_of, listed
+from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 from asr_jax.pretrained.torch_writer import save_torch
-from asr_jax.pretrained.transducers import WITHOUT_DROPOUT, as_nemo_numbers, check_export, transducer_of
 from asr_jax.text.tokenizers import HF_CONFIG, Tokenizer
 from asr_jax.text.vocabularies import read_vocabulary
 
@@ -42,9 +39,14 @@ def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
         out: File to write. Missing parent folders are created.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {path: np.asarray(value, order="C") for path, value in flatten(weights).items()}
+    _save_safetensors(flatten(weights), out, **{SYMBOLS: json.dumps(symbols)})
+
+
+def _save_safetensors(weights: NamedWeights, out: Path, **about: str) -> None:
+    """Writes a `.safetensors` file with the metadata `about`."""
+    arrays = {name: np.asarray(value, order="C") for name, value in weights.items()}
     # transformers reads only files that state PyTorch's format.
-    write_whole(out, save(arrays, metadata={SYMBOLS: json.dumps(symbols), "format": "pt"}))
+    write_whole(out, save(arrays, metadata={**about, "format": "pt"}))
 
 
 def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
@@ -65,20 +67,8 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
                 f"heads.{name}.blank_weight is {head.blank_weight:g}, expected 0: {known.of} has no such setting; use "
                 "--names fairseq, and set blank_weight and blank_mode there"
             )
-    found = transducer_of(model) if known.transducer else None
-    if not found or not known.transducer:
-        return known.export(weights, model.encoder, **known.heads(model))
-    path, head = found
-    check_export(names, path, head)
-    flat = flatten(weights)
-    own = {name: array for name, array in flat.items() if name.split("/")[1] == path}
-    others = unflatten({name: array for name, array in flat.items() if name not in own})
-    named = known.export(others, model.encoder, **known.heads(model))
-    of_head = export_params(unflatten(own), known.transducer(path, head))
-    if names == "nemo":
-        named = {re.sub(f"^{CTC_DECODER}", f"{OF_HYBRIDS}{CTC_DECODER}", name): named[name] for name in named}
-        of_head = as_nemo_numbers(of_head, () if head.dropout else (WITHOUT_DROPOUT,))
-    return named | of_head
+    known.check(model)
+    return known.export(weights, model.encoder, heads_of(model))
 
 
 def format_of(model: Model, names: str) -> Format:
@@ -96,45 +86,30 @@ def format_of(model: Model, names: str) -> Format:
     return known[names]
 
 
-def save_huggingface(weights: Tree, model: Model, symbols: Symbols, out: Path) -> None:
-    """Writes a folder with weights, settings and tokenizer that transformers reads.
-
-    Args:
-        weights: `{"params": …, "batch_stats": …}`.
-        model: Model that the weights belong to.
-        symbols: Text of each label; None for the blank.
-        out: Folder to write.
-
-    Raises:
-        UserError: If transformers does not support the model, its front-end, its heads or its labels.
-    """
-    known = format_of(model, "huggingface")
-    if known.json_files is None:
-        raise UserError(
-            f"Hugging Face folders of {type(model.encoder).__name__} cannot be written, only those of wav2vec 2.0 and "
-            "W2V-BERT 2.0; expected --out NAME.safetensors, which contains the weights alone"
-        )
-    files = known.json_files(model, symbols)
-    huggingface.save_folder(out, files=files, weights=exported(weights, model, "huggingface"))
-
-
 def save_folder(weights: Tree, model: Model, tokenizer: Tokenizer, names: str, out: Path) -> None:
     """Writes a folder with weights, settings and tokenizer that another system reads.
 
     Args:
         weights: `{"params": …, "batch_stats": …}`.
-        model: Model that the weights belong to.
-        names: Identifier of the system, such as `funasr`.
+        names: Identifier of the system, such as `huggingface` or `funasr`.
+        out: Folder to write; it is created if it is missing.
 
     Raises:
         UserError: If the system has no such folders, or does not have the model, its front-end or its labels.
     """
-    if names == "huggingface":
-        return save_huggingface(weights, model, tokenizer.symbols, out)
     known = format_of(model, names)
-    if known.save_folder is None:
-        raise UserError(f"--names {names} writes only weights: expected --out NAME.safetensors, .pt or .nemo")
-    return known.save_folder(exported(weights, model, names), model, tokenizer, out)
+    if known.folder is None:
+        raise UserError(
+            f"folders of {known.of} cannot be written: expected --out NAME.safetensors or NAME.pt, which contains the "
+            "weights alone"
+        )
+    files, named = known.folder(model, tokenizer), exported(weights, model, names)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_whole(out / name, content)
+    if known.folder_weights.endswith(".pt"):
+        return save_torch(named, out / known.folder_weights)
+    return _save_safetensors(named, out / known.folder_weights)
 
 
 def save_exported(
@@ -166,14 +141,7 @@ def save_exported(
     out.parent.mkdir(parents=True, exist_ok=True)
     if like is not None and out.suffix == ".nemo":
         return save_nemo(weights, out, like=like)
-    known = format_of(model, names)
-    if known.checkpoint:
-        return save_torch(known.checkpoint(weights, model, symbols), out)
-    laid_out = {
-        "icefall": {"model": weights},
-        **dict.fromkeys(("deeplearningexamples", "caiman"), dict.fromkeys(("state_dict", "ema_state_dict"), weights)),
-    }
-    return save_torch(laid_out.get(names, weights), out)
+    return save_torch(format_of(model, names).checkpoint(weights, model, symbols), out)
 
 
 def is_weights(path: Path) -> bool:
@@ -225,23 +193,9 @@ def imported(weights: NamedWeights, model: Model) -> Paths:
         return dict(weights), []
     for known in FORMATS:
         if isinstance(model.encoder, known.encoder) and known.claims(weights):
-            return _imported(known, weights, model)
+            return known.find(weights, model.encoder, heads_of(model))
     names = ", ".join(sorted(weights)[:3]) or "nothing"
     raise UserError(
         f"the names {names} … match no weight format of {type(model.encoder).__name__}: expected parameter paths of "
         f"this package ({OURS[0]}encoder/…), or names of {', '.join(known.of for known in FORMATS)}"
     )
-
-
-def _imported(known: Format, weights: NamedWeights, model: Model) -> Paths:
-    """Returns the result of `imported` for weights with the names of a format."""
-    found = transducer_of(model) if known.transducer else None
-    if not found or not known.transducer:
-        return known.find(weights, model.encoder, **known.heads(model))
-    rows = known.transducer(*found)
-    weights, names = as_nemo_numbers(weights), {row.theirs for row in rows}
-    of_ctc = f"^{OF_HYBRIDS}(?=decoder\\.)"
-    others = {re.sub(of_ctc, "", name): array for name, array in weights.items() if name not in names}
-    own = find_params({name: array for name, array in weights.items() if name in names}, rows)
-    params, left = known.find(others, model.encoder, **known.heads(model))
-    return {**params, **own.params}, left

@@ -8,31 +8,34 @@ from typing import Any
 
 import yaml
 
-from asr_jax.audio.features import FrontEnd, KaldiFbank
+from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.stages import NormaliseByDataSet, Stack
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import write_whole
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.sanm import SANM
-from asr_jax.nn.parallel_decoder import SANMDecoder
-from asr_jax.pretrained.base import Description, Format, NamedWeights, Symbols
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
+from asr_jax.pretrained.base import Description, Format, Symbols
 from asr_jax.pretrained.funasr import (
+    DECODER_FIELDS,
+    DECODERS,
+    ENCODER_FIELDS,
+    FRONT_END_FIELDS,
     HEAD,
+    MODELS,
+    PREDICTOR_FIELDS,
     PREDICTORS,
     UNUSED,
     Config,
     check_heads,
-    export,
-    find,
     front_end_of,
+    rows,
     settings_of,
 )  # fmt: skip
 from asr_jax.pretrained.funasr_files import CONFIG, HUB, STATISTICS, WEIGHTS, is_folder
-from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.mixed import UNWRITTEN, MixedTokenizer
@@ -109,36 +112,32 @@ def _tokens(folder: Path, config: Config) -> list[str]:
     return found
 
 
-def save_folder(weights: NamedWeights, model: Model, tokenizer: Tokenizer, out: Path) -> None:
-    """Writes a folder that FunASR's AutoModel reads.
-
-    Args:
-        weights: Weights under FunASR's names.
+def folder_files(model: Model, tokenizer: Tokenizer) -> dict[str, str | bytes]:
+    """Returns the files of a folder that FunASR's AutoModel reads, without the weights.
 
     Raises:
         UserError: If FunASR does not have the model, its front-end or its labels.
     """
     config = _config(model, tokenizer)
-    statistics = _statistics(model.front_end)
-    _check_is_whole(config, model, out)
+    _check_is_whole(config, model)
     _check_labels(tokenizer)
-    out.mkdir(parents=True)
-    if statistics:
-        write_whole(out / STATISTICS, kaldi_text(statistics))
-    write_whole(out / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
     if isinstance(tokenizer, SentencePieceTokenizer):
-        labels = {"bpemodel": PIECES}
-        write_whole(out / PIECES, tokenizer.model)
+        labels, named = {PIECES: tokenizer.model}, {"bpemodel": PIECES}
     else:
-        labels = {"token_list": TOKENS[0]}
-        write_whole(out / TOKENS[0], json.dumps(_named(tokenizer.symbols), ensure_ascii=False, indent=1))
+        text = json.dumps(_named(tokenizer.symbols), ensure_ascii=False, indent=1)
+        labels, named = {TOKENS[0]: text.encode()}, {"token_list": TOKENS[0]}
+    statistics = next((each for each in model.front_end.then if isinstance(each, NormaliseByDataSet)), None)
     files = {
-        "init_param": WEIGHTS, "config": CONFIG, "tokenizer_conf": labels,
+        "init_param": WEIGHTS, "config": CONFIG, "tokenizer_conf": named,
         "frontend_conf": {"cmvn_file": STATISTICS} if statistics else {},
     }  # fmt: skip
     hub = {"framework": "pytorch", "task": "auto-speech-recognition", "model": {"type": "funasr"}}
-    write_whole(out / HUB, json.dumps({**hub, "file_path_metas": files}, indent=2))
-    save_torch(dict(weights), out / WEIGHTS)
+    return {
+        CONFIG: yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+        HUB: json.dumps({**hub, "file_path_metas": files}, indent=2),
+        **({STATISTICS: kaldi_text(statistics)} if statistics else {}),
+        **labels,
+    }
 
 
 def _named(symbols: Symbols) -> list[str]:
@@ -173,7 +172,7 @@ def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
     Raises:
         UserError: If FunASR does not have the model.
     """
-    check_heads(model.heads)
+    check_heads(model)
     head = next((each for each in model.heads.values() if isinstance(each, Paraformer | ParaformerV2)), None)
     if not isinstance(model.encoder, SANM) or head is None or not isinstance(head.decoder, SANMDecoder):
         raise UserError("FunASR has no such model: expected a SANM encoder and a Paraformer head with a SANMDecoder")
@@ -185,7 +184,7 @@ def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
             "--data.tokenizer.blank-id 0)"
         )
     ctc = next((each for each in model.heads.values() if isinstance(each, CTC)), None)
-    encoder, decoder = model.encoder, head.decoder
+    is_first = isinstance(head, Paraformer)
     labels: dict[str, Any] = {
         "tokenizer": "CharTokenizer",
         "tokenizer_conf": {
@@ -195,41 +194,37 @@ def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
     }
     if isinstance(tokenizer, SentencePieceTokenizer):
         labels = {"tokenizer": PIECES_CLASS, "tokenizer_conf": {"bpemodel": PIECES}}
+    encoder = replace(model.encoder, feedforward_dim=model.encoder.hidden_dim)
     config: dict[str, Any] = {
-        "model": "Paraformer" if isinstance(head, Paraformer) else "Paraformer_v2_community",
+        "model": MODELS[0] if is_first else MODELS[-1],
         "model_conf": _model_conf(head, ctc),
         "encoder": "SANMEncoder",
         "encoder_conf": {
-            "output_size": encoder.dim, "attention_heads": encoder.num_heads, "linear_units": encoder.hidden_dim,
-            "num_blocks": encoder.num_layers, "dropout_rate": encoder.dropout, "positional_dropout_rate": 0.0,
-            "attention_dropout_rate": encoder.attention_dropout, "input_layer": "pe",
-            "pos_enc_class": "SinusoidalPositionEncoder", "normalize_before": encoder.norm_first,
-            "kernel_size": encoder.kernel_size, "sanm_shfit": encoder.memory_shift, "selfattention_layer_type": "sanm",
+            **_named_fields(encoder, ENCODER_FIELDS), "positional_dropout_rate": 0.0, "input_layer": "pe",
+            "pos_enc_class": "SinusoidalPositionEncoder", "selfattention_layer_type": "sanm",
         },
-        "decoder": "ParaformerSANMDecoder" + "_v2_community" * isinstance(head, ParaformerV2),
+        "decoder": DECODERS[is_first],
         "decoder_conf": {
-            "attention_heads": decoder.num_heads, "linear_units": decoder.feedforward_dim,
-            "num_blocks": decoder.num_layers, "dropout_rate": decoder.dropout,
-            "positional_dropout_rate": decoder.dropout, "self_attention_dropout_rate": decoder.memory_dropout,
-            "src_attention_dropout_rate": decoder.attention_dropout, "att_layer_num": decoder.num_attention_layers,
-            "kernel_size": decoder.kernel_size, "sanm_shfit": decoder.memory_shift,
-            **({"input_layer": "linear"} if isinstance(head, ParaformerV2) else {}),
+            **_named_fields(head.decoder, DECODER_FIELDS), "positional_dropout_rate": head.decoder.dropout,
+            **({} if is_first else {"input_layer": "linear"}),
         },
         "frontend": "WavFrontend",
         "frontend_conf": _front_end_conf(model.front_end),
         **labels,
     }  # fmt: skip
     if isinstance(head, Paraformer):
-        given = head.predictor
-        config["predictor"] = next(name for name, kind in PREDICTORS.items() if kind == given.kind)
+        config["predictor"] = next(name for name, kind in PREDICTORS.items() if kind == head.predictor.kind)
         config["predictor_conf"] = {
-            "idim": encoder.dim, "threshold": 1.0, "l_order": given.before, "r_order": given.after,
-            "tail_threshold": given.tail, "smooth_factor": given.smooth_factor,
-            "noise_threshold": given.noise_threshold, "dropout": given.dropout,
+            **_named_fields(head.predictor, PREDICTOR_FIELDS), "idim": model.encoder.dim, "threshold": 1.0
         }  # fmt: skip
     if ctc:
         config["ctc_conf"] = {"dropout_rate": ctc.dropout, "ctc_type": "builtin", "reduce": True}
     return config
+
+
+def _named_fields(settings: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of settings by FunASR's names."""
+    return {theirs: getattr(settings, ours) for ours, theirs in names.items()}
 
 
 def _model_conf(head: Paraformer | ParaformerV2, ctc: CTC | None) -> dict[str, Any]:
@@ -257,24 +252,20 @@ def _model_conf(head: Paraformer | ParaformerV2, ctc: CTC | None) -> dict[str, A
 def _front_end_conf(front_end: KaldiFbank) -> dict[str, Any]:
     stack = next((each for each in front_end.then if isinstance(each, Stack)), Stack(1, 1))
     return {
-        "fs": front_end.rate_hz, "window": front_end.window, "n_mels": front_end.num_mels,
-        "frame_length": front_end.window_ms, "frame_shift": front_end.hop_ms, "lfr_m": stack.num, "lfr_n": stack.every,
-        "snip_edges": front_end.snip_edges, "upsacle_samples": front_end.scale == 32768.0, "dither": 0.0,
+        **_named_fields(front_end, FRONT_END_FIELDS), "frame_length": front_end.window_ms,
+        "frame_shift": front_end.hop_ms, "lfr_m": stack.num, "lfr_n": stack.every,
+        "upsacle_samples": front_end.scale == 32768.0, "dither": 0.0,
     }  # fmt: skip
 
 
-def _statistics(front_end: FrontEnd) -> NormaliseByDataSet | None:
-    return next((each for each in front_end.then if isinstance(each, NormaliseByDataSet)), None)
-
-
-def _check_is_whole(config: Config, model: Model, out: Path) -> None:
+def _check_is_whole(config: Config, model: Model) -> None:
     """Checks that the settings, read again, recognise as the model does.
 
     Raises:
         UserError: If a setting is lost.
     """
-    encoder, heads = settings_of(config, str(out / CONFIG))
-    front_end = front_end_of(config, out, str(out / CONFIG))
+    encoder, heads = settings_of(config, CONFIG)
+    front_end = front_end_of(config, None, CONFIG)
     without = [
         replace(each, then=tuple(stage for stage in each.then if not isinstance(stage, NormaliseByDataSet)))
         for each in (front_end, model.front_end)
@@ -322,15 +313,20 @@ def _settings(path: Path) -> tuple[SANM, dict[str, HeadSettings]]:
     return settings_of(config_of(path), str(path / CONFIG))
 
 
-FORMATS = (
-    Format(
-        "funasr", "FunASR (Paraformer)", SANM, lambda weights: any("encoders0.0" in name for name in weights), find,
-        export, save_folder=save_folder, heads=lambda model: {"heads": model.heads},
-    ),
-)  # fmt: skip
+FUNASR = Format(
+    names="funasr",
+    of="FunASR (Paraformer)",
+    encoder=SANM,
+    mark=r"encoders0\.0",
+    rows=rows,
+    check=check_heads,
+    folder=folder_files,
+    folder_weights=WEIGHTS,
+)
+FORMATS = (FUNASR,)
 DESCRIPTIONS = (
     Description(
-        "FunASR's folders", is_folder, lambda path, **changes: replace(_settings(path)[0], **changes),
+        "FunASR's folders", is_folder, lambda path: _settings(path)[0],
         lambda path: front_end_of(config_of(path), path, str(path / CONFIG)), lambda path: _settings(path)[1],
         tokenizer_of, others=UNUSED,
     ),

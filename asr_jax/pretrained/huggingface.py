@@ -2,15 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import save
-
+from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import write_whole
+from asr_jax.heads.base import HeadSettings
+from asr_jax.models.base import Model
 from asr_jax.nn.activations import ActivationName
 from asr_jax.text.vocabularies import BOUNDARY, SPECIAL_LABEL
 
@@ -28,6 +27,12 @@ ACTIVATIONS: dict[str, ActivationName] = {
     "relu": "relu", "selu": "selu", "tanh": "tanh", "linear": "identity",
 }  # fmt: skip
 """Activations by transformers' names."""
+WITHOUT_EFFECT = (
+    r"_.*|model_type|architectures|(torch_)?dtype|transformers_version|return_dict|output_(attentions|hidden_states)"
+    r"|vocab_size|(pad|bos|eos|sep)_token_id|id2label|label2id|problem_type|initializer_range"
+    r"|final_dropout|ctc_.*|use_weighted_layer_sum|classifier_.*|tdnn_.*|xvector_.*"
+)
+"""Settings of all models without effect on the encoder's output."""
 BEGIN, END = "<s>", "</s>"
 PAD_AND_UNKNOWN = (("<pad>", "<unk>"), ("[PAD]", "[UNK]"), ("[pad]", "[unk]"))
 """Names of the padding token, which is the blank, and of the unknown token in published vocabularies."""
@@ -115,20 +120,59 @@ def has_settings_alone(path: Path) -> bool:
     return not weights
 
 
-def save_folder(out: Path, *, files: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> None:
-    """Writes a folder of weights and JSON files.
+def as_json(files: Mapping[str, Any]) -> dict[str, str | bytes]:
+    """Returns the contents of JSON files, keyed by file name."""
+    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in files.items()}
+
+
+def check_names(
+    file: Path, config: Mapping[str, Any], needed: Collection[str], *, known: Collection[str], without_effect: str
+) -> None:
+    """Checks the names of the settings in a config.json.
 
     Args:
-        out: Folder to write; it is created if it is missing.
-        files: Content of each JSON file, by file name.
-        weights: Arrays by their names.
+        needed: Names that must exist.
+        known: Other names that are read.
+        without_effect: Regular expression for names of settings without effect on the encoder's output, such as those
+            of labels, losses, other heads and initialisation.
+
+    Raises:
+        UserError: If a name is missing or unknown.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (out / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    arrays = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-    # transformers 4 refuses files without the format. save_file would create a file that only its owner can read.
-    write_whole(out / WEIGHTS, save(arrays, metadata={"format": "pt"}))
+    kind = config.get("model_type") or "supported"
+    if missing := sorted({*needed} - config.keys()):
+        raise UserError(f"{file} has no {', '.join(missing)}: expected settings of a {kind} model")
+    others = config.keys() - {*needed, *known}
+    if unknown := sorted(name for name in others if not re.fullmatch(f"{WITHOUT_EFFECT}|{without_effect}", name)):
+        raise UserError(
+            f"{file} has unknown settings: {', '.join(unknown)}; expected those of transformers' {kind} (remove "
+            "settings without effect from the file)"
+        )
+
+
+def only_head(model: Model, kinds: tuple[type[HeadSettings], ...]) -> HeadSettings:
+    """Returns the only head of a model.
+
+    Raises:
+        UserError: If it has others, or if the head is of another kind or reads a tap.
+    """
+    head = next(iter(model.heads.values()), None)
+    if len(model.heads) != 1 or not isinstance(head, kinds) or getattr(head, "tap", OUTPUT) != OUTPUT:
+        names = " or one ".join(kind.__name__ for kind in kinds)
+        raise UserError(
+            f"the model has the heads {', '.join(model.heads)}: expected one {names} head on the encoder's output, as "
+            "in transformers"
+        )
+    return head
+
+
+def span_masks(settings: Any) -> dict[str, Any]:
+    """Returns the settings of an encoder's masks by transformers' names."""
+    return {
+        f"mask_{axis}_{theirs}": getattr(getattr(settings, name), ours)
+        for name, axis in SPAN_MASKS.items()
+        for ours, theirs in SPANS.items()
+    }
 
 
 def label_files(symbols: Sequence[str | None], *, processor: str) -> dict[str, Any]:

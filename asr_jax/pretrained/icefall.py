@@ -2,251 +2,153 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from asr_jax.audio.presets import icefall
-from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
-from asr_jax.models.base import Model
+from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.label_decoder import LabelDecoder
-from asr_jax.pretrained.base import Description, Format, ctc_head
+from asr_jax.nn.decoders.label_decoder import LabelDecoder
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
+from asr_jax.pretrained import keymap
+from asr_jax.pretrained.base import Description, Format, Heads, ctc_rows, first_head
 from asr_jax.pretrained.keymap import (
     CONV_2D,
     DEPTHWISE,
     DEPTHWISE_2D,
     LINEAR,
     POINTWISE,
-    SAME,
+    Leaf,
     NamedWeights,
     Row,
-    export_params,
-    find_params,
+    array,
     flattened,
+    kernel,
+    rows_of,
     transposed,
 )
-from asr_jax.pretrained.torch_files import SUFFIXES, load_torch, state_dict
-from asr_jax.pretrained.transducers import icefall_rows, icefall_transducer
+from asr_jax.pretrained.torch_files import has_weight, load_torch, state_dict
+from asr_jax.pretrained.transducers import OF_ICEFALL, check_transducer, transducer_rows
+from asr_jax.search.transducer import TransducerDecoding
 
-NEVER_USED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
+UNUSED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
 """Names of parameters that icefall creates and never uses."""
-CTC_ROWS = (
-    Row("ctc_output.1.weight", "output/kernel", LINEAR),
-    Row("ctc_output.1.bias",   "output/bias"),
-)  # fmt: skip
-
+NORM = (Leaf("bias", "bias"), Leaf("log_scale", "log_scale"))
 EMBED = (
-    ("conv.0.weight",                    "conv_0/kernel",                  CONV_2D),
-    ("conv.0.bias",                      "conv_0/bias",                    SAME),
-    ("conv.4.weight",                    "conv_1/kernel",                  CONV_2D),
-    ("conv.4.bias",                      "conv_1/bias",                    SAME),
-    ("conv.7.weight",                    "conv_2/kernel",                  CONV_2D),
-    ("conv.7.bias",                      "conv_2/bias",                    SAME),
-    ("convnext.depthwise_conv.weight",   "convnext/kernel",                DEPTHWISE_2D),
-    ("convnext.depthwise_conv.bias",     "convnext/bias",                  SAME),
-    ("convnext.pointwise_conv1.weight",  "convnext/expand/kernel",         POINTWISE),
-    ("convnext.pointwise_conv1.bias",    "convnext/expand/bias",           SAME),
-    ("convnext.pointwise_conv2.weight",  "convnext/project/kernel",        POINTWISE),
-    ("convnext.pointwise_conv2.bias",    "convnext/project/bias",          SAME),
-    ("out.bias",                         "out/bias",                       SAME),
-    ("out_norm.bias",                    "norm/bias",                      SAME),
-    ("out_norm.log_scale",               "norm/log_scale",                 SAME),
+    ("conv.0",                        "conv_0",                       CONV_2D),
+    ("conv.4",                        "conv_1",                       CONV_2D),
+    ("conv.7",                        "conv_2",                       CONV_2D),
+    ("convnext.depthwise_conv",       "convnext",                     DEPTHWISE_2D),
+    ("convnext.pointwise_conv1",      "convnext/expand",              POINTWISE),
+    ("convnext.pointwise_conv2",      "convnext/project",             POINTWISE),
+    ("out_norm",                      "norm",                         NORM),
 )  # fmt: skip
-
-# Linear layers, each with a weight and a bias.
-LAYER_LINEAR = (
-    ("self_attn_weights.in_proj",        "attention_weights/in"),
-    ("self_attn1.in_proj",               "attention_1/in"),
-    ("self_attn1.out_proj",              "attention_1/out"),
-    ("self_attn2.in_proj",               "attention_2/in"),
-    ("self_attn2.out_proj",              "attention_2/out"),
-    ("feed_forward1.in_proj",            "feed_forward_1/in"),
-    ("feed_forward1.out_proj",           "feed_forward_1/out"),
-    ("feed_forward2.in_proj",            "feed_forward_2/in"),
-    ("feed_forward2.out_proj",           "feed_forward_2/out"),
-    ("feed_forward3.in_proj",            "feed_forward_3/in"),
-    ("feed_forward3.out_proj",           "feed_forward_3/out"),
-    ("nonlin_attention.in_proj",         "nonlinear_attention/in"),
-    ("nonlin_attention.out_proj",        "nonlinear_attention/out"),
-    ("conv_module1.in_proj",             "convolution_1/in"),
-    ("conv_module1.out_proj",            "convolution_1/out"),
-    ("conv_module2.in_proj",             "convolution_2/in"),
-    ("conv_module2.out_proj",            "convolution_2/out"),
-)  # fmt: skip
-
 LAYER = (
-    *((f"{theirs}.weight", f"{ours}/kernel", LINEAR) for theirs, ours in LAYER_LINEAR),
-    *((f"{theirs}.bias", f"{ours}/bias", SAME) for theirs, ours in LAYER_LINEAR),
-    ("self_attn_weights.linear_pos.weight", "attention_weights/positions/kernel", LINEAR),
-    ("bypass.bypass_scale",                 "bypass/scale",                       SAME),
-    ("bypass_mid.bypass_scale",             "bypass_middle/scale",                SAME),
-    ("norm.bias",                           "norm/bias",                          SAME),
-    ("norm.log_scale",                      "norm/log_scale",                     SAME),
+    ("self_attn_weights.in_proj",     "attention_weights/in",         LINEAR),
+    ("self_attn_weights.linear_pos",  "attention_weights/positions",  kernel(LINEAR)),
+    ("self_attn1.in_proj",            "attention_1/in",               LINEAR),
+    ("self_attn1.out_proj",           "attention_1/out",              LINEAR),
+    ("self_attn2.in_proj",            "attention_2/in",               LINEAR),
+    ("self_attn2.out_proj",           "attention_2/out",              LINEAR),
+    ("feed_forward1.in_proj",         "feed_forward_1/in",            LINEAR),
+    ("feed_forward1.out_proj",        "feed_forward_1/out",           LINEAR),
+    ("feed_forward2.in_proj",         "feed_forward_2/in",            LINEAR),
+    ("feed_forward2.out_proj",        "feed_forward_2/out",           LINEAR),
+    ("feed_forward3.in_proj",         "feed_forward_3/in",            LINEAR),
+    ("feed_forward3.out_proj",        "feed_forward_3/out",           LINEAR),
+    ("nonlin_attention.in_proj",      "nonlinear_attention/in",       LINEAR),
+    ("nonlin_attention.out_proj",     "nonlinear_attention/out",      LINEAR),
+    ("conv_module1.in_proj",          "convolution_1/in",             LINEAR),
+    ("conv_module1.out_proj",         "convolution_1/out",            LINEAR),
+    ("conv_module2.in_proj",          "convolution_2/in",             LINEAR),
+    ("conv_module2.out_proj",         "convolution_2/out",            LINEAR),
+    ("bypass.bypass_scale",           "bypass/scale",                 array()),
+    ("bypass_mid.bypass_scale",       "bypass_middle/scale",          array()),
+    ("norm",                          "norm",                         NORM),
 )  # fmt: skip
-
-# Depthwise convolution of each of the two convolution modules of a layer.
-DEPTHWISE_CONV = (
-    ("weight",                           "kernel",                         DEPTHWISE),
-    ("bias",                             "bias",                           SAME),
+CAUSAL = (
+    Leaf("causal_conv.weight", "causal_kernel", DEPTHWISE),
+    Leaf("causal_conv.bias", "causal_bias"),
+    Leaf("chunkwise_conv.weight", "kernel", DEPTHWISE),
+    Leaf("chunkwise_conv.bias", "bias"),
+    Leaf("chunkwise_conv_scale", "edges", transposed(0, 2, 1)),
+)
+"""Arrays of a causal depthwise convolution."""
+DOWNSAMPLED = (
+    ("downsample.bias",               "downsample/logits",            array()),
+    ("out_combiner.bypass_scale",     "bypass/scale",                 array()),
 )  # fmt: skip
-DEPTHWISE_CONV_CAUSAL = (
-    ("causal_conv.weight",               "causal_kernel",                  DEPTHWISE),
-    ("causal_conv.bias",                 "causal_bias",                    SAME),
-    ("chunkwise_conv.weight",            "kernel",                         DEPTHWISE),
-    ("chunkwise_conv.bias",              "bias",                           SAME),
-    ("chunkwise_conv_scale",             "edges",                          transposed(0, 2, 1)),
-)  # fmt: skip
-
 
 DECODER = "attention_decoder.decoder"
-DECODER_LINEAR = (
-    ("self_attn.linear_q",               "attention/query"),
-    ("self_attn.linear_k",               "attention/key"),
-    ("self_attn.linear_v",               "attention/value"),
-    ("self_attn.out_proj",               "attention/out"),
-    ("src_attn.linear_q",                "to_encoder/query"),
-    ("src_attn.linear_k",                "to_encoder/key"),
-    ("src_attn.linear_v",                "to_encoder/value"),
-    ("src_attn.out_proj",                "to_encoder/out"),
-    ("feed_forward.0",                   "hidden"),
-    ("feed_forward.3",                   "out"),
-)  # fmt: skip
-DECODER_NORMS = (
-    ("norm_self_attn",                   "attention_norm"),
-    ("norm_src_attn",                    "to_encoder_norm"),
-    ("norm_ff",                          "norm"),
-)  # fmt: skip
 DECODER_LAYER = (
-    *((f"{theirs}.weight", f"{ours}/kernel", LINEAR) for theirs, ours in DECODER_LINEAR),
-    *((f"{theirs}.bias", f"{ours}/bias", SAME) for theirs, ours in DECODER_LINEAR),
-    *((f"{theirs}.weight", f"{ours}/scale", SAME) for theirs, ours in DECODER_NORMS),
-    *((f"{theirs}.bias", f"{ours}/bias", SAME) for theirs, ours in DECODER_NORMS),
-)
+    ("self_attn.linear_q",            "attention/query",              LINEAR),
+    ("self_attn.linear_k",            "attention/key",                LINEAR),
+    ("self_attn.linear_v",            "attention/value",              LINEAR),
+    ("self_attn.out_proj",            "attention/out",                LINEAR),
+    ("src_attn.linear_q",             "to_encoder/query",             LINEAR),
+    ("src_attn.linear_k",             "to_encoder/key",               LINEAR),
+    ("src_attn.linear_v",             "to_encoder/value",             LINEAR),
+    ("src_attn.out_proj",             "to_encoder/out",               LINEAR),
+    ("feed_forward.0",                "hidden",                       LINEAR),
+    ("feed_forward.3",                "out",                          LINEAR),
+    ("norm_self_attn",                "attention_norm",               keymap.NORM),
+    ("norm_src_attn",                 "to_encoder_norm",              keymap.NORM),
+    ("norm_ff",                       "norm",                         keymap.NORM),
+)  # fmt: skip
 SOS_EOS = 1
 """Label id of both begin and end in icefall's recipes."""
 OF_DECODER_HEAD = 64
 """Width of an attention head of the decoder in all published sizes."""
-Decoder = tuple[str, AttentionDecoder]
-"""Parameter path of an attention decoder, such as `heads_attention`, and its settings."""
 
 
-def claims(weights: NamedWeights) -> bool:
-    """Returns whether the weights have icefall's names."""
-    return any(name.startswith(("encoder.encoders.", "encoder_embed.")) for name in weights)
-
-
-def find(
-    weights: NamedWeights, settings: Zipformer, *, ctc_head: str | None, decoder: Decoder | None = None
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Returns the weights of an icefall checkpoint by parameter path, and the names that are left.
-
-    Args:
-        weights: Weights by icefall's names; parameters that they lack are not returned.
-        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
-        decoder: Attention decoder; None if the model has none.
-
-    Returns:
-        Parameters (`params/encoder/…` and those of the heads), and the names of weights that the model does not
-        have, except those that icefall never uses.
-    """
-    found = find_params(weights, rows(settings, ctc_head=ctc_head, decoder=decoder))
-    return found.params, [name for name in found.left if not re.fullmatch(NEVER_USED, name)]
-
-
-def export(
-    variables: Any, settings: Zipformer, *, ctc_head: str | None, decoder: Decoder | None = None
-) -> dict[str, np.ndarray]:
-    """Returns the variables of a model under icefall's names, without parameters that icefall never uses.
-
-    Args:
-        variables: `{"params": …}`, or a tree of the same structure.
-        ctc_head: Path of the CTC head, such as `heads_ctc`; None if the model has none.
-        decoder: Attention decoder; None if the model has none.
-
-    Raises:
-        UserError: If a parameter has no name in icefall.
-    """
-    return export_params(variables, rows(settings, ctc_head=ctc_head, decoder=decoder))
-
-
-def rows(settings: Zipformer, *, ctc_head: str | None, decoder: Decoder | None = None) -> list[Row]:
-    """Returns the table of names for a model.
-
-    Args:
-        ctc_head: Path of its CTC head, or None.
-        decoder: Attention decoder, or None.
-    """
-    table = [replace(row, ours=f"params/encoder/{row.ours}") for row in encoder_rows(settings)]
-    table += [replace(row, ours=f"params/{ctc_head}/{row.ours}") for row in CTC_ROWS if ctc_head]
-    return table + (decoder_rows(*decoder) if decoder else [])
+def rows(settings: Zipformer, heads: Heads) -> list[Row]:
+    """Returns the table of names; the first attention decoder on the encoder's output is icefall's."""
+    table = [*encoder_rows(settings), *ctc_rows("ctc_output.1", heads), *transducer_rows(OF_ICEFALL, heads)]
+    return table + [row for path, head in first_head(heads, AttentionDecoder) for row in decoder_rows(path, head)]
 
 
 def decoder_rows(path: str, head: AttentionDecoder) -> list[Row]:
     """Returns icefall's names of an attention decoder, at a parameter path such as `heads_attention`."""
-    ours = f"params/{path}/decoder"
-    return [
-        Row(f"{DECODER}.embed.weight", f"{ours}/embedding"),
-        Row(f"{DECODER}.output_layer.weight", f"{ours}/output/kernel", LINEAR),
-        Row(f"{DECODER}.output_layer.bias", f"{ours}/output/bias"),
-        *(
-            Row(f"{DECODER}.layers.{layer}.{theirs}", f"{ours}/layers/{leaf}", layout, layer)
-            for layer in range(head.decoder.num_layers)
-            for theirs, leaf, layout in DECODER_LAYER
-        ),
-    ]
-
-
-def heads_of_model(model: Model) -> dict[str, Any]:
-    """Returns the arguments of `find` and `export` that describe the model's heads.
-
-    The first attention decoder on the encoder's output is icefall's, if there is one.
-    """
-    found = ((f"heads_{name}", head) for name, head in model.heads.items() if isinstance(head, AttentionDecoder))
-    decoder = next(((path, head) for path, head in found if head.tap == OUTPUT), None)
-    return {"ctc_head": ctc_head(model), "decoder": decoder}
+    ours = f"{path}/decoder"
+    table = rows_of([("embed.weight", "embedding", array()), ("output_layer", "output", LINEAR)], DECODER, ours)
+    for layer in range(head.decoder.num_layers):
+        table += rows_of(DECODER_LAYER, f"{DECODER}.layers.{layer}", f"{ours}/layers", layer)
+    return table
 
 
 def encoder_rows(settings: Zipformer) -> list[Row]:
-    """Returns the encoder's rows, with parameter paths relative to `params/encoder/`."""
-    rows = [Row(f"encoder_embed.{theirs}", f"embed/{ours}", layout) for theirs, ours, layout in EMBED]
-    rows.append(Row("encoder_embed.out.weight", "embed/out/kernel", flattened(settings.embed_channels[-1])))
-    depthwise = DEPTHWISE_CONV_CAUSAL if settings.causal else DEPTHWISE_CONV
-    layer_rows = [
-        *LAYER,
-        *(
-            (f"conv_module{number}.depthwise_conv.{theirs}", f"convolution_{number}/depthwise/{ours}", layout)
-            for number in (1, 2)
-            for theirs, ours, layout in depthwise
-        ),
-    ]
+    """Returns icefall's names of the encoder's weights."""
+    table = rows_of([*EMBED, ("out", "out", flattened(settings.embed_channels[-1]))], "encoder_embed", "encoder/embed")
+    kind = CAUSAL if settings.causal else DEPTHWISE
+    convs = [(f"conv_module{n}.depthwise_conv", f"convolution_{n}/depthwise", kind) for n in (1, 2)]
     for number, sizes in enumerate(settings.stacks()):
-        stack, layers = f"encoder.encoders.{number}", f"encoder.encoders.{number}.layers"
+        theirs, ours = f"encoder.encoders.{number}", f"encoder/stack_{number}"
+        layers = f"{theirs}.layers"
         if sizes.downsampling > 1:
-            layers = f"{stack}.encoder.layers"
-            rows.append(Row(f"{stack}.downsample.bias", f"stack_{number}/downsample/logits"))
-            rows.append(Row(f"{stack}.out_combiner.bypass_scale", f"stack_{number}/bypass/scale"))
-        rows += [
-            Row(f"{layers}.{layer}.{theirs}", f"stack_{number}/layers/{ours}", layout, layer)
-            for layer in range(sizes.num_layers)
-            for theirs, ours, layout in layer_rows
-        ]
+            layers = f"{theirs}.encoder.layers"
+            table += rows_of(DOWNSAMPLED, theirs, ours)
+        for layer in range(sizes.num_layers):
+            table += rows_of([*LAYER, *convs], f"{layers}.{layer}", f"{ours}/layers", layer)
     if settings.output_downsampling > 1:
-        rows.append(Row("encoder.downsample_output.bias", "downsample/logits"))
-    return rows
+        table += rows_of([("downsample_output.bias", "downsample/logits", array())], "encoder", "encoder")
+    return table
 
 
-FORMATS = (
-    Format(
-        "icefall", "icefall (Zipformer)", Zipformer, claims, find, export, heads=heads_of_model, transducer=icefall_rows
-    ),
+ICEFALL = Format(
+    names="icefall",
+    of="icefall (Zipformer)",
+    encoder=Zipformer,
+    mark=r"^(encoder\.encoders|encoder_embed)\.",
+    rows=rows,
+    unused=UNUSED,
+    check=lambda model: check_transducer(model, "icefall", "tanh"),
+    checkpoint=lambda weights, model, symbols: {"model": weights},
 )
+FORMATS = (ICEFALL,)
 
 # Settings of `Zipformer`, and names of the same settings in checkpoints of icefall's training, such as "2,2,3,4,3,2".
 SETTINGS = {
@@ -261,8 +163,8 @@ OF_OTHER_HEADS = r"(decoder|joiner|simple_am_proj|simple_lm_proj|attention_decod
 """Names of weights of an attention decoder, and of a transducer, which models of given settings may lack."""
 
 
-def zipformer_of(path: str | Path, **changes: Any) -> Zipformer:
-    """Returns the encoder settings of a checkpoint of icefall's zipformer recipe, with `changes` of their fields.
+def zipformer_of(path: Path) -> Zipformer:
+    """Returns the encoder settings of a checkpoint of icefall's zipformer recipe.
 
     Checkpoints of a training contain the settings. Exported ones contain only weights, whose shapes state all settings
     except the number of attention heads; it follows from the widths of a head in the published sizes.
@@ -270,14 +172,14 @@ def zipformer_of(path: str | Path, **changes: Any) -> Zipformer:
     Raises:
         UserError: If the file is not such a checkpoint, or the shapes do not fit these widths.
     """
-    loaded = load_torch(Path(path))
+    loaded = load_torch(path)
     try:
         sizes = _sizes_of(state_dict(loaded))
         named = {ours: theirs for ours, theirs in SETTINGS.items() if isinstance(loaded.get(theirs), str)}
         given = {ours: tuple(map(int, loaded[theirs].split(","))) for ours, theirs in named.items()}
         given = {name: values * len(sizes["dims"]) if len(values) == 1 else values for name, values in given.items()}
         heads = {} if "num_heads" in given else _heads_by_width(state_dict(loaded), sizes)
-        return Zipformer(**{**sizes, "unmasked_dims": sizes["dims"], **heads, **given, **changes})
+        return Zipformer(**{**sizes, "unmasked_dims": sizes["dims"], **heads, **given})
     except (KeyError, ValueError) as error:
         raise UserError(f"{path}: {error}; expected a Zipformer of icefall") from error
 
@@ -346,8 +248,7 @@ def _heads_of(path: Path) -> dict[str, HeadSettings]:
     """Returns transducer, attention decoder and CTC head, as far as the checkpoint has them, in this order."""
     loaded = load_torch(path)
     weights = state_dict(loaded)
-    found = icefall_transducer(weights)
-    heads: dict[str, HeadSettings] = {"transducer": found} if found else {}
+    heads = _transducer_of(weights)
     if f"{DECODER}.embed.weight" in weights:
         reads = "ctc" if "ctc_output.1.weight" in weights else ""
         heads["attention"] = attention_of(weights, num_heads=loaded.get("attention_decoder_num_heads"), ctc=reads)
@@ -387,18 +288,27 @@ def attention_of(weights: NamedWeights, *, num_heads: int | None, ctc: str) -> A
     return AttentionDecoder(decoder=decoder, ctc=ctc, begin_id=SOS_EOS, end_id=SOS_EOS, scale=0.9 if ctc else 1.0)
 
 
-def _is_of(path: Path) -> bool:
-    if path.suffix not in SUFFIXES or not path.is_file():
-        return False
-    try:
-        return any(name.startswith("encoder_embed.") for name in state_dict(load_torch(path)))
-    except UserError:  # the reader that takes the file reports it
-        return False
+def _transducer_of(weights: NamedWeights) -> dict[str, HeadSettings]:
+    """Returns the transducer, from shapes of weights; empty if there is none."""
+    if not {"decoder.embedding.weight", "joiner.output_linear.weight"} <= weights.keys():
+        return {}
+    conv = weights.get("decoder.conv.weight")
+    width = weights["decoder.embedding.weight"].shape[1]
+    transducer = Transducer(
+        prediction=StatelessPrediction(width, 1 if conv is None else conv.shape[2]),
+        joint_dim=weights["joiner.output_linear.weight"].shape[1],
+        activation="tanh",
+        dropout=0.0,
+        pruning=Pruning() if "simple_am_proj.weight" in weights else None,
+        decoding=TransducerDecoding(max_symbols=1),  # as icefall's decode.py
+    )
+    return {"transducer": transducer}
 
 
 DESCRIPTIONS = (
     Description(
-        "icefall's .pt", _is_of, zipformer_of, lambda path: icefall(num_mels=zipformer_of(path).num_mels), _heads_of,
+        "icefall's .pt", lambda path: has_weight(path, r"encoder_embed\."), zipformer_of,
+        lambda path: icefall(num_mels=zipformer_of(path).num_mels), _heads_of,
         others=OF_OTHER_HEADS,
     ),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Conversion between another system's weights and parameters of this package, by a table of name pairs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,78 @@ class Row:
     layout: Layout = SAME
     layer: int | None = None
     """Index on the parameter's first axis that the array is stored at; None: the array is the whole parameter."""
+
+    def renamed(self, replacements: "Replacements") -> "Row":
+        """Returns the row with replaced parts of the name in the other system."""
+        return replace(self, theirs=renamed(self.theirs, replacements))
+
+
+class Leaf(NamedTuple):
+    """Array of a module."""
+
+    theirs: str
+    """Name of the array within the module in the other system. Empty: the module is the array."""
+    ours: str
+    layout: Layout = SAME
+    collection: str = "params"
+
+
+Kind = Layout | tuple[Leaf, ...]
+"""Arrays of a module. A layout stands for a layer with a bias, whose kernel has this layout."""
+Table = Iterable[tuple[str, str, Kind]]
+"""Modules: the name in the other system, the path in this package, and the kind."""
+NORM = (Leaf("weight", "scale"), Leaf("bias", "bias"))
+BATCH_NORM = (
+    Leaf("weight", "gain"),
+    Leaf("bias", "bias"),
+    Leaf("running_mean", "mean", collection="batch_stats"),
+    Leaf("running_var", "variance", collection="batch_stats"),
+)
+
+
+def kernel(layout: Layout) -> tuple[Leaf, ...]:
+    """Returns the kind of a layer without a bias."""
+    return (Leaf("weight", "kernel", layout),)
+
+
+def array(layout: Layout = SAME) -> tuple[Leaf, ...]:
+    """Returns the kind of a single array."""
+    return (Leaf("", "", layout),)
+
+
+def _leaves(kind: Kind) -> tuple[Leaf, ...]:
+    return (*kernel(kind), Leaf("bias", "bias")) if isinstance(kind, Layout) else kind
+
+
+def rows_of(table: Table, theirs: str = "", ours: str = "", layer: int | None = None) -> list[Row]:
+    """Returns the rows of modules.
+
+    Args:
+        theirs: Module of the other system that contains them all. Empty: none does.
+        ours: Path of the same module in this package, without `params/`.
+        layer: As in `Row`.
+    """
+    return [
+        Row(
+            ".".join(filter(None, (theirs, name, leaf.theirs))),
+            "/".join(filter(None, (leaf.collection, ours, path, leaf.ours))),
+            leaf.layout,
+            layer,
+        )
+        for name, path, kind in table
+        for leaf in _leaves(kind)
+    ]
+
+
+Replacements = Sequence[tuple[str, str]]
+"""Regular expressions of parts of names, and what replaces them, in this order."""
+
+
+def renamed(name: str, replacements: Replacements) -> str:
+    """Returns a name with replaced parts."""
+    for pattern, new in replacements:
+        name = re.sub(pattern, new, name)
+    return name
 
 
 class Found(NamedTuple):

@@ -5,6 +5,7 @@ by an inert stand-in, and no code of the file is run.
 """
 
 import pickle
+import re
 import struct
 import zipfile
 from collections import OrderedDict
@@ -98,6 +99,16 @@ def state_dict(loaded: Any) -> dict[str, np.ndarray]:
         if all(name.startswith(prefix) for name in arrays):
             arrays = {name.removeprefix(prefix): value for name, value in arrays.items()}
     return arrays
+
+
+def has_weight(path: Path, pattern: str) -> bool:
+    """Returns whether a path is a file of torch.save in which the name of a weight begins with a regular expression."""
+    if path.suffix not in SUFFIXES or not path.is_file():
+        return False
+    try:
+        return any(re.match(pattern, name) for name in state_dict(load_torch(path)))
+    except UserError:  # the reader that takes the file reports it
+        return False
 
 
 class _Unpickler(pickle.Unpickler):

@@ -41,6 +41,11 @@ def save_torch(tree: Tree, path: Path) -> None:
         archive.writestr("archive/version", "3\n")
 
 
+def averaged_checkpoint(weights: Tree, *_: Any) -> Tree:
+    """Returns the content of a checkpoint of NVIDIA's recipes, whose averaged weights are those that they use."""
+    return {"state_dict": weights, "ema_state_dict": weights}
+
+
 def _value(value: Any, arrays: list[np.ndarray]) -> Iterator[bytes]:
     """Yields the pickle operations that create a value, and appends its arrays to `arrays`."""
     if isinstance(value, Instance):

@@ -1,21 +1,19 @@
 """Reading and writing of W2V-BERT 2.0 settings in Hugging Face folders (transformers 5.23)."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.presets import w2v_bert
-from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.pretrained import huggingface
-from asr_jax.pretrained.base import Description
-from asr_jax.pretrained.nemo_files import check_settings
+from asr_jax.pretrained.base import Description, check_settings
+from asr_jax.text.tokenizers import Tokenizer
 
 MODEL_TYPE = "wav2vec2-bert"
 # Settings of `W2VBert`, and transformers' names of the same settings.
@@ -43,42 +41,40 @@ SETTINGS = {
 CHOICES = {"activation": "hidden_act", "adapter_activation": "adapter_act"}
 OF_ADAPTERS = ("add_adapter", "num_adapter_layers", "use_intermediate_ffn_before_adapter", "output_hidden_size")
 WITHOUT_EFFECT = (
-    r"_.*|model_type|architectures|(torch_)?dtype|transformers_version|return_dict|output_(attentions|hidden_states)"
-    r"|vocab_size|(pad|bos|eos|sep)_token_id|id2label|label2id|problem_type|initializer_range|max_source_positions"
-    r"|final_dropout|ctc_.*|use_weighted_layer_sum|classifier_.*|tdnn_.*|xvector_.*"
-    r"|(num_)?codevector.*|num_negatives|proj_codevector_dim|contrastive_.*|diversity_.*|feat_quantizer_dropout"
+    r"max_source_positions|(num_)?codevector.*|num_negatives|proj_codevector_dim|contrastive_.*|diversity_.*"
+    r"|feat_quantizer_dropout"
 )
-"""Settings without effect on the encoder's output: labels, losses, other heads and initialisation."""
+"""Settings without effect on the encoder's output that W2V-BERT has: those of pre-training."""
 
 
-def w2v_bert_of(path: str | Path, **changes: Any) -> W2VBert:
-    """Returns the encoder settings of a Hugging Face folder, with `changes` of their fields.
+def w2v_bert_of(folder: Path) -> W2VBert:
+    """Returns the encoder settings of a Hugging Face folder.
 
     With adapters, `mask_padding` is False: padding enters their convolutions, as in transformers.
 
     Raises:
         UserError: If the folder does not describe a W2V-BERT, or if a setting is not supported.
     """
-    file = Path(path) / huggingface.CONFIG
+    file = folder / huggingface.CONFIG
     config = huggingface.read_json(file)
-    expected = {
-        "model_type": MODEL_TYPE, "position_embeddings_type": ("relative_key", "relative", "rotary", None),
+    needed = {
+        *SETTINGS.values(),
+        *huggingface.span_masks(W2VBert),
+        *OF_ADAPTERS,
+        *CHOICES.values(),
+        "model_type",
+        "position_embeddings_type",
+    }
+    huggingface.check_names(file, config, needed, known=(), without_effect=WITHOUT_EFFECT)
+    check_settings(
+        f"{folder}: config",
+        config,
+        model_type=MODEL_TYPE,
+        position_embeddings_type=("relative_key", "relative", "rotary", None),
         **dict.fromkeys(CHOICES.values(), tuple(huggingface.ACTIVATIONS)),
-    }  # fmt: skip
-    spans = [
-        f"mask_{axis}_{theirs}" for axis in huggingface.SPAN_MASKS.values() for theirs in huggingface.SPANS.values()
-    ]
-    needed = {*SETTINGS.values(), *spans, *OF_ADAPTERS, *CHOICES.values(), "position_embeddings_type"}
-    if missing := sorted((needed | {"model_type"}) - config.keys()):
-        raise UserError(f"{file} has no {', '.join(missing)}: expected settings of a {MODEL_TYPE} model")
-    check_settings(path, "config", config, expected)
-    if unknown := sorted(name for name in config.keys() - needed if not re.fullmatch(WITHOUT_EFFECT, name)):
-        raise UserError(
-            f"{file} has unknown settings: {', '.join(unknown)}; expected those of transformers' Wav2Vec2BertConfig "
-            "(remove settings without effect from the file)"
-        )
+    )
     try:
-        return replace(_settings(config), **changes)
+        return _settings(config)
     except (ValueError, TypeError) as error:
         raise UserError(f"{file}: {error}") from error
 
@@ -103,37 +99,47 @@ def front_end_of(folder: Path) -> FrontEnd:
     Raises:
         UserError: If the folder's front-end is a different one.
     """
-    expected = {
-        "feature_extractor_type": "SeamlessM4TFeatureExtractor", "feature_size": 80, "num_mel_bins": 80,
-        "sampling_rate": 16000, "stride": 2,
-    }  # fmt: skip
-    check_settings(folder, "feature_extractor", huggingface.front_end_settings(folder), expected)
+    check_settings(
+        f"{folder}: feature_extractor",
+        huggingface.front_end_settings(folder),
+        feature_extractor_type="SeamlessM4TFeatureExtractor",
+        feature_size=80,
+        num_mel_bins=80,
+        sampling_rate=16000,
+        stride=2,
+    )
     return w2v_bert()
 
 
-def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
-    """Returns the JSON files of a Wav2Vec2BertForCTC folder, keyed by file name: model, front-end and tokenizer.
+def folder_files(model: Model, tokenizer: Tokenizer) -> dict[str, str | bytes]:
+    """Returns the files of a Wav2Vec2BertForCTC folder: settings of model and front-end, and tokenizer.
 
     Raises:
         UserError: If transformers does not support the model.
     """
-    settings, (head, *more) = model.encoder, model.heads.values()
-    if not isinstance(settings, W2VBert) or not isinstance(head, CTC) or head.tap != OUTPUT or more:
-        raise UserError(
-            f"the model has the heads {', '.join(model.heads)}: expected one CTC head on the encoder's output, as in "
-            "transformers"
-        )
+    settings, head = model.encoder, huggingface.only_head(model, (CTC,))
+    assert isinstance(settings, W2VBert)
+    assert isinstance(head, CTC)
     if model.front_end != w2v_bert():
         raise UserError("the front-end is not the preset w2v_bert: transformers supports no other")
-    return {
-        huggingface.CONFIG: {**config_of(settings), **huggingface.label_ids(symbols), "final_dropout": head.dropout},
-        huggingface.PREPROCESSOR: {
-            "feature_extractor_type": "SeamlessM4TFeatureExtractor", "processor_class": "Wav2Vec2BertProcessor",
-            "feature_size": 80, "num_mel_bins": 80, "padding_side": "right", "padding_value": model.front_end.padding,
-            "return_attention_mask": True, "sampling_rate": 16000, "stride": 2,
-        },
-        **huggingface.label_files(symbols, processor="Wav2Vec2BertProcessor"),
-    }  # fmt: skip
+    labels = huggingface.label_ids(tokenizer.symbols)
+    return huggingface.as_json(
+        {
+            huggingface.CONFIG: {**config_of(settings), **labels, "final_dropout": head.dropout},
+            huggingface.PREPROCESSOR: {
+                "feature_extractor_type": "SeamlessM4TFeatureExtractor",
+                "processor_class": "Wav2Vec2BertProcessor",
+                "feature_size": 80,
+                "num_mel_bins": 80,
+                "padding_side": "right",
+                "padding_value": model.front_end.padding,
+                "return_attention_mask": True,
+                "sampling_rate": 16000,
+                "stride": 2,
+            },
+            **huggingface.label_files(tokenizer.symbols, processor="Wav2Vec2BertProcessor"),
+        }
+    )
 
 
 def config_of(settings: W2VBert) -> dict[str, Any]:
@@ -143,11 +149,6 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
         UserError: If transformers does not have one of the activations.
     """
     settings = replace(settings, feedforward_dim=settings.hidden_dim)
-    masks = {
-        f"mask_{axis}_{theirs}": getattr(getattr(settings, name), part)
-        for name, axis in huggingface.SPAN_MASKS.items()
-        for part, theirs in huggingface.SPANS.items()
-    }
     return {
         "architectures": ["Wav2Vec2BertForCTC"],
         "model_type": MODEL_TYPE,
@@ -156,7 +157,7 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
         "ctc_loss_reduction": "mean",
         **{theirs: getattr(settings, ours) for ours, theirs in SETTINGS.items()},
         **{theirs: huggingface.activation(getattr(settings, ours)) for ours, theirs in CHOICES.items()},
-        **masks,
+        **huggingface.span_masks(settings),
         "position_embeddings_type": None if settings.positions == "none" else settings.positions,
         "add_adapter": settings.num_adapters > 0,
         "num_adapter_layers": max(settings.num_adapters, 1),

@@ -5,6 +5,7 @@ They contain the settings of the model, and for CTC the dictionary. Both systems
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,21 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 from asr_jax.pretrained.base import Symbols
 from asr_jax.pretrained.keymap import NamedWeights
 from asr_jax.pretrained.torch_writer import Instance
-from asr_jax.pretrained.wav2vec2_fairseq import ACTIVATIONS, FAIRSEQ_EPS
+from asr_jax.pretrained.wav2vec2_fairseq import (
+    ACTIVATIONS,
+    CONTRASTIVE,
+    ENCODER,
+    FAIRSEQ_EPS,
+    OF_CTC,
+    QUANTIZER,
+    of_mask,
+    written,
+)
 from asr_jax.text.vocabularies import BOUNDARY, FAIRSEQ_SPECIALS
 
 NEVER = -1e4
@@ -32,10 +42,7 @@ HEAD = ("proj.weight", "proj.bias")
 def fairseq_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) -> dict[str, Any]:
     """Returns the content of a checkpoint that fairseq's `load_model_ensemble_and_task` loads.
 
-    Args:
-        weights: Weights by fairseq's names of a pre-trained model.
-        model: Model that the weights belong to.
-        symbols: Text of each label; None for the blank.
+    The weights have fairseq's names of a pre-trained model.
 
     Raises:
         UserError: If fairseq does not have the model.
@@ -81,10 +88,7 @@ def fairseq_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) ->
 def nvidia_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) -> dict[str, Any]:
     """Returns the content of a checkpoint that NVIDIA's `inference.py` and `train.py --mode finetune` load.
 
-    Args:
-        weights: Weights by fairseq's names of a pre-trained model.
-        model: Model that the weights belong to.
-        symbols: Text of each label; None for the blank.
+    The weights have fairseq's names of a pre-trained model.
 
     Raises:
         UserError: If NVIDIA's code does not have the model.
@@ -143,18 +147,14 @@ def in_fairseq_order(weights: NamedWeights, symbols: Symbols) -> tuple[dict[str,
 
 def encoder_section(encoder: Wav2Vec2) -> dict[str, Any]:
     """Returns the settings of an encoder by the names that both systems share."""
+    encoder = replace(encoder, feedforward_dim=encoder.hidden_dim)
     return {
         "conv_feature_layers": str([tuple(layer) for layer in encoder.extractor]),
         "extractor_mode": "layer_norm" if encoder.extractor_norm == "layer" else "default",
-        "conv_bias": encoder.extractor_bias, "encoder_embed_dim": encoder.dim, "encoder_layers": encoder.num_layers,
-        "encoder_attention_heads": encoder.num_heads, "encoder_ffn_embed_dim": encoder.hidden_dim,
-        "layer_norm_first": encoder.norm_first, "conv_pos": encoder.position_kernel,
-        "conv_pos_groups": encoder.position_groups, "activation_fn": _activation(encoder), "dropout": encoder.dropout,
-        "attention_dropout": encoder.attention_dropout, "activation_dropout": encoder.activation_dropout,
-        "dropout_input": encoder.input_dropout, "dropout_features": encoder.feature_dropout,
-        "encoder_layerdrop": encoder.layer_drop, "feature_grad_mult": encoder.extractor_gradient,
-        "quantize_targets": True, "mask_channel_before": encoder.channel_mask_first,
-        "quantize_input": encoder.quantized_input, "same_quantizer": False,
+        **written(encoder, ENCODER),
+        "activation_fn": _activation(encoder),
+        "quantize_targets": True,
+        "same_quantizer": False,
         **(_quantizer_section(encoder.input_quantizer, encoder.input_codes_dim) if encoder.quantized_input else {}),
         **_mask_section("mask", encoder.time_mask), **_mask_section("mask_channel", encoder.channel_mask),
     }  # fmt: skip
@@ -166,9 +166,7 @@ def contrastive_section(head: Contrastive | None) -> dict[str, Any]:
         return {}
     return {
         "final_dim": head.dim, **_quantizer_section(head.quantizer, head.codes_dim),
-        "num_negatives": head.num_negatives, "cross_sample_negatives": head.across_negatives,
-        "codebook_negatives": head.codebook_negatives, "negatives_from_everywhere": head.from_everywhere,
-        "target_glu": head.gated_targets, "logit_temp": head.temperature,
+        **written(head, CONTRASTIVE),
         **({"same_quantizer": True} if head.same_quantizer else {}),
     }  # fmt: skip
 
@@ -183,8 +181,7 @@ def tuning_section(encoder: Wav2Vec2, model: Model) -> dict[str, Any]:
     section = encoder_section(encoder)
     return {
         **{name: section[name] for name in (*names, *masks)}, "layerdrop": encoder.layer_drop,
-        "final_dropout": head.dropout, "apply_mask": encoder.time_mask.probability > 0,
-        "blank_weight": head.blank_weight, "blank_mode": head.blank_mode, "freeze_finetune_updates": 0,
+        **written(head, OF_CTC), "apply_mask": encoder.time_mask.probability > 0, "freeze_finetune_updates": 0,
     }  # fmt: skip
 
 
@@ -211,16 +208,14 @@ def _parts(model: Model) -> tuple[Wav2Vec2, Contrastive | None, bool]:
 
 def _mask_section(prefix: str, mask: SpanMask) -> dict[str, Any]:
     return {
-        f"{prefix}_prob": mask.probability, f"{prefix}_length": mask.length, f"{prefix}_selection": mask.selection,
-        f"{prefix}_other": mask.other, f"no_{prefix}_overlap": not mask.overlap, f"{prefix}_min_space": mask.min_space,
+        **written(mask, of_mask(prefix)), f"no_{prefix}_overlap": not mask.overlap,
         **({"require_same_masks": mask.same_count, "mask_dropout": mask.dropout} if prefix == "mask" else {}),
     }  # fmt: skip
 
 
 def _quantizer_section(quantizer: Quantizer, codes_dim: int) -> dict[str, Any]:
     return {
-        "latent_dim": codes_dim, "latent_vars": quantizer.entries, "latent_groups": quantizer.groups,
-        "quantizer_depth": quantizer.depth, "quantizer_factor": quantizer.factor,
+        "latent_dim": codes_dim, **written(quantizer, QUANTIZER),
         "latent_temp": [quantizer.start_temperature, quantizer.end_temperature, quantizer.decay],
     }  # fmt: skip
 

@@ -15,11 +15,10 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import BASE_EXTRACTOR, Hourglass, Wav2Vec2
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.waveform_convs import ConvLayer
-from asr_jax.pretrained.base import Description
-from asr_jax.pretrained.nemo_files import check_settings
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
+from asr_jax.pretrained.base import Description, check_settings
 from asr_jax.pretrained.torch_files import Stand, load_torch, state_dict
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.text.vocabularies import FAIRSEQ_SPECIALS, fairseq_vocabulary
@@ -37,6 +36,59 @@ ACTIVATIONS: dict[str, ActivationName] = {
     "linear": "identity",
 }  # fmt: skip
 """Activations by fairseq's names."""
+Names = Mapping[str, tuple[str, Any]]
+"""Names and defaults of fairseq's settings, by our fields."""
+ENCODER: Names = {
+    "extractor_bias":     ("conv_bias", False),
+    "quantized_input":    ("quantize_input", False),
+    "dim":                ("encoder_embed_dim", 768),
+    "num_layers":         ("encoder_layers", 12),
+    "num_heads":          ("encoder_attention_heads", 12),
+    "feedforward_dim":    ("encoder_ffn_embed_dim", 3072),
+    "norm_first":         ("layer_norm_first", False),
+    "position_kernel":    ("conv_pos", 128),
+    "position_groups":    ("conv_pos_groups", 16),
+    "channel_mask_first": ("mask_channel_before", False),
+    "dropout":            ("dropout", 0.1),
+    "attention_dropout":  ("attention_dropout", 0.1),
+    "activation_dropout": ("activation_dropout", 0.0),
+    "input_dropout":      ("dropout_input", 0.0),
+    "feature_dropout":    ("dropout_features", 0.0),
+    "layer_drop":         ("encoder_layerdrop", 0.05),
+    "extractor_gradient": ("feature_grad_mult", 1.0),
+}  # fmt: skip
+QUANTIZER: Names = {
+    "groups":             ("latent_groups", 2),
+    "entries":            ("latent_vars", 320),
+    "depth":              ("quantizer_depth", 1),
+    "factor":             ("quantizer_factor", 3),
+}  # fmt: skip
+CONTRASTIVE: Names = {
+    "num_negatives":      ("num_negatives", 100),
+    "across_negatives":   ("cross_sample_negatives", 0),
+    "codebook_negatives": ("codebook_negatives", 0),
+    "from_everywhere":    ("negatives_from_everywhere", False),
+    "gated_targets":      ("target_glu", False),
+    "temperature":        ("logit_temp", 0.1),
+}  # fmt: skip
+OF_CTC: Names = {
+    "dropout":            ("final_dropout", 0.0),
+    "blank_weight":       ("blank_weight", 0.0),
+    "blank_mode":         ("blank_mode", "add"),
+}  # fmt: skip
+
+
+def of_mask(prefix: str, probability: float = 0.0) -> Names:
+    """Returns the names of a mask's settings that begin with a prefix."""
+    return {
+        "probability": (f"{prefix}_prob", probability),
+        "length": (f"{prefix}_length", 10),
+        "selection": (f"{prefix}_selection", "static"),
+        "other": (f"{prefix}_other", 0.0),
+        "min_space": (f"{prefix}_min_space", 1),
+    }
+
+
 OF_PRETRAINING = r"(quantizer|project_q|project_hid|final_proj|target_glu)\..*"
 """Names of weights that pre-trained models have and fine-tuned ones lack."""
 
@@ -119,44 +171,37 @@ def settings_of_fairseq(config: Mapping[str, Any], path: Any, *, normalise: bool
         "pos_enc_type": "abs", "adp_num": (-1, None), "use_spectrogram_features": False,
         "hourglass_resample": ("naive", "linear"), "mha": ("fairseq", "pyt"),
     }  # fmt: skip
-    check_settings(path, "model", config, expected)
+    check_settings(f"{path}: model", config, **expected)
     get = config.get
     layers = conv_layers(get("conv_feature_layers"), path)
-    dim, quantized_input = get("encoder_embed_dim", 768), bool(get("quantize_input", False))
+    fields = read(config, ENCODER)
+    dim, quantizes = fields["dim"], bool(fields["quantized_input"])
+    contrastive = _contrastive(config, dim)
     encoder = Wav2Vec2(
+        **{**fields, "quantized_input": quantizes},
         extractor=layers,
         extractor_norm="layer" if get("extractor_mode", "default") == "layer_norm" else "group",
-        extractor_bias=get("conv_bias", False),
-        projected=quantized_input or layers[-1].channels != dim,
-        quantized_input=quantized_input,
+        projected=quantizes or layers[-1].channels != dim,
         input_quantizer=_quantizer(config),
         input_codes_dim=get("latent_dim", 0) or (_final_dim(config, dim) if get("same_quantizer") else dim),
-        dim=dim,
-        num_layers=get("encoder_layers", 12),
-        num_heads=get("encoder_attention_heads", 12),
-        feedforward_dim=get("encoder_ffn_embed_dim", 3072),
         activation=ACTIVATIONS[get("activation_fn", "gelu")],
-        norm_first=get("layer_norm_first", False),
-        position_kernel=get("conv_pos", 128),
-        position_groups=get("conv_pos_groups", 16),
         rotary=get("rotary_embeddings", False),
         hourglass=_hourglass(get("hourglass_transformer"), get("hourglass_resample", "naive")),
         time_mask=_mask(config, "mask", probability=0.65, min_spans=2),
         channel_mask=_mask(config, "mask_channel", probability=0.0, min_spans=0),
-        channel_mask_first=get("mask_channel_before", False),
-        dropout=get("dropout", 0.1),
-        attention_dropout=get("attention_dropout", 0.1),
-        activation_dropout=get("activation_dropout", 0.0),
-        input_dropout=get("dropout_input", 0.0),
-        feature_dropout=get("dropout_features", 0.0),
-        layer_drop=get("encoder_layerdrop", 0.05),
-        extractor_gradient=get("feature_grad_mult", 1.0),
         taps=("features", "extractor"),
     )
-    ctc = CTC(
-        dropout=get("final_dropout", 0.0), blank_weight=get("blank_weight", 0.0), blank_mode=get("blank_mode", "add")
-    )
-    return Settings(encoder, _contrastive(config, dim), normalise, ctc)
+    return Settings(encoder, contrastive, normalise, CTC(**read(config, OF_CTC)))
+
+
+def read(config: Mapping[str, Any], names: Names) -> dict[str, Any]:
+    """Returns the fields that settings contain, or the defaults of missing ones."""
+    return {ours: config.get(theirs, default) for ours, (theirs, default) in names.items()}
+
+
+def written(settings: Any, names: Names) -> dict[str, Any]:
+    """Returns the fields of settings by fairseq's names."""
+    return {theirs: getattr(settings, ours) for ours, (theirs, _) in names.items()}
 
 
 def conv_layers(expression: str | None, path: Any) -> tuple[ConvLayer, ...]:
@@ -201,18 +246,11 @@ def _hourglass(expression: str | None, resample: Any) -> Hourglass:
 
 
 def _mask(config: Mapping[str, Any], prefix: str, *, probability: float, min_spans: int) -> SpanMask:
-    get, of_frames = config.get, prefix == "mask"
-    return SpanMask(
-        probability=get(f"{prefix}_prob", probability),
-        length=get(f"{prefix}_length", 10),
-        min_spans=min_spans,
-        same_count=get("require_same_masks", True) if of_frames else True,
-        selection=get(f"{prefix}_selection", "static"),
-        other=get(f"{prefix}_other", 0.0),
-        overlap=not get(f"no_{prefix}_overlap", False),
-        min_space=get(f"{prefix}_min_space", 1),
-        dropout=get("mask_dropout", 0.0) if of_frames else 0.0,
-    )
+    own = {}
+    if prefix == "mask":
+        own = read(config, {"same_count": ("require_same_masks", True), "dropout": ("mask_dropout", 0.0)})
+    overlap = not config.get(f"no_{prefix}_overlap", False)
+    return SpanMask(min_spans=min_spans, overlap=overlap, **read(config, of_mask(prefix, probability)), **own)
 
 
 def _final_dim(config: Mapping[str, Any], dim: int) -> int:
@@ -224,15 +262,7 @@ def _final_dim(config: Mapping[str, Any], dim: int) -> int:
 def _quantizer(config: Mapping[str, Any]) -> Quantizer:
     """Returns the settings of the quantisers of targets and input, which are equal."""
     start, end, decay = _temperatures(config.get("latent_temp", (2.0, 0.5, 0.999995)))
-    return Quantizer(
-        groups=config.get("latent_groups", 2),
-        entries=config.get("latent_vars", 320),
-        depth=config.get("quantizer_depth", 1),
-        factor=config.get("quantizer_factor", 3),
-        start_temperature=start,
-        end_temperature=end,
-        decay=decay,
-    )
+    return Quantizer(**read(config, QUANTIZER), start_temperature=start, end_temperature=end, decay=decay)
 
 
 def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive | None:
@@ -244,12 +274,7 @@ def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive | None:
         codes_dim=config.get("latent_dim", 0) or final,
         same_quantizer=bool(config.get("quantize_input", False) and config.get("same_quantizer", False)),
         dim=final,
-        num_negatives=config.get("num_negatives", 100),
-        across_negatives=config.get("cross_sample_negatives", 0),
-        codebook_negatives=config.get("codebook_negatives", 0),
-        from_everywhere=config.get("negatives_from_everywhere", False),
-        gated_targets=config.get("target_glu", False),
-        temperature=config.get("logit_temp", 0.1),
+        **read(config, CONTRASTIVE),
     )
 
 
@@ -267,10 +292,6 @@ def front_end_of(settings: Settings, *, eps: float) -> FrontEnd:
     """Returns the preset `wav2vec2`; without a setting `normalise`, models with pre-layer norms normalise samples."""
     normalises = settings.normalise if settings.normalise is not None else settings.encoder.norm_first
     return wav2vec2(normalise=normalises, eps=eps)
-
-
-def _encoder_of(path: Path, **changes: Any) -> Wav2Vec2:
-    return replace(settings_of_checkpoint(path).encoder, **changes)
 
 
 def _is_of(path: Path) -> bool:
@@ -307,7 +328,7 @@ def _tokenizer_of(path: Path, given: Tokenizer | None) -> Tokenizer | None:
 
 DESCRIPTIONS = (
     Description(
-        "fairseq's or NVIDIA's .pt", _is_of, _encoder_of,
+        "fairseq's or NVIDIA's .pt", _is_of, lambda path: settings_of_checkpoint(path).encoder,
         lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS), _heads_of, _tokenizer_of,
         lambda path: unknown_of(settings_of_checkpoint(path)), OF_PRETRAINING,
         lambda path: settings_of_checkpoint(path).ctc,

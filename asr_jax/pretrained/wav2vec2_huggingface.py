@@ -1,26 +1,24 @@
 """Reading and writing of wav2vec 2.0 settings in Hugging Face folders (transformers 5.23)."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
 from asr_jax.pretrained import huggingface
-from asr_jax.pretrained.base import Description
-from asr_jax.pretrained.nemo_files import check_settings
+from asr_jax.pretrained.base import Description, check_settings
 from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, OF_PRETRAINING, Settings, front_end_of, unknown_of
+from asr_jax.text.tokenizers import Tokenizer
 
 MODEL_TYPE = "wav2vec2"
 # Settings of `Wav2Vec2`, and transformers' names of the same settings.
@@ -64,14 +62,12 @@ CHOICES = {"feat_extract_norm": ("group", "layer"), "hidden_act": tuple(huggingf
 USUAL_TIME_MASK = 0.05
 """Default of `mask_time_prob` in Wav2Vec2Config."""
 WITHOUT_EFFECT = (
-    r"_.*|architectures|(torch_)?dtype|transformers_version|return_dict|output_(attentions|hidden_states)|vocab_size"
-    r"|(pad|bos|eos|sep)_token_id|id2label|label2id|problem_type|initializer_range|num_feat_extract_layers"
-    r"|final_dropout|ctc_.*|use_weighted_layer_sum|classifier_.*|tdnn_.*|xvector_.*|do_.*|gradient_checkpointing"
-    r"|adapter_.*|num_adapter_layers|output_hidden_size|feat_extract_dropout|mask_channel_.*|mask_(time|feature)_.*"
-    r"|apply_spec_augment|tokenizer_class|tie_word_embeddings|freeze_feat_extract_train|no_mask_.*"
+    r"num_feat_extract_layers|do_.*|gradient_checkpointing|adapter_.*|num_adapter_layers|output_hidden_size"
+    r"|feat_extract_dropout|mask_channel_.*|mask_(time|feature)_.*|apply_spec_augment|tokenizer_class"
+    r"|tie_word_embeddings|freeze_feat_extract_train|no_mask_.*"
     r"|hidden_dropout_prob"  # wav2vec2-base-960h has it in addition to hidden_dropout
 )
-"""Settings without effect on the encoder's output: labels, losses, other heads and initialisation."""
+"""Settings without effect on the encoder's output, or with a default, that wav2vec 2.0 has."""
 
 
 def settings_of_folder(folder: Path) -> Settings:
@@ -83,7 +79,7 @@ def settings_of_folder(folder: Path) -> Settings:
     found = settings_of_huggingface(huggingface.read_json(folder / huggingface.CONFIG), folder / huggingface.CONFIG)
     extractor = huggingface.front_end_settings(folder)
     expected = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 16000}
-    check_settings(folder, "feature_extractor", extractor, expected)
+    check_settings(f"{folder}: feature_extractor", extractor, **expected)
     return found._replace(normalise=extractor.get("do_normalize", True) if extractor else None)  # transformers' default
 
 
@@ -94,16 +90,10 @@ def settings_of_huggingface(config: Mapping[str, Any], path: Any) -> Settings:
         UserError: If a setting is missing, unknown or not supported.
     """
     config = {**RATES, **config}
-    check_settings(path, "config", config, {**SAME, **CHOICES})
+    check_settings(f"{path}: config", config, **SAME, **CHOICES)
     needed = {*ENCODER.values(), *EXTRACTOR.values(), *CHOICES, "model_type"}
-    if missing := sorted(needed - config.keys()):
-        raise UserError(f"{path} has no {', '.join(missing)}: expected settings of a {MODEL_TYPE} model")
-    known = {*needed, *CONTRASTIVE.values(), *QUANTIZER.values(), *SAME}
-    if unknown := sorted(name for name in config.keys() - known if not re.fullmatch(WITHOUT_EFFECT, name)):
-        raise UserError(
-            f"{path} has unknown settings: {', '.join(unknown)}; expected those of transformers' Wav2Vec2Config "
-            "(remove settings without effect from the file)"
-        )
+    known = {*CONTRASTIVE.values(), *QUANTIZER.values(), *SAME}
+    huggingface.check_names(path, config, needed, known=known, without_effect=WITHOUT_EFFECT)
     layers = zip(*(config[name] for name in EXTRACTOR.values()), strict=True)
     try:
         encoder = Wav2Vec2(
@@ -134,21 +124,16 @@ def _span_mask(config: Mapping[str, Any], axis: str, usual: SpanMask) -> SpanMas
     return mask if config.get("apply_spec_augment", True) else replace(mask, probability=0.0)
 
 
-def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
-    """Returns the JSON files of a Wav2Vec2ForCTC or Wav2Vec2ForPreTraining folder, keyed by file name.
+def folder_files(model: Model, tokenizer: Tokenizer) -> dict[str, str | bytes]:
+    """Returns the files of a Wav2Vec2ForCTC or Wav2Vec2ForPreTraining folder, without the weights.
 
     These are the settings of model and front-end and, for CTC, of the tokenizer.
 
     Raises:
         UserError: If the model is neither.
     """
-    settings, (head, *more) = model.encoder, model.heads.values()
-    known = isinstance(head, Contrastive) or (isinstance(head, CTC) and head.tap == OUTPUT)
-    if not isinstance(settings, Wav2Vec2) or not known or more:
-        raise UserError(
-            f"the model has the heads {', '.join(model.heads)}: expected one CTC head on the encoder's output or one "
-            "contrastive head, as in transformers"
-        )
+    settings, head = model.encoder, huggingface.only_head(model, (CTC, Contrastive))
+    assert isinstance(settings, Wav2Vec2)
     # transformers normalises with another epsilon than fairseq, which changes only recordings that are almost silent.
     normalises = model.front_end in (wav2vec2(normalise=True), wav2vec2(normalise=True, eps=FAIRSEQ_EPS))
     if not normalises and model.front_end != wav2vec2():
@@ -156,17 +141,24 @@ def folder_files(model: Model, symbols: Sequence[str | None]) -> dict[str, Any]:
     labels: dict[str, Any] = {}
     config = config_of(settings, head)
     if isinstance(head, CTC):
-        labels = huggingface.label_files(symbols, processor="Wav2Vec2Processor")
-        config |= huggingface.label_ids(symbols)
-    return {
-        huggingface.CONFIG: config,
-        huggingface.PREPROCESSOR: {
-            "feature_extractor_type": "Wav2Vec2FeatureExtractor", "processor_class": "Wav2Vec2Processor",
-            "feature_size": 1, "sampling_rate": 16000, "padding_side": "right", "padding_value": 0.0,
-            "do_normalize": normalises, "return_attention_mask": settings.extractor_norm == "layer",
-        },
-        **labels,
-    }  # fmt: skip
+        labels = huggingface.label_files(tokenizer.symbols, processor="Wav2Vec2Processor")
+        config |= huggingface.label_ids(tokenizer.symbols)
+    return huggingface.as_json(
+        {
+            huggingface.CONFIG: config,
+            huggingface.PREPROCESSOR: {
+                "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+                "processor_class": "Wav2Vec2Processor",
+                "feature_size": 1,
+                "sampling_rate": 16000,
+                "padding_side": "right",
+                "padding_value": 0.0,
+                "do_normalize": normalises,
+                "return_attention_mask": settings.extractor_norm == "layer",
+            },
+            **labels,
+        }
+    )
 
 
 def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
@@ -185,11 +177,7 @@ def config_of(settings: Wav2Vec2, head: HeadSettings) -> dict[str, Any]:
     }
     if others := [name for name, used in unsupported.items() if used]:
         raise UserError(f"the encoder has {', '.join(others)}, which the wav2vec 2.0 of transformers does not support")
-    masks = {
-        f"mask_{axis}_{theirs}": getattr(getattr(settings, name), ours)
-        for name, axis in huggingface.SPAN_MASKS.items()
-        for ours, theirs in huggingface.SPANS.items()
-    }
+    masks = huggingface.span_masks(settings)
     masks_spans = settings.time_mask.probability > 0 or settings.channel_mask.probability > 0
     if not masks_spans:  # with both rates 0 transformers has no mask vector, but the weights contain one
         masks["mask_time_prob"] = USUAL_TIME_MASK
@@ -226,10 +214,6 @@ def _config_of_head(head: HeadSettings) -> dict[str, Any]:
     }
 
 
-def _encoder_of(path: Path, **changes: Any) -> Wav2Vec2:
-    return replace(settings_of_folder(path).encoder, **changes)
-
-
 def _heads_of(path: Path) -> dict[str, HeadSettings]:
     if huggingface.recognises(path):
         return {"ctc": CTC(dropout=0.0)}
@@ -240,7 +224,8 @@ def _heads_of(path: Path) -> dict[str, HeadSettings]:
 
 DESCRIPTIONS = (
     Description(
-        MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE, _encoder_of,
+        MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE,
+        lambda path: settings_of_folder(path).encoder,
         lambda path: front_end_of(settings_of_folder(path), eps=1e-7), _heads_of,
         unknown=lambda path: unknown_of(settings_of_folder(path)),
         others=f"{OF_PRETRAINING}|{huggingface.OF_OTHER_HEADS}",

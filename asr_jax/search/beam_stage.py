@@ -4,10 +4,10 @@ import hashlib
 import json
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +87,9 @@ class BeamDecoding(Decoding):
 class BeamStage(HostStage):
     """Base class of the stages of beam searches, with language model, hot words, lexicon and re-ranking."""
 
+    search: Callable[[Any], list[list[Hypothesis]]]
+    """The search, for outputs of `Head.search`, which have `values` and `lengths`."""
+
     def __init__(self, settings: BeamDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
         """Reads and checks the files of fusion and re-ranking.
 
@@ -114,7 +117,7 @@ class BeamStage(HostStage):
         if path := settings.reranking.kenlm:
             check_words(path, arpa_words(path) if Path(path).is_file() else None, self.spelling, tokenizer.normaliser)
         self._rerank, self._num_shares = settings.reranking.build(), num_shares
-        self.one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.Lock()
 
     def share(
         self, values: Float[Array, "B T V"], lengths: Int[np.ndarray, " B"], rows: Sequence[int]
@@ -139,10 +142,20 @@ class BeamStage(HostStage):
         values = jnp.take(jax.device_put(values, local_devices()[0]), chosen, axis=0)
         return values, np.where(is_there, lengths[chosen], 0), range(len(rows))
 
-    def listed(self, found: Sequence[list[Hypothesis]], rows: Sequence[int]) -> TimedTokens:
-        """Returns the n-best lists of some rows, re-ranked if there is a language model for it."""
-        lists = [self._rerank(found[row]) if self._rerank else found[row] for row in rows]
+    def prepare(self, given: Any) -> None:
+        self._searched(jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), given), [])
+
+    def __call__(self, given: Any, rows: Sequence[int]) -> TimedTokens:
+        found = self._searched(jax.tree.map(lambda array: array.addressable_data(0), given), rows)
+        lists = [self._rerank(hypotheses) if self._rerank else hypotheses for hypotheses in found]
         return TimedTokens.of([[hypothesis.sequence for hypothesis in hypotheses] for hypotheses in lists])
+
+    def _searched(self, given: Any, rows: Sequence[int]) -> list[list[Hypothesis]]:
+        """Returns the n-best lists of some rows."""
+        values, lengths, places = self.share(given.values, np.asarray(given.lengths), rows)
+        with self._one_at_a_time:
+            found = self.search(given.replace(values=values, lengths=jnp.asarray(lengths)))
+        return [found[place] for place in places]
 
 
 def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> None:

@@ -1,14 +1,8 @@
 """Searches of a CTC head: greedy search on the device, and prefix beam search as a stage on the host."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jax.numpy as jnp
-import numpy as np
-
-from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
-from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.search.beam_stage import BeamDecoding, BeamStage
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.hypotheses import Search
@@ -41,30 +35,9 @@ class PrefixBeamSearch(BeamStage):
     takes_frames = True
 
     def __init__(self, settings: CTCDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
-        """Builds the search.
-
-        Args:
-            settings: Settings with kind `beam`.
-            tokenizer: Tokenizer of the head's labels.
-            num_shares: Number of processes that share the rows of a batch.
-
-        Raises:
-            UserError: If a file cannot be read or does not fit the vocabulary, or if labels are parts of characters.
-        """
+        """Builds the search. Raises a UserError as `BeamStage`, or if labels are parts of characters."""
         super().__init__(settings, tokenizer, num_shares=num_shares)
         if self.spelling.has_bytes:
             raise UserError("the vocabulary has bytes of characters, which beam search does not support: use greedy")
-        self._search = CTCBeamSearch(self.spelling, search=settings.search, scores=self.scores)
-
-    def prepare(self, given: Frames) -> None:
-        whole = jnp.zeros(given.values.shape, given.values.dtype)
-        values, *_ = self.share(whole, np.zeros(len(whole), np.int32), [])
-        with self.one_at_a_time:
-            self._search.prepare(*values.shape[:2])
-
-    def __call__(self, given: Frames, rows: Sequence[int]) -> TimedTokens:
-        values, lengths = (array.addressable_data(0) for array in (given.values, given.lengths))
-        values, lengths, rows = self.share(values, np.asarray(lengths), rows)
-        with self.one_at_a_time:
-            found = self._search(values, lengths)
-        return self.listed(found, rows)
+        search = CTCBeamSearch(self.spelling, search=settings.search, scores=self.scores)
+        self.search = lambda given: search(given.values, given.lengths)

@@ -7,18 +7,18 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from asr_jax.search.ctc_beam_state import NEVER, Beam, Found, Frame, Moves, longer
+from asr_jax.search.ctc_beam_state import NEVER, Found, Frame, Moves, PrefixBeam, longer
 from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_tables import WordTables, grown_words
 
 BLANK, LABEL = 0, 1
-"""Last label of alignments: indices of `Beam.endings`."""
+"""Last label of alignments: indices of `PrefixBeam.endings`."""
 Ways = tuple[Array, Array]
 """Log-probabilities, and back-pointers as in `Found.back`."""
 
 
 def step(
-    beam: Beam,
+    beam: PrefixBeam,
     frame: Frame,
     *,
     search: Search,
@@ -26,11 +26,11 @@ def step(
     blank_id: int,
     tables: WordTables | None = None,
     closing: Float[Array, " W"] | None = None,
-) -> tuple[Beam, Found, Moves]:
+) -> tuple[PrefixBeam, Found, Moves]:
     """Computes the beam after one frame.
 
     Args:
-        beam: Beam before the frame.
+        beam: PrefixBeam before the frame.
         frame: Log-probabilities of the frame.
         border: Label that is a word border; -1 if there is none.
         tables: Tables of word scores. None: no fusion.
@@ -64,7 +64,7 @@ def step(
     is_longer = moves.token >= 0
     last = jnp.where(is_longer, moves.token, beam.last[source])
     prefix = beam.prefix[source]
-    after = Beam(
+    after = PrefixBeam(
         endings=pruned - best,
         last=last,
         prefix=jnp.where(is_longer[:, None], longer(prefix, moves.token), prefix),
@@ -92,7 +92,7 @@ def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: Searc
     return jnp.where(ways > NEVER, scores, jnp.inf).argmin(1)
 
 
-def _after_blanks(beam: Beam, is_any: Bool[Array, ""], search: Search) -> tuple[Beam, Bool[Array, " W"]]:
+def _after_blanks(beam: PrefixBeam, is_any: Bool[Array, ""], search: Search) -> tuple[PrefixBeam, Bool[Array, " W"]]:
     """Returns the beam after skipped frames, in which only the blank was a candidate, if there were any.
 
     Skipped frames change all log-probabilities by the same amount, so their number does not matter. They combine the
@@ -110,7 +110,7 @@ def _after_blanks(beam: Beam, is_any: Bool[Array, ""], search: Search) -> tuple[
 
 
 def _stay(
-    beam: Beam,
+    beam: PrefixBeam,
     frame: Frame,
     is_border: Bool[Array, " W"],
     parents: Int[Array, " W"],
@@ -147,7 +147,7 @@ def _stay(
 
 
 def _grow(
-    beam: Beam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
+    beam: PrefixBeam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
 ) -> Float[Array, "W K"]:
     """Returns the log-probabilities of each prefix extended by each label.
 

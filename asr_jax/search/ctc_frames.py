@@ -1,6 +1,6 @@
 """Selection of the frames and labels that a prefix beam search considers; other frames are summed in advance.
 
-Frames in which only the blank is a candidate are skipped.
+SearchedFrames in which only the blank is a candidate are skipped.
 """
 
 import functools
@@ -17,7 +17,7 @@ from asr_jax.search.ctc_beam_state import NEVER, Frame
 from asr_jax.search.hypotheses import Search
 
 
-class Frames(struct.PyTreeNode):
+class SearchedFrames(struct.PyTreeNode):
     """A batch of log-probabilities, and the frames that are considered: those with candidates besides the blank."""
 
     staying: Float[Array, "B T V"]
@@ -63,7 +63,7 @@ def frames_of(
     search: Search,
     blank_id: int,
     are_all_looked_at: bool,
-) -> Frames:
+) -> SearchedFrames:
     """Selects frames and labels.
 
     Args:
@@ -84,7 +84,7 @@ def frames_of(
     gaps = jnp.diff(at, axis=1, prepend=-1)
     growing = jnp.where(kept & is_label, log_probs, NEVER)
     num_tokens = _most_kept(num_symbols, search)
-    return Frames(
+    return SearchedFrames(
         staying=log_probs if are_all_looked_at else jnp.where(kept, log_probs, NEVER),
         growing=growing,
         tokens=None if num_tokens == num_symbols else jax.lax.top_k(growing, num_tokens)[1],

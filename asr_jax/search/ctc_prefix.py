@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask
+from asr_jax.kernels.log_space import NEVER
 
-NEVER = -1e30
-"""Finite score of what cannot happen, so that sums and differences of such scores are finite."""
 TINY = 1e-37
 """Smallest probability of a label relative to that of its prefix; smaller ones are raised to it."""
 

@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import check_numbers
 from asr_jax.core.timed_tokens import TimedTokens
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.search.base import Decoding
-from asr_jax.search.ctc_prefix import NEVER, Prefixes, empty_prefixes, extended, prefix_scores, without_padding
+from asr_jax.search.ctc_prefix import Prefixes, empty_prefixes, extended, prefix_scores, without_padding
 
 POSSIBLE = NEVER / 2
 """Scores below this belong to hypotheses that do not exist."""
@@ -97,7 +98,7 @@ class Ids(NamedTuple):
         return (ids != self.begin) & (ids != self.end) & (ids != self.blank)
 
 
-class Beam(NamedTuple):
+class LabelBeam(NamedTuple):
     """Hypotheses of all rows, best first."""
 
     place: Int[Array, ""]
@@ -145,10 +146,10 @@ def label_search(
     limits = jnp.clip(limits, jnp.minimum(lengths, 1), size)
     values = without_padding(ctc, blank_id=ids.blank) if ctc is not None else None
 
-    def is_going(beam: Beam) -> Bool[Array, ""]:
+    def is_going(beam: LabelBeam) -> Bool[Array, ""]:
         return jnp.any(~_is_complete(beam, limits, decoding) & (beam.place <= limits))
 
-    def step(beam: Beam) -> Beam:
+    def step(beam: LabelBeam) -> LabelBeam:
         found = advance(beam.cache, beam.last, beam.place)
         return _next(beam, found, values, limits, ids=ids, decoding=decoding)
 
@@ -156,7 +157,7 @@ def label_search(
     whole, one = jnp.zeros((rows, width, size), jnp.int32), jnp.zeros((rows, width), jnp.int32)
     first = jnp.where(jnp.arange(width)[None] == 0, jnp.zeros((rows, 1)), NEVER)
     prefixes = empty_prefixes(values, width=width, blank_id=ids.blank) if values is not None else None
-    beam = Beam(
+    beam = LabelBeam(
         jnp.int32(0), whole, whole, jnp.zeros(whole.shape), one, jnp.full_like(one, ids.begin), first, first,
         one > 0, jnp.zeros(rows, bool), prefixes, cache,
     )  # fmt: skip
@@ -168,7 +169,7 @@ def most_labels(num_frames: int, decoding: LabelDecoding) -> int:
     return max(int(num_frames * decoding.max_labels_per_frame), 1)
 
 
-def _is_complete(beam: Beam, limits: Int[Array, " B"], decoding: LabelDecoding) -> Bool[Array, " B"]:
+def _is_complete(beam: LabelBeam, limits: Int[Array, " B"], decoding: LabelDecoding) -> Bool[Array, " B"]:
     """Returns whether the n-best list of each row is final."""
     num_best = min(decoding.num_best, decoding.width)
     ended = jax.lax.top_k(jnp.where(beam.has_ended, beam.scores, NEVER), num_best)[0][:, -1]
@@ -178,14 +179,14 @@ def _is_complete(beam: Beam, limits: Int[Array, " B"], decoding: LabelDecoding) 
 
 
 def _next(
-    beam: Beam,
+    beam: LabelBeam,
     found: Step,
     values: Float[Array, "B T V"] | None,
     limits: Int[Array, " B"],
     *,
     ids: Ids,
     decoding: LabelDecoding,
-) -> Beam:
+) -> LabelBeam:
     """Returns the best hypotheses after one more label.
 
     Args:
@@ -225,7 +226,7 @@ def _next(
     prefixes = beam.prefixes
     if values is not None:
         prefixes = extended(jax.tree.map(of_parents, beam.prefixes), values, labels, blank_id=ids.blank)
-    return Beam(
+    return LabelBeam(
         place=beam.place + 1,
         labels=written(beam.labels, labels),
         frames=written(beam.frames, of_parents(found.frames)),
@@ -241,7 +242,7 @@ def _next(
     )
 
 
-def _listed(beam: Beam, num_best: int) -> TimedTokens:
+def _listed(beam: LabelBeam, num_best: int) -> TimedTokens:
     """Returns the best hypotheses that have ended."""
     scores, places = jax.lax.top_k(jnp.where(beam.has_ended, beam.scores, NEVER), num_best)
 

@@ -1,17 +1,10 @@
 """Searches of a transducer: greedy search on the device, and beam search as a stage on the host."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from asr_jax.core.errors import UserError, check_numbers
-from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.search.beam_stage import BeamDecoding, BeamStage
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
-from asr_jax.search.transducer_beam_state import TransducerFrames
 from asr_jax.text.tokenizers import Tokenizer
 
 
@@ -60,17 +53,7 @@ class TransducerBeamStage(BeamStage):
     name = "beam search"
 
     def __init__(self, settings: TransducerDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
-        """Builds the search.
-
-        Args:
-            settings: Settings with kind `beam`.
-            tokenizer: Tokenizer of the head's labels.
-            num_shares: Number of processes that share the rows of a batch.
-
-        Raises:
-            UserError: If a file cannot be read or does not fit the vocabulary, or if labels are parts of characters
-                and texts are needed.
-        """
+        """Builds the search. Raises a UserError as `BeamStage`, or if labels do not fit texts that are needed."""
         super().__init__(settings, tokenizer, num_shares=num_shares)
         if self.spelling.has_bytes and (self.scores or settings.reranking.kenlm or settings.search.same == "texts"):
             raise UserError(
@@ -82,20 +65,7 @@ class TransducerBeamStage(BeamStage):
                 "the vocabulary has word boundaries that depend on two labels, which beam search does not support with "
                 "search.same texts: use labels"
             )
-        self._search = TransducerBeamSearch(
+        self.search = TransducerBeamSearch(
             self.spelling, search=settings.search, max_symbols=settings.max_symbols, temperature=settings.temperature,
             blank_penalty=settings.blank_penalty, scores=self.scores,
         )  # fmt: skip
-
-    def prepare(self, given: TransducerFrames) -> None:
-        zeros = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), given)
-        values, lengths, _ = self.share(zeros.values, np.asarray(zeros.lengths), [])
-        with self.one_at_a_time:
-            self._search(zeros.replace(values=values, lengths=jnp.asarray(lengths)))
-
-    def __call__(self, given: TransducerFrames, rows: Sequence[int]) -> TimedTokens:
-        given = jax.tree.map(lambda array: array.addressable_data(0), given)
-        values, lengths, rows = self.share(given.values, np.asarray(given.lengths), rows)
-        with self.one_at_a_time:
-            found = self._search(given.replace(values=values, lengths=jnp.asarray(lengths)))
-        return self.listed(found, rows)

@@ -18,11 +18,11 @@ from jaxtyping import Float
 
 from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import check_numbers
+from asr_jax.search.ctc_beam_state import Moves
 from asr_jax.search.hypotheses import Hypothesis, WordSpan
 from asr_jax.search.transducer_beam_state import (
-    Beam,
+    FrameBeam,
     Label,
-    Moves,
     Nodes,
     Paths,
     Proposal,
@@ -99,18 +99,18 @@ class Program:
     num_candidates: int
     num_slots: int
 
-    def begin(self, frames: TransducerFrames) -> tuple[Beam, Nodes, Proposal]:
+    def begin(self, frames: TransducerFrames) -> tuple[FrameBeam, Nodes, Proposal]:
         """Returns the state before the first step."""
         return self._proposed(*begin(frames, self.num_slots), frames)
 
     def step(
         self,
-        state: tuple[Beam, Nodes, Proposal],
+        state: tuple[FrameBeam, Nodes, Proposal],
         frames: TransducerFrames,
         texts: Texts,
         tables: WordTables | None,
         given: Array | None,
-    ) -> tuple[tuple[Beam, Nodes, Proposal], Moves]:
+    ) -> tuple[tuple[FrameBeam, Nodes, Proposal], Moves]:
         """Computes one step of all rows.
 
         Args:
@@ -130,14 +130,14 @@ class Program:
         )  # fmt: skip
         extend = extend_all if self.max_symbols == 1 else extend_best
 
-        def of_row(beam: Beam, proposal: Proposal, length: Array, given: Array | None) -> tuple[Beam, Moves]:
+        def of_row(beam: FrameBeam, proposal: Proposal, length: Array, given: Array | None) -> tuple[FrameBeam, Moves]:
             words = grown(beam.hypotheses.words, proposal, tables, given)
             return extend(beam, proposal, length, words, texts, rules=rules)
 
         beam, moves = jax.vmap(of_row)(beam, proposal, frames.lengths, given)
         return self._proposed(beam, nodes, frames), moves
 
-    def _proposed(self, beam: Beam, nodes: Nodes, frames: TransducerFrames) -> tuple[Beam, Nodes, Proposal]:
+    def _proposed(self, beam: FrameBeam, nodes: Nodes, frames: TransducerFrames) -> tuple[FrameBeam, Nodes, Proposal]:
         if self.max_symbols == 1:
             slots = jnp.tile(jnp.arange(self.num_slots)[None], (len(frames.lengths), 1))
         else:
@@ -190,7 +190,7 @@ class TransducerBeamSearch:
 
     def __call__(self, frames: TransducerFrames) -> list[list[Hypothesis]]:
         """Returns the n-best list of each row, best first."""
-        # `prepare` uses the same device. Arrays on other devices would be compiled for again.
+        # Arrays on other devices would be compiled for again.
         frames = jax.device_put(frames, local_devices()[0])
         if frames.values.shape[1] == 0:
             frames = frames.replace(values=jnp.zeros((len(frames.lengths), 1, frames.values.shape[2])))
@@ -201,15 +201,7 @@ class TransducerBeamSearch:
         paths, start = Paths.of(beam, nodes), frames.networks.start_labels
         return [self._finished(row, paths, start) for row in range(len(frames.lengths))]
 
-    def prepare(self, frames: TransducerFrames) -> None:
-        """Compiles the programs for batches of this shape, unless they are compiled already.
-
-        Args:
-            frames: Frames, or their shapes.
-        """
-        self(jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), frames))
-
-    def _search_with_host(self, frames: TransducerFrames, states: WordStates | LabelStates) -> tuple[Beam, Nodes]:
+    def _search_with_host(self, frames: TransducerFrames, states: WordStates | LabelStates) -> tuple[FrameBeam, Nodes]:
         """Searches with the language model on the host."""
         states.begin(len(frames.lengths), self._program.num_slots)
         state, is_going = jax.device_put(_begin(frames, program=self._program), local_devices()[0])
@@ -282,13 +274,13 @@ def _of_different_texts(found: Sequence[Hypothesis]) -> list[Hypothesis]:
     return list(best.values())
 
 
-State = tuple[Beam, Nodes, Proposal]
+State = tuple[FrameBeam, Nodes, Proposal]
 
 
 @functools.partial(jax.jit, static_argnames="program")
 def _search(
     frames: TransducerFrames, texts: Texts, tables: WordTables | None, *, program: Program
-) -> tuple[Beam, Nodes]:
+) -> tuple[FrameBeam, Nodes]:
     """Processes all steps of every row."""
     beam, nodes, _ = jax.lax.while_loop(
         lambda state: jnp.any(state[0].frame < frames.lengths),

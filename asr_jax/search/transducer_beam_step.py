@@ -31,8 +31,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, UInt32
 
-from asr_jax.search.ctc_beam_state import NEVER
-from asr_jax.search.transducer_beam_state import Beam, Hypotheses, Moves, Proposal, Texts
+from asr_jax.search.ctc_beam_state import NEVER, Moves
+from asr_jax.search.transducer_beam_state import FrameBeam, Hypotheses, Proposal, Texts
 from asr_jax.search.word_tables import Words, WordTables, grown_words
 
 
@@ -70,8 +70,8 @@ class Candidates(NamedTuple):
 
 
 def extend_all(
-    beam: Beam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, *, rules: Rules
-) -> tuple[Beam, Moves]:
+    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, *, rules: Rules
+) -> tuple[FrameBeam, Moves]:
     """Extends all hypotheses of a row by the blank or one label, and keeps the best.
 
     As in icefall, equal sequences are merged after the best ones are chosen, so that fewer may remain.
@@ -99,8 +99,8 @@ def extend_all(
 
 
 def extend_best(
-    beam: Beam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, *, rules: Rules
-) -> tuple[Beam, Moves]:
+    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, *, rules: Rules
+) -> tuple[FrameBeam, Moves]:
     """Extends one hypothesis of a row by blanks and by labels, and ends the frame if its hypotheses are found.
 
     New hypotheses replace the worst, except for the best that wait for later frames, if there is no other place.
@@ -173,7 +173,7 @@ def merged(
 
 
 def _candidates(
-    beam: Beam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, rules: Rules
+    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, rules: Rules
 ) -> Candidates:
     """Returns the extensions of the proposed hypotheses by blanks and labels, in this order.
 
@@ -256,7 +256,7 @@ def _places(
     return jnp.where(scores > -lowest, place, num_slots), column
 
 
-def _ended(beam: Beam, length: Int[Array, ""], rules: Rules) -> Beam:
+def _ended(beam: FrameBeam, length: Int[Array, ""], rules: Rules) -> FrameBeam:
     """Ends the frame of a row if enough of the hypotheses that wait are better than those in the frame.
 
     It also ends after as many steps as there are slots, since each adds a node.
@@ -269,7 +269,7 @@ def _ended(beam: Beam, length: Int[Array, ""], rules: Rules) -> Beam:
     is_kept = _best_waiting(hypotheses, beam.frame, rules.width)
     kept = hypotheses.replace(log_prob=jnp.where(is_kept, hypotheses.log_prob, NEVER))
     kept = kept.replace(log_prob=_pruned(kept, rules))
-    return Beam(
+    return FrameBeam(
         hypotheses.replace(log_prob=jnp.where(has_ended, kept.log_prob, hypotheses.log_prob)),
         frame=jnp.where(has_ended, _next_frame(kept, length), beam.frame),
         num_extended=jnp.where(has_ended, 0, num_extended),

@@ -68,10 +68,10 @@ def write_ours(folder: Path, kind: str) -> None:
     from asr_jax.heads.paraformer_v2 import ParaformerV2
     from asr_jax.models.base import Model
     from asr_jax.models.sanm import SANM
-    from asr_jax.nn.cif import CIF
-    from asr_jax.nn.parallel_decoder import SANMDecoder
-    from asr_jax.pretrained.formats import exported
-    from asr_jax.pretrained.funasr_folder import save_folder
+    from asr_jax.nn.decoders.cif import CIF
+    from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
+    from asr_jax.pretrained.formats import save_folder
+    from asr_jax.text.characters import CharacterTokenizer
 
     decoder = SANMDecoder(num_layers=2, num_attention_layers=2, num_heads=2, feedforward_dim=48, kernel_size=5)
     first = {"paraformer": Paraformer(predictor=CIF(), decoder=decoder, end_id=2, dropped_ids=(1, 2))}
@@ -89,7 +89,7 @@ def write_ours(folder: Path, kind: str) -> None:
     weights = jax.jit(lambda key: built.init(key, _batch(given), step=None))(jax.random.key(0))
     weights = {"params": jax.tree.map(lambda leaf: 1.5 * leaf, weights["params"])}
     symbols = [None, "<s>", "</s>", *map(chr, range(97, 97 + SYMBOLS - 3))]
-    save_folder(exported(weights, model, "funasr"), model, symbols, folder)
+    save_folder(weights, model, CharacterTokenizer(tuple(symbols), "none"), "funasr", folder)
     found = our_log_probs(folder, given)
     np.savez(folder / GIVEN, **given, **{f"log_probs_{row}": array for row, array in enumerate(found)})
     print(f"{folder}: {[len(array) for array in found]} labels")

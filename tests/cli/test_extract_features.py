@@ -246,7 +246,7 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
     extract(folder, tmp_path / "short.parquet", "--reject-above", "0.8")  # requested, so this is not an error
     assert "utterances are longer than --reject-above 0.8" in capsys.readouterr().out
     for option, value in (("--reject-above", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
-        with pytest.raises(UserError, match=option):
+        with pytest.raises(UserError, match=f"{option[2:].replace('-', '_')} is {value}"):
             extract(folder, tmp_path / "n.parquet", option, value)
 
 

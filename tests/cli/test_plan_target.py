@@ -252,7 +252,7 @@ def test_a_program_is_compiled_once_for_the_search_and_the_table(manifest, tmp_p
             ("--target", "cpu", "--fit", "x.json", "--data.batching.devices", "0"),
             "--fit finds rows of buckets over all devices",
         ),
-        (("--target", "cpu", "--margin", "1"), "--margin 1: expected 0 or more, and less than 1"),
+        (("--target", "cpu", "--margin", "1"), "margin is 1.0: expected at least 0 and below 1"),
     ],
 )
 def test_options_that_do_not_go_together(manifest, tmp_path, given, message):  # noqa: F811

@@ -267,7 +267,7 @@ def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys)
         (["--to-manifest", "out.jsonl", "--out", "folder"], "expected a file"),
         (["--format", "srt", "--out", "o.vtt"], r"ends in .srt, or --format vtt"),
         (["--json", "--out", "o.srt"], r"another format than json: expected a name that ends in .json"),
-        (["--min-confidence", "1.5"], "--min-confidence 1.5"),
+        (["--min-confidence", "1.5"], "min_confidence is 1.5"),
         (["--window-seconds", "0.3", "--overlap-seconds", "0.25"], "windows of 0.3 s"),
     ],
 )

@@ -1,7 +1,9 @@
 """Helpers for goldens of NVIDIA's convolutional models: our model of a case, its outputs and gradients."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +17,7 @@ from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model, Recogniser
 from asr_jax.models.quartznet import QuartzNet
-from asr_jax.nn.conv_block import MOMENTUM
+from asr_jax.nn.quartznet.block import MOMENTUM
 from asr_jax.pretrained.formats import imported
 from asr_jax.pretrained.quartznet import settings_of
 
@@ -24,8 +26,8 @@ COUNT = "num_batches_tracked"
 
 def model_of(encoder: Mapping[str, Any]) -> Model:
     """Returns our model with the reference's settings: norms include padding, and the loss is the mean over rows."""
-    settings = settings_of(encoder)
-    settings = settings_of(encoder, norm=f"{settings.norm}_padded")
+    settings = settings_of(encoder, Path("config"))
+    settings = replace(settings, norm=f"{settings.norm}_padded")
     front_end = quartznet(num_mels=settings.num_mels)
     return Model(settings, {"ctc": CTC(dropout=0.0, weight_by="utterances")}, front_end, augment=())
 

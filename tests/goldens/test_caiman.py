@@ -23,11 +23,10 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.transducer import Transducer, TransducerHead
 from asr_jax.models.base import Model
-from asr_jax.pretrained.caiman import lstm_encoder_of
+from asr_jax.pretrained.caiman import heads_of, lstm_encoder_of
 from asr_jax.pretrained.formats import exported, imported, save_exported
 from asr_jax.pretrained.published import Given, read_published
 from asr_jax.pretrained.torch_files import load_torch, state_dict
-from asr_jax.pretrained.transducers import caiman_transducer
 
 pytestmark = pytest.mark.golden
 
@@ -44,7 +43,7 @@ def model_of(name: str) -> tuple[Model, dict[str, np.ndarray]]:
     """Settings and weights of a case."""
     file = FOLDER / f"{name}.pt"
     weights = state_dict(load_torch(file))
-    model = Model(lstm_encoder_of(file), {"transducer": caiman_transducer(weights)}, front_end(), augment=())
+    model = Model(lstm_encoder_of(file), heads_of(file), front_end(), augment=())
     found, left = imported(weights, model)
     assert left == []
     return model, found
@@ -122,7 +121,7 @@ def test_a_hardware_checkpoint_is_complete() -> None:
     assert_close(statistics.mean, stored["melmeans"], rtol=1e-6)
     assert_close(statistics.deviation, stored["melvars"] ** 0.5, rtol=1e-6)
     assert stack == Stack(3, 3)
-    assert (found.model.front_end.window_ms, found.model.front_end.place) == (20.0, "hop_end")
+    assert (found.model.front_end.window_ms, found.model.front_end.framing) == (20.0, "hop_end")
     assert found.tokenizer.vocab_size == 41
     assert found.model.recognising == "transducer"
 

@@ -16,10 +16,11 @@ from margins import TIE, choice_margins
 from support import GoldenCase, assert_gradients, assert_outputs, assert_within, golden_cases, part, relative
 
 from asr_jax.core.pytrees import unflatten
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.optim.optimizers import NovoGrad
 from asr_jax.optim.schedules import RunLength, WarmupHoldDecay
-from asr_jax.pretrained.quartznet import export_nvidia, find
+from asr_jax.pretrained.quartznet import NVIDIA
 
 pytestmark = pytest.mark.golden
 
@@ -79,9 +80,9 @@ def test_a_training_step(ours: Run) -> None:
     assert_outputs(log_probs, arrays["train/log_probs"], what="log-probs")
     assert_within(relative(loss, arrays["train/loss"]), 1e-5, what="loss, relative")
     theirs = part(arrays, "train_grad/")
-    assert_gradients(export_nvidia({"params": grads}, encoder_of(ours.model), ctc_head="heads_ctc"), theirs)
+    assert_gradients(NVIDIA.export({"params": grads}, encoder_of(ours.model), {"heads_ctc": CTC()}), theirs)
     after = weights_of(arrays, "train_buffers_after_1/")
-    found = export_nvidia({"batch_stats": stats}, encoder_of(ours.model), ctc_head="heads_ctc")
+    found = NVIDIA.export({"batch_stats": stats}, encoder_of(ours.model), {"heads_ctc": CTC()})
     assert found.keys() == after.keys()
     for name, array in after.items():
         assert_outputs(found[name], array, what=name)
@@ -129,7 +130,7 @@ def test_training_follows(ours: Run) -> None:
         found.append(float(loss))
     assert_within(relative(found, losses), 1e-4, what="losses, relative")
     theirs = weights_of(ours.arrays, f"trajectory_after{len(losses)}/")
-    actual = export_nvidia({"params": params, "batch_stats": stats}, encoder_of(ours.model), ctc_head="heads_ctc")
+    actual = NVIDIA.export({"params": params, "batch_stats": stats}, encoder_of(ours.model), {"heads_ctc": CTC()})
     assert actual.keys() == theirs.keys()
     for name, array in theirs.items():
         assert_within(relative(actual[name], array), 1e-3, what=f"{name} after the updates")
@@ -138,9 +139,9 @@ def test_training_follows(ours: Run) -> None:
 @pytest.mark.parametrize("ours", CASES, indirect=True)
 def test_export_inverts_import(ours: Run) -> None:
     theirs = weights_of(ours.arrays, "param/")
-    found, left = find(theirs, encoder_of(ours.model), ctc_head="heads_ctc")
+    found, left = NVIDIA.find(theirs, encoder_of(ours.model), {"heads_ctc": CTC()})
     assert left == []
-    exported = export_nvidia(unflatten(found), encoder_of(ours.model), ctc_head="heads_ctc")
+    exported = NVIDIA.export(unflatten(found), encoder_of(ours.model), {"heads_ctc": CTC()})
     assert exported.keys() == theirs.keys()
     for name, array in exported.items():
         np.testing.assert_array_equal(array, theirs[name])

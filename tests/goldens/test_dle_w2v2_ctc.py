@@ -13,7 +13,8 @@ from wav2vec2_programs import ctc_program, forward_program, gradients
 
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import unflatten
-from asr_jax.pretrained.wav2vec2 import export_fairseq, find
+from asr_jax.heads.ctc import CTC
+from asr_jax.pretrained.wav2vec2 import FAIRSEQ
 from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 
 pytestmark = pytest.mark.golden
@@ -35,7 +36,7 @@ def run_of(path: Any) -> Any:
     layers = tuple(f"layer_{number}" for number in theirs.tapped_layers())  # as test_w2v2_pretraining.py
     encoder = replace(encoder, taps=(*theirs.taps, *layers), time_mask=replace(theirs.time_mask, probability=0.0))
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
-    found, left = find(weights, encoder, ctc_head="heads_ctc")
+    found, left = FAIRSEQ.find(weights, encoder, {"heads_ctc": CTC()})
     assert left == []
     params = unflatten(found)["params"]
     target, rows = arrays["input/target"], len(arrays["input/target"])
@@ -50,7 +51,7 @@ def run_of(path: Any) -> Any:
     frames = Frames(batch.features, batch.lengths)
     if case.has("grad/"):
         _, (loss, emitted), grads = gradients(encoder, params, frames, "heads_ctc", of_head, training=True)
-        return arrays, loss, emitted, export_fairseq({"params": grads}, encoder, ctc_head="heads_ctc")
+        return arrays, loss, emitted, FAIRSEQ.export({"params": grads}, encoder, {"heads_ctc": CTC()})
     (loss, emitted), *_ = of_head(params["heads_ctc"], forward_program(encoder)(params["encoder"], frames))
     return arrays, loss, jax.device_get(emitted), None
 

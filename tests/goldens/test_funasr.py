@@ -34,11 +34,12 @@ from asr_jax.heads.label_queries import greedy_runs, mean_over, members, runs_of
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.models.base import Model
-from asr_jax.nn import cif
-from asr_jax.nn.cif import CIF, NEAR_THE_END, Predictor
-from asr_jax.pretrained.formats import exported, load_weights
-from asr_jax.pretrained.funasr import HEAD, export, find, settings_of
-from asr_jax.pretrained.funasr_folder import save_folder
+from asr_jax.nn.decoders import cif
+from asr_jax.nn.decoders.cif import CIF, NEAR_THE_END, Predictor
+from asr_jax.pretrained.base import heads_of
+from asr_jax.pretrained.formats import load_weights, save_folder
+from asr_jax.pretrained.funasr import HEAD, settings_of
+from asr_jax.pretrained.funasr_folder import FUNASR
 from asr_jax.pretrained.published import read_published
 from asr_jax.pretrained.torch_writer import save_torch
 
@@ -211,13 +212,13 @@ class Run:
 
     def named(self, params: Any) -> dict[str, np.ndarray]:
         encoder: Any = self.settings.encoder
-        return export({"params": params}, encoder, heads=self.settings.heads)
+        return FUNASR.export({"params": params}, encoder, heads_of(self.settings))
 
 
 def run_of(case: GoldenCase) -> Run:
     arrays = case.arrays()
     encoder, heads = settings_of(config_of(case), str(case.path))
-    found, left = find(part(arrays, "param/"), encoder, heads=heads)
+    found, left = FUNASR.find(part(arrays, "param/"), encoder, {f"heads_{name}": head for name, head in heads.items()})
     assert left in ([], ["decoder.embed.0.weight"])
     head = heads[HEAD]
     if isinstance(head, Paraformer):
@@ -343,8 +344,7 @@ def test_folder_from_samples_to_labels(case: Any, tmp_path: Path) -> None:
     num = int(arrays["infer/token_num"][row]) if "infer/token_num" in arrays else theirs.shape[1]
     assert emitted.lengths[0] == num
     assert_outputs(emitted.values[0, :num], theirs[row if len(theirs) > 1 else 0, :num], what="log-probabilities")
-    weights = exported({"params": params}, found.model, "funasr")
-    save_folder(weights, found.model, found.tokenizer, tmp_path / "again")
+    save_folder({"params": params}, found.model, found.tokenizer, "funasr", tmp_path / "again")
     again = read_published(tmp_path / "again")
     assert again.model.encoder == found.model.encoder
     assert again.model.heads == found.model.heads

@@ -16,8 +16,8 @@ from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model, Recogniser
 from asr_jax.models.conformer import Conformer
-from asr_jax.pretrained.conformer import conformer_of, export_huggingface
-from asr_jax.pretrained.encoders import front_end_of
+from asr_jax.pretrained.conformer import HUGGINGFACE
+from asr_jax.pretrained.encoders import encoder_of, front_end_of
 from asr_jax.pretrained.formats import imported, load_weights
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
 
@@ -46,7 +46,7 @@ class Run:
 @cache
 def run_case(path: Path) -> Run:
     case, folder = GoldenCase(path, json.loads(path.read_text())), path.with_suffix("")
-    arrays, settings = case.arrays(), conformer_of(folder)
+    arrays, settings = case.arrays(), encoder_of(folder)
     weights, symbols = load_weights(folder)
     tokenizer = given_tokenizer(TokenizerSettings(path=str(folder), normaliser="none"))
     assert symbols == tokenizer.symbols
@@ -75,7 +75,7 @@ def run_case(path: Path) -> Run:
 
     program = fast_jit(jax.value_and_grad(loss, has_aux=True))
     (value, emitted), gradients = jax.device_get(program(variables["params"], batch))
-    theirs = export_huggingface({"params": gradients}, settings, ctc_head="heads_ctc")
+    theirs = HUGGINGFACE.export({"params": gradients}, settings, {"heads_ctc": CTC()})
     return Run(
         case, arrays, settings, weights, variables, tokenizer, emitted.values, emitted.lengths, float(value), theirs
     )
@@ -103,7 +103,7 @@ def test_gradients_by_the_peers_names(path: Path) -> None:
 @pytest.mark.parametrize("path", CASES)
 def test_export_inverts_import(path: Path) -> None:
     run = run_case(path)
-    again = export_huggingface(run.variables, run.settings, ctc_head="heads_ctc")
+    again = HUGGINGFACE.export(run.variables, run.settings, {"heads_ctc": CTC()})
     counts = {name for name in run.weights if name.endswith("num_batches_tracked")}
     assert again.keys() == run.weights.keys() - counts
     for name, array in again.items():

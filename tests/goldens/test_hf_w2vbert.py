@@ -24,7 +24,7 @@ from asr_jax.models.w2v_bert import EMBED, W2VBert
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.pretrained.encoders import encoder_of, front_end_of
-from asr_jax.pretrained.formats import exported, imported, load_weights, save_huggingface
+from asr_jax.pretrained.formats import exported, imported, load_weights, save_folder
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
 from tests.goldens.test_front_ends import tolerance
 
@@ -235,7 +235,7 @@ def test_ten_updates(folder: Path) -> None:
 @pytest.mark.parametrize("folder", CASES)
 def test_a_folder_comes_out_as_it_went_in(folder: Path, tmp_path: Path) -> None:
     case = case_of(folder)
-    save_huggingface(case.variables, case.model, case.tokenizer.symbols, tmp_path / "out")
+    save_folder(case.variables, case.model, case.tokenizer, "huggingface", tmp_path / "out")
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert files == [
         "config.json",
@@ -266,7 +266,7 @@ def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path) -> Non
         pytest.skip("no environment of scripts/setup_reference.sh")
     case, rng = case_of(folder), np.random.default_rng(0)
     trained = jax.tree.map(lambda x: np.float32(x * (1 + 0.1 * rng.normal(size=x.shape))), case.variables)
-    save_huggingface(trained, case.model, case.tokenizer.symbols, tmp_path / "out")
+    save_folder(trained, case.model, case.tokenizer, "huggingface", tmp_path / "out")
     waves = {name: case.arrays[f"input/{name}"] for name in ("waveform", "waveform_lengths")}
     save_file(waves, tmp_path / "in.safetensors")
     command = [REFERENCE, SIDE, tmp_path / "out", tmp_path / "in.safetensors", tmp_path / "found.safetensors"]

@@ -32,10 +32,11 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
-from asr_jax.pretrained.formats import imported, load_weights, save_huggingface
-from asr_jax.pretrained.wav2vec2 import export_huggingface
+from asr_jax.pretrained.formats import imported, load_weights, save_folder
+from asr_jax.pretrained.wav2vec2 import HUGGINGFACE
 from asr_jax.pretrained.wav2vec2_fairseq import Settings
 from asr_jax.pretrained.wav2vec2_huggingface import settings_of_folder
+from asr_jax.text.characters import CharacterTokenizer
 
 pytestmark = pytest.mark.golden
 
@@ -152,7 +153,7 @@ def test_outputs_and_loss(folder: Path, masked: bool) -> None:
 @pytest.mark.parametrize("folder", of_heads("CTC"))
 def test_gradients_by_the_peers_names(folder: Path, masked: bool) -> None:
     case, (_, _, _, gradients) = case_of(folder), recognised(folder, masked)
-    actual = export_huggingface({"params": gradients}, case.settings.encoder, ctc_head="heads_ctc")
+    actual = HUGGINGFACE.export({"params": gradients}, case.settings.encoder, {"heads_ctc": CTC()})
     assert_gradients(actual, part(case.arrays, "grad_masked/" if masked else "grad_nomask/"))
 
 
@@ -241,8 +242,7 @@ def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
     _, sums, grads = gradients(
         encoder, case.params, frames, "heads_pretrain", of_head, mask=mask, training=mode == "train"
     )
-    contrastive = ("heads_pretrain", settings)
-    return sums, export_huggingface({"params": grads}, encoder, ctc_head=None, contrastive=contrastive)
+    return sums, HUGGINGFACE.export({"params": grads}, encoder, {"heads_pretrain": settings})
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -299,7 +299,7 @@ def test_trajectory(folder: Path) -> None:
         trained, state = update(trained, state, updater.split(grads)[0], np.int32(number))
         losses.append(float(loss))
     assert_within(relative(losses, recorded["loss"]), 1e-3, what="losses")
-    found = export_huggingface({"params": join(trained, held)}, case.settings.encoder, ctc_head="heads_ctc")
+    found = HUGGINGFACE.export({"params": join(trained, held)}, case.settings.encoder, {"heads_ctc": CTC()})
     expected = part(after, f"after{len(recorded['lr_used'])}/")
     assert found.keys() == expected.keys()
     # Adam normalises gradients that are only rounding errors, so single values differ and tensors are compared by norm.
@@ -334,7 +334,8 @@ def test_transformers_reads_what_is_written(folder: Path, tmp_path: Path) -> Non
     case, rng = case_of(folder), np.random.default_rng(0)
     params = jax.tree.map(lambda x: np.float32(x * (1 + 0.1 * rng.normal(size=x.shape))), case.params)
     symbols = load_weights(folder)[1] or ()  # pre-trained models have no tokenizer
-    save_huggingface({"params": params}, case.model, symbols, tmp_path / "out")
+    tokenizer = CharacterTokenizer(tuple(symbols) or (None,), "none")
+    save_folder({"params": params}, case.model, tokenizer, "huggingface", tmp_path / "out")
     waves = 0.1 * case.arrays["input/input_values"]
     lengths = jnp.asarray(waves.shape[1] - 1000 * np.arange(len(waves)), jnp.int32)
     expected, labels = transformers_side(tmp_path / "out", waves, np.asarray(lengths))

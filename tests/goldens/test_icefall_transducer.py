@@ -12,9 +12,9 @@ from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.losses.pruned_transducer import kept_positions, occupancies
-from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.pretrained.keymap import find_params
-from asr_jax.pretrained.transducers import icefall_rows
+from asr_jax.pretrained.transducers import OF_ICEFALL, transducer_rows
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
 from asr_jax.text.spelling import Spelling
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.golden
 
 def ours(weights: dict[str, np.ndarray], head: Transducer) -> dict[str, np.ndarray]:
     """Returns the parameters of the head from icefall's, or from their gradients; others are left out."""
-    found = find_params(weights, icefall_rows("head", head))
+    found = find_params(weights, transducer_rows(OF_ICEFALL, {"head": head}))
     assert not found.missing
     return {path.removeprefix("params/head/"): array for path, array in found.params.items()}
 

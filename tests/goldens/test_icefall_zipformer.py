@@ -28,7 +28,7 @@ from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import repeated
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.icefall import export, find
+from asr_jax.pretrained.icefall import ICEFALL
 
 pytestmark = pytest.mark.golden
 
@@ -102,7 +102,7 @@ class Run:
 def run_case(path: Path) -> Run:
     case = GoldenCase(path, json.loads(path.read_text()))
     arrays, settings = case.arrays(), settings_of(case.info)
-    found, left = find(part(arrays, "param/"), settings, ctc_head=None)
+    found, left = ICEFALL.find(part(arrays, "param/"), settings)
     assert left == []
     params = unflatten(found)["params"]["encoder"]
     weights = arrays["input/grad_weights"].transpose(1, 0, 2)
@@ -131,7 +131,7 @@ def test_outputs(run: Run) -> None:
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
 def test_gradients_by_the_peers_names(run: Run) -> None:
     expected = part(run.arrays, "grad/")
-    actual = export({"params": {"encoder": run.grads}}, run.settings, ctc_head=None)
+    actual = ICEFALL.export({"params": {"encoder": run.grads}}, run.settings)
     assert actual.keys() == expected.keys()
     assert_gradients(actual, expected)
 
@@ -149,7 +149,7 @@ def test_an_utterance_alone_is_the_same_in_a_batch_with_masked_padding(run: Run)
 
 @pytest.mark.parametrize("run", ENCODERS, indirect=True)
 def test_export_inverts_import(run: Run) -> None:
-    exported = export({"params": {"encoder": run.params}}, run.settings, ctc_head=None)
+    exported = ICEFALL.export({"params": {"encoder": run.params}}, run.settings)
     theirs = part(run.arrays, "param/")
     unused = theirs.keys() - exported.keys()
     assert all(name.endswith("bypass_scale") for name in unused)
@@ -162,7 +162,7 @@ def test_export_inverts_import(run: Run) -> None:
 def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase) -> None:
     arrays, settings = case.arrays(), settings_of(case.info)
     weights = part(arrays, "param/")
-    params = unflatten(find(weights, settings, ctc_head="ctc")[0])["params"]
+    params = unflatten(ICEFALL.find(weights, settings, {"ctc": CTC()})[0])["params"]
     ctc = params["ctc"]["output"]
     encoded = forward(settings)(params["encoder"], frames_of(arrays))
     assert_outputs(encoded.frames.values, arrays["out/encoder_out"], what="encoder")
@@ -170,7 +170,7 @@ def test_encoder_and_ctc_projection_of_a_whole_model(case: GoldenCase) -> None:
     logits = np.asarray(encoded.frames.values) @ ctc["kernel"] + ctc["bias"]
     log_probs = log_softmax(logits)
     assert_outputs(log_probs, arrays["out/ctc_logprobs"], what="CTC log-probs")
-    for name, array in export({"params": {"ctc": params["ctc"]}}, settings, ctc_head="ctc").items():
+    for name, array in ICEFALL.export({"params": {"ctc": params["ctc"]}}, settings, {"ctc": CTC()}).items():
         np.testing.assert_array_equal(array, weights[name])
 
 
@@ -182,7 +182,7 @@ def test_the_same_weights_with_and_without_chunks(run: Run) -> None:
     A chunk as long as the batch has no effect; a shorter one has.
     """
     whole = replace(run.settings, chunk_frames=None, left_context_frames=None)
-    found, left = find(part(run.arrays, "param/"), whole, ctc_head=None)
+    found, left = ICEFALL.find(part(run.arrays, "param/"), whole)
     assert left == []
     params, frames = unflatten(found)["params"]["encoder"], frames_of(run.arrays)
 
@@ -206,7 +206,7 @@ def test_losses_of_two_views(case: GoldenCase) -> None:
     if "crctc/feats" not in arrays:
         pytest.skip("the case has no losses of two views")
     settings = settings_of(case.info)
-    params = unflatten(find(part(arrays, "param/"), settings, ctc_head="ctc")[0])["params"]
+    params = unflatten(ICEFALL.find(part(arrays, "param/"), settings, {"ctc": CTC()})[0])["params"]
     head = CTC(dropout=0.0, consistency=1.0, consistency_warmup=0)
     head = head.build(vocab_size=case.info["config"]["vocab"], blank_id=0, dtype=jnp.float32)
     lengths, rows = arrays["input/feat_lens"].astype(np.int32), len(arrays["input/feat_lens"])

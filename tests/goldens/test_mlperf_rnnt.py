@@ -9,10 +9,10 @@ from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.pretrained.caiman import encoder_rows
 from asr_jax.pretrained.keymap import find_params
-from asr_jax.pretrained.transducers import caiman_rows
+from asr_jax.pretrained.transducers import OF_CAIMAN, transducer_rows
 from asr_jax.search.transducer import TransducerDecoding
 from tests.support import assert_gradients, assert_outputs, assert_within, golden_cases, relative
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.golden
 
 def ours(weights, encoder, head):
     """Returns the parameters of encoder and head from MLPerf's, or from their gradients, whose names are CAIMAN's."""
-    rows = [*encoder_rows(encoder), *caiman_rows("head", head)]
+    rows = [*encoder_rows(encoder), *transducer_rows(OF_CAIMAN, {"head": head})]
     found = find_params(weights, rows)
     assert found.missing == found.left == []
     return {path.removeprefix("params/"): array for path, array in found.params.items()}

@@ -15,7 +15,7 @@ from support import GOLDENS, GoldenCase, assert_gradients, assert_outputs, fast_
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import num_elements, unflatten
 from asr_jax.models.conformer import Conformer
-from asr_jax.pretrained.conformer import export_nemo, find, settings_of_nemo
+from asr_jax.pretrained.conformer import NEMO, settings_of_nemo
 
 pytestmark = pytest.mark.golden
 
@@ -45,7 +45,7 @@ class Run:
 
 def settings_of(case: GoldenCase) -> Conformer:
     """Returns the settings of a case. In training, the reference's batch statistics include padding."""
-    settings = settings_of_nemo({**case.info["config"], "_target_": "ConformerEncoder"}, case.path)
+    settings = settings_of_nemo(case.info["config"], case.path)
     settings = replace(
         settings, input_dropout=0.0, dropout=0.0, position_dropout=0.0, attention_dropout=0.0,
         mask_padding=case.info["masks_padding"],
@@ -57,7 +57,7 @@ def settings_of(case: GoldenCase) -> Conformer:
 def run_case(path: Path) -> Run:
     case = GoldenCase(path, json.loads(path.read_text()))
     arrays, settings = case.arrays(), settings_of(case)
-    found, left = find(part(arrays, "state/", "encoder."), settings, ctc_head=None)
+    found, left = NEMO.find(part(arrays, "state/", "encoder."), settings)
     assert left == []
     variables = {name: tree["encoder"] for name, tree in unflatten(found).items()}
     stats = {name: tree for name, tree in variables.items() if name != "params"}
@@ -87,7 +87,7 @@ def run_case(path: Path) -> Run:
 
 def exported(variables: Any, settings: Conformer) -> dict[str, np.ndarray]:
     trees = {name: {"encoder": tree} for name, tree in variables.items()}
-    return part(export_nemo(trees, settings, ctc_head=None), "encoder.")
+    return part(NEMO.export(trees, settings), "encoder.")
 
 
 @pytest.mark.parametrize("path", CASES)

@@ -13,8 +13,9 @@ from conv_asr import batch_of, encoder_of, model_of, program_of, variables_of, w
 from support import GoldenCase, assert_gradients, assert_outputs, golden_cases, part
 
 from asr_jax.core.pytrees import unflatten
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
-from asr_jax.pretrained.quartznet import export_nemo, find
+from asr_jax.pretrained.quartznet import NEMO
 
 pytestmark = pytest.mark.golden
 
@@ -68,9 +69,9 @@ def test_a_training_step(ours: Run) -> None:
     _, log_probs, stats, grads = ours.trained
     assert_outputs(log_probs, ours.arrays["train/log_probs_BTV"], what="log-probs")
     theirs = part(ours.arrays, "train_grad/")
-    assert_gradients(export_nemo({"params": grads}, encoder_of(ours.model), ctc_head="heads_ctc"), theirs)
+    assert_gradients(NEMO.export({"params": grads}, encoder_of(ours.model), {"heads_ctc": CTC()}), theirs)
     after = weights_of(ours.arrays, "train_buffers_after_1/")
-    found = export_nemo({"batch_stats": stats}, encoder_of(ours.model), ctc_head="heads_ctc")
+    found = NEMO.export({"batch_stats": stats}, encoder_of(ours.model), {"heads_ctc": CTC()})
     assert found.keys() == after.keys()
     for name, array in after.items():
         assert_outputs(found[name], array, what=name)
@@ -79,9 +80,9 @@ def test_a_training_step(ours: Run) -> None:
 @pytest.mark.parametrize("ours", CASES, indirect=True)
 def test_export_inverts_import(ours: Run) -> None:
     theirs = weights_of(ours.arrays, "param/")
-    found, left = find(theirs, encoder_of(ours.model), ctc_head="heads_ctc")
+    found, left = NEMO.find(theirs, encoder_of(ours.model), {"heads_ctc": CTC()})
     assert left == []
-    exported = export_nemo(unflatten(found), encoder_of(ours.model), ctc_head="heads_ctc")
+    exported = NEMO.export(unflatten(found), encoder_of(ours.model), {"heads_ctc": CTC()})
     assert exported.keys() == theirs.keys()
     for name, array in exported.items():
         np.testing.assert_array_equal(array, theirs[name])

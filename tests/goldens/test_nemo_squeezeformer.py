@@ -15,7 +15,8 @@ from support import GoldenCase, assert_gradients, assert_outputs, fast_jit, gold
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.models.squeezeformer import Squeezeformer
-from asr_jax.pretrained.squeezeformer_nemo import export, find, settings_of_encoder
+from asr_jax.pretrained.squeezeformer_nemo import NEMO
+from asr_jax.pretrained.squeezeformer_nemo import settings_of as settings_of_nemo
 
 pytestmark = pytest.mark.golden
 
@@ -25,7 +26,7 @@ SHARED = ("pos_bias_u", "pos_bias_v")
 
 def settings_of(config: dict[str, Any]) -> Squeezeformer:
     """Returns the settings of evaluation, in which padding does not affect valid frames."""
-    own = settings_of_encoder(config, dropout=0.0, attention_dropout=0.0)
+    own = replace(settings_of_nemo(config, Path("config")), dropout=0.0, attention_dropout=0.0)
     return replace(own, taps=tuple(f"layer_{number}" for number in range(own.num_layers)))
 
 
@@ -53,7 +54,7 @@ class Run:
 def run_case(path: Path) -> Run:
     case = GoldenCase(path, json.loads(path.read_text()))
     arrays, settings = case.arrays(), settings_of(case.info["config"])
-    found, left = find(part(arrays, "param/", "encoder."), settings, ctc_head=None)
+    found, left = NEMO.find(part(arrays, "param/", "encoder."), settings)
     assert left == []
     variables = {group: tree["encoder"] for group, tree in unflatten(found).items()}
     params, stats = variables["params"], {name: tree for name, tree in variables.items() if name != "params"}
@@ -124,7 +125,7 @@ def test_outputs_while_training(run: Run) -> None:
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_gradients_by_the_peers_names(run: Run) -> None:
     expected = part(run.arrays, "train_grad/", "encoder.")
-    actual = export({"params": {"encoder": run.gradients}}, run.settings, ctc_head=None)
+    actual = NEMO.export({"params": {"encoder": run.gradients}}, run.settings)
     # NeMo has the gradient of shared parameters only once.
     repeated = actual.keys() - expected.keys()
     assert all(run.settings.tied_biases and name.endswith(SHARED) for name in repeated)
@@ -136,7 +137,7 @@ def test_gradients_by_the_peers_names(run: Run) -> None:
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_running_statistics_after_an_update(run: Run) -> None:
     expected = part(run.arrays, "train_buffers_after_1/", "encoder.")
-    actual = export({name: {"encoder": tree} for name, tree in run.stats.items()}, run.settings, ctc_head=None)
+    actual = NEMO.export({name: {"encoder": tree} for name, tree in run.stats.items()}, run.settings)
     assert actual.keys() == {name for name in expected if "running" in name}
     for name, array in actual.items():
         assert_outputs(array, expected[name], what=name)
@@ -144,7 +145,7 @@ def test_running_statistics_after_an_update(run: Run) -> None:
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_export_inverts_import(run: Run) -> None:
-    exported = export({name: {"encoder": tree} for name, tree in run.variables.items()}, run.settings, ctc_head=None)
+    exported = NEMO.export({name: {"encoder": tree} for name, tree in run.variables.items()}, run.settings)
     theirs = part(run.arrays, "param/", "encoder.")
     assert len(flatten(run.variables)) <= len(exported)
     for name in theirs.keys() - exported.keys():

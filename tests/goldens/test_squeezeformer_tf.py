@@ -32,20 +32,20 @@ from support import (
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import unflatten
 from asr_jax.models.squeezeformer import Embedding, Squeezeformer
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.squeezeformer import DETAILS, RecoverTime, ReduceTime, ScaleBias, peer_lengths
 from asr_jax.nn.positions import relative_sinusoids
-from asr_jax.nn.squeezeformer_layer import DETAILS, RecoverTime, ReduceTime, ScaleBias, peer_lengths
 from asr_jax.pretrained.keymap import Row, export_params, find_params
 from asr_jax.pretrained.squeezeformer_keras import (
     CONVOLUTION,
+    ENCODER,
+    KERAS,
     REDUCTION,
-    STATS,
     attention_rows,
     embed_rows,
-    find,
+    keras_rows,
     readable_names,
 )
-from asr_jax.pretrained.squeezeformer_keras import export as export_keras
 
 pytestmark = pytest.mark.golden
 
@@ -196,8 +196,8 @@ def rows_of(settings: Squeezeformer, config: dict[str, Any], encoder: str) -> li
     """Returns the authors' names of all weights of `PaperEncoder`."""
     rows, (depth, unnamed) = embed_rows(settings, encoder), depths(config)
     for number in range(depth):
-        theirs, ours = f"{encoder}/{encoder}_timereduce/{encoder}_timereduce", f"params/encoder/reduce_{number}"
-        rows += [Row(f"{theirs}_{name}:0", f"{ours}/{mine}", layout) for name, mine, layout in REDUCTION]
+        theirs, ours = f"{encoder}/{encoder}_timereduce/{encoder}_timereduce", f"encoder/reduce_{number}"
+        rows += keras_rows(REDUCTION, f"{theirs}_", ours)
     for number in range(unnamed):
         dense = f"dense_{number}" if number else "dense"
         rows += [
@@ -221,11 +221,10 @@ def rows_of(settings: Squeezeformer, config: dict[str, Any], encoder: str) -> li
                 for name in ("kernel", "bias")
             ]
         if each.kind == "m":
-            rows += attention_rows(f"{start}_mhsa/", f"{ours}/", unnamed, None, settings)
+            rows += attention_rows(f"{start}_mhsa/", f"encoder/{each.name}", unnamed, None, settings)
             unnamed += 3
         if each.kind == "c":
-            rows += [Row(f"{start}_{name}:0", f"{ours}/{mine}", layout) for name, mine, layout in CONVOLUTION]
-            rows += [Row(f"{start}_bn/moving_{of}:0", f"batch_stats/encoder/{each.name}/norm/{of}") for of in STATS]
+            rows += keras_rows(CONVOLUTION, f"{start}_", f"encoder/{each.name}")
     return rows
 
 
@@ -273,9 +272,10 @@ def model_of(config: dict[str, Any], num_mels: int, weights: Any) -> tuple[Squee
     """Returns settings, a model, its variables by our paths, and a function that exports them."""
     encoder, names = readable_names(weights)
     if settings := squeezeformer_of(config, num_mels):
-        found, left = find(weights, settings, ctc_head=None)
+        found, left = KERAS.find(weights, settings)
         assert left == []
-        back = partial(export_keras, settings=settings, ctc_head=None, encoder=encoder)
+        names = {old: new.replace(encoder, ENCODER) for old, new in names.items()}
+        back: Callable[..., Any] = partial(KERAS.export, encoder=settings)
         model: Any = settings.build(dtype=jnp.float32)
     else:
         settings = settings_of(config, num_mels, reduce_time=False)

@@ -41,7 +41,7 @@ from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.pretrained.wav2vec2 import export_fairseq, find
+from asr_jax.pretrained.wav2vec2 import FAIRSEQ
 from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 
 pytestmark = pytest.mark.golden
@@ -90,7 +90,7 @@ def run_of(path: Any) -> Run:
     layers = (f"layer_{number}" for number in encoder.tapped_layers())
     encoder = replace(encoder, taps=(*encoder.taps, *layers))
     weights = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}
-    found, left = find(weights, encoder, ctc_head=None, contrastive=(HEAD, head))
+    found, left = FAIRSEQ.find(weights, encoder, {HEAD: head})
     assert left == []
     params = jax.device_put(unflatten(found)["params"])
     samples, lengths = arrays["input/source"][..., None], lengths_of(arrays)
@@ -212,7 +212,7 @@ def pretraining(path: Any, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
     _, sums, grads = gradients(
         run.encoder, run.params, frames, HEAD, of_head, mask=mask, noise=of_input, training=mode == "train"
     )
-    return sums, export_fairseq({"params": grads}, run.encoder, ctc_head=None, contrastive=(HEAD, run.head))
+    return sums, FAIRSEQ.export({"params": grads}, run.encoder, {HEAD: run.head})
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -25,7 +25,7 @@ from asr_jax.models.wav2vec2 import Wav2Vec2Encoder
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import FairseqAdam
 from asr_jax.optim.schedules import Polynomial, RunLength
-from asr_jax.pretrained.wav2vec2 import export_fairseq, find
+from asr_jax.pretrained.wav2vec2 import FAIRSEQ
 from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 from asr_jax.training.initial_state import fresh_state
 from asr_jax.training.recipe import Recipe
@@ -113,17 +113,17 @@ class Run(NamedTuple):
 def run_of(path: Path) -> Run:
     case = next(case.values[0] for case in CASES if case.values[0].path == path)
     arrays, recipe, reports = case.arrays(), recipe_of(case), []
-    encoder, contrastive = recipe.model.encoder.settings, (f"heads_{NAME}", recipe.model.heads[NAME].settings)
-    weights, left = find(part(arrays, "param/"), encoder, ctc_head=None, contrastive=contrastive)
+    encoder, head = recipe.model.encoder.settings, recipe.model.heads[NAME].settings
+    weights, left = FAIRSEQ.find(part(arrays, "param/"), encoder, {f"heads_{NAME}": head})
     assert left == []
     params = unflatten(weights)["params"]
     state, update = fast_jit(partial(fresh_state, recipe, batch_stats={}, seed=0))(params), update_program(recipe)
     for number in range(len(case.info["updates"])):
         given = part(arrays, f"input_{number}/")
-        draws = draws_of(contrastive[1], given["mask_indices"], given["neg_idxs"], given["gumbel_noise"])
+        draws = draws_of(head, given["mask_indices"], given["neg_idxs"], given["gumbel_noise"])
         state, found = update(state, batch_of(given), given["mask_indices"], draws)
         reports.append(found)
-    after = export_fairseq({"params": state.params}, encoder, ctc_head=None, contrastive=contrastive)
+    after = FAIRSEQ.export({"params": state.params}, encoder, {f"heads_{NAME}": head})
     return Run(recipe, reports, after)
 
 

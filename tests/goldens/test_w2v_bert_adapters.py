@@ -1,6 +1,6 @@
 """Adapters of W2V-BERT whose convolutions and length formula disagree in transformers, with its weights and outputs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def run_of(folder: Path, mask_padding: bool) -> Run:
     arrays, settings = load_file(folder / "arrays.safetensors"), w2v_bert_of(folder)
     assert isinstance(settings, W2VBert)
     assert not settings.mask_padding
-    settings = w2v_bert_of(folder, mask_padding=mask_padding)
+    settings = replace(settings, mask_padding=mask_padding)
     front_end = KaldiFbank(num_mels=arrays["features"].shape[2])
     model = Model(encoder=settings, heads={"ctc": CTC(dropout=0.0)}, front_end=front_end, augment=())
     theirs = {name.removeprefix("param/"): array for name, array in arrays.items() if name.startswith("param/")}

@@ -1,4 +1,4 @@
-"""Inputs of attention with relative positions, and the values and gradients of its reference."""
+"""Sizes of attention with relative positions for tests, and the values and gradients of its reference."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from asr_jax.kernels import cases
 from asr_jax.kernels.relative_attention.reference import attend
 from tests.kernels.drawn import drawn
 
@@ -16,18 +17,8 @@ SCALE = 0.3
 
 
 def made(sizes: tuple[int, ...], dtype: Any = jnp.float32) -> tuple[Any, ...]:
-    rows, frames, heads, width, positions, values = sizes
-    random = np.random.default_rng(frames)
-    shapes = [(rows, frames, heads, each) for each in (width, positions, width, values)]
-    arrays = [
-        jax.device_put(np.asarray(random.normal(size=shape), dtype))
-        for shape in (*shapes, (2 * frames - 1, heads, positions))
-    ]
-    lengths = random.integers(1, frames + 1, rows)
-    lengths[-1] = 0
-    if rows > 2:
-        lengths[0] = frames
-    return *arrays, jax.device_put(np.asarray(lengths, np.int32))
+    *arrays, lengths = cases.attention(*sizes)
+    return jax.device_put((*(each.astype(dtype) for each in arrays), lengths))
 
 
 def scale_of(expected: Any) -> float:

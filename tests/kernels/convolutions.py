@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from asr_jax.kernels import cases
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from tests.kernels.drawn import drawn
 
@@ -34,8 +35,8 @@ def for_kernels(
     rows: int, frames: int, width: int, taps: int, padding: tuple[int, int], stride: int, dilation: int
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Input, filters and cotangent, and the values and gradients of the reference."""
-    x, kernel = jax.device_put((draw(rows, frames, width), draw(taps, width, seed=1)))
-    call = partial(depthwise_conv, padding=padding, stride=stride, dilation=dilation, implementation="lax")
+    x, kernel = jax.device_put(cases.convolution(rows, frames, width, taps))
+    call = partial(depthwise_conv, padding=padding, stride=stride, dilation=dilation, implementation="reference")
     y, transpose = jax.vjp(call, x, kernel)
     dy = jax.device_put(draw(*y.shape, seed=2))
     return (x, kernel, dy), (y, *transpose(dy))

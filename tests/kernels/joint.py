@@ -1,4 +1,4 @@
-"""Inputs of the joint network of transducers, and the values and gradients of its reference."""
+"""Sizes of the joint network of transducers, and the values and gradients of its reference."""
 
 import functools
 from typing import Any
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from asr_jax.kernels import cases
 from asr_jax.kernels.transducer_joint.api import transducer_joint
 from tests.kernels.drawn import drawn
 
@@ -21,19 +22,8 @@ BLANK = 1
 
 
 def made(sizes: tuple[Any, ...], dtype: Any = jnp.float32) -> tuple[Any, ...]:
-    rows, frames, positions, width, vocab_size, _ = sizes
-    random = np.random.default_rng(frames)
-    shapes = [(rows, frames, width), (rows, positions, width), (width, vocab_size), (vocab_size,)]
-    arrays = [
-        jax.device_put(np.asarray(scale * random.normal(size=shape), dtype))
-        for scale, shape in zip((1, 1, 0.3, 1), shapes, strict=True)
-    ]
-    labels = random.integers(0, vocab_size, (rows, positions - 1))
-    lengths = random.integers(1, frames + 1, rows), random.integers(0, positions, rows)
-    lengths[0][-1], lengths[1][-1] = frames, positions - 1
-    if rows > 1:
-        lengths[0][0], lengths[1][0] = 0, 0
-    return *arrays, *(jax.device_put(np.asarray(each, np.int32)) for each in (labels, *lengths))
+    given = cases.joint(*sizes[:5])
+    return jax.device_put((*(each.astype(dtype) for each in given[:4]), *given[4:]))
 
 
 def reference_gradients(given: tuple[Any, ...], activation: Any) -> tuple[Any, Any, Any]:

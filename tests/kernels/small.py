@@ -1,35 +1,15 @@
-"""Small operations with inputs drawn at random, and their values in NumPy, for the tests of all implementations."""
+"""Small operations and their values in NumPy, for the tests of all implementations."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from asr_jax.kernels.glu.api import glu
-from asr_jax.kernels.masking import api as masking
-from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
-from asr_jax.kernels.relative_shift.api import relative_shift
-from asr_jax.kernels.swoosh import api as swoosh
+from asr_jax.kernels import cases as kernel_cases
+from asr_jax.kernels.cases import Case
 from tests.kernels.drawn import SEED, drawn
 from tests.support import assert_close
-
-HEADS, EXTRA = 3, 4
-"""Heads of masks, and number of keys beyond that of queries."""
-
-
-class Case(NamedTuple):
-    """An operation with its inputs."""
-
-    function: Callable[..., Any]
-    arrays: tuple[Any, ...]
-    """First arguments, in float32; they have gradients."""
-    expected: Any
-    """Values in NumPy."""
-    others: tuple[Any, ...] = ()
-    """Next arguments."""
 
 
 def drawn_sizes(number: int, fewest: int) -> tuple[int, int, int]:
@@ -44,67 +24,52 @@ DRAWN = drawn("small", (2, 4), (1, 150), (1, 200))
 
 
 def cases(sizes: tuple[int, int, int]) -> dict[str, Case]:
-    rows, frames, channels = sizes
-    random = np.random.default_rng(frames)
-    lengths = random.integers(1, frames + 1, rows)
-    lengths[:2] = 0, frames
-    valid = np.arange(frames) < lengths[:, None]
-    pairs = (np.arange(frames)[:, None] < lengths[:, None, None]) & (np.arange(frames + EXTRA) < lengths[:, None, None])
+    """Returns the small operations, also with groups of other sizes than pairs."""
+    found = kernel_cases.small(*sizes)
+    pairs = found["pairwise_downsample"]
+    x, _, lengths = pairs.arguments
+    for size in (1, 3):
+        logits = np.random.default_rng(size).normal(size=size).astype(np.float32)
+        found[f"pairwise_downsample of {size}"] = pairs._replace(arguments=(x, logits, lengths))
+    return found
 
-    def array(*shape: int) -> Any:
-        return random.normal(size=shape).astype(np.float32)
+
+def expected_of(name: str, sizes: tuple[int, int, int]) -> Any:
+    """Values in NumPy."""
+    case, (_, frames, channels) = cases(sizes)[name], sizes
+    x, lengths = case.arguments[0], case.arguments[-1]
 
     def sigmoid(x: Any) -> Any:
         return 1 / (1 + np.exp(-x))
 
-    x, padded = 4 * array(rows, frames, channels), array(rows, frames, channels)
-    padded[~valid] = np.nan
-    transposed, update = padded.swapaxes(1, 2), array(*padded.shape)
-    gated, gated_channels = array(rows, frames, 2 * channels), array(rows, 2 * channels, frames)
-    scores = array(rows, 2, frames, 2 * frames - 1 + EXTRA)
-    keys = frames - 1 + np.arange(frames + EXTRA) - np.arange(frames)[:, None]
-    found = {
-        "swoosh_l": Case(swoosh.swoosh_l, (x,), np.log(1 + np.exp(x - 4)) - 0.08 * x - 0.035),
-        "swoosh_r": Case(swoosh.swoosh_r, (x,), np.log(1 + np.exp(x - 1)) - 0.08 * x - 0.313261687),
-        "shifted_swish_l": Case(swoosh.shifted_swish_l, (x,), x * sigmoid(x - 4)),
-        "shifted_swish_r": Case(swoosh.shifted_swish_r, (x,), x * sigmoid(x - 1)),
-        "glu": Case(glu, (gated,), gated[..., :channels] * sigmoid(gated[..., channels:])),
-        "glu of channels": Case(
-            partial(glu, axis=-2),
-            (gated_channels,),
-            gated_channels[:, :channels] * sigmoid(gated_channels[:, channels:]),
-        ),
-        "mask_time": Case(masking.mask_time, (padded,), np.where(valid[..., None], padded, 0), (lengths,)),
-        "mask_channel_time": Case(
-            masking.mask_channel_time, (transposed,), np.where(valid[:, None], transposed, 0), (lengths,)
-        ),
-        "residual_add_mask_time": Case(
-            masking.residual_add_mask_time, (padded, update), np.where(valid[..., None], padded + update, 0), (lengths,)
-        ),
-        "sequence_mask": Case(masking.sequence_mask, (), valid, (lengths, frames)),
-        "padding_mask": Case(masking.padding_mask, (), ~valid, (lengths, frames)),
-        "attention_mask": Case(masking.attention_mask, (), pairs, (lengths, frames, frames + EXTRA)),
-        "attention_mask_4d": Case(
-            masking.attention_mask_4d, (), np.repeat(pairs[:, None], HEADS, 1), (lengths, HEADS, frames, frames + EXTRA)
-        ),
-        "relative_shift": Case(
-            relative_shift, (scores,), np.take_along_axis(scores, np.broadcast_to(keys, (rows, 2, *keys.shape)), -1)
-        ),
-    }
-    for size in (1, 2, 3):
-        logits = array(size)
-        found[f"pairwise_downsample of {size}"] = Case(
-            pairwise_downsample, (padded, logits), downsampled(padded, logits, lengths), (lengths,)
-        )
-    return {
-        name: case._replace(arrays=tuple(map(_argument, case.arrays)), others=tuple(map(_argument, case.others)))
-        for name, case in found.items()
-    }
+    def valid(size: int) -> Any:
+        return np.arange(size) < lengths[:, None]
 
-
-def _argument(value: Any) -> Any:
-    """Returns an array on the device in 32 bits; other values as they are."""
-    return jax.device_put(value) if isinstance(value, np.ndarray) else value
+    if name.startswith("pairwise_downsample"):
+        return downsampled(*case.arguments)
+    if name.startswith("attention_mask"):
+        options = case.function.keywords  # type: ignore[attr-defined]
+        pairs = valid(options["num_queries"])[..., None] & valid(options["num_keys"])[:, None]
+        return np.repeat(pairs[:, None], options["num_heads"], 1) if name.endswith("4d") else pairs
+    if name == "relative_shift":
+        num_keys = x.shape[-1] - frames + 1
+        keys = frames - 1 + np.arange(num_keys) - np.arange(frames)[:, None]
+        return np.take_along_axis(x, np.broadcast_to(keys, (*x.shape[:2], *keys.shape)), -1)
+    if name == "residual_add_mask_time":
+        return np.where(valid(frames)[..., None], case.arguments[0] + case.arguments[1], 0)
+    values = {
+        "swoosh_l": lambda: np.log(1 + np.exp(x - 4)) - 0.08 * x - 0.035,
+        "swoosh_r": lambda: np.log(1 + np.exp(x - 1)) - 0.08 * x - 0.313261687,
+        "shifted_swish_l": lambda: x * sigmoid(x - 4),
+        "shifted_swish_r": lambda: x * sigmoid(x - 1),
+        "glu": lambda: x[..., :channels] * sigmoid(x[..., channels:]),
+        "glu of channels": lambda: x[:, :channels] * sigmoid(x[:, channels:]),
+        "mask_time": lambda: np.where(valid(frames)[..., None], x, 0),
+        "mask_channel_time": lambda: np.where(valid(frames)[:, None], x, 0),
+        "sequence_mask": lambda: valid(frames),
+        "padding_mask": lambda: ~valid(frames),
+    }
+    return values[name]()
 
 
 def downsampled(x: Any, logits: Any, lengths: Any) -> Any:
@@ -119,18 +84,19 @@ def downsampled(x: Any, logits: Any, lengths: Any) -> Any:
     return found
 
 
-def computed(case: Case, implementation: str, dtype: Any = jnp.float32) -> tuple[Any, ...]:
+def computed(case: Case, implementation: str) -> tuple[Any, ...]:
     """Values and gradients."""
+    arguments = jax.device_put(case.arguments)
+    arrays, others = arguments[: case.num_gradients], arguments[case.num_gradients :]
 
     def call(*arrays: Any) -> Any:
-        return case.function(*arrays, *case.others, implementation=implementation)
+        return case.function(*arrays, *others, implementation=implementation)
 
-    arrays = [each.astype(dtype) for each in case.arrays]
     if not arrays:
         return (call(),)
     values, transpose = jax.vjp(call, *arrays)
     cotangent = np.random.default_rng(0).normal(size=values.shape)
-    return values, *transpose(jax.device_put(cotangent.astype(dtype)))
+    return values, *transpose(jax.device_put(cotangent.astype(values.dtype)))
 
 
 def assert_computed(found: tuple[Any, ...], expected: tuple[Any, ...], dtype: Any = jnp.float32) -> None:

@@ -18,17 +18,14 @@ from tests.kernels.paths import DRAWN, PATH_SIZES, for_paths
 
 
 @pytest.mark.parametrize("sizes", with_drawn(PATH_SIZES, DRAWN))
-def test_the_kernel_for_tpus_equals_the_scan(sizes):
+def test_the_kernel_for_tpus_equals_the_scan(sizes, interpreted):
     rows, frames, num_labels, _ = sizes
 
     @jax.jit
     def both(*given):
-        (last, expected), (found, pointers) = (
-            module.forward(*given, blank_id=0, **options)
-            for module, options in ((reference, {}), (mosaic_tpu, {"interpret": True}))
-        )
+        (last, expected), (found, pointers) = (module.forward(*given, blank_id=0) for module in (reference, mosaic_tpu))
         pointers = jnp.moveaxis(pointers, 0, 1)[:rows, :frames, : num_labels + 1]
-        path = mosaic_tpu.best_path(*given, blank_id=0, interpret=True)
+        path = ctc_viterbi(*given, blank_id=0, implementation="mosaic_tpu")
         return (last, expected, ctc_viterbi(*given, blank_id=0)), (found, pointers, path)
 
     for expected, found in zip(*map(jax.tree.leaves, both(*for_paths(*sizes))), strict=True):
@@ -54,10 +51,10 @@ def test_the_path_is_one_of_its_labels():
 def test_what_cannot_run_is_named(monkeypatch):
     shapes = jax.eval_shape(lambda: for_paths_of(4096))
     call = partial(ctc_viterbi, blank_id=0, implementation="mosaic_tpu")
-    with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected scan"):
+    with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference"):
         jax.eval_shape(call, *shapes)
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
-    with pytest.raises(ValueError, match="4096 labels: expected at most 4095 for mosaic_tpu, or scan"):
+    with pytest.raises(ValueError, match="4096 labels: expected at most 4095 for mosaic_tpu, or reference"):
         jax.eval_shape(call, *shapes)
 
 

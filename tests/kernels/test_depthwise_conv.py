@@ -10,8 +10,9 @@ from support import assert_within, max_abs, relative
 
 from asr_jax.core.devices import TracedFor
 from asr_jax.kernels import implementations
-from asr_jax.kernels.depthwise_conv import mosaic_tpu, xla
+from asr_jax.kernels.depthwise_conv import xla
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
+from asr_jax.kernels.depthwise_conv.reference import Window
 from tests.kernels.compiled import compiled_for
 from tests.kernels.convolutions import DRAWN, KERNEL_CASES, draw, for_kernels
 from tests.kernels.drawn import with_drawn
@@ -55,18 +56,18 @@ def test_values_and_gradients_of_all_forms(rows, frames, width, taps, padding, s
     x, kernel = draw(rows, frames, width), draw(taps, width, seed=1)
     window = {"padding": padding, "stride": stride, "dilation": dilation}
     expected = by_definition(x, kernel, **window)
-    in_both_axes = {"padding": (padding, (0, 0)), "strides": (stride, 1), "dilations": (dilation, 1)}
+    in_both_axes = Window((padding, (0, 0)), (stride, 1), (dilation, 1))
 
     @jax.jit
     def all_forms(x, kernel, dy):
         found = []
-        for implementation in ("lax", "shifted"):
+        for implementation in ("reference", "xla"):
             y, backward = jax.vjp(partial(depthwise_conv, **window, implementation=implementation), x, kernel)
             found.append((y, *backward(dy)))
         with monkeypatch.context() as changed:
             changed.setattr(xla, "FEWEST_TAPS_BY_FFT", 1)
             changed.setattr(xla, "FEWEST_VALUES_BY_FFT", 1)
-            _, dk = xla.shifted_gradients(x[:, :, None], kernel[:, None], dy[:, :, None], **in_both_axes)
+            _, dk = xla.gradients(x[:, :, None], kernel[:, None], dy[:, :, None], window=in_both_axes)
         return *found, dk[:, 0]
 
     given = x, kernel, draw(*expected.shape, seed=2)
@@ -88,15 +89,16 @@ def of_reference(sizes):
 @pytest.mark.parametrize(
     "sizes", with_drawn(*([case for case in cases if case[5] == 1] for cases in (KERNEL_CASES, DRAWN)))
 )
-def test_the_kernel_for_tpus(sizes, dtype, tolerance):
+def test_the_kernel_for_tpus(sizes, dtype, tolerance, interpreted):
     *_, padding, _, dilation = sizes
     given, expected = of_reference(sizes)
-    steps = {"padding": padding, "dilation": dilation, "interpret": True}
+    call = partial(depthwise_conv, padding=padding, dilation=dilation, implementation="mosaic_tpu")
 
     @jax.jit
     def values_and_gradients(*given):
         x, kernel, dy = (each.astype(dtype) for each in given)
-        return mosaic_tpu.conv(x, kernel, **steps), *mosaic_tpu.gradients(x, kernel, dy, **steps)
+        y, transpose = jax.vjp(call, x, kernel)
+        return y, *transpose(dy)
 
     for found, exact in zip(values_and_gradients(*given), expected, strict=True):
         assert found.dtype == dtype
@@ -112,7 +114,7 @@ def test_auto_is_the_same_and_so_is_what_is_computed_again():
     @jax.jit
     def gradients(x, kernel):
         again = jax.checkpoint(loss, static_argnums=2)
-        forms = (loss, "lax"), (loss, "auto"), (again, "shifted")
+        forms = (loss, "reference"), (loss, "auto"), (again, "xla")
         return [jax.value_and_grad(of, argnums=(0, 1))(x, kernel, implementation) for of, implementation in forms]
 
     expected, *others = map(jax.tree.leaves, gradients(draw(rows, frames, width), draw(taps, width, seed=1)))
@@ -133,7 +135,7 @@ def test_two_axes_and_one_shared_channel(channels, padding):
 
 def compare(loss, *given):
     """Compares gradients and values of both implementations."""
-    forms = ("shifted", "lax")
+    forms = ("xla", "reference")
     both = jax.jit(lambda *given: [jax.grad(loss, argnums=(0, 1), has_aux=True)(*given, form) for form in forms])
     for actual, expected in zip(*map(jax.tree.leaves, both(*given)), strict=True):
         assert actual.shape == expected.shape
@@ -160,7 +162,7 @@ def test_vmap():
             assert_within(relative(np.asarray(actual)[i], expected), 1e-5)
 
 
-@pytest.mark.parametrize("implementation", ["lax", "shifted"])
+@pytest.mark.parametrize("implementation", ["reference", "xla"])
 def test_bfloat16_is_near_float32(implementation):
     def gradients(x, kernel, dtype):
         def loss(x, kernel):
@@ -199,10 +201,10 @@ def test_what_a_kernel_cannot_compute_is_named(monkeypatch):
 
     row, filters = (1, 9, 1, 4), (3, 1, 4)
     steps = {"padding": ((1, 1), (0, 0)), "implementation": "mosaic_tpu"}
-    with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected lax or shifted"):
+    with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference or xla"):
         call(row, filters, **steps)
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
-    with pytest.raises(ValueError, match="stride 2: expected 1 for mosaic_tpu, or lax or shifted"):
+    with pytest.raises(ValueError, match="stride 2: expected 1 for mosaic_tpu, or reference or xla"):
         call(row, filters, strides=(2, 1), **steps)
     with pytest.raises(ValueError, match="5121 frames with padding: expected at most 5120 for mosaic_tpu"):
         call((1, 5119, 1, 4), filters, **steps)

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import pytest
 from support import assert_within, relative
 
-from asr_jax.kernels.bias_norm import mosaic_tpu as bias_norm_tpu
+from asr_jax.kernels import frames_tpu
 from asr_jax.kernels.bias_norm.api import bias_norm
 from asr_jax.kernels.masked_batch_norm import mosaic_tpu as batch_norm_tpu
-from asr_jax.kernels.masked_batch_norm.api import masked_sums
-from asr_jax.nn.normalization import masked_batch_norm
+from asr_jax.kernels.masked_batch_norm.api import masked_batch_norm
 from tests.kernels.compiled import compiled_for
 from tests.kernels.drawn import with_drawn
 from tests.kernels.norms import (
@@ -30,13 +29,13 @@ each_dtype = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5),
 
 @each_dtype
 @each_size
-def test_the_kernel_of_bias_norm_for_tpus(sizes, dtype, tolerance, monkeypatch):
-    monkeypatch.setattr(bias_norm_tpu, "BLOCK", 2**14)
+def test_the_kernel_of_bias_norm_for_tpus(sizes, dtype, tolerance, interpreted, monkeypatch):
+    monkeypatch.setattr(frames_tpu, "BLOCK", 2**14)
     x, dy, _, bias, *_ = for_norms(*sizes)
 
     @jax.jit
     def both(x, dy):
-        found = bias_norm_gradients(lambda *given: bias_norm_tpu.bias_norm(*given, True), x, dy, bias)
+        found = bias_norm_gradients(partial(bias_norm, implementation="mosaic_tpu"), x, dy, bias)
         return found, bias_norm_expected(x.astype(jnp.float32), dy.astype(jnp.float32), bias)
 
     for found, expected in zip(*both(x.astype(dtype), dy.astype(dtype)), strict=True):
@@ -46,13 +45,13 @@ def test_the_kernel_of_bias_norm_for_tpus(sizes, dtype, tolerance, monkeypatch):
 
 @each_dtype
 @each_size
-def test_the_kernels_of_batch_norm_for_tpus(sizes, dtype, tolerance, monkeypatch):
-    monkeypatch.setattr(batch_norm_tpu, "BLOCK", 2**14)
+def test_the_kernels_of_batch_norm_for_tpus(sizes, dtype, tolerance, interpreted, monkeypatch):
+    monkeypatch.setattr(frames_tpu, "BLOCK", 2**14)
     x, dy, *rest = for_norms(*sizes)
 
     @jax.jit
     def both(x, dy):
-        found = batch_norm_parts(batch_norm_tpu, x, dy, *rest, interpret=True)
+        found = batch_norm_parts(batch_norm_tpu, x, dy, *rest)
         return found, batch_norm_expected(x.astype(jnp.float32), dy.astype(jnp.float32), *rest)
 
     for found, expected in zip(*both(x.astype(dtype), dy.astype(dtype)), strict=True):
@@ -65,7 +64,7 @@ def test_what_cannot_run_is_named():
     with pytest.raises(ValueError, match="triton on cpu: it is for NVIDIA GPUs; expected reference"):
         bias_norm(x, bias, jnp.zeros(()), implementation="triton")
     with pytest.raises(ValueError, match="mosaic_tpu on cpu: it is for TPUs; expected reference"):
-        masked_sums(x, lengths, implementation="mosaic_tpu")
+        masked_batch_norm(x, lengths, bias, bias, 1e-5, "mosaic_tpu")
 
 
 @pytest.mark.slow

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 
 from asr_jax.core.devices import TracedFor
 from asr_jax.kernels import implementations
-from asr_jax.kernels.relative_attention import mosaic_tpu, xla
+from asr_jax.kernels.relative_attention import xla
 from asr_jax.kernels.relative_attention.api import relative_attention
 from tests.kernels.attention import DRAWN, SCALE, SIZES, made, reference_gradients
 from tests.kernels.compiled import compiled_for
@@ -17,20 +18,24 @@ from tests.kernels.drawn import with_drawn
 from tests.support import assert_close
 
 
-def by_kernel_for_tpus(*given):
-    """Computes the attention with Pallas's interpreter."""
-    kernel = mosaic_tpu.attention
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
-        changed.setattr(mosaic_tpu, "attention", lambda *given: kernel(*given, True))
-        return relative_attention(*given, scale=SCALE, implementation="mosaic_tpu")
+def computed(implementation, block=xla.BLOCK):
+    """Returns a function that computes the attention, on TPUs with Pallas's interpreter."""
+
+    def function(*given):
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
+            changed.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
+            changed.setattr(xla, "BLOCK", block)
+            return relative_attention(*given, scale=SCALE, implementation=implementation)
+
+    return function
 
 
 IMPLEMENTATIONS = {
-    "reference": functools.partial(relative_attention, scale=SCALE, implementation="reference"),
-    "xla": lambda *given: xla.blocked(*given, SCALE, 50),
-    "xla, one query": lambda *given: xla.blocked(*given, SCALE, 1),
-    "mosaic_tpu": by_kernel_for_tpus,
+    "reference": computed("reference"),
+    "xla": computed("xla", 50),
+    "xla, one query": computed("xla", 1),
+    "mosaic_tpu": computed("mosaic_tpu"),
 }
 PROGRAMS = {name: jax.jit(function) for name, function in IMPLEMENTATIONS.items()}
 each_one = pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -81,11 +86,13 @@ def reference_of(sizes):
     ("dtype", "tolerance"), [("float32", 1e-5), pytest.param("bfloat16", 2e-2, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("sizes", with_drawn(SIZES[1:2], DRAWN))
-def test_gradients(name, sizes, dtype, tolerance):
+def test_gradients(name, sizes, dtype, tolerance, interpreted, monkeypatch):
+    monkeypatch.setattr(xla, "BLOCK", 50)
+    call = functools.partial(relative_attention, scale=SCALE, implementation=name)
     _, cotangent, gradients = reference_of(sizes)
     *arrays, lengths = made(sizes)
     given = [np.asarray(each).astype(jnp.dtype(dtype)) for each in arrays]
-    loss = lambda *each: jnp.sum(IMPLEMENTATIONS[name](*each, lengths) * cotangent)  # noqa: E731
+    loss = lambda *each: jnp.sum(call(*each, lengths) * cotangent)  # noqa: E731
     found = jax.device_get(jax.jit(jax.grad(loss, range(5)))(*given))
     for one, other in zip(found, gradients, strict=True):
         assert one.dtype == dtype

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asr_jax.cli.benchmark.kernels import KernelOptions, cases
+from asr_jax.kernels.cases import Sizes, cases
 
 ROOT = Path(__file__).parents[2]
 SHARED_BYTES = {"a100": 163 << 10, "h100": 227 << 10}
@@ -38,7 +38,7 @@ def check(rows):
 
 def test_the_committed_resources_are_within_the_limits():
     rows = json.loads((ROOT / "benchmarks/results/kernel_resources.json").read_text())
-    measured = {case.name for case in cases(KernelOptions(batch=1, seq_len=8, channels=8, labels=2), "")}
+    measured = {*cases(Sizes(rows=1, frames=8, channels=8, labels=2))}
     for target in ("a100", "h100", "v5e"):
         # jax-triton compiles a kernel once, and attention_mask_4d has that of attention_mask.
         once = set() if target == "v5e" else {"attention_mask_4d"}

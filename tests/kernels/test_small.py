@@ -7,22 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from asr_jax.core.devices import TracedFor
-from asr_jax.core.errors import UserError
-from asr_jax.core.programs import Programs
-from asr_jax.core.targets import target_of
 from asr_jax.kernels import elementwise_tpu, implementations
 from asr_jax.kernels.glu.api import glu
 from asr_jax.kernels.masking import api as masking
 from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.kernels.swoosh.api import swoosh_l
-from asr_jax.nn.subsampling import Downsample
+from asr_jax.nn.zipformer.subsampling import Downsample
+from tests.kernels.compiled import compiled_for
 from tests.kernels.drawn import with_drawn
-from tests.kernels.small import DRAWN, SIZES, assert_computed, cases, computed
+from tests.kernels.small import DRAWN, SIZES, assert_computed, cases, computed, expected_of
 from tests.support import assert_close
 
 NAMES = tuple(cases(SIZES[0]))
@@ -33,35 +30,23 @@ each_operation = pytest.mark.parametrize("name", NAMES)
 def values_of_all(sizes):
     """Values of all operations, in one program."""
 
-    def run(arrays, lengths):
-        return {name: case.function(*arrays[name], *others_of(case, lengths)) for name, case in every.items()}
+    def run(arguments):
+        return {name: case.function(*arguments[name]) for name, case in every.items()}
 
     every = cases(sizes)
-    return jax.device_get(jax.jit(run)(arrays_of(every), every["mask_time"].others[0]))
-
-
-def arrays_of(every, dtype="float32"):
-    """Arrays of all operations, rounded to a dtype."""
-    rounded = lambda each: np.asarray(each).astype(jnp.dtype(dtype)).astype(np.float32)  # noqa: E731
-    return {name: tuple(map(rounded, case.arrays)) for name, case in every.items()}
-
-
-def others_of(case, lengths):
-    """Returns the next arguments of an operation. In a program, the first one is `lengths`."""
-    return case.others and (lengths, *case.others[1:])
+    return jax.device_get(jax.jit(run)({name: case.arguments for name, case in every.items()}))
 
 
 @each_operation
 @pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
 def test_values_of_the_reference(name, sizes):
-    expected = cases(sizes)[name].expected
+    expected = expected_of(name, sizes)
     assert_close(values_of_all(sizes)[name], expected, atol=1e-5 * max(np.abs(expected).max(), 1))
 
 
 @pytest.fixture
-def on_tpu(monkeypatch):
-    """Kernels for TPUs are chosen, with blocks of a few tiles."""
-    monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
+def few_tiles(on_tpu, monkeypatch):
+    """Kernels for TPUs have blocks of a few tiles."""
     monkeypatch.setattr(elementwise_tpu, "ELEMENTS", elementwise_tpu.ROWS * elementwise_tpu.LANES)
     monkeypatch.setattr(elementwise_tpu, "MOST_LANES", elementwise_tpu.LANES)
 
@@ -75,17 +60,23 @@ def all_computed(sizes, dtype, interpreter):
         dtype: Dtype of the kernels.
         interpreter: Name of the interpreter in which the caller lets the kernels run.
     """
+    every = {name: case.in_dtype(dtype) for name, case in cases(sizes).items()}
 
     @jax.jit
-    def run(arrays, lengths):
-        given = {
-            name: case._replace(arrays=arrays[name], others=others_of(case, lengths)) for name, case in every.items()
-        }
-        kernels, reference = ("mosaic_tpu", dtype), ("reference", jnp.float32)
-        return [{name: computed(case, *how) for name, case in given.items()} for how in (kernels, reference)]
+    def run(arguments):
+        given = {name: case._replace(arguments=arguments[name]) for name, case in every.items()}
+        wide = {name: case._replace(arguments=in_float32(case)) for name, case in given.items()}
+        return [
+            {name: computed(case, how) for name, case in each.items()}
+            for how, each in (("mosaic_tpu", given), ("reference", wide))
+        ]
 
-    every = cases(sizes)
-    return run(arrays_of(every, dtype), every["mask_time"].others[0])
+    return run({name: case.arguments for name, case in every.items()})
+
+
+def in_float32(case):
+    number = case.num_gradients
+    return *(each.astype(jnp.float32) for each in case.arguments[:number]), *case.arguments[number:]
 
 
 def compare(name, sizes, dtype, interpreter):
@@ -97,8 +88,7 @@ def compare(name, sizes, dtype, interpreter):
 @pytest.mark.parametrize(
     ("sizes", "dtype"), [(SIZES[0], "float32"), pytest.param(SIZES[1], "bfloat16", marks=pytest.mark.slow)]
 )
-def test_kernels_for_tpus_equal_the_reference(name, sizes, dtype, on_tpu, monkeypatch):
-    monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
+def test_kernels_for_tpus_equal_the_reference(name, sizes, dtype, interpreted, few_tiles):
     compare(name, sizes, dtype, "of Pallas")
 
 
@@ -106,20 +96,20 @@ def test_kernels_for_tpus_equal_the_reference(name, sizes, dtype, on_tpu, monkey
 @each_operation
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sizes", [*SIZES, *DRAWN])
-def test_kernels_for_tpus_equal_the_reference_in_the_interpreter_of_memory(name, sizes, dtype, on_tpu):
+def test_kernels_for_tpus_equal_the_reference_in_the_interpreter_of_memory(name, sizes, dtype, few_tiles):
     with pltpu.force_tpu_interpret_mode():
         compare(name, sizes, dtype, "of memory")
 
 
 def test_pairs_agree_with_the_layer_on_valid_frames():
-    case = cases(SIZES[0])["pairwise_downsample of 2"]
+    case = cases(SIZES[0])["pairwise_downsample"]
 
     @jax.jit
     def both(x, logits, lengths):
         layer = Downsample(2).apply({"params": {"logits": logits}}, x, lengths)
         return masking.mask_time(layer, (lengths + 1) // 2), pairwise_downsample(x, logits, lengths)
 
-    layer, found = both(*case.arrays, *case.others)
+    layer, found = both(*case.arguments)
     assert_close(layer, found, atol=1e-5)
 
 
@@ -163,8 +153,10 @@ def test_an_implementation_that_does_not_exist_or_is_not_installed_is_named(monk
     with pytest.raises(ValueError, match="implementation is 'cuda': expected auto, reference, triton or mosaic_tpu"):
         implementations.module_of("swoosh", "cuda")
     # The functions that call this are type-checked in tests, which refuses other names.
-    with pytest.raises(ValueError, match="implementation is 'cuda': expected auto, lax, shifted, triton or mosaic_tpu"):
-        implementations.check_device("cuda", "lax or shifted")
+    with pytest.raises(
+        ValueError, match="implementation is 'cuda': expected auto, reference, xla, triton or mosaic_tpu"
+    ):
+        implementations.selected("swoosh", "cuda", portable=("reference", "xla"))
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("gpu", 1))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"jax-triton is not installed: pip install 'asr-jax\[kernels\]'"):
@@ -177,21 +169,13 @@ def test_an_implementation_that_does_not_exist_or_is_not_installed_is_named(monk
 @pytest.mark.parametrize("sizes", [SIZES[0], (2, 512, 512)])
 @pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton"), ("a100", "triton")])
 def test_they_compile_for_accelerators(name, device, implementation, sizes, dtype):
-    try:
-        mesh = target_of(device).one
-    except UserError as error:
-        pytest.skip(str(error))
-    case = cases(sizes)[name]
-    same = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    arrays = [jax.ShapeDtypeStruct(each.shape, dtype, sharding=same) for each in case.arrays]
-    lengths = jax.ShapeDtypeStruct((sizes[0],), "int32", sharding=same)
+    case = cases(sizes)[name].in_dtype(dtype)
 
-    def run(arrays, lengths):
-        others = case.others and (lengths, *case.others[1:])
-        return computed(case._replace(arrays=arrays, others=others), implementation, dtype)
+    def run(*given):
+        return computed(case._replace(arguments=given), implementation)
 
-    text = Programs().lower(name, run, arrays, lengths).compile().as_text()
-    assert text.count("custom-call(") >= (2 if arrays else 1)
+    text = compiled_for(device, run, *case.arguments).as_text()
+    assert text.count("custom-call(") >= (2 if case.num_gradients else 1)
 
 
 def test_empty_arrays(on_tpu):

@@ -11,14 +11,12 @@ import jax.numpy as jnp
 import pytest
 
 from asr_jax.core.devices import TracedFor
-from asr_jax.core.errors import UserError
-from asr_jax.core.programs import Programs
-from asr_jax.core.targets import target_of
 from asr_jax.kernels import implementations
 from asr_jax.kernels.ctc_sweep import mosaic_tpu as ctc_tpu
 from asr_jax.kernels.ctc_sweep.api import ctc_sweep
 from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
 from asr_jax.kernels.lattice_sweep.api import lattice_sweep
+from tests.kernels.compiled import compiled_for
 from tests.kernels.drawn import with_drawn
 from tests.kernels.sweeps import (
     CTC_DRAWN,
@@ -37,20 +35,20 @@ ARCS = pytest.mark.parametrize(("spans", "moves"), [RNNT, TDT], ids=["rnnt", "td
 
 
 @pytest.mark.parametrize("sizes", with_drawn(CTC_SIZES, CTC_DRAWN))
-def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, monkeypatch):
+def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, interpreted, monkeypatch):
     given = for_ctc(*sizes)
     monkeypatch.setattr(ctc_tpu, "BLOCK", 16 * ctc_tpu.ROWS * ctc_tpu.LANES)
-    both = jax.jit(lambda *given: (ctc_tpu.sweep(*given, interpret=True), ctc_sweep(*given)))
+    both = jax.jit(lambda *given: (ctc_sweep(*given, implementation="mosaic_tpu"), ctc_sweep(*given)))
     assert_equal(*both(*given))
 
 
 @ARCS
 @pytest.mark.parametrize("sizes", with_drawn(LATTICE_SIZES, LATTICE_DRAWN))
-def test_the_kernel_of_lattices_for_tpus_equals_the_scan(sizes, spans, moves, monkeypatch):
-    given = for_lattices(*sizes, len(spans))
+def test_the_kernel_of_lattices_for_tpus_equals_the_scan(sizes, spans, moves, interpreted, monkeypatch):
+    given = for_lattices(*sizes, num_arcs=len(spans))
     monkeypatch.setattr(lattice_tpu, "BLOCK", 64 * lattice_tpu.ROWS * lattice_tpu.LANES)
-    arcs = {"spans": spans, "moves": moves}
-    both = jax.jit(lambda *given: (lattice_tpu.sweep(*given, **arcs, interpret=True), lattice_sweep(*given, **arcs)))
+    sweep = functools.partial(lattice_sweep, spans=spans, moves=moves)
+    both = jax.jit(lambda *given: (sweep(*given, implementation="mosaic_tpu"), sweep(*given)))
     assert_equal(*both(*given))
 
 
@@ -65,9 +63,9 @@ def test_the_kernels_for_gpus_equal_the_scans():
 
 
 def test_an_implementation_that_cannot_run_says_why(monkeypatch):
-    given, (weights, start) = for_ctc(5, 3, 2, 2), for_lattices(5, 3, 2, 2, 2)
+    given, (weights, start) = for_ctc(5, 3, 2, 2), for_lattices(5, 3, 2, 2)
     arcs = {"spans": RNNT[0], "moves": RNNT[1]}
-    with pytest.raises(ValueError, match="triton on cpu: it is for NVIDIA GPUs; expected scan"):
+    with pytest.raises(ValueError, match="triton on cpu: it is for NVIDIA GPUs; expected reference"):
         ctc_sweep(*given, implementation="triton")
     monkeypatch.setattr(implementations, "traced_for", lambda: TracedFor("tpu", 1))
     with pytest.raises(ValueError, match="bfloat16: expected float32 for mosaic_tpu"):
@@ -100,16 +98,10 @@ PROGRAMS = {
 @pytest.mark.parametrize(("device", "implementation"), [("v5e", "mosaic_tpu"), ("h100", "triton")])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_compile_for_their_devices(name, device, implementation):
-    try:
-        mesh = target_of(device).one
-    except UserError as error:
-        pytest.skip(str(error))
     function, drawn, sizes = PROGRAMS[name]
     if (name, implementation) == ("tdt", "triton"):
         pytest.skip("triton has arcs of RNN-T alone")
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    shapes = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), drawn(*sizes))
-    compiled = Programs().lower("sweep", functools.partial(function, implementation=implementation), *shapes).compile()
-    text = compiled.as_text()
+    call = functools.partial(function, implementation=implementation)
+    text = compiled_for(device, call, *drawn(*sizes)).as_text()
     assert "custom-call" in text
     assert "while" not in text

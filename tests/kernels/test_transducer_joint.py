@@ -9,7 +9,7 @@ import pytest
 
 from asr_jax.core.devices import TracedFor
 from asr_jax.kernels import implementations
-from asr_jax.kernels.transducer_joint import api, mosaic_tpu, reference, xla
+from asr_jax.kernels.transducer_joint import reference, xla
 from asr_jax.kernels.transducer_joint.api import transducer_joint
 from asr_jax.kernels.transducer_joint.reference import picked
 from tests.kernels.compiled import compiled_for
@@ -54,11 +54,7 @@ def reference_of(sizes, dtype):
 
 def values_and_gradients(name, given, dtype, activation, cotangents, monkeypatch):
     """Calls an implementation: of XLA with tiles of 5,000 logits, of Pallas in its interpreter."""
-    monkeypatch.setattr(xla, "joint", functools.partial(xla.joint, tile_logits=5000))
-    if name == "mosaic_tpu":
-        kernel = mosaic_tpu.joint
-        monkeypatch.setattr(api, "check_computes", lambda *_, **options: None)
-        monkeypatch.setattr(mosaic_tpu, "joint", lambda *given: kernel(*given, True))
+    monkeypatch.setattr(xla, "TILE_LOGITS", 5000)
     call = functools.partial(transducer_joint, blank_id=BLANK, activation=activation, implementation=name)
 
     @jax.jit
@@ -81,7 +77,7 @@ def test_values_of_the_reference(sizes):
 # In bfloat16, both inputs, their sum, its activation, the product and the result are rounded.
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 6 * 2.0**-8)])
 @pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
-def test_values_and_gradients(name, dtype, tolerance, sizes, monkeypatch):
+def test_values_and_gradients(name, dtype, tolerance, sizes, interpreted, monkeypatch):
     values, cotangents, gradients = reference_of(sizes, dtype)
     found = values_and_gradients(name, inputs(sizes, dtype), dtype, sizes[-1], cotangents, monkeypatch)
     assert all(each.dtype == dtype for each in found[1])

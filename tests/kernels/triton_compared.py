@@ -15,6 +15,7 @@ import numpy as np
 
 from asr_jax.kernels.ctc_sweep.reference import sweep as ctc_sweep
 from asr_jax.kernels.ctc_viterbi import reference as ctc_viterbi
+from asr_jax.kernels.depthwise_conv.reference import Window
 from asr_jax.kernels.lattice_sweep.reference import sweep as lattice_sweep
 from tests.kernels import attention, convolutions, joint, norms, paths, small, sweeps
 from tests.kernels.small import assert_computed, cases, computed
@@ -65,14 +66,16 @@ def compare_ctc_sweep(sizes: Any) -> None:
 
 def compare_lattice_sweep(sizes: Any) -> None:
     with on_cpu():
-        given = sweeps.for_lattices(*sizes, 2)
+        given = sweeps.for_lattices(*sizes)
         expected = lattice_sweep(*given, *RNNT)
     assert_equal(kernel_of("lattice_sweep").sweep(*given, *RNNT), expected)
 
 
 def compare_ctc_viterbi(sizes: Any) -> None:
     def both(module: Any) -> Any:
-        return jax.tree.leaves((module.forward(*given, blank_id=0), module.best_path(*given, blank_id=0)))
+        last, pointers = module.forward(*given, blank_id=0)
+        score, state = ctc_viterbi.final(last, given[3])
+        return *last, pointers, score, module.backward(pointers, state)
 
     with on_cpu():
         given = paths.for_paths(*sizes)
@@ -87,20 +90,20 @@ def compare_relative_attention(sizes: Any) -> None:
         with on_cpu():
             low = in_precision(attention.made(sizes), dtype)
             expected, cotangent, gradients = attention.reference_gradients(tuple(in_precision(low, "float32")))
-        mixed, kept = kernel._forward(*low, attention.SCALE, 0)
-        found = kernel._backward(attention.SCALE, 0, kept, cotangent.astype(dtype))
+        mixed, kept = kernel.forward(*low, scale=attention.SCALE)
+        found = kernel.backward(kept, cotangent.astype(dtype), scale=attention.SCALE)
         assert_near((mixed, *found[:5]), (expected, *gradients), tolerance)
 
 
 def compare_depthwise_conv(sizes: Any) -> None:
     kernel, (*_, padding, stride, dilation) = kernel_of("depthwise_conv"), sizes
-    steps = {"padding": padding, "stride": stride, "dilation": dilation}
+    window = Window((padding, (0, 0)), (stride, 1), (dilation, 1))
     with on_cpu():
         given, expected = convolutions.for_kernels(*sizes)
     for dtype, tolerance in PRECISIONS:
-        x, filters, dy = in_precision(given, dtype)
-        y = kernel.conv(x, filters, **steps)
-        assert_near((y, *kernel.gradients(x, filters, dy, **steps)), expected, tolerance)
+        x, filters, dy = (jnp.expand_dims(each, -2) for each in in_precision(given, dtype))
+        found = kernel.conv(x, filters, window=window), *kernel.gradients(x, filters, dy, window=window)
+        assert_near([each.squeeze(-2) for each in found], expected, tolerance)
 
 
 def compare_bias_norm(sizes: Any) -> None:
@@ -110,8 +113,9 @@ def compare_bias_norm(sizes: Any) -> None:
             x, dy, _, bias, *_ = norms.for_norms(*sizes)
             low = in_precision((x, dy), dtype)
             expected = norms.bias_norm_expected(*in_precision(low, "float32"), bias)
-        y, saved = kernel._forward(low[0].reshape(-1, sizes[2]), bias, jnp.float32(0.3))
-        assert_near((y, *kernel._backward(saved, low[1].reshape(y.shape))), expected, tolerance)
+        x, dy = (each.reshape(-1, sizes[2]) for each in low)
+        given = x, bias, jnp.float32(0.3)
+        assert_near((kernel._forward(*given), *kernel._backward(*given, dy)), expected, tolerance)
 
 
 def compare_masked_batch_norm(sizes: Any) -> None:
@@ -129,26 +133,21 @@ def compare_transducer_joint(sizes: Any) -> None:
         with on_cpu():
             low = in_precision(joint.made(sizes), dtype)
             expected, cotangents, gradients = joint.reference_gradients(tuple(in_precision(low, "float32")), activation)
-        found, kept = kernel._forward(*low, joint.BLANK, activation)
+        options = {"blank_id": joint.BLANK, "activation": activation}
+        found, kept = kernel.forward(*low, **options)
         found = [jnp.where(other == 0, 0, one) for one, other in zip(found, expected, strict=True)]  # padding
-        of_given = kernel._backward(joint.BLANK, activation, kept, cotangents)[:4]
+        of_given = kernel.backward(kept, cotangents, **options)[:4]
         assert_near((*found, *of_given), (*expected, *gradients), tolerance)
 
 
 def compare_small(folder: str, sizes: Any) -> None:
     """Compares the operations of a folder."""
-    with on_cpu():
-        all_of = cases(sizes).values()
-    for case in (case for case in all_of if _folder_of(case.function) == folder):
+    for case in (case for case in cases(sizes).values() if case.kernel == folder):
         for dtype, _ in PRECISIONS:
+            low = case.in_dtype(dtype)
             with on_cpu():
-                low = case._replace(arrays=tuple(in_precision(in_precision(case.arrays, dtype), "float32")))
-                expected = computed(low, "reference")
-            assert_computed(computed(low, "triton", dtype), expected, jnp.dtype(dtype))
-
-
-def _folder_of(function: Any) -> str:
-    return str(getattr(function, "func", function).__module__.split(".")[2])
+                expected = computed(low.in_dtype("float32"), "reference")
+            assert_computed(computed(low, "triton"), expected, jnp.dtype(dtype))
 
 
 COMPARED = {

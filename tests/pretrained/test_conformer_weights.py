@@ -22,11 +22,13 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.data.batching.dataset import Data
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.conformer import conformer_of, export_huggingface, export_nemo, find
-from asr_jax.pretrained.encoders import front_end_of
+from asr_jax.pretrained.base import Format
+from asr_jax.pretrained.conformer import HUGGINGFACE, NEMO
+from asr_jax.pretrained.encoders import encoder_of, front_end_of
 from asr_jax.pretrained.formats import imported, load_weights, save_exported
 from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import load_torch
@@ -37,6 +39,7 @@ from asr_jax.training.initial_weights import read_initial_weights
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 PARAKEET = GOLDENS / "parakeet" / "biased"
+HEADS = {"heads_ctc": CTC()}
 KERNEL, BIAS = "params/heads_ctc/output/kernel", "params/heads_ctc/output/bias"
 TINY = Conformer(num_mels=16, dim=8, num_layers=2, num_heads=2, kernel_size=3, subsampling_channels=3)
 SETTINGS = {
@@ -63,35 +66,35 @@ def drawn(settings: Conformer, vocab_size: int, *, seed: int = 0) -> dict[str, A
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), {"batch_stats": {}} | shapes)
 
 
-@pytest.mark.parametrize("export", [export_nemo, export_huggingface])
+@pytest.mark.parametrize("known", [NEMO, HUGGINGFACE], ids=lambda known: known.names)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_all_parameters_have_a_name_there_and_come_back(settings: Conformer, export: Any) -> None:
+def test_all_parameters_have_a_name_there_and_come_back(settings: Conformer, known: Format) -> None:
     variables = drawn(settings, 5)
-    theirs = export(variables, settings, ctc_head="heads_ctc")
-    found, left = find(theirs, settings, ctc_head="heads_ctc")
+    theirs = known.export(variables, settings, HEADS)
+    found, left = known.find(theirs, settings, HEADS)
     assert left == []
     expected = flatten(variables)
     assert found.keys() == expected.keys()
     for path, leaf in expected.items():
         np.testing.assert_array_equal(found[path], leaf, err_msg=path)
-    other = find(theirs, settings, ctc_head=None)[1]
-    head = "decoder.decoder_layers.0" if export is export_nemo else "ctc_head"
+    other = known.find(theirs, settings)[1]
+    head = "decoder.decoder_layers.0" if known is NEMO else "ctc_head"
     assert other == [f"{head}.bias", f"{head}.weight"]
 
 
 def test_names_without_weights_are_ignored_and_all_others_are_returned() -> None:
-    theirs = export_nemo(drawn(TINY, 5), TINY, ctc_head="heads_ctc")
+    theirs = NEMO.export(drawn(TINY, 5), TINY, HEADS)
     theirs |= dict.fromkeys(
         ("preprocessor.featurizer.fb", "preprocessor.featurizer.window", "joint.enc.weight",
          "encoder.layers.0.conv.batch_norm.num_batches_tracked"), np.zeros(1),
     )  # fmt: skip
-    assert find(theirs, TINY, ctc_head="heads_ctc")[1] == ["joint.enc.weight"]
+    assert NEMO.find(theirs, TINY, HEADS)[1] == ["joint.enc.weight"]
 
 
 def test_the_ctc_head_of_a_hybrid() -> None:
-    theirs = export_nemo(drawn(TINY, 5), TINY, ctc_head="heads_ctc")
+    theirs = NEMO.export(drawn(TINY, 5), TINY, HEADS)
     hybrid = {name.replace("decoder.decoder_layers", "ctc_decoder.decoder_layers"): a for name, a in theirs.items()}
-    assert find(hybrid, TINY, ctc_head="heads_ctc")[0].keys() == find(theirs, TINY, ctc_head="heads_ctc")[0].keys()
+    assert NEMO.find(hybrid, TINY, HEADS)[0].keys() == NEMO.find(theirs, TINY, HEADS)[0].keys()
 
 
 # Content of a .nemo file, with settings and weights of tests/goldens/test_nemo_conformer.py.
@@ -135,18 +138,17 @@ def written(path: Path, config: Any, files: dict[str, bytes]) -> Path:
 
 
 def test_settings_of_a_nemo_file(nemo: Path) -> None:
-    assert conformer_of(nemo) == Conformer(
+    assert encoder_of(nemo) == Conformer(
         num_mels=16, dim=16, num_layers=2, num_heads=2, feedforward_dim=32, kernel_size=9, subsampling="dw_striding",
         subsampling_factor=8, subsampling_channels=6, use_bias=False, convolution_bias=False,
     )  # fmt: skip
-    assert conformer_of(str(nemo), remat="layers", taps=("layer_0",)).remat == "layers"
+    assert encoder_of(str(nemo), remat="layers", taps=("layer_0",)).remat == "layers"
     assert front_end_of(nemo).num_features == 16
 
 
 @pytest.mark.parametrize(
     ("part", "changes", "message"),
     [
-        ("encoder", {"_target_": "nemo.collections.asr.modules.ConvASREncoder"}, "expected a ConformerEncoder"),
         ("encoder", {"att_context_style": "chunked_limited"}, "att_context_style is chunked_limited, expected regular"),
         ("encoder", {"subsampling": "vggnet"}, "subsampling is vggnet, expected striding or dw_striding"),
         ("encoder", {"n_heads": 3}, "multiple of num_heads"),
@@ -156,7 +158,7 @@ def test_settings_of_a_nemo_file(nemo: Path) -> None:
 def test_nemo_files_of_other_models(tmp_path: Path, part: str, changes: dict[str, Any], message: str) -> None:
     path = written(tmp_path / "model.nemo", {**CONFIG, part: {**CONFIG[part], **changes}}, {})
     with pytest.raises(UserError, match=message):
-        conformer_of(path)
+        encoder_of(path)
 
 
 def test_nemo_files_of_other_features(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def begun(path: Path, settings: Conformer, tokenizer: Any) -> tuple[dict[str, An
 
 def test_a_run_begins_with_a_nemo_file_and_its_tokenizer(nemo: Path) -> None:
     tokenizer = given_tokenizer(TokenizerSettings(path=str(nemo)))
-    weights, account, random = begun(nemo, conformer_of(nemo), tokenizer)
+    weights, account, random = begun(nemo, encoder_of(nemo), tokenizer)
     assert set(account.loaded) == random.keys()
     assert not account.remark
     expected = load_file(GOLDENS / "nemo_conformer" / "dw_striding_no_bias.safetensors")
@@ -223,7 +225,7 @@ def test_a_folder_of_hugging_face_with_another_vocabulary(tmp_path: Path, has_it
         (folder / "tokenizer.json").unlink()
     theirs = given_tokenizer(TokenizerSettings(path=str(PARAKEET)))
     ours = CharacterTokenizer.train([], alphabet="tzah", normaliser="lower.v1")
-    settings, symbols = conformer_of(folder), load_weights(folder)[1]
+    settings, symbols = encoder_of(folder), load_weights(folder)[1]
     if not has_its_tokenizer:
         assert symbols is None
         with pytest.raises(UserError, match=r"of another shape: params/heads_ctc/output/bias(.|\n)*--init.tokenizer"):
@@ -244,14 +246,14 @@ def test_a_folder_of_hugging_face_with_another_vocabulary(tmp_path: Path, has_it
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"expected a \.nemo file or a Hugging Face Parakeet folder"):
-        conformer_of(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "wav2vec2"}))
-    with pytest.raises(UserError, match="expected parakeet_ctc, parakeet_tdt, wav2vec2 or wav2vec2-bert"):
-        conformer_of(tmp_path)
+    with pytest.raises(UserError, match=r"expected a \.nemo file or a Hugging Face folder"):
+        encoder_of(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "hubert"}))
+    with pytest.raises(UserError, match=r"model_type is 'hubert'; expected one of .*parakeet_ctc.*wav2vec2-bert"):
+        encoder_of(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"encoder_config": {"model_type": "parakeet_encoder"}}))
     with pytest.raises(UserError, match="has no attention_bias, attention_dropout"):
-        conformer_of(tmp_path)
+        encoder_of(tmp_path)
     with pytest.raises(UserError, match=r"no weights: expected model\.safetensors or pytorch_model\.bin"):
         load_weights(tmp_path)
 

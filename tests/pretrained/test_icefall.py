@@ -9,8 +9,9 @@ import pytest
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, unflatten
+from asr_jax.heads.ctc import CTC
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.pretrained.icefall import export, find
+from asr_jax.pretrained.icefall import ICEFALL
 from tests.support import assert_close
 
 CAUSAL = Zipformer(
@@ -46,10 +47,10 @@ def test_all_parameters_have_a_name_there_and_come_back(settings: Zipformer) -> 
     shapes = shapes_of(settings)
     params = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), shapes)
     params["embed"]["out"]["kernel"] = np.random.default_rng(0).normal(size=shapes["embed"]["out"]["kernel"].shape)
-    theirs = export({"params": {"encoder": params}}, settings, ctc_head=None)
+    theirs = ICEFALL.export({"params": {"encoder": params}}, settings)
     assert len(theirs) == len(set(theirs))
     assert theirs["encoder_embed.out.weight"].shape[0] == settings.dims[0]
-    found, left = find(theirs, settings, ctc_head=None)
+    found, left = ICEFALL.find(theirs, settings)
     assert left == []
     again = unflatten(found)["params"]["encoder"]
     assert {path: leaf.shape for path, leaf in flatten(again).items()} == {
@@ -61,13 +62,13 @@ def test_all_parameters_have_a_name_there_and_come_back(settings: Zipformer) -> 
 def test_names_that_are_never_used_are_ignored_and_all_others_are_returned() -> None:
     settings = CAUSAL
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes_of(settings))
-    theirs = export({"params": {"encoder": params}}, settings, ctc_head=None)
+    theirs = ICEFALL.export({"params": {"encoder": params}}, settings)
     theirs["encoder.encoders.0.encoder.layers.0.bypass_scale"] = np.zeros(8)
     theirs["ctc_output.1.weight"], theirs["ctc_output.1.bias"] = np.zeros((5, 8)), np.zeros(5)
     theirs["joiner.output_linear.bias"] = np.zeros(5)
     theirs["encoder.new"] = np.zeros(1)
-    found, left = find(theirs, settings, ctc_head="heads_ctc")
+    found, left = ICEFALL.find(theirs, settings, {"heads_ctc": CTC()})
     assert found["params/heads_ctc/output/kernel"].shape == (8, 5)
     assert left == ["encoder.new", "joiner.output_linear.bias"]
-    assert export(unflatten(found), settings, ctc_head="heads_ctc").keys() >= {"ctc_output.1.weight"}
-    assert set(find(theirs, settings, ctc_head=None)[1]) == {*left, "ctc_output.1.weight", "ctc_output.1.bias"}
+    assert ICEFALL.export(unflatten(found), settings, {"heads_ctc": CTC()}).keys() >= {"ctc_output.1.weight"}
+    assert set(ICEFALL.find(theirs, settings)[1]) == {*left, "ctc_output.1.weight", "ctc_output.1.bias"}

@@ -20,15 +20,17 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
-from asr_jax.nn.conv_block import ConvBlock
+from asr_jax.nn.quartznet.block import ConvBlock
+from asr_jax.pretrained.base import Format
+from asr_jax.pretrained.encoders import encoder_of
 from asr_jax.pretrained.formats import imported, load_weights
-from asr_jax.pretrained.nemo_files import nemo_config
-from asr_jax.pretrained.quartznet import export_nemo, export_nvidia, find, settings_of, settings_of_nemo
+from asr_jax.pretrained.quartznet import NEMO, NVIDIA, settings_of
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.training.initial_weights import read_initial_weights
 
 FILES = Path(__file__).parent / "files"
-NEMO, NVIDIA = FILES / "quartznet.nemo", FILES / "quartznet.pt"
+FILE, CHECKPOINT = FILES / "quartznet.nemo", FILES / "quartznet.pt"
+HEADS = {"heads_ctc": CTC()}
 MANY = QuartzNet(
     num_mels=8,
     blocks=(
@@ -58,7 +60,7 @@ def shapes_of(settings: QuartzNet, vocab_size: int) -> Any:
 
 
 def test_a_nemo_file_alone_has_the_sizes() -> None:
-    settings = settings_of_nemo(nemo_config(NEMO))
+    settings = encoder_of(FILE)
     assert settings == QuartzNet(
         num_mels=4,
         blocks=(
@@ -67,13 +69,13 @@ def test_a_nemo_file_alone_has_the_sizes() -> None:
             ConvBlock(6, 1, separable=False, residual="none", dropout=0.1),
         ),
     )
-    assert settings_of_nemo(nemo_config(NEMO), dropout=0.0).every_block()[0].dropout == 0.0
+    assert encoder_of(FILE, dropout=0.0).every_block()[0].dropout == 0.0
 
 
 def begun(path: Path) -> tuple[dict[str, Any], Any]:
     """Returns the initial weights of a run with another vocabulary, and the account of them."""
     ours = CharacterTokenizer.train([], alphabet="bax ", normaliser="lower.v1")
-    model = model_of(settings_of_nemo(nemo_config(NEMO)))
+    model = model_of(encoder_of(FILE))
     shapes = shapes_of(model.encoder, len(ours.symbols))
     random = jax.tree.map(lambda leaf: np.full(leaf.shape, 9, np.float32), shapes)
     experiment = Experiment(name="x", model=model, data=Data(train=("none",)), init=Init(str(path)))
@@ -82,8 +84,8 @@ def begun(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def test_a_run_begins_with_a_nemo_file() -> None:
-    weights, account = begun(NEMO)
-    theirs = load_weights(NEMO)[0]
+    weights, account = begun(FILE)
+    theirs = load_weights(FILE)[0]
     assert account.missing == account.unused == [*account.mismatched] == []
     head = weights["params/heads_ctc/output/kernel"]
     for ours, label in ((0, 2), (1, 1), (3, 0), (4, 4)):  # b, a, the space, the blank
@@ -103,40 +105,40 @@ def test_a_run_begins_with_a_nemo_file() -> None:
 
 def test_a_checkpoint_of_nvidias_recipe_gives_the_averaged_weights() -> None:
     """NVIDIA's results are those of the averaged weights; the file contains the live weights, too."""
-    model = model_of(settings_of_nemo(nemo_config(NEMO)))
-    (of_nemo, left), (of_nvidia, also_left) = (imported(load_weights(path)[0], model) for path in (NEMO, NVIDIA))
+    model = model_of(encoder_of(FILE))
+    (of_nemo, left), (of_nvidia, also_left) = (imported(load_weights(path)[0], model) for path in (FILE, CHECKPOINT))
     assert left == also_left == []
     assert of_nemo.keys() == of_nvidia.keys()
     for path, array in of_nemo.items():
         np.testing.assert_array_equal(of_nvidia[path], array, err_msg=path)
 
 
-@pytest.mark.parametrize("export", [export_nemo, export_nvidia])
+@pytest.mark.parametrize("known", [NEMO, NVIDIA], ids=lambda known: known.names)
 @pytest.mark.parametrize("changes", [{}, {"norm": "group", "norm_groups": 4}, {"mask_padding": False}])
-def test_all_weights_have_a_name_there_and_come_back(export: Any, changes: dict) -> None:
+def test_all_weights_have_a_name_there_and_come_back(known: Format, changes: dict) -> None:
     settings = replace(MANY, **changes)
     rng = np.random.default_rng(0)
     variables = shapes_of(settings, vocab_size=5)
     variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), variables)
-    theirs = export(variables, settings, ctc_head="heads_ctc")
-    assert any(".conv.weight" in name for name in theirs) == (export is export_nemo and settings.mask_padding)
-    found, left = find(theirs, settings, ctc_head="heads_ctc")
+    theirs = known.export(variables, settings, HEADS)
+    assert any(".conv.weight" in name for name in theirs) == (known is NEMO and settings.mask_padding)
+    found, left = known.find(theirs, settings, HEADS)
     assert left == []
     expected = flatten(variables)
     assert found.keys() == expected.keys()
     for path, array in expected.items():
         np.testing.assert_array_equal(found[path], array, err_msg=path)
-    assert export(unflatten(found), settings, ctc_head="heads_ctc").keys() == theirs.keys()
+    assert known.export(unflatten(found), settings, HEADS).keys() == theirs.keys()
 
 
 def test_names_without_weights_are_ignored_and_all_others_are_returned() -> None:
-    settings = settings_of_nemo(nemo_config(NEMO))
-    theirs = load_weights(NEMO)[0]
+    settings = encoder_of(FILE)
+    theirs = load_weights(FILE)[0]
     assert {"preprocessor.featurizer.fb", "encoder.encoder.0.mconv.2.num_batches_tracked"} <= theirs.keys()
     more = {**theirs, "encoder.encoder.9.mconv.0.conv.weight": np.zeros((1, 1, 1)), "joint.bias": np.zeros(1)}
-    assert find(more, settings, ctc_head="heads_ctc")[1] == ["encoder.encoder.9.mconv.0.conv.weight", "joint.bias"]
+    assert NEMO.find(more, settings, HEADS)[1] == ["encoder.encoder.9.mconv.0.conv.weight", "joint.bias"]
     decoder = ["decoder.decoder_layers.0.bias", "decoder.decoder_layers.0.weight"]
-    assert find(theirs, settings, ctc_head=None)[1] == decoder
+    assert NEMO.find(theirs, settings)[1] == decoder
 
 
 BLOCK = {"filters": 8, "repeat": 2, "kernel": [4], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
@@ -147,24 +149,24 @@ def test_settings_of_citrinet_and_of_nvidias_recipe() -> None:
     first = BLOCK | {"separable": True, "se": True, "se_context_size": 64, "stride": [2], "stride_last": True}
     second = BLOCK | {"kernel_size_factor": 2.5, "future_context": 3, "groups": 4, "heads": 2, "separable": True}
     jasper = [first | {"residual_mode": "stride_add"}, second, BLOCK | {"future_context": 9, "residual_dense": True}]
-    settings = settings_of({"jasper": jasper, **ENCODER, "activation": "swish", "normalization_mode": "group"})
+    settings = settings_of({"jasper": jasper, **ENCODER, "activation": "swish", "normalization_mode": "group"}, FILE)
     assert settings.blocks == (
         ConvBlock(8, 5, repeat=2, stride=2, stride_last=True, squeeze=8, squeeze_frames=64),
         ConvBlock(8, 11, repeat=2, groups=4, heads=2, future_frames=3),
         ConvBlock(8, 5, repeat=2, separable=False, residual="dense"),
     )
     assert (settings.norm, settings.activation, settings.mask_padding) == ("instance", "silu", True)
-    mode = settings_of({"jasper": [BLOCK | {"residual_mode": "max"}, BLOCK], **ENCODER})
+    mode = settings_of({"jasper": [BLOCK | {"residual_mode": "max"}, BLOCK], **ENCODER}, FILE)
     assert [block.residual for block in mode.blocks] == ["max", "max"]
     block = {name: value for name, value in BLOCK.items() if name != "kernel"} | {"kernel_size": [3]}
-    nvidia = settings_of({"blocks": [block | {"normalization": "layer"}], "activation": "selu", "in_feats": 8})
+    nvidia = settings_of({"blocks": [block | {"normalization": "layer"}], "activation": "selu", "in_feats": 8}, FILE)
     assert (nvidia.norm, nvidia.activation, nvidia.mask_padding) == ("layer", "selu", False)
 
 
 @pytest.mark.parametrize(
     ("encoder", "message"),
     [
-        ({}, "no list encoder.jasper: expected QuartzNet, Jasper or Citrinet"),
+        ({}, "have no 'blocks': expected settings of NVIDIA's QuartzNet"),
         ({"jasper": [BLOCK], "activation": "maxout", "feat_in": 8}, "activation 'maxout': expected one of relu"),
         ({"jasper": [BLOCK], "activation": "relu"}, "have no 'in_feats'"),
         ({"jasper": [{"filters": 8}], **ENCODER}, "have no 'residual'"),
@@ -173,10 +175,10 @@ def test_settings_of_citrinet_and_of_nvidias_recipe() -> None:
 )
 def test_settings_that_are_not_known(encoder: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        settings_of_nemo({"encoder": encoder})
+        settings_of(encoder, FILE)
 
 
 def test_blocks_of_different_norms_are_refused() -> None:
     blocks = [BLOCK | {"normalization": "layer"}, BLOCK]
     with pytest.raises(UserError, match=r"the norms \['batch', 'layer'\]"):
-        settings_of({"blocks": blocks, "activation": "relu", "in_feats": 8})
+        settings_of({"blocks": blocks, "activation": "relu", "in_feats": 8}, FILE)

@@ -26,8 +26,8 @@ from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
-from asr_jax.pretrained.formats import exported, load_weights, save_exported, save_huggingface
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.pretrained.formats import exported, load_weights, save_exported, save_folder
 from asr_jax.pretrained.huggingface import label_files
 from asr_jax.pretrained.nemo_files import load_nemo
 from asr_jax.pretrained.published import Given, Published, is_published, read_published
@@ -175,7 +175,7 @@ def test_heads_of_other_widths_need_settings(tmp_path: Path) -> None:
 def written(found: Published, names: str, out: Path) -> Path:
     variables = unflatten(found.weights)
     if names == "huggingface":
-        save_huggingface(variables, found.model, found.tokenizer.symbols, out)
+        save_folder(variables, found.model, found.tokenizer, "huggingface", out)
     else:
         weights = exported(variables, found.model, names)
         save_exported(weights, found.model, names, found.tokenizer.symbols, out, like=None)
@@ -315,9 +315,9 @@ def test_models_that_there_are_none_of_yet(tmp_path: Path) -> None:
     for name in ("config.yaml", "configuration.json", "model.pt"):
         (tmp_path / "paraformer" / name).write_text("{}")
     assert is_published(tmp_path / "paraformer")
-    with pytest.raises(UserError, match=r"model is None: expected one of Paraformer, BiCifParaformer, Parafo"):
+    with pytest.raises(UserError, match=r"model is None, expected Paraformer or BiCifParaformer or Parafo"):
         read_published(tmp_path / "paraformer")
-    with pytest.raises(UserError, match=r"joint\.jointnet\.activation is '', expected 'relu' or 'tanh'"):
+    with pytest.raises(UserError, match=r"joint\.jointnet\.activation is empty, expected relu or tanh"):
         read_published(nemo_file(tmp_path / "transducer.nemo", aux_ctc=None))
     several = {"joint": {**load_nemo(source_of("nemo_rnnt")).config["joint"], "num_extra_outputs": 2}}
     with pytest.raises(UserError, match=r"joint\.num_extra_outputs is 2, expected 0(.|\n)*no multi-blank transducers"):

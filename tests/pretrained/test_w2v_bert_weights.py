@@ -20,14 +20,16 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.w2v_bert import W2VBert
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
-from asr_jax.pretrained.formats import load_weights, save_huggingface
-from asr_jax.pretrained.w2v_bert import export, find
+from asr_jax.pretrained.formats import load_weights, save_folder
+from asr_jax.pretrained.w2v_bert import HUGGINGFACE
 from asr_jax.pretrained.w2v_bert_settings import w2v_bert_of
+from asr_jax.text.characters import CharacterTokenizer
 
 TINY = W2VBert(dim=8, num_layers=2, num_heads=2, feedforward_dim=10, kernel_size=3, left_distance=3, right_distance=1)
 SYMBOLS = (None, "<s>", "</s>", "<unk>", " ", "a", "b", "'")
+TOKENIZER, HEADS = CharacterTokenizer(SYMBOLS, "none"), {"heads_ctc": CTC()}
 SETTINGS = {
     "relative_key": TINY,
     "relative": replace(TINY, positions="relative"),
@@ -61,19 +63,19 @@ def model_of(settings: W2VBert, **changes: Any) -> Model:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save_huggingface(drawn(TINY), model_of(TINY), SYMBOLS, tmp_path / "w2v-bert-2.0")
+    save_folder(drawn(TINY), model_of(TINY), TOKENIZER, "huggingface", tmp_path / "w2v-bert-2.0")
     return tmp_path / "w2v-bert-2.0"
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_a_folder_has_all_and_gives_it_back(settings: W2VBert, tmp_path: Path) -> None:
     variables = drawn(settings)
-    save_huggingface(variables, model_of(settings), SYMBOLS, tmp_path / "out")
+    save_folder(variables, model_of(settings), TOKENIZER, "huggingface", tmp_path / "out")
     weights, symbols = load_weights(tmp_path / "out")
     assert symbols == SYMBOLS
     assert encoder_of(tmp_path / "out") == settings
     assert front_end_of(tmp_path / "out") == w2v_bert()
-    found, left = find(weights, settings, ctc_head="heads_ctc")
+    found, left = HUGGINGFACE.find(weights, settings, HEADS)
     assert left == []
     expected = flatten(variables)
     assert found.keys() == expected.keys()
@@ -83,21 +85,21 @@ def test_a_folder_has_all_and_gives_it_back(settings: W2VBert, tmp_path: Path) -
 
 def test_a_model_without_a_head_has_names_without_its_prefix() -> None:
     params = {"params": {"encoder": drawn(TINY)["params"]["encoder"]}}
-    bare, whole = (export(each, TINY, ctc_head=head) for each, head in ((params, None), (drawn(TINY), "heads_ctc")))
+    bare, whole = HUGGINGFACE.export(params, TINY), HUGGINGFACE.export(drawn(TINY), TINY, HEADS)
     assert {f"wav2vec2_bert.{name}" for name in bare} | {"lm_head.weight", "lm_head.bias"} == whole.keys()
-    found, left = find(bare, TINY, ctc_head="heads_ctc")
+    found, left = HUGGINGFACE.find(bare, TINY, HEADS)
     assert left == []
     assert found.keys() == flatten(params).keys()
-    assert find(whole, TINY, ctc_head=None)[1] == ["lm_head.bias", "lm_head.weight"]
+    assert HUGGINGFACE.find(whole, TINY)[1] == ["lm_head.bias", "lm_head.weight"]
 
 
 def test_names_without_weights_are_ignored_and_all_others_are_returned() -> None:
-    weights = export(drawn(TINY), TINY, ctc_head="heads_ctc")
+    weights = HUGGINGFACE.export(drawn(TINY), TINY, HEADS)
     more = {
         f"wav2vec2_bert.{name}": np.zeros(1) for name in ("encoder.embed_positions.inv_freq", "encoder.other.weight")
     }
-    assert find({**weights, **more}, TINY, ctc_head="heads_ctc")[1] == ["wav2vec2_bert.encoder.other.weight"]
-    assert find(weights, replace(TINY, time_mask=SpanMask(0.0)), ctc_head="heads_ctc")[1] == []  # the mask vector
+    assert HUGGINGFACE.find({**weights, **more}, TINY, HEADS)[1] == ["wav2vec2_bert.encoder.other.weight"]
+    assert HUGGINGFACE.find(weights, replace(TINY, time_mask=SpanMask(0.0)), HEADS)[1] == []  # the mask vector
 
 
 @pytest.mark.parametrize(
@@ -128,10 +130,10 @@ def test_what_changes_nothing_is_passed_over_and_what_is_missing_is_named(folder
         "vocab_size": None,
     }
     (folder / "config.json").write_text(json.dumps(config | more))
-    assert w2v_bert_of(folder, remat="layers") == replace(TINY, remat="layers")
+    assert encoder_of(folder, remat="layers") == replace(TINY, remat="layers")
     (folder / "config.json").write_text(json.dumps({"model_type": "wav2vec2-bert", "hidden_size": 8}))
     with pytest.raises(UserError, match="has no activation_dropout, adapter_act"):
-        w2v_bert_of(folder)
+        encoder_of(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match="expected a file that transformers wrote"):
         encoder_of(folder)
@@ -177,12 +179,12 @@ def test_files_of_weights_say_nothing_of_their_model(folder: Path, tmp_path: Pat
         (model_of(TINY, front_end=nemo(num_mels=160)), SYMBOLS, "not the preset w2v_bert"),
         (model_of(TINY, heads={"a": CTC(), "b": CTC()}, primary="a"), SYMBOLS, "the heads a, b: expected one CTC head"),
         (model_of(replace(TINY, activation="hardtanh")), SYMBOLS, "activation is hardtanh: expected one of"),
-        (Model(Conformer.tiny()), SYMBOLS, "Hugging Face folders of Conformer cannot be written"),
+        (Model(Conformer.tiny()), SYMBOLS, r"folders of Hugging Face \(Parakeet\) cannot be written"),
     ],
 )
 def test_folders_that_transformers_could_not_read(
     model: Model, symbols: tuple[Any, ...], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message):
-        save_huggingface({}, model, symbols, tmp_path / "out")
+        save_folder({}, model, CharacterTokenizer(symbols, "none"), "huggingface", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -25,19 +25,21 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
 from asr_jax.pretrained.encoders import ctc_of, encoder_of, front_end_of
-from asr_jax.pretrained.formats import exported, imported, load_weights, save_exported, save_huggingface
+from asr_jax.pretrained.formats import exported, imported, load_weights, save_exported, save_folder
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.pretrained.wav2vec2_fairseq import conv_layers, settings_of_checkpoint
 from asr_jax.pretrained.wav2vec2_huggingface import settings_of_folder
+from asr_jax.text.characters import CharacterTokenizer
 
 SMALL = Wav2Vec2(
     extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2)), dim=16, num_layers=2, num_heads=2, feedforward_dim=24,
     position_kernel=6, position_groups=2, taps=("features",),
 )  # fmt: skip
 LETTERS = (None, "<s>", "</s>", "<unk>", " ", "e", "t")
+TOKENIZER = CharacterTokenizer(LETTERS, "none")
 CHECKPOINTS = [
     pytest.param(path, id=f"{path.parent.name}-{path.stem}")
     for family in ("fairseq_w2v2", "dle_w2v2")
@@ -86,7 +88,7 @@ def settings_in(path):
 def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
     """Weights, sizes, masks, rates and heads are kept."""
     weights = weights_of(model)
-    save_huggingface(weights, model, LETTERS, tmp_path)
+    save_folder(weights, model, TOKENIZER, "huggingface", tmp_path)
     found, left = imported(load_weights(tmp_path)[0], model)
     assert left == []
     again = flatten(unflatten(found)["params"])
@@ -107,7 +109,7 @@ def test_a_folder_there_and_back(model: Model, tmp_path: Path) -> None:
 def test_a_folder_of_a_model_without_masking_has_no_augmentation_and_the_mask_vector(tmp_path: Path) -> None:
     """transformers has no mask vector, and no name for it, if both rates are 0."""
     model = model_of(replace(SMALL, time_mask=replace(SMALL.time_mask, probability=0.0)))
-    save_huggingface(weights_of(model), model, LETTERS, tmp_path)
+    save_folder(weights_of(model), model, TOKENIZER, "huggingface", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["apply_spec_augment"], config["mask_time_prob"]) == (False, 0.05)
     assert "wav2vec2.masked_spec_embed" in load_weights(tmp_path)[0]
@@ -122,14 +124,14 @@ def test_a_folder_of_a_model_without_masking_has_no_augmentation_and_the_mask_ve
         ({"encoder": replace(SMALL, quantized_input=True)}, "the encoder has quantised input"),
         ({"encoder": replace(SMALL, activation="hardtanh")}, "activation is hardtanh: expected one of"),
         ({"heads": {"ctc": CTC(blank_weight=2.0)}}, "heads.ctc.blank_weight is 2, expected 0: Hugging Face"),
-        ({"heads": {"ctc": CTC(), "other": CTC()}, "primary": "ctc"}, "expected one CTC head"),
+        ({"heads": {"ctc": CTC(), "other": CTC()}, "primary": "ctc"}, "expected one CTC or one Contrastive head"),
         ({"heads": {"pretrain": Contrastive(across_negatives=2, penalty=0.0)}}, "pre-training has across_negatives"),
         ({"front_end": replace(wav2vec2(), dither=0.1)}, "not the preset wav2vec2: transformers supports no other"),
     ],
 )
 def test_what_transformers_has_not(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        save_huggingface({"params": {}}, model_of(**changes), LETTERS, tmp_path)
+        save_folder({"params": {}}, model_of(**changes), TOKENIZER, "huggingface", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -227,7 +229,7 @@ def test_expressions_of_convolutions_are_not_run() -> None:
     ],
 )
 def test_folders_with_what_there_is_none_of_here(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    save_huggingface(weights_of(model_of()), model_of(), LETTERS, tmp_path)
+    save_folder(weights_of(model_of()), model_of(), TOKENIZER, "huggingface", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | changes
     (tmp_path / "config.json").write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
     with pytest.raises(UserError, match=message):
@@ -286,7 +288,7 @@ def test_settings_that_are_wrong_are_named_with_their_file(wrong: dict[str, Any]
 
 def test_settings_of_published_folders(tmp_path: Path) -> None:
     """Names that facebook/wav2vec2-base-960h has in addition to today's, and a name that does not exist."""
-    save_huggingface(weights_of(model_of()), model_of(), LETTERS, tmp_path)
+    save_folder(weights_of(model_of()), model_of(), TOKENIZER, "huggingface", tmp_path)
     file = tmp_path / "config.json"
     config = json.loads(file.read_text())
     published = {"hidden_dropout_prob": 0.1, "gradient_checkpointing": False, "feat_extract_dropout": 0.0}

@@ -22,11 +22,11 @@ from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.waveform_convs import ConvLayer
-from asr_jax.pretrained.formats import exported, save_exported, save_huggingface, save_weights
-from asr_jax.pretrained.icefall import export
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
+from asr_jax.pretrained.formats import exported, save_exported, save_folder, save_weights
+from asr_jax.pretrained.icefall import ICEFALL
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.training.initial_weights import read_initial_weights
 
@@ -55,7 +55,7 @@ RANDOM, GIVEN = drawn(0, len(OURS.symbols)), drawn(1, len(THEIRS.symbols))
 
 def icefall(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
     params = GIVEN["params"]
-    weights = export({"params": params}, SETTINGS, ctc_head="heads_ctc")
+    weights = ICEFALL.export({"params": params}, SETTINGS, {"heads_ctc": CTC()})
     weights["encoder.encoders.0.encoder.layers.1.bypass_scale"] = np.zeros(8, np.float32)
     weights |= changes
     return {name: np.array(array, order="C") for name, array in weights.items() if array is not None}
@@ -243,7 +243,7 @@ def test_what_pre_training_leaves_over_is_no_mistake_in_the_recipe_of_fine_tunin
         save_exported(exported(weights, model, "fairseq"), model, "fairseq", LETTERS.symbols, path, like=None)
     else:
         path = tmp_path
-        save_huggingface(weights, model, LETTERS.symbols, path)
+        save_folder(weights, model, LETTERS, "huggingface", path)
     if of == "fine_tuned":
         (file,) = tmp_path.glob("*.safetensors")
         kept = {name: array for name, array in load_file(file).items() if not name.endswith("masked_spec_embed")}

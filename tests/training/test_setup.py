@@ -8,6 +8,7 @@ import pytest
 from asr_jax.audio.distort import Babble, BackgroundNoise, Gain, NarrowBand, Reverberation, UniformNoise
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.presets import PRESETS
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.config import (
@@ -136,7 +137,6 @@ def test_fields_that_are_left_out_change_no_program():
             num_epochs=2.0,
             validation=Validation(
                 every=3,
-                heads=("ctc",),
                 each_epoch=True,
                 live=False,
                 loss=True,
@@ -221,7 +221,7 @@ def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
         Gain(), UniformNoise(), BackgroundNoise(folder="n"), Babble(), Reverberation(folder="r"), NarrowBand(),
         SpecAugment.quartznet(), SpecAugment.nemo(), SpecAugment.rnnt(), Cutout(), TimeWarp(),
     )  # fmt: skip
-    statistics = NormaliseByDataSet(mean=(1.0,) * 80, deviation=(2.0,) * 80, begin_share=0.5)
+    statistics = NormaliseByDataSet(mean=(1.0,) * 80, deviation=(2.0,) * 80, share=Ramp((0.5,), (1.0,)))
     for front_end in [make() for make in PRESETS.values()] + [PRESETS["rnnt"](statistics)]:
         fits = augment if front_end.bins else augment[:6]  # augmentations of samples
         model = Model(encoder=Toy(), front_end=front_end, augment=fits)

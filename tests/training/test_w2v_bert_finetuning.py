@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from asr_jax.audio.io import write_flac
 from asr_jax.audio.presets import w2v_bert
@@ -22,9 +22,9 @@ from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.observe.events import read_events
 from asr_jax.pretrained.encoders import encoder_of
-from asr_jax.pretrained.huggingface import save_folder
-from asr_jax.pretrained.w2v_bert import export
+from asr_jax.pretrained.w2v_bert import HUGGINGFACE
 from asr_jax.pretrained.w2v_bert_settings import folder_files
+from asr_jax.text.characters import CharacterTokenizer
 
 SETTINGS = W2VBert(dim=8, num_layers=1, num_heads=2, feedforward_dim=8, kernel_size=3, layer_drop=0.0)
 QUICK = (
@@ -52,12 +52,11 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), frames, step=None))["params"]
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
-    weights = export({"params": {"encoder": params}}, SETTINGS, ctc_head=None)
-    files = folder_files(Model(SETTINGS, front_end=w2v_bert()), (None,))
-    folder = tmp_path_factory.mktemp("pretrained") / "folder"
-    save_folder(
-        folder, files={name: files[name] for name in ("config.json", "preprocessor_config.json")}, weights=weights
-    )
+    folder = tmp_path_factory.mktemp("pretrained")
+    save_file(HUGGINGFACE.export({"params": {"encoder": params}}, SETTINGS), folder / "model.safetensors")
+    files = folder_files(Model(SETTINGS, front_end=w2v_bert()), CharacterTokenizer((None,), "none"))
+    for name in ("config.json", "preprocessor_config.json"):
+        (folder / name).write_text(str(files[name]))
     return folder
 
 

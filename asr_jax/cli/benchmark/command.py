@@ -1,9 +1,9 @@
 """Benchmarks: `python -m asr_jax.benchmark train --config FILE …`, or another of the names below instead of `train`.
 
 inference: latency of a batch by rows and seconds, and throughput of a whole set. train: duration of updates by
-accumulation and number of devices, on synthetic data or the data of a config. Both also print published figures of
-other systems. data: speed of reading, and memory. kernels: implementations of single operations. `NAME --help`
-describes a benchmark and its options. The folder benchmarks/ of the repository has others.
+accumulation and number of devices, on synthetic data or the data of a config. data: speed of reading, and memory.
+kernels: implementations of single operations. `NAME --help` describes a benchmark and its options. The folder
+benchmarks/ of the repository has others.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +28,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import MAY_BE_EMPTY
 from asr_jax.core.precision import Precision
+from asr_jax.core.settings import PositiveInt, command_options
 from asr_jax.data.batching.batching import Batching
 
 if TYPE_CHECKING:
@@ -41,44 +41,43 @@ WHOLE = "the rows of a batch are a positive multiple of data.batching.row_multip
 SHARED = "virtual devices of this CPU share its cores: these rows do not show the speed-up of real devices"
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class TrainOptions:
     """Options of `asr_jax.benchmark train`."""
 
     synthetic: Annotated[tuple[float, ...] | None, arg(metavar="SECONDS …"), MAY_BE_EMPTY] = None
     """Use noise of these lengths; without a value: 14.08 16.64 19.2. Default: the data of the config."""
-    accumulation: tuple[int, ...] = ()
+    accumulation: tuple[PositiveInt, ...] = ()
     """Numbers of batches of an update. Default: that of the config."""
-    num_devices: tuple[int, ...] = (1, 2, 4, 8)
+    num_devices: tuple[PositiveInt, ...] = (1, 2, 4, 8)
     """Numbers of devices; those above the number of available devices are omitted."""
-    batch: int | None = None
+    batch: PositiveInt | None = None
     """Number of rows of an update of synthetic data. Default: as the batches of the config."""
-    labels: int = 100
+    labels: PositiveInt = 100
     """Maximum number of labels of a row of synthetic data."""
     vocabulary: int | None = None
     """Size of the vocabulary of synthetic data, with the blank. Default: that of the config."""
-    warm_ups: int = 5
+    warm_ups: PositiveInt = 5
     """Number of updates before the measured ones."""
-    updates: int = 20
+    updates: PositiveInt = 20
     """Number of measured updates in each case."""
     precision: Precision | None = None
     """Precision of the computation. Default: that of the config."""
-    published: bool = True
-    """Also print published figures of other systems."""
     trace: Annotated[Path | None, arg(metavar="DIR")] = None
     """Folder for an XLA trace of three more updates of the first case, which are not timed, for XProf or Perfetto."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
 
+    def problems(self) -> Iterator[str]:
+        if self.synthetic and min(self.synthetic) < 0.1:
+            yield f"synthetic is {self.synthetic}: expected each at least 0.1"
+
 
 def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(TrainOptions, arguments, prog=PROG, about=__doc__)
 
-    from asr_jax.cli.benchmark.published import print_training
-    from asr_jax.cli.benchmark.systems import check_counts, in_precision, machine
+    from asr_jax.cli.benchmark.systems import in_precision, machine
 
-    check_counts(options, ("accumulation", "num_devices", "batch", "labels", "warm_ups", "updates"))
-    check_counts(options, ("synthetic",), least=0.1)
     experiment = in_precision(experiment, options.precision)
     if options.json:
         check_writable(options.json)
@@ -96,8 +95,6 @@ def main(arguments: Sequence[str]) -> None:
         if options.json:
             write_whole(options.json, json.dumps(figures, indent=1) + "\n")
     show(figures)
-    if options.published:
-        print_training()
 
 
 def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, Any]]:

@@ -261,9 +261,7 @@ def plan_training(
         entries, buckets, seed=seed, sort_window=batching.sort_window, sources=sources,
         pessimistic_first=batching.pessimistic_first,
     )  # fmt: skip
-    pieces = SampledPieces.of(
-        tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
-    )
+    pieces = SampledPieces.of(tokenizer, probability=data.tokenizer.sampling, seed=seed)
     return PlannedData(replace(index, sampled=pieces), plan, rejections)
 
 

@@ -14,20 +14,10 @@ def bias_norm(
     *,
     implementation: Implementation = "auto",
 ) -> Float[Array, "*rest D"]:
-    """Computes bias norm: x · exp(log_scale) / RMS(x - bias) over the last axis.
+    """Computes bias norm over the last axis: x · exp(log_scale) / RMS(x - bias), in the dtype of `x`.
 
-    Source: Yao et al. 2023 (arXiv:2310.11230), section 3.3.
-
-    Args:
-        x: Values, of which the last axis is normalised.
-        implementation: An `Implementation`.
-
-    Returns:
-        Normalised values in the dtype of `x`. Sums are in float32.
-
-    Raises:
-        ValueError: If the implementation cannot run here.
+    Sums are in float32. Source: Yao et al. 2023 (arXiv:2310.11230), section 3.3.
     """
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    found: Array = module_of("bias_norm", implementation, given=x).bias_norm(rows, bias, log_scale)
+    found: Array = module_of("bias_norm", implementation, x).bias_norm(rows, bias, log_scale)
     return found.reshape(x.shape)

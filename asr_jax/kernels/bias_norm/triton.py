@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from asr_jax.kernels.bias_norm.reference import TINY
+from asr_jax.kernels.gradients import of_inputs
 from asr_jax.kernels.triton_calls import triton_call
 
 BLOCK = 2048
@@ -21,30 +22,19 @@ LOOPS = 8
 """Number of blocks of a program that computes gradients."""
 
 
-@jax.custom_vjp
-def bias_norm(
-    x: Float[Array, "N D"], bias: Float[Array, " D"], log_scale: Float[Array, ""]
-) -> Float[Array, "N D"]:  # fmt: skip
-    """Computes `api.bias_norm`."""
-    return _forward(x, bias, log_scale)[0]
-
-
-def _forward(x: Array, bias: Array, log_scale: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Computes `bias_norm`, and what its gradient needs."""
+def _forward(x: Array, bias: Array, log_scale: Array) -> Array:
     (rows, width), sizes = x.shape, _sizes(x)
-    (y,) = triton_call(
+    found: Array = triton_call(
         x, bias, log_scale, rows, width,
         kernel=_forward_kernel,
         out=(jax.ShapeDtypeStruct(x.shape, x.dtype),),
         grid=(triton.cdiv(rows, sizes["ROWS"]),),
         **sizes,
-    )  # fmt: skip
-    return y, (x, bias, log_scale)
+    )[0]  # fmt: skip
+    return found
 
 
-def _backward(saved: tuple[Array, Array, Array], dy: Array) -> tuple[Array, Array, Array]:
-    """Computes the gradients of `bias_norm`."""
-    x, bias, log_scale = saved
+def _backward(x: Array, bias: Array, log_scale: Array, dy: Array) -> tuple[Array, Array, Array]:
     (rows, width), sizes = x.shape, _sizes(x)
     programs = triton.cdiv(rows, sizes["ROWS"] * LOOPS)
     dx, of_bias, of_scale = triton_call(
@@ -62,7 +52,7 @@ def _backward(saved: tuple[Array, Array, Array], dy: Array) -> tuple[Array, Arra
     return dx, of_bias.sum(0).astype(bias.dtype), of_scale.sum().astype(log_scale.dtype)
 
 
-bias_norm.defvjp(_forward, _backward)
+bias_norm = of_inputs(_forward, _backward)
 
 
 def _sizes(x: Array) -> dict[str, int | float]:

@@ -1,14 +1,10 @@
 """The recursion of CTC over frames, with an implementation chosen for the device."""
 
-from typing import Literal
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.ctc_sweep.reference import States
-from asr_jax.kernels.implementations import module_of
-
-Implementation = Literal["auto", "scan", "mosaic_tpu", "triton"]
+from asr_jax.kernels.implementations import Implementation, module_of
 
 
 def ctc_sweep(
@@ -31,22 +27,17 @@ def ctc_sweep(
             frames must emit the blank with probability 1.
         labels: Labels of each direction; direction 1 has them in reverse.
         label_lengths: Number of valid labels of each row.
-        implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
-            "mosaic_tpu" is a kernel for TPUs, for float32. "auto" is the one that the setting training.kernels
-            selects, otherwise the one of `implementations.FASTEST`, otherwise "scan".
+        implementation: "mosaic_tpu" is for float32.
 
     Returns:
         The log-probability of the labels, and the states of blanks and of labels before the frame's own emission, up to
         a constant per frame.
-
-    Raises:
-        ValueError: If the implementation cannot run here.
     """
 
     def reason_against(name: str) -> str:
         low = name == "mosaic_tpu" and emissions.dtype != jnp.float32
         return f"emissions have dtype {emissions.dtype}: expected float32" if low else ""
 
-    module = module_of("ctc_sweep", implementation, "scan", given=emissions, reason_against=reason_against)
+    module = module_of("ctc_sweep", implementation, emissions, reason_against=reason_against)
     found: tuple[Array, States] = module.sweep(emissions, labels, label_lengths)
     return found

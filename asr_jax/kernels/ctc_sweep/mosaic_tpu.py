@@ -7,28 +7,20 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from asr_jax.kernels.ctc_sweep.layout import log_probability, prepared
-from asr_jax.kernels.ctc_sweep.reference import States
 from asr_jax.kernels.log_space import NEVER, add_in_kernel
+from asr_jax.kernels.tiles_tpu import LANES, ROWS, whole_tiles
 
-ROWS, LANES = 8, 128
-"""Sizes of a tile of float32."""
 BLOCK = 1 << 16
 """Values of a block of frames of `ROWS` rows: three arrays, each twice, take 1.5 MB of VMEM."""
 
 
-def sweep(
-    emissions: Float[Array, "T B N"],
-    labels: Int[Array, "K B U"],
-    label_lengths: Int[Array, " B"],
-    *,
-    interpret: bool = False,
-) -> tuple[Float[Array, " B"], States]:
-    """Computes `api.ctc_sweep`. `interpret` runs it in Pallas' interpreter."""
+def sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Computes `api.ctc_sweep`."""
     num_frames, num_rows, num_columns = emissions.shape
-    width = -(-(num_columns - 1) // LANES) * LANES
+    width = whole_tiles(num_columns - 1, LANES)
     frames = min(max(BLOCK // (ROWS * width), 1), num_frames)
     given = prepared(emissions, labels, label_lengths, frames=frames, rows=ROWS, width=LANES)
     directions, padded_frames, padded_rows, _ = given.emissions.shape
@@ -45,7 +37,6 @@ def sweep(
         out_specs=[in_time, in_time, once, once, total],
         out_shape=[of_frames, of_frames, of_rows, of_rows, jax.ShapeDtypeStruct((*of_rows.shape[:2], LANES), dtype)],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
-        interpret=interpret,
         name="ctc_sweep",
     )(*given)
     found = log_probability(

@@ -12,12 +12,7 @@ States = tuple[Float[Array, "T K B U+1"], Float[Array, "T K B U+1"]]
 def sweep(
     emissions: Float[Array, "T B N"], labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"]
 ) -> tuple[Float[Array, " B"], States]:
-    """Computes `api.ctc_sweep`.
-
-    Args:
-        emissions: Log-probabilities.
-        label_lengths: Number of valid labels of each row.
-    """
+    """Computes `api.ctc_sweep`."""
     num_directions, num_frames = len(labels), len(emissions)
     if not num_frames:  # the step is traced also if it is not run, and indexes the frames
         emissions = jnp.zeros((1, *emissions.shape[1:]), emissions.dtype)

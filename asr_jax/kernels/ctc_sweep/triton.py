@@ -1,22 +1,19 @@
 """The recursion of CTC for NVIDIA GPUs: one program per row and direction, whose states stay in registers (Triton)."""
 
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from asr_jax.kernels.ctc_sweep.layout import log_probability, prepared
-from asr_jax.kernels.ctc_sweep.reference import States
 from asr_jax.kernels.log_space import NEVER
-from asr_jax.kernels.triton_calls import triton_call
+from asr_jax.kernels.triton_calls import triton_call, warps_of
 
 
-def sweep(
-    emissions: Float[Array, "T B N"], labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"], **options: Any
-) -> tuple[Float[Array, " B"], States]:
+def sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array, tuple[Array, Array]]:
     """Computes `api.ctc_sweep`."""
     num_frames, num_rows, num_columns = emissions.shape
     width = triton.next_power_of_2(num_columns - 1)
@@ -29,9 +26,8 @@ def sweep(
         kernel=_kernel,
         out=(of_frames, of_frames, of_rows, of_rows, jax.ShapeDtypeStruct((directions, num_rows), dtype)),
         grid=(directions * num_rows,),
-        num_warps=max(min(width // 128, 8), 1),
+        num_warps=warps_of(width),
         WIDTH=width, NEVER=NEVER,
-        **options,
     )  # fmt: skip
     found = log_probability(largest[0], blank[0], label[0], label_lengths)
     states = (jnp.moveaxis(each[..., : num_columns - 1], 0, 1) for each in (blanks, entered))

@@ -1,13 +1,10 @@
 """The most probable path of labels by CTC, with an implementation chosen for the device."""
 
-from typing import Literal
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int32
 
-from asr_jax.kernels.implementations import module_of
-
-Implementation = Literal["auto", "scan", "mosaic_tpu", "triton"]
+from asr_jax.kernels.ctc_viterbi.reference import final
+from asr_jax.kernels.implementations import Implementation, module_of
 
 
 def ctc_viterbi(
@@ -31,16 +28,11 @@ def ctc_viterbi(
         log_probs: Log-probabilities of all labels.
         lengths: Number of frames of each row, at most T; larger ones count as T.
         label_lengths: Number of labels of each row.
-        implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs, which needs the extra kernels;
-            "mosaic_tpu" is a kernel for TPUs and fewer than 4,096 labels. "auto" is the one that the setting
-            training.kernels selects, otherwise the one of `implementations.FASTEST`, otherwise "scan".
+        implementation: "mosaic_tpu" is for fewer than 4,096 labels.
 
     Returns:
         The score of the path in the last frame, minus the largest score of any state, and the state of each frame.
         Padding has the state of the last frame. A score below NEVER / 2 means that there is no path.
-
-    Raises:
-        ValueError: If the implementation cannot run here.
     """
     used = jnp.arange(labels.shape[1])[None] < label_lengths[:, None]
     given = (log_probs, jnp.minimum(lengths, log_probs.shape[1]), jnp.where(used, labels, blank_id), label_lengths)
@@ -53,6 +45,7 @@ def ctc_viterbi(
         number = labels.shape[1]
         return f"{number} labels: expected at most {MOST_LABELS}" if number > MOST_LABELS else ""
 
-    module = module_of("ctc_viterbi", implementation, "scan", given=log_probs, reason_against=reason_against)
-    found: tuple[Array, Array] = module.best_path(*given, blank_id=blank_id)
-    return found
+    module = module_of("ctc_viterbi", implementation, log_probs, reason_against=reason_against)
+    last, pointers = module.forward(*given, blank_id=blank_id)
+    score, state = final(last, label_lengths)
+    return score, module.backward(pointers, state)[:, : log_probs.shape[1]]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Float, Int, Int32, UInt8
+from jaxtyping import Array, Float, Int32, UInt8
 
 from asr_jax.kernels.ctc_viterbi.reference import (
     BLANK_FROM_LABEL,
@@ -15,48 +15,22 @@ from asr_jax.kernels.ctc_viterbi.reference import (
     FROM_LABEL,
     STAY,
     Last,
-    final,
     moved,
     new_labels,
 )  # fmt: skip
 from asr_jax.kernels.log_space import NEVER
+from asr_jax.kernels.tiles_tpu import LANES, ROWS
 
-ROWS, LANES = 8, 128
-"""Sizes of a tile. Frames are padded to a multiple of `LANES`, because the states of a row are in lanes."""
 BLOCK = 1 << 16
 """Values of a block of emissions of `ROWS` rows."""
 MOST_LABELS = 4095
 """Largest number of labels whose back-pointers of `LANES` frames fit into VMEM."""
 
 
-def best_path(
-    log_probs: Float[Array, "B T V"],
-    lengths: Int[Array, " B"],
-    labels: Int[Array, "B U"],
-    label_lengths: Int[Array, " B"],
-    *,
-    blank_id: int,
-    interpret: bool = False,
-) -> tuple[Float[Array, " B"], Int32[Array, "B T"]]:
-    """Computes `api.ctc_viterbi`. `interpret` runs it in Pallas' interpreter."""
-    last, pointers = forward(log_probs, lengths, labels, label_lengths, blank_id=blank_id, interpret=interpret)
-    score, state = final(last, label_lengths)
-    return score, backward(pointers, state, interpret=interpret)[:, : log_probs.shape[1]]
-
-
 def forward(
-    log_probs: Float[Array, "B T V"],
-    lengths: Int[Array, " B"],
-    labels: Int[Array, "B U"],
-    label_lengths: Int[Array, " B"],
-    *,
-    blank_id: int,
-    interpret: bool = False,
+    log_probs: Array, lengths: Array, labels: Array, label_lengths: Array, *, blank_id: int
 ) -> tuple[Last, UInt8[Array, "F R W"]]:
-    """Computes `reference.forward`. Back-pointers are by frame, with padded frames, rows and columns.
-
-    `interpret` runs it in Pallas' interpreter.
-    """
+    """Computes `reference.forward`. Back-pointers are by frame, with padded frames, rows and columns."""
     emissions = _emissions(log_probs, labels, label_lengths, blank_id)
     num_frames, num_rows, width = emissions.shape
     frames = min(1 << (max(BLOCK // (ROWS * width), 1).bit_length() - 1), LANES)
@@ -73,16 +47,13 @@ def forward(
         out_specs=[once, once, in_time],
         out_shape=[states, states, jax.ShapeDtypeStruct(emissions.shape, jnp.uint8)],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-        interpret=interpret,
         name="ctc_viterbi",
     )(until, new, emissions)
     return (blank[: len(labels), :num_columns], label[: len(labels), :num_columns]), pointers
 
 
-def backward(
-    pointers: UInt8[Array, "F R W"], state: Int32[Array, " B"], *, interpret: bool = False
-) -> Int32[Array, "B F"]:
-    """Computes `reference.backward`. `interpret` runs it in Pallas' interpreter."""
+def backward(pointers: UInt8[Array, "F R W"], state: Int32[Array, " B"]) -> Int32[Array, "B F"]:
+    """Computes `reference.backward`. Frames are padded to a multiple of `LANES`: the states of a row are in lanes."""
     num_frames, num_rows, width = pointers.shape
     blocks = num_frames // LANES
     last = jnp.broadcast_to(jnp.pad(state, (0, num_rows - len(state)))[:, None], (num_rows, LANES))
@@ -97,15 +68,12 @@ def backward(
         out_shape=jax.ShapeDtypeStruct((num_rows, num_frames), jnp.int32),
         scratch_shapes=[pltpu.VMEM((ROWS, LANES), jnp.int32)],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-        interpret=interpret,
         name="ctc_viterbi_path",
     )(last, pointers)
     return states[: len(state)]
 
 
-def _emissions(
-    log_probs: Float[Array, "B T V"], labels: Int[Array, "B U"], label_lengths: Int[Array, " B"], blank_id: int
-) -> Float[Array, "F R W"]:
+def _emissions(log_probs: Array, labels: Array, label_lengths: Array, blank_id: int) -> Float[Array, "F R W"]:
     """Returns the log-probabilities of the blank (column 0) and of the labels by frame, padded to whole tiles."""
     symbols = jnp.pad(labels, ((0, 0), (1, 0)), constant_values=blank_id)
     used = jnp.arange(symbols.shape[1])[None] <= label_lengths[:, None]

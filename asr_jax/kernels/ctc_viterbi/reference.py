@@ -16,25 +16,6 @@ Last = tuple[Float[Array, "B N"], Float[Array, "B N"]]
 """Scores of N = U + 1 blanks and labels in the last frame, minus their maximum."""
 
 
-def best_path(
-    log_probs: Float[Array, "B T V"],
-    lengths: Int[Array, " B"],
-    labels: Int[Array, "B U"],
-    label_lengths: Int[Array, " B"],
-    *,
-    blank_id: int,
-) -> tuple[Float[Array, " B"], Int32[Array, "B T"]]:
-    """Computes `api.ctc_viterbi`.
-
-    Args:
-        lengths: Number of frames of each row.
-        label_lengths: Number of labels of each row.
-    """
-    last, pointers = forward(log_probs, lengths, labels, label_lengths, blank_id=blank_id)
-    score, state = final(last, label_lengths)
-    return score, backward(pointers, state)
-
-
 def forward(
     log_probs: Float[Array, "B T V"],
     lengths: Int[Array, " B"],
@@ -43,12 +24,7 @@ def forward(
     *,
     blank_id: int,
 ) -> tuple[Last, UInt8[Array, "B T U+1"]]:
-    """Returns the last frame's scores of blanks and labels, minus their maximum, and the back-pointers by frame.
-
-    Args:
-        lengths: Number of frames of each row.
-        label_lengths: Number of labels of each row.
-    """
+    """Returns the last frame's scores of blanks and labels, minus their maximum, and the back-pointers by frame."""
     return jax.vmap(lambda *row: _forward(*row, blank_id=blank_id))(log_probs, lengths, labels, label_lengths)
 
 

@@ -6,35 +6,16 @@ import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float, Int, Int32, UInt8
+from jaxtyping import Array, Int32, UInt8
 
-from asr_jax.kernels.ctc_viterbi.reference import BLANK_FROM_LABEL, FROM_BLANK, FROM_LABEL, STAY, Last, final
+from asr_jax.kernels.ctc_viterbi.reference import BLANK_FROM_LABEL, FROM_BLANK, FROM_LABEL, STAY, Last
 from asr_jax.kernels.log_space import NEVER
-from asr_jax.kernels.triton_calls import triton_call
-
-
-def best_path(
-    log_probs: Float[Array, "B T V"],
-    lengths: Int[Array, " B"],
-    labels: Int[Array, "B U"],
-    label_lengths: Int[Array, " B"],
-    *,
-    blank_id: int,
-) -> tuple[Float[Array, " B"], Int32[Array, "B T"]]:
-    """Computes `api.ctc_viterbi`."""
-    last, pointers = forward(log_probs, lengths, labels, label_lengths, blank_id=blank_id)
-    score, state = final(last, label_lengths)
-    return score, backward(pointers, state)
+from asr_jax.kernels.triton_calls import triton_call, warps_of
 
 
 def forward(
-    log_probs: Float[Array, "B T V"],
-    lengths: Int[Array, " B"],
-    labels: Int[Array, "B U"],
-    label_lengths: Int[Array, " B"],
-    *,
-    blank_id: int,
-) -> tuple[Last, UInt8[Array, "B T U+1"]]:
+    log_probs: Array, lengths: Array, labels: Array, label_lengths: Array, *, blank_id: int
+) -> tuple[Last, UInt8[Array, "B T N"]]:
     """Computes `reference.forward`."""
     rows, frames, vocabulary = log_probs.shape
     columns = labels.shape[1] + 1
@@ -46,7 +27,7 @@ def forward(
         kernel=_forward_kernel,
         out=(states, states, jax.ShapeDtypeStruct((rows, frames, columns), jnp.uint8)),
         grid=(rows,),
-        num_warps=max(min(width // 128, 8), 1),
+        num_warps=warps_of(width),
         BLANK=blank_id, NEVER=NEVER, WIDTH=width, STAY=STAY, FROM_BLANK=FROM_BLANK, FROM_LABEL=FROM_LABEL,
         BLANK_FROM_LABEL=BLANK_FROM_LABEL,
     )  # fmt: skip

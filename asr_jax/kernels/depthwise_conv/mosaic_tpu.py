@@ -1,6 +1,6 @@
 """Depthwise convolution over time for TPUs: a row of frames stays in VMEM for all taps (Pallas).
 
-The stride is 1. The input's gradient is then a convolution with the filters in reverse.
+A program has `LANES` channels. The stride is 1. The input's gradient is then a convolution with the filters in reverse.
 """
 
 import functools
@@ -13,52 +13,42 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.depthwise_conv.reference import Pair
+from asr_jax.kernels.depthwise_conv.reference import Pair, Window
+from asr_jax.kernels.tiles_tpu import LANES
 
-LANES = 128
-"""Number of channels of a program."""
 BLOCK = 64
 """Number of frames whose sums are in registers."""
 MOST_FRAMES = 5120
 """Largest number of frames with their padding that fit into VMEM."""
 
 
-def conv(
-    x: Float[Array, "B T D"], kernel: Float[Array, "K D"], *, padding: Pair, dilation: int, interpret: bool = False
-) -> Float[Array, "B S D"]:
-    """Computes `api.depthwise_conv` for a stride of 1. `interpret` runs it in Pallas' interpreter."""
+def conv(x: Array, kernel: Array, *, window: Window) -> Array:
+    """Computes `reference.conv` over time, for a stride of 1."""
+    return _conv(x[:, :, 0], kernel[:, 0], window.padding[0], window.dilations[0])[:, :, None]
+
+
+def gradients(x: Array, kernel: Array, dy: Array, *, window: Window) -> tuple[Array, Array]:
+    """Computes `reference.gradients` over time, for a stride of 1."""
+    x, kernel, dy, padding, dilation = x[:, :, 0], kernel[:, 0], dy[:, :, 0], window.padding[0], window.dilations[0]
+    span = dilation * (len(kernel) - 1)
+    dx = _conv(dy, kernel[::-1], (span - padding[0], span - padding[1]), dilation)
+    dk = jax.ShapeDtypeStruct(kernel.shape, jnp.float32)
+    x, padding = _cropped(x, padding)
+    dk = _called(_filter_kernel, (x, dy), dk, _of_filters(dk), padding, dilation)
+    return dx[:, :, None], dk.astype(kernel.dtype)[:, None]
+
+
+def _conv(x: Float[Array, "B T D"], kernel: Float[Array, "K D"], padding: Pair, dilation: int) -> Float[Array, "B S D"]:
     x, padding = _cropped(x, padding)
     num_frames = x.shape[1] + sum(padding) - dilation * (len(kernel) - 1)
     y = jax.ShapeDtypeStruct((x.shape[0], num_frames, x.shape[2]), x.dtype)
-    return _called(_conv_kernel, (x, kernel), y, _of_row(y), padding, dilation, interpret)
-
-
-def gradients(
-    x: Float[Array, "B T D"], kernel: Float[Array, "K D"], dy: Float[Array, "B S D"],
-    *, padding: Pair, dilation: int, interpret: bool = False,
-) -> tuple[Float[Array, "B T D"], Float[Array, "K D"]]:  # fmt: skip
-    """Computes the gradients of `conv` with respect to `x` and `kernel`.
-
-    Args:
-        x: Input of the convolution.
-        kernel: Filters of the convolution.
-        dy: Gradient with respect to the output.
-        padding: Left and right padding in frames.
-        interpret: Whether the kernels are interpreted on this machine's CPU.
-    """
-    span = dilation * (len(kernel) - 1)
-    behind = (span - padding[0], span - padding[1])
-    dx = conv(dy, kernel[::-1], padding=behind, dilation=dilation, interpret=interpret)
-    dk = jax.ShapeDtypeStruct(kernel.shape, jnp.float32)
-    x, padding = _cropped(x, padding)
-    dk = _called(_filter_kernel, (x, dy), dk, _of_filters(dk), padding, dilation, interpret)
-    return dx, dk.astype(kernel.dtype)
+    found: Array = _called(_conv_kernel, (x, kernel), y, _of_row(y), padding, dilation)
+    return found
 
 
 def _called(
-    body: Any, given: tuple[Array, Array], found: jax.ShapeDtypeStruct, spec: Any, padding: Pair, dilation: int,
-    interpret: bool,
-) -> Any:  # fmt: skip
+    body: Any, given: tuple[Array, Array], found: jax.ShapeDtypeStruct, spec: Any, padding: Pair, dilation: int
+) -> Any:
     """Calls a kernel for each block of channels and each row of the first array, which is padded."""
     x, other = given
     rows, num_frames, width = x.shape
@@ -72,7 +62,6 @@ def _called(
         scratch_shapes=[pltpu.VMEM((num_frames + sum(padding), lanes), jnp.float32)],
         # The filters' gradient is a sum over rows, whose programs run one after the other.
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-        interpret=interpret,
         name=body.__name__.strip("_"),
     )
     return call(x, other)

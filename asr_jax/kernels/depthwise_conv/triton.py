@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from asr_jax.kernels.depthwise_conv.reference import Pair
+from asr_jax.kernels.depthwise_conv.reference import Window
 from asr_jax.kernels.triton_calls import triton_call
 from asr_jax.kernels.triton_frames import load_channels, load_frames, store_channels, store_frames
 
@@ -20,26 +20,18 @@ FRAMES, CHANNELS = 64, 64
 """Frames and channels of a program; powers of 2."""
 
 
-def conv(
-    x: Float[Array, "B T D"], kernel: Float[Array, "K D"], *, padding: Pair, stride: int, dilation: int
-) -> Float[Array, "B S D"]:
-    """Computes `api.depthwise_conv`."""
+def conv(x: Array, kernel: Array, *, window: Window) -> Array:
+    """Computes `reference.conv` over time."""
+    padding, stride, dilation = window.padding[0], window.strides[0], window.dilations[0]
     num_frames = (x.shape[1] + sum(padding) - dilation * (len(kernel) - 1) - 1) // stride + 1
-    return _correlated(x, kernel, num_frames, STEP=stride, FIRST=-padding[0], APART=dilation, DIVISOR=1)
+    steps = {"STEP": stride, "FIRST": -padding[0], "APART": dilation, "DIVISOR": 1}
+    return _correlated(x[:, :, 0], kernel[:, 0], num_frames, **steps)[:, :, None]
 
 
-def gradients(
-    x: Float[Array, "B T D"], kernel: Float[Array, "K D"], dy: Float[Array, "B S D"],
-    *, padding: Pair, stride: int, dilation: int,
-) -> tuple[Float[Array, "B T D"], Float[Array, "K D"]]:  # fmt: skip
-    """Computes the gradients of `conv` with respect to `x` and `kernel`.
-
-    Args:
-        x: Input of the convolution.
-        kernel: Filters of the convolution.
-        dy: Gradient with respect to the output.
-        padding: Left and right padding in frames.
-    """
+def gradients(x: Array, kernel: Array, dy: Array, *, window: Window) -> tuple[Array, Array]:
+    """Computes `reference.gradients` over time."""
+    padding, stride, dilation = window.padding[0], window.strides[0], window.dilations[0]
+    x, kernel, dy = x[:, :, 0], kernel[:, 0], dy[:, :, 0]
     dx = _correlated(dy, kernel, x.shape[1], STEP=1, FIRST=padding[0], APART=-dilation, DIVISOR=stride)
     rows, num_frames, width = dy.shape
     parts = triton.cdiv(num_frames, FRAMES)
@@ -50,7 +42,7 @@ def gradients(
         grid=(parts, triton.cdiv(width, CHANNELS), rows),
         TAPS=len(kernel), STEP=stride, FIRST=-padding[0], APART=dilation, FRAMES=FRAMES, CHANNELS=CHANNELS,
     )  # fmt: skip
-    return dx, jnp.sum(partial, (0, 1)).astype(kernel.dtype)
+    return dx[:, :, None], jnp.sum(partial, (0, 1)).astype(kernel.dtype)[:, None]
 
 
 def _correlated(x: Array, kernel: Array, num_frames: int, **steps: int) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.fft import next_fast_len
 
-from asr_jax.kernels.depthwise_conv.reference import Padding, Pair
+from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, Window
 
 Places = Sequence[tuple[Pair, Pair]]
 
@@ -28,24 +28,10 @@ FEWEST_TAPS_BY_FFT, FEWEST_VALUES_BY_FFT = 16, 2**18
 MOST_ROWS_UNROLLED = 8
 
 
-def shifted(
-    x: Float[Array, "B T F C"],
-    kernel: Float[Array, "K L D"],
-    *,
-    padding: Padding,
-    strides: Pair = (1, 1),
-    dilations: Pair = (1, 1),
-) -> Float[Array, "B S G D"]:
-    """Computes `depthwise_conv_lax` in the dtype of `x`, with sums in float32.
-
-    Args:
-        x: Input of T frames, F bins and C channels. C is D, or 1: then all filters are applied to the one channel.
-        kernel: D filters of K taps in time and L taps in frequency.
-        padding: Left and right padding in time, and in frequency.
-        strides: Strides in time and frequency.
-        dilations: Dilations in time and frequency.
-    """
-    padded = _pad(x, padding)
+def conv(x: Array, kernel: Array, *, window: Window) -> Array:
+    """Computes `reference.conv` in the dtype of `x`, with sums in float32."""
+    strides, dilations = window.strides, window.dilations
+    padded = _pad(x, window.padding)
     size = [
         (frames - dilation * (taps - 1) - 1) // stride + 1
         for frames, taps, stride, dilation in zip(padded.shape[1:3], kernel.shape, strides, dilations, strict=False)
@@ -75,47 +61,26 @@ def _sum_of_products(
     return total.astype(padded.dtype)
 
 
-def shifted_gradients(
-    x: Float[Array, "B T F C"],
-    kernel: Float[Array, "K L D"],
-    dy: Float[Array, "B S G D"],
-    *,
-    padding: Padding,
-    strides: Pair = (1, 1),
-    dilations: Pair = (1, 1),
-) -> tuple[Float[Array, "B T F C"], Float[Array, "K L D"]]:
-    """Computes the gradients of `shifted` with respect to `x` and `kernel`.
-
-    Args:
-        x: Input of the convolution.
-        kernel: Filters of the convolution.
-        dy: Gradient with respect to the output.
-        padding: Left and right padding in time, and in frequency.
-        strides: Strides in time and frequency.
-        dilations: Dilations in time and frequency.
-    """
+def gradients(x: Array, kernel: Array, dy: Array, *, window: Window) -> tuple[Array, Array]:
+    """Computes `reference.gradients`."""
+    padding, strides, dilations = window.padding, window.strides, window.dilations
     size, num_taps = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
-    dx = _input_gradient(dy, kernel, size, padding, strides, dilations)
+    dx = _input_gradient(dy, kernel, size, window)
     dx = dx if x.shape[-1] == dx.shape[-1] else dx.sum(-1, keepdims=True)
     one_bin = size[1] == num_taps[1] == dy.shape[2] == 1 and padding[1] == (0, 0)
     if x.shape[-1] == 1:
-        dk = _kernel_gradient_of_one_channel(x, dy, num_taps, padding, strides, dilations)
+        dk = _kernel_gradient_of_one_channel(x, dy, num_taps, window)
     elif one_bin and num_taps[0] >= FEWEST_TAPS_BY_FFT and x.size >= FEWEST_VALUES_BY_FFT:
         # A stride means stride - 1 zeros between the frames of dy; no filter reaches the input behind the last of them.
         spread = jax.lax.pad(dy[:, :, 0], jnp.zeros((), dy.dtype), ((0, 0, 0), (0, 0, strides[0] - 1), (0, 0, 0)))
         dk = _kernel_gradient_by_fft(x[:, :, 0], spread, num_taps[0], padding[0], dilations[0])[:, None]
     else:
-        dk = _kernel_gradient(x, dy, num_taps, padding, strides, dilations)
+        dk = _kernel_gradient(x, dy, num_taps, window)
     return dx, dk.astype(kernel.dtype)
 
 
 def _input_gradient(
-    dy: Float[Array, "B S G D"],
-    kernel: Float[Array, "K L D"],
-    size: tuple[int, int],
-    padding: Padding,
-    strides: Pair,
-    dilations: Pair,
+    dy: Float[Array, "B S G D"], kernel: Float[Array, "K L D"], size: Pair, window: Window
 ) -> Float[Array, "B T F D"]:
     """Computes the gradient with respect to the input.
 
@@ -125,7 +90,7 @@ def _input_gradient(
     The frames of dx are computed in s_t phases (every s_t-th frame), each of which uses a subset of the taps. This
     avoids zeros between the frames of dy. The same applies to bins.
     """
-    steps = list(zip(size, kernel.shape[:2], padding, strides, dilations, strict=True))
+    steps = list(zip(size, kernel.shape[:2], window.padding, window.strides, window.dilations, strict=True))
     # Per axis and phase: the taps in use, each with the position in dy for the phase's first frame.
     phases = [
         [
@@ -167,35 +132,26 @@ def _interleave(parts: list[Array], *, axis: int) -> Array:
 
 
 def _kernel_gradient_of_one_channel(
-    x: Float[Array, "B T F 1"],
-    dy: Float[Array, "B S G D"],
-    num_taps: tuple[int, int],
-    padding: Padding,
-    strides: Pair,
-    dilations: Pair,
+    x: Float[Array, "B T F 1"], dy: Float[Array, "B S G D"], num_taps: Pair, window: Window
 ) -> Float[Array, "K L D"]:
     """Computes `_kernel_gradient` for an input of one channel, as a matrix product of its windows with `dy`."""
-    padded, num_rows = _pad(x, padding).astype(jnp.float32), x.shape[0]
+    strides, dilations = window.strides, window.dilations
+    padded, num_rows = _pad(x, window.padding).astype(jnp.float32), x.shape[0]
     seen = [(size - 1) * stride + 1 for size, stride in zip(dy.shape[1:3], strides, strict=True)]
 
-    def window(k: int, f: int) -> Array:
+    def seen_by(k: int, f: int) -> Array:
         first = (k * dilations[0], f * dilations[1])
         return jax.lax.slice(
             padded, (0, *first, 0), (num_rows, first[0] + seen[0], first[1] + seen[1], 1), (1, *strides, 1)
         )
 
-    windows = jnp.concatenate([window(k, f) for k, f in np.ndindex(num_taps)], axis=-1)
+    windows = jnp.concatenate([seen_by(k, f) for k, f in np.ndindex(num_taps)], axis=-1)
     windows, dy = windows.reshape(-1, windows.shape[-1]), dy.astype(jnp.float32).reshape(-1, dy.shape[-1])
     return jnp.matmul(windows.T, dy, precision=jax.lax.Precision.HIGHEST).reshape(*num_taps, -1)
 
 
 def _kernel_gradient(
-    x: Float[Array, "B T F D"],
-    dy: Float[Array, "B S G D"],
-    num_taps: tuple[int, ...],
-    padding: Padding,
-    strides: Pair,
-    dilations: Pair,
+    x: Float[Array, "B T F D"], dy: Float[Array, "B S G D"], num_taps: Pair, window: Window
 ) -> Float[Array, "K L D"]:
     """Computes the gradient with respect to the kernel.
 
@@ -203,18 +159,18 @@ def _kernel_gradient(
     frames is a product with ones. Taps are computed in a loop, which keeps their operands in the cache and is compiled
     once. Bins and channels share one axis, which makes the inner loop long.
     """
-    num_rows, num_frames, num_bins, width = dy.shape
+    strides, (num_rows, num_frames, num_bins, width) = window.strides, dy.shape
     num_groups = -(-num_rows // MOST_ROWS_UNROLLED)
     unrolled = -(-num_rows // num_groups)
     more_rows = unrolled * num_groups - num_rows
-    padded = _pad(x, padding, more_rows=more_rows).astype(jnp.float32)
+    padded = _pad(x, window.padding, more_rows=more_rows).astype(jnp.float32)
     padded = padded.reshape(unrolled, num_groups, padded.shape[1], -1)
     dys = _pad(dy, ((0, 0), (0, 0)), more_rows=more_rows).astype(jnp.float32)
     dys = dys.reshape(unrolled, num_groups, num_frames, num_bins * width)
     ones = jnp.ones((num_groups * num_frames,), jnp.float32)
     seen = [(size - 1) * stride + 1 for size, stride in zip((num_frames, num_bins), strides, strict=True)]
 
-    def window(rows: Float[Array, "N P E"], tap: Int[Array, " 2"]) -> Float[Array, "N S F"]:
+    def seen_by(rows: Float[Array, "N P E"], tap: Int[Array, " 2"]) -> Float[Array, "N S F"]:
         found = jax.lax.dynamic_slice(rows, (0, tap[0], tap[1] * width), (num_groups, seen[0], seen[1] * width))
         if strides == (1, 1):
             return found
@@ -222,11 +178,11 @@ def _kernel_gradient(
         return found.reshape(num_groups, num_frames, -1)
 
     def gradient(_: None, tap: Int[Array, " 2"]) -> tuple[None, Float[Array, " D"]]:
-        over_rows = reduce(operator.add, [window(rows, tap) * dy for rows, dy in zip(padded, dys, strict=True)])
+        over_rows = reduce(operator.add, [seen_by(rows, tap) * dy for rows, dy in zip(padded, dys, strict=True)])
         over_frames = jnp.matmul(ones, over_rows.reshape(len(ones), -1), precision=jax.lax.Precision.HIGHEST)
         return None, over_frames.reshape(num_bins, width).sum(0)
 
-    taps = jnp.asarray(list(np.ndindex(num_taps)), jnp.int32) * jnp.asarray(dilations, jnp.int32)[None]
+    taps = jnp.asarray(list(np.ndindex(num_taps)), jnp.int32) * jnp.asarray(window.dilations, jnp.int32)[None]
     return jax.lax.scan(gradient, None, taps)[1].reshape(*num_taps, width)
 
 

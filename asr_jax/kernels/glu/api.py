@@ -13,13 +13,12 @@ def glu(x: Float[Array, "..."], *, axis: int = -1, implementation: Implementatio
     Args:
         x: Values and gates, such as [B T 2C], or [B 2C T] with the axis -2.
         axis: The last axis (-1) or the one before it (-2).
-        implementation: An `Implementation`. The kernels compute in float32.
 
     Returns:
-        The gated values, in the dtype of `x`.
+        The gated values, in the dtype of `x`. Kernels compute them in float32.
 
     Raises:
-        ValueError: If the axis is another one or its size is odd, or if the implementation cannot run here.
+        ValueError: If the axis is another one or its size is odd.
     """
     if axis - x.ndim * (axis >= 0) not in (-1, -2)[: x.ndim]:
         raise ValueError(
@@ -27,5 +26,5 @@ def glu(x: Float[Array, "..."], *, axis: int = -1, implementation: Implementatio
         )
     if x.shape[axis] % 2:
         raise ValueError(f"axis {axis} has size {x.shape[axis]}: expected an even number, the values and their gates")
-    found: Array = module_of("glu", implementation, given=x).glu(x, axis - x.ndim * (axis >= 0))
+    found: Array = module_of("glu", implementation, x).glu(x, axis - x.ndim * (axis >= 0))
     return found

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from asr_jax.kernels.elementwise_tpu import in_blocks, matrices
-from asr_jax.kernels.gradients import with_gradient
+from asr_jax.kernels.gradients import of_inputs
 
 
 def glu(x: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
     """Computes `api.glu`. `axis` is -1 or -2."""
-    return with_gradient(partial(_forward, axis), partial(_backward, axis))(x)
+    return of_inputs(partial(_forward, axis), partial(_backward, axis))(x)
 
 
 def _forward(axis: int, x: Array) -> Array:

@@ -6,10 +6,9 @@ from typing import Literal
 import jax
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.grouped_conv.reference import grouped_conv_lax
-from asr_jax.kernels.grouped_conv.xla import by_frequency
+from asr_jax.kernels.grouped_conv import reference, xla
 
-Implementation = Literal["auto", "lax", "by_frequency"]
+Implementation = Literal["auto", "reference", "xla"]
 
 
 @partial(jax.jit, static_argnames="implementation")
@@ -24,8 +23,8 @@ def grouped_conv(
     Args:
         x: Input of T frames and D channels.
         kernel: Filters W of K taps.
-        implementation: "lax" is XLA's convolution; "by_frequency" is a product of spectra; "auto" is "by_frequency" on
-            CPUs, where the gradient of XLA's convolution takes 14 times as long (BUILD_NOTES.md), and "lax" on other
+        implementation: "reference" is XLA's convolution; "xla" is a product of spectra; "auto" is "xla" on CPUs, where
+            the gradient of XLA's convolution takes 14 times as long (BUILD_NOTES.md), and "reference" on other
             platforms (no other implementation was measured there), chosen when the program is compiled.
 
     Raises:
@@ -38,9 +37,9 @@ def grouped_conv(
             f"x has {x.shape[-1]} channels, and the kernel has {kernel.shape[1]} input channels per group and "
             f"{kernel.shape[2]} output channels: expected whole groups of channels"
         )
-    forms = {"lax": partial(grouped_conv_lax, groups=groups), "by_frequency": partial(by_frequency, groups=groups)}
+    forms = {name: partial(module.conv, groups=groups) for name, module in (("reference", reference), ("xla", xla))}
     if implementation == "auto":
-        return jax.lax.platform_dependent(x, kernel, cpu=forms["by_frequency"], default=forms["lax"])
+        return jax.lax.platform_dependent(x, kernel, cpu=forms["xla"], default=forms["reference"])
     if implementation not in forms:
         raise ValueError(f"implementation is {implementation!r}: expected auto, {' or '.join(forms)}")
     return forms[implementation](x, kernel)

@@ -4,14 +4,8 @@ import jax
 from jaxtyping import Array, Float
 
 
-def grouped_conv_lax(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, groups: int) -> Float[Array, "B T E"]:
-    """Computes a grouped convolution over time: y[t] = Σ_k x[t + k - K // 2] W[k], where x is 0 outside of its frames.
-
-    Args:
-        x: Input of T frames and D channels.
-        kernel: Filters W of K taps, C input channels per group, and E output channels.
-        groups: Number of groups of channels.
-    """
+def conv(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, groups: int) -> Float[Array, "B T E"]:
+    """Computes `api.grouped_conv`."""
     taps = len(kernel)
     return jax.lax.conv_general_dilated(
         x,

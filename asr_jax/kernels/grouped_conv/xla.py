@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
-def by_frequency(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, groups: int) -> Float[Array, "B T E"]:
-    """Computes `reference.grouped_conv_lax` by the overlap-save method.
+def conv(x: Float[Array, "B T D"], kernel: Float[Array, "K C E"], *, groups: int) -> Float[Array, "B T E"]:
+    """Computes `api.grouped_conv` by the overlap-save method.
 
     Source: Oppenheim and Schafer, "Discrete-Time Signal Processing", section 8.7.
     """

@@ -1,15 +1,12 @@
 """The recursion of transducer lattices over diagonals, with an implementation chosen for the device."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from asr_jax.kernels.implementations import module_of
+from asr_jax.kernels.implementations import Implementation, module_of
 from asr_jax.kernels.lattice_sweep.reference import Start
-
-Implementation = Literal["auto", "scan", "mosaic_tpu", "triton"]
 
 
 def lattice_sweep(
@@ -29,15 +26,10 @@ def lattice_sweep(
         start: First nodes.
         spans: Number of diagonals that each kind of arc crosses.
         moves: Number of labels that each kind of arc emits, 0 or 1.
-        implementation: "scan" is a loop of XLA; "triton" is a kernel for NVIDIA GPUs and for arcs of RNN-T, which needs
-            the extra kernels; "mosaic_tpu" is a kernel for TPUs, for float32. "auto" is the one that the
-            setting training.kernels selects, otherwise the one of `implementations.FASTEST`, otherwise "scan".
+        implementation: "triton" is for arcs of RNN-T, and "mosaic_tpu" for float32.
 
     Returns:
         The states, and the logarithm of the factor that each diagonal was divided by, in addition to the ones before.
-
-    Raises:
-        ValueError: If the implementation cannot run here.
     """
 
     def reason_against(name: str) -> str:
@@ -46,6 +38,6 @@ def lattice_sweep(
         others = name == "triton" and (spans, moves) != ((1, 1), (0, 1))
         return f"arcs have spans {spans} and moves {moves}: expected (1, 1) and (0, 1), of RNN-T," if others else ""
 
-    module = module_of("lattice_sweep", implementation, "scan", given=weights[0], reason_against=reason_against)
+    module = module_of("lattice_sweep", implementation, weights[0], reason_against=reason_against)
     found: tuple[Array, Array] = module.sweep(weights, start, spans, moves)
     return found

@@ -8,30 +8,24 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from asr_jax.kernels.lattice_sweep.reference import Start, arrivals
 from asr_jax.kernels.log_space import NEVER, add_in_kernel
+from asr_jax.kernels.tiles_tpu import LANES, ROWS, whole_tiles
 
-ROWS, LANES = 8, 128
-"""Sizes of a tile of float32."""
 BLOCK = 1 << 18
 """Values of all arrays in a block of diagonals of `ROWS` rows; each is twice in VMEM: 2 MB."""
 
 
 def sweep(
-    weights: Sequence[Float[Array, "N K B S"]],
-    start: Start,
-    spans: tuple[int, ...],
-    moves: tuple[int, ...],
-    *,
-    interpret: bool = False,
-) -> tuple[Float[Array, "N K B S"], Float[Array, "N K B"]]:
-    """Computes `api.lattice_sweep`. `interpret` runs it in Pallas' interpreter."""
+    weights: Sequence[Array], start: Start, spans: tuple[int, ...], moves: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Computes `api.lattice_sweep`."""
     num_diagonals, directions, num_rows, num_columns = weights[0].shape
-    width, rows = -(-num_columns // LANES) * LANES, -(-num_rows // ROWS) * ROWS
+    width, rows = whole_tiles(num_columns, LANES), whole_tiles(num_rows, ROWS)
     size = min(max(BLOCK // (ROWS * (width * (len(weights) + 1) + LANES)), 1), num_diagonals)
-    diagonals = -(-num_diagonals // size) * size
+    diagonals = whole_tiles(num_diagonals, size)
     dtype = weights[0].dtype
     more = ((0, diagonals - num_diagonals), (0, 0), (0, rows - num_rows), (0, width - num_columns))
     arcs = [jnp.moveaxis(jnp.pad(each, more, constant_values=NEVER), 1, 0) for each in weights]
@@ -55,7 +49,6 @@ def sweep(
         ],
         scratch_shapes=[pltpu.VMEM((max(spans), ROWS, width), dtype)],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
-        interpret=interpret,
         name="lattice_sweep",
     )(diagonal, column, *arcs)  # fmt: skip
     states, scales = (jnp.moveaxis(each[:, :num_diagonals, :num_rows], 0, 1) for each in (states, scales))

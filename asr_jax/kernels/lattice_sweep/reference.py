@@ -22,19 +22,15 @@ class Start(NamedTuple):
 def sweep(
     weights: Sequence[Float[Array, "N K B S"]], start: Start, spans: tuple[int, ...], moves: tuple[int, ...]
 ) -> tuple[Float[Array, "N K B S"], Float[Array, "N K B"]]:
-    """Computes `api.lattice_sweep`.
-
-    Args:
-        weights: Weights of the arcs by their targets, one array for each kind of arc.
-        start: First nodes.
-        spans: Number of diagonals that each kind of arc crosses.
-        moves: Number of labels that each kind of arc emits, 0 or 1.
-    """
+    """Computes `api.lattice_sweep`."""
     nothing = jnp.full(weights[0].shape[1:], NEVER, weights[0].dtype)
+
+    def by_one(states: Array) -> Array:
+        return jnp.pad(states[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=NEVER)
 
     def step(history: tuple[Array, ...], given: tuple[Array, Sequence[Array]]) -> tuple[Any, Any]:
         number, arcs = given
-        state = functools.reduce(add, arrivals(history, arcs, spans, moves, by_one=_by_one))
+        state = functools.reduce(add, arrivals(history, arcs, spans, moves, by_one=by_one))
         state = jnp.where((number == start.diagonal)[..., None] & start.column, 0, jnp.maximum(state, NEVER))
         largest = state.max(axis=-1)
         largest = jnp.where(largest < NEVER / 2, 0, largest)
@@ -54,14 +50,8 @@ def arrivals(
     Args:
         history: States of the last diagonals, the last one first.
         arcs: Weights of the arcs that arrive.
-        spans: Number of diagonals that each kind of arc crosses.
-        moves: Number of labels that each kind of arc emits.
         by_one: Function that moves states to the next label.
     """
     sources = (history[span - 1] for span in spans)
     moved = (by_one(source) if move else source for source, move in zip(sources, moves, strict=True))
     return [source + weight for source, weight in zip(moved, arcs, strict=True)]
-
-
-def _by_one(states: Array) -> Array:
-    return jnp.pad(states[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=NEVER)

@@ -1,23 +1,22 @@
 """The recursion of lattices of RNN-T for NVIDIA GPUs: one program per row and direction (Triton)."""
 
 from collections.abc import Sequence
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from asr_jax.kernels.lattice_sweep.reference import Start
 from asr_jax.kernels.log_space import NEVER
-from asr_jax.kernels.triton_calls import triton_call
+from asr_jax.kernels.triton_calls import triton_call, warps_of
 
 
 def sweep(
-    weights: Sequence[Float[Array, "N K B S"]], start: Start, spans: tuple[int, ...], moves: tuple[int, ...],
-    **options: Any,
-) -> tuple[Float[Array, "N K B S"], Float[Array, "N K B"]]:  # fmt: skip
+    weights: Sequence[Array], start: Start, spans: tuple[int, ...], moves: tuple[int, ...]
+) -> tuple[Array, Array]:
     """Computes `api.lattice_sweep` for arcs to the next diagonal."""
     num_diagonals, directions, num_rows, num_columns = weights[0].shape
     width, dtype = triton.next_power_of_2(num_columns), weights[0].dtype
@@ -32,9 +31,8 @@ def sweep(
             jax.ShapeDtypeStruct((num_diagonals, directions, num_rows), dtype),
         ),
         grid=(directions * num_rows,),
-        num_warps=max(min(width // 128, 8), 1),
+        num_warps=warps_of(width),
         WIDTH=width, NEVER=NEVER,
-        **options,
     )  # fmt: skip
     return states[..., :num_columns], scales
 

@@ -1,107 +1,87 @@
-"""Parts of batch norm over valid frames, with an implementation chosen for the device.
+"""Batch norm over the valid frames of all devices, with an implementation chosen for the device.
 
-Forward: `masked_sums`, then `normalise`. Backward: `gradient_sums`, then `input_gradient`. On several devices, sums are
-added over the devices in between; `nn.normalization.masked_batch_norm` composes the parts.
+The modules of the implementations have its parts. Forward: `masked_sums`, then `normalise`. Backward: `gradient_sums`,
+then `input_gradient`. Sums are added over the devices in between.
 """
 
+from functools import partial
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.across import total
+from asr_jax.kernels.gradients import SAVED
 from asr_jax.kernels.implementations import Implementation, module_of
-from asr_jax.kernels.masked_batch_norm.reference import Sums
 
 
-def masked_sums(
-    x: Float[Array, "B T D"],
-    lengths: Int[Array, " B"],
-    shift: Float[Array, " D"] | None = None,
-    *,
-    implementation: Implementation = "auto",
-) -> Sums:
-    """Computes the sums of x - shift and of its square over valid frames, in float32.
-
-    Args:
-        x: Frames. Padding may be NaN.
-        lengths: Number of valid frames of each row, at most T; larger ones count as T.
-        shift: Value of each channel that is subtracted; None: 0. The sum of squares is accurate for the mean or a value
-            near it.
-        implementation: See `Implementation`.
-
-    Raises:
-        ValueError: If the implementation cannot run here.
-    """
-    lengths = jnp.minimum(lengths, x.shape[1])
-    return module_of("masked_batch_norm", implementation, given=x).masked_sums(x, lengths, shift)
-
-
-def normalise(
+def batch_norm(
     x: Float[Array, "B T D"],
     mean: Float[Array, " D"],
-    scale: Float[Array, " D"],
-    bias: Float[Array, " D"],
-    *,
-    implementation: Implementation = "auto",
-) -> Float[Array, "B T D"]:
-    """Computes (x - mean) · scale + bias in the dtype of `x`.
-
-    Args:
-        implementation: See `Implementation`.
-
-    Raises:
-        ValueError: If the implementation cannot run here.
-    """
-    return module_of("masked_batch_norm", implementation, given=x).normalise(x, mean, scale, bias)
-
-
-def gradient_sums(
-    x: Float[Array, "B T D"],
-    dy: Float[Array, "B T D"],
-    mean: Float[Array, " D"],
-    inverse: Float[Array, " D"],
-    *,
-    implementation: Implementation = "auto",
-) -> Sums:
-    """Computes the gradients of bias and gain: the sums over frames of dy, and of dy · (x - mean) · inverse.
-
-    Args:
-        x: Frames. Padding may be NaN where dy is 0.
-        dy: Gradient with respect to the output.
-        inverse: Inverse of the standard deviation of each channel.
-        implementation: See `Implementation`.
-
-    Raises:
-        ValueError: If the implementation cannot run here.
-    """
-    return module_of("masked_batch_norm", implementation, given=x).gradient_sums(x, dy, mean, inverse)
-
-
-def input_gradient(
-    x: Float[Array, "B T D"],
-    dy: Float[Array, "B T D"],
-    lengths: Int[Array, " B"],
-    mean: Float[Array, " D"],
-    inverse: Float[Array, " D"],
+    variance: Float[Array, " D"],
     gain: Float[Array, " D"],
-    sums: Sums,
-    num: Float[Array, ""],
-    *,
+    bias: Float[Array, " D"],
+    eps: float,
     implementation: Implementation = "auto",
 ) -> Float[Array, "B T D"]:
-    """Computes the gradient with respect to the input.
+    """Computes (x - mean) · gain / √(variance + eps) + bias in the dtype of `x`."""
+    scale = gain * jax.lax.rsqrt(variance + eps)
+    found: Array = module_of("masked_batch_norm", implementation, x).normalise(x, mean, scale, bias)
+    return found
 
-    dx = gain · inverse · (dy - (sums[0] + (x - mean) · inverse · sums[1]) / num) in valid frames, and
-    dx = gain · inverse · dy in padding.
+
+# The custom derivative reads the frames twice. Automatic differentiation reads them five times and stores several
+# arrays of their size.
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def masked_batch_norm(
+    x: Float[Array, "B T D"],
+    lengths: Int[Array, " B"],
+    gain: Float[Array, " D"],
+    bias: Float[Array, " D"],
+    eps: float,
+    implementation: Implementation = "auto",
+) -> tuple[Float[Array, "B T D"], Float[Array, " D"], Float[Array, " D"]]:
+    """Normalises frames by the statistics of the valid frames of all devices.
 
     Args:
-        dy: Gradient with respect to the output.
-        lengths: Number of valid frames of each row, at most T; larger ones count as T.
-        inverse: Inverse of the standard deviation of each channel.
-        sums: Results of `gradient_sums`, over all devices.
-        num: Number of valid frames, over all devices.
-        implementation: See `Implementation`.
+        x: Frames. Padding may be NaN where the gradient of the output is 0.
+        lengths: Number of valid frames of each row; numbers above T count as T.
+        eps: Constant that is added to the variance.
 
-    Raises:
-        ValueError: If the implementation cannot run here.
+    Returns:
+        The output of batch norm in training, and the batch's mean and biased variance, which have no gradient.
     """
-    given = (x, dy, jnp.minimum(lengths, x.shape[1]), mean, inverse, gain, sums, num)
-    return module_of("masked_batch_norm", implementation, given=x).input_gradient(*given)
+    return _forward(x, lengths, gain, bias, eps, implementation)[0]
+
+
+def _forward(
+    x: Array, lengths: Array, gain: Array, bias: Array, eps: float, implementation: Implementation
+) -> tuple[Any, Any]:
+    lengths = jnp.minimum(lengths, x.shape[1])
+    num, masked_sums = _number(lengths), module_of("masked_batch_norm", implementation, x).masked_sums
+    mean = checkpoint_name(total(masked_sums(x, lengths, None)[0]) / num, SAVED)
+    variance = checkpoint_name(total(masked_sums(x, lengths, mean)[1]) / num, SAVED)
+    y = batch_norm(x, mean, variance, gain, bias, eps, implementation)
+    return (y, mean, variance), (x, lengths, gain, mean, variance)
+
+
+def _backward(eps: float, implementation: Implementation, saved: Any, cotangents: Any) -> tuple[Any, ...]:
+    x, lengths, gain, mean, variance = saved
+    inverse, dy, module = (
+        jax.lax.rsqrt(variance + eps),
+        cotangents[0],
+        module_of("masked_batch_norm", implementation, x),
+    )
+    of_bias, of_gain = module.gradient_sums(x, dy, mean, inverse)
+    dx = module.input_gradient(x, dy, lengths, mean, inverse, gain, total((of_bias, of_gain)), _number(lengths))
+    return dx, None, of_gain, of_bias
+
+
+masked_batch_norm.defvjp(_forward, _backward)
+
+
+def _number(lengths: Array) -> Float[Array, ""]:
+    """Returns the number of valid frames on all devices, at least 1."""
+    return jnp.maximum(total(jnp.sum(lengths)), 1).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""The reference implementation of the parts of batch norm over valid frames."""
+"""The reference implementation of the parts of batch norm over valid frames, and their signatures."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -9,11 +9,13 @@ Sums = tuple[Float[Array, " D"], Float[Array, " D"]]
 
 
 def masked_sums(x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Float[Array, " D"] | None) -> Sums:
-    """Computes `api.masked_sums`.
+    """Computes the sums of x - shift and of its square over valid frames, in float32.
 
     Args:
-        lengths: Number of valid frames of each row.
-        shift: Value of each channel that is subtracted; None: 0.
+        x: Frames. Padding may be NaN.
+        lengths: Number of valid frames of each row, at most T.
+        shift: Value of each channel that is subtracted; None: 0. The sum of squares is accurate for the mean or a value
+            near it.
     """
     mask, deviation = length_mask(lengths, x.shape[1])[..., None], x.astype(jnp.float32)
     if shift is not None:
@@ -24,7 +26,7 @@ def masked_sums(x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Floa
 def normalise(
     x: Float[Array, "B T D"], mean: Float[Array, " D"], scale: Float[Array, " D"], bias: Float[Array, " D"]
 ) -> Float[Array, "B T D"]:
-    """Computes `api.normalise`."""
+    """Computes (x - mean) · scale + bias in the dtype of `x`."""
     mean, scale, bias = (each.astype(jnp.float32)[None, None] for each in (mean, scale, bias))
     return ((x.astype(jnp.float32) - mean) * scale + bias).astype(x.dtype)
 
@@ -32,9 +34,10 @@ def normalise(
 def gradient_sums(
     x: Float[Array, "B T D"], dy: Float[Array, "B T D"], mean: Float[Array, " D"], inverse: Float[Array, " D"]
 ) -> Sums:
-    """Computes `api.gradient_sums`.
+    """Computes the gradients of bias and gain: the sums over frames of dy, and of dy · (x - mean) · inverse.
 
     Args:
+        x: Frames. Padding may be NaN where dy is 0.
         dy: Gradient with respect to the output.
         inverse: Inverse of the standard deviation of each channel.
     """
@@ -45,14 +48,23 @@ def gradient_sums(
 
 
 def input_gradient(
-    x: Float[Array, "B T D"], dy: Float[Array, "B T D"], lengths: Int[Array, " B"], mean: Float[Array, " D"],
-    inverse: Float[Array, " D"], gain: Float[Array, " D"], sums: Sums, num: Float[Array, ""],
-) -> Float[Array, "B T D"]:  # fmt: skip
-    """Computes `api.input_gradient`.
+    x: Float[Array, "B T D"],
+    dy: Float[Array, "B T D"],
+    lengths: Int[Array, " B"],
+    mean: Float[Array, " D"],
+    inverse: Float[Array, " D"],
+    gain: Float[Array, " D"],
+    sums: Sums,
+    num: Float[Array, ""],
+) -> Float[Array, "B T D"]:
+    """Computes the gradient with respect to the input.
+
+    dx = gain · inverse · (dy - (sums[0] + (x - mean) · inverse · sums[1]) / num) in valid frames, and
+    dx = gain · inverse · dy in padding.
 
     Args:
         dy: Gradient with respect to the output.
-        lengths: Number of valid frames of each row.
+        lengths: Number of valid frames of each row, at most T.
         inverse: Inverse of the standard deviation of each channel.
         sums: Results of `gradient_sums`, over all devices.
         num: Number of valid frames, over all devices.

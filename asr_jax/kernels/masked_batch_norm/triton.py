@@ -1,4 +1,4 @@
-"""Parts of batch norm for NVIDIA GPUs (Triton).
+"""Parts of batch norm for NVIDIA GPUs, with the signatures of `reference` (Triton).
 
 Sums over programs would have another order in each call. Sums over frames are therefore sums, by XLA, of one partial
 sum per program.
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from asr_jax.kernels.masked_batch_norm.reference import Sums
 from asr_jax.kernels.triton_calls import triton_call
@@ -22,31 +22,22 @@ SPAN = 256
 """Number of frames of a program that computes sums; a multiple of `FRAMES`."""
 
 
-def masked_sums(x: Float[Array, "B T D"], lengths: Int[Array, " B"], shift: Float[Array, " D"] | None) -> Sums:
-    """Computes `api.masked_sums`."""
+def masked_sums(x: Array, lengths: Array, shift: Array | None) -> Sums:
     shift = jnp.zeros(x.shape[2], jnp.float32) if shift is None else shift
     return _summed(_masked_sums_kernel, x, lengths, shift)
 
 
-def gradient_sums(
-    x: Float[Array, "B T D"], dy: Float[Array, "B T D"], mean: Float[Array, " D"], inverse: Float[Array, " D"]
-) -> Sums:
-    """Computes `api.gradient_sums`."""
+def gradient_sums(x: Array, dy: Array, mean: Array, inverse: Array) -> Sums:
     return _summed(_gradient_sums_kernel, x, dy, mean, inverse)
 
 
-def normalise(
-    x: Float[Array, "B T D"], mean: Float[Array, " D"], scale: Float[Array, " D"], bias: Float[Array, " D"]
-) -> Float[Array, "B T D"]:
-    """Computes `api.normalise`."""
+def normalise(x: Array, mean: Array, scale: Array, bias: Array) -> Array:
     return _of_frames(_normalise_kernel, x, mean, scale, bias)
 
 
 def input_gradient(
-    x: Float[Array, "B T D"], dy: Float[Array, "B T D"], lengths: Int[Array, " B"], mean: Float[Array, " D"],
-    inverse: Float[Array, " D"], gain: Float[Array, " D"], sums: Sums, num: Float[Array, ""],
-) -> Float[Array, "B T D"]:  # fmt: skip
-    """Computes `api.input_gradient`."""
+    x: Array, dy: Array, lengths: Array, mean: Array, inverse: Array, gain: Array, sums: Sums, num: Array
+) -> Array:
     return _of_frames(_input_gradient_kernel, x, dy, lengths, mean, inverse, gain, *(each / num for each in sums))
 
 

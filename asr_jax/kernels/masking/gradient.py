@@ -1,28 +1,27 @@
 """The gradient of masked sums, which is the same for all kernels."""
 
 from collections.abc import Callable
+from functools import partial
 
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
-from asr_jax.kernels.gradients import with_gradient
+from asr_jax.kernels.gradients import of_inputs
 
 
-def masked_sum(
-    kernel: Callable[..., Array], lengths: Int[Array, " B"], *arrays: Float[Array, "B _ _"]
-) -> Float[Array, "B _ _"]:
-    """Sums arrays and sets padding to 0. The gradient of each array is the gradient of the sum without its padding.
+def masked_sum_of(kernel: Callable[..., Array]) -> Callable[..., Array]:
+    """Returns `reference.masked_sum` computed by a kernel of the same arguments.
 
-    Args:
-        kernel: Function of lengths and arrays that computes the masked sum.
-        lengths: Number of valid frames of each row.
-        arrays: Arrays of equal shape.
+    The gradient of each array is the gradient of the sum without its padding.
     """
 
-    def forward(*given: Array) -> Array:
-        return kernel(given[-1], *given[:-1])
+    def masked_sum(lengths: Array, *arrays: Array, axis: int) -> Array:
+        summed = partial(kernel, axis=axis)
 
-    def backward(*given: Array) -> tuple[Array, ...]:
-        *_, lengths, of_sum = given
-        return (kernel(lengths, of_sum),) * len(arrays)
+        def backward(*given: Array) -> tuple[Array, ...]:
+            *_, lengths, of_sum = given
+            return (summed(lengths, of_sum),) * len(arrays)
 
-    return with_gradient(forward, backward)(*arrays, lengths)
+        found: Array = of_inputs(lambda *given: summed(given[-1], *given[:-1]), backward)(*arrays, lengths)
+        return found
+
+    return masked_sum

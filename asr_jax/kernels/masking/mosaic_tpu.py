@@ -6,22 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool
 
 from asr_jax.kernels.elementwise_tpu import in_blocks, index
-from asr_jax.kernels.masking import gradient
-
-
-def masked(x: Float[Array, "B _ _"], lengths: Int[Array, " B"], axis: int) -> Float[Array, "B _ _"]:
-    """Computes `reference.masked`."""
-    return gradient.masked_sum(partial(_summed, axis=axis), lengths, x)
-
-
-def masked_sum(
-    residual: Float[Array, "B T C"], update: Float[Array, "B T C"], lengths: Int[Array, " B"]
-) -> Float[Array, "B T C"]:
-    """Computes `api.residual_add_mask_time`."""
-    return gradient.masked_sum(partial(_summed, axis=1), lengths, residual, update)
+from asr_jax.kernels.masking.gradient import masked_sum_of
 
 
 def _summed(lengths: Array, *arrays: Array, axis: int) -> Array:
@@ -29,9 +17,10 @@ def _summed(lengths: Array, *arrays: Array, axis: int) -> Array:
     return in_blocks(kernel, *arrays, like=arrays[0], lengths=lengths, name="masked")
 
 
-def mask(
-    lengths: Int[Array, " B"], heads: int, queries: int, keys: int, *, inverted: bool = False
-) -> Bool[Array, "B H Q K"]:
+masked_sum = masked_sum_of(_summed)
+
+
+def mask(lengths: Array, heads: int, queries: int, keys: int, *, inverted: bool = False) -> Array:
     """Computes `reference.mask`."""
     of_heads = jnp.repeat(lengths, heads)
     out = jax.ShapeDtypeStruct((len(of_heads), queries, keys), jnp.bool_)

@@ -1,34 +1,20 @@
 """Masks made from lengths, and arrays without their padding: the specification of the other implementations."""
 
+import functools
+import operator
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask, zero_padding
 
 
-def masked(x: Float[Array, "B _ _"], lengths: Int[Array, " B"], axis: int) -> Float[Array, "B _ _"]:
-    """Sets padding to 0.
-
-    Args:
-        x: Array whose frames are along axis 1 or 2.
-        lengths: Number of valid frames of each row.
-    """
+def masked_sum(lengths: Int[Array, " B"], *arrays: Float[Array, "B _ _"], axis: int) -> Float[Array, "B _ _"]:
+    """Adds arrays of equal shape, whose frames are along axis 1 or 2, and sets padding to 0."""
+    total = functools.reduce(operator.add, arrays)
     if axis == 1:
-        return zero_padding(x, lengths)
-    return jnp.where(length_mask(lengths, x.shape[axis])[:, None], x, 0)
-
-
-def masked_sum(
-    residual: Float[Array, "B T C"], update: Float[Array, "B T C"], lengths: Int[Array, " B"]
-) -> Float[Array, "B T C"]:
-    """Computes `api.residual_add_mask_time`.
-
-    Args:
-        residual: First summand.
-        update: Second summand.
-        lengths: Number of valid frames of each row.
-    """
-    return zero_padding(residual + update, lengths)
+        return zero_padding(total, lengths)
+    return jnp.where(length_mask(lengths, total.shape[axis])[:, None], total, 0)
 
 
 def mask(
@@ -37,7 +23,6 @@ def mask(
     """Computes `api.attention_mask_4d`, from which the other masks follow.
 
     Args:
-        lengths: Number of valid frames of each row.
         inverted: Whether the mask is True for all other pairs instead.
     """
     valid = length_mask(lengths, queries)[:, None, :, None] & length_mask(lengths, keys)[:, None, None]

@@ -1,40 +1,29 @@
 """Masks made from lengths, and arrays without their padding, for NVIDIA GPUs (Triton)."""
 
-from functools import partial
 from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from asr_jax.kernels.elementwise_triton import in_blocks, places
-from asr_jax.kernels.masking import gradient
-
-
-def masked(x: Float[Array, "B _ _"], lengths: Int[Array, " B"], axis: int) -> Float[Array, "B _ _"]:
-    """Computes `reference.masked`. Padding is not read."""
-    return gradient.masked_sum(partial(_summed, axis=axis), lengths, x)
-
-
-def masked_sum(
-    residual: Float[Array, "B T C"], update: Float[Array, "B T C"], lengths: Int[Array, " B"]
-) -> Float[Array, "B T C"]:
-    """Computes `api.residual_add_mask_time`. Padding is not read."""
-    return gradient.masked_sum(partial(_summed, axis=1), lengths, residual, update)
+from asr_jax.kernels.masking.gradient import masked_sum_of
 
 
 def _summed(lengths: Array, x: Array, update: Array | None = None, *, axis: int) -> Array:
+    """Computes `reference.masked_sum`. Padding is not read."""
     frames, inner = x.shape[axis], x.shape[2] if axis == 1 else 1
     given = (x, x if update is None else update, lengths, frames, inner)
     size = x.shape[1] * x.shape[2]
     return in_blocks(*given, kernel=_sum_kernel, like=x, rows=len(x), size=size, ADD=update is not None)
 
 
-def mask(
-    lengths: Int[Array, " B"], heads: int, queries: int, keys: int, *, inverted: bool = False
-) -> Bool[Array, "B H Q K"]:
+masked_sum = masked_sum_of(_summed)
+
+
+def mask(lengths: Array, heads: int, queries: int, keys: int, *, inverted: bool = False) -> Array:
     """Computes `reference.mask`."""
     out: Any = jax.ShapeDtypeStruct((len(lengths), heads, queries, keys), jnp.bool_)
     size = heads * queries * keys

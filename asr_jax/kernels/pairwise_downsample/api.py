@@ -16,26 +16,25 @@ def pairwise_downsample(
     """Replaces each group of G frames (a pair, G = 2) by the mean of its valid frames, with learned weights.
 
     The weights are the softmax of the logits, divided by their sum over the valid frames of the group. Pairs agree with
-    `nn.subsampling.Downsample` on valid frames; larger groups do not, because that layer fills them with copies of the
-    last valid frame.
+    `nn.zipformer.subsampling.Downsample` on valid frames; larger groups do not, because that layer fills them with
+    copies of the last valid frame.
 
     Source: `pairwise_downsample` in rust-asr's src/cubecl_kernels.rs.
 
     Args:
         logits: Logits of the frames of a group.
         lengths: Number of valid frames of each row, N = B.
-        implementation: An `Implementation`.
 
     Returns:
         S = ceil(T / G) frames in the dtype of `x`, of which ceil(lengths / G) are valid; the others are 0.
 
     Raises:
-        ValueError: If there are no logits, the number of lengths is wrong, or the implementation cannot run here.
+        ValueError: If there are no logits, or the number of lengths is wrong.
     """
     if not len(logits):
         raise ValueError("there are 0 logits: expected one for each frame of a group")
     if len(lengths) != len(x):
         raise ValueError(f"{len(lengths)} lengths for {len(x)} rows: expected one for each row")
     weights = group_weights(logits, lengths, x.shape[1])
-    found: Array = module_of("pairwise_downsample", implementation, given=x).weighted_sums(x, weights)
+    found: Array = module_of("pairwise_downsample", implementation, x).weighted_sums(x, weights)
     return found

@@ -11,12 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from asr_jax.kernels.elementwise_tpu import ELEMENTS, ROWS
-from asr_jax.kernels.gradients import with_gradient
-
-
-def weighted_sums(x: Float[Array, "B T D"], weights: Float[Array, "B S G"]) -> Float[Array, "B S D"]:
-    """Computes `reference.weighted_sums`."""
-    return _sums(x, weights)
+from asr_jax.kernels.gradients import of_inputs
 
 
 def _forward(x: Array, weights: Array) -> Array:
@@ -28,7 +23,7 @@ def _backward(x: Array, weights: Array, dy: Array) -> tuple[Array, ...]:
     return _call(_backward_kernel, x, weights, dy, out=(x, weights))
 
 
-_sums = with_gradient(_forward, _backward)
+weighted_sums = of_inputs(_forward, _backward)
 
 
 def _call(kernel: Any, x: Array, weights: Array, *more: Array, out: tuple[Any, ...]) -> tuple[Array, ...]:

@@ -5,9 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
-
-MASKED = -1e30
-"""Logit of a frame of padding."""
+from asr_jax.kernels.log_space import NEVER
 
 
 def group_weights(logits: Float[Array, " G"], lengths: Int[Array, " B"], num_frames: int) -> Float[Array, "B S G"]:
@@ -20,7 +18,7 @@ def group_weights(logits: Float[Array, " G"], lengths: Int[Array, " B"], num_fra
     size, num_groups = len(logits), -(-num_frames // len(logits))
     valid = length_mask(jnp.minimum(lengths, num_frames), num_groups * size).reshape(len(lengths), num_groups, size)
     # The softmax of the valid logits alone: with all of them, the weights of a group could all be rounded to 0.
-    weights = jax.nn.softmax(jnp.where(valid, logits.astype(jnp.float32)[None, None], MASKED), axis=-1)
+    weights = jax.nn.softmax(jnp.where(valid, logits.astype(jnp.float32)[None, None], NEVER), axis=-1)
     return jnp.where(valid, weights, 0.0)
 
 

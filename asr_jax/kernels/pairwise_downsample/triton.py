@@ -5,18 +5,13 @@ from typing import Any, no_type_check
 import jax
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from asr_jax.kernels.gradients import with_gradient
+from asr_jax.kernels.gradients import of_inputs
 from asr_jax.kernels.triton_calls import triton_call
 
 BLOCK = 1024
 """Largest number of channels that a program reads at a time; a power of 2."""
-
-
-def weighted_sums(x: Float[Array, "B T D"], weights: Float[Array, "B S G"]) -> Float[Array, "B S D"]:
-    """Computes `reference.weighted_sums`. Frames of weight 0 are not read."""
-    return _sums(x, weights)
 
 
 def _forward(x: Array, weights: Array) -> Array:
@@ -31,7 +26,7 @@ def _backward(x: Array, weights: Array, dy: Array) -> tuple[Array, Array]:
     return of_x, of_weights
 
 
-_sums = with_gradient(_forward, _backward)
+weighted_sums = of_inputs(_forward, _backward)
 
 
 def _call(kernel: Any, x: Array, weights: Array, *more: Array, out: Any) -> Any:

@@ -1,15 +1,13 @@
 """Self-attention with relative positions, with an implementation chosen for the device."""
 
-import importlib
-from typing import Literal
+from functools import partial
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from asr_jax.kernels.implementations import check_computes
-from asr_jax.kernels.relative_attention import reference, xla
-
-Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
+from asr_jax.kernels.gradients import with_gradient
+from asr_jax.kernels.implementations import Implementation, module_of
+from asr_jax.kernels.relative_attention import reference
 
 
 def relative_attention(
@@ -37,38 +35,36 @@ def relative_attention(
             to.
         scale: Factor of the scores.
         implementation: "reference" keeps the scores of all queries and keys [B H T T] in memory; "xla" keeps the scores
-            of one block of queries and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs and heads
-            of at most 128 channels, which needs the extra kernels; "mosaic_tpu" is a kernel for TPUs and at most 2,048
-            frames, of which the keys, values and offsets of a head fit into VMEM. "auto" is "reference".
+            of one block of queries and recomputes them for the gradient; "triton" is for heads of at most 128 channels;
+            "mosaic_tpu" is for at most 2,048 frames, of which the keys, values and offsets of a head fit into VMEM.
+            "auto" is "reference".
 
     Returns:
         Means of the values, in their dtype. 0 in rows without valid keys.
 
     Raises:
-        ValueError: If the number of offsets is wrong, or the implementation cannot run here.
+        ValueError: If the number of offsets is wrong.
     """
     num_frames = query.shape[1]
     if len(offsets) != (expected := max(2 * num_frames - 1, 0)):
         raise ValueError(f"{len(offsets)} offsets for {num_frames} frames: expected {expected}")
     given = (query, position_query, key, value, offsets, jnp.minimum(lengths, num_frames))
-    if implementation in ("auto", "reference"):
-        return reference.attend(*given, scale=scale)
-    if implementation == "xla":
-        return xla.blocked(*given, scale)
-    check_computes(
-        implementation, "reference or xla", *given[:5], reason_against=lambda name: _reason_against(name, *given[:5])
+    module = module_of(
+        "relative_attention",
+        implementation,
+        *given[:5],
+        portable=("xla", "reference"),
+        reason_against=lambda name: _reason_against(name, *given[:5]),
     )
-    if not all(each.size for each in given):  # a kernel needs at least one program
+    if module is reference:  # its gradient is automatic
         return reference.attend(*given, scale=scale)
-    module = importlib.import_module(f"asr_jax.kernels.relative_attention.{implementation}")  # late, as in `module_of`
-    found: Array = module.attention(*given, scale)
+    function = with_gradient(partial(module.forward, scale=scale), partial(module.backward, scale=scale))
+    found: Array = function(*given)
     return found
 
 
 def _reason_against(implementation: str, *given: Array) -> str:
     """Returns the reason why a kernel cannot compute the attention of these arrays; empty if there is none."""
-    if not all(each.size for each in given):  # the reference computes empty arrays
-        return ""
     query, position_query, _, value, _ = given
     widths = [each.shape[3] for each in (query, position_query, value)]
     if implementation == "triton":
@@ -76,7 +72,7 @@ def _reason_against(implementation: str, *given: Array) -> str:
 
         return f"heads of widths {widths}: expected at most {MOST_WIDTH}" if max(widths) > MOST_WIDTH else ""
     from asr_jax.kernels.relative_attention.mosaic_tpu import MOST_FRAMES, vmem_bytes
-    from asr_jax.kernels.vmem_tpu import too_large
+    from asr_jax.kernels.tiles_tpu import too_large
 
     if (frames := query.shape[1]) > MOST_FRAMES:
         return f"{frames} frames: expected at most {MOST_FRAMES}"

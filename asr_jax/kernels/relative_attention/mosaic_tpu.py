@@ -7,12 +7,18 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from asr_jax.kernels.products_tpu import product
-from asr_jax.kernels.relative_attention.reference import MASKED
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.relative_shift.mosaic_tpu import staggered
-from asr_jax.kernels.vmem_tpu import DEFAULT_BYTES, VMEM_BYTES, bytes_of, bytes_of_blocks
+from asr_jax.kernels.tiles_tpu import (
+    DEFAULT_BYTES,
+    VMEM_BYTES,
+    bytes_of,
+    bytes_of_blocks,
+    product,
+    whole_tiles,
+)
 
 BLOCK = 128
 """Number of queries of a program. Frames are padded to a multiple of it."""
@@ -37,25 +43,10 @@ def vmem_bytes(*given: Any) -> int:
     return bytes_of_blocks(specs, [*blocks, *gradients]) + SCORES * scores
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
-def attention(
-    query: Float[Array, "B T H C"],
-    position_query: Float[Array, "B T H P"],
-    key: Float[Array, "B T H C"],
-    value: Float[Array, "B T H V"],
-    offsets: Float[Array, "R H P"],
-    lengths: Int[Array, " B"],
-    scale: float,
-    interpret: bool = False,
-) -> Float[Array, "B T H V"]:
-    """Computes `api.relative_attention`. `interpret` runs it in Pallas' interpreter."""
-    return _forward(query, position_query, key, value, offsets, lengths, scale, interpret)[0]
-
-
-def _forward(
-    query: Array, position_query: Array, key: Array, value: Array, offsets: Array, lengths: Array, scale: float,
-    interpret: bool,
-) -> tuple[Array, tuple[Array, ...]]:  # fmt: skip
+def forward(
+    query: Array, position_query: Array, key: Array, value: Array, offsets: Array, lengths: Array, *, scale: float
+) -> tuple[Array, tuple[Array, ...]]:
+    """Computes `api.relative_attention`, and what its gradient needs."""
     given = (query, position_query, key, value, offsets)
     arrays = _padded(*given)
     num_rows, num_heads, num_frames, _ = arrays[0].shape
@@ -70,13 +61,13 @@ def _forward(
         ),
         out_shape=outputs,
         compiler_params=_params(given, "parallel"),
-        interpret=interpret,
         name="relative_attention",
     )(lengths, *arrays)
     return _unpadded(mixed, query.shape[1]), (*given, lengths, mixed, logs)
 
 
-def _backward(scale: float, interpret: bool, kept: tuple[Array, ...], cotangent: Array) -> tuple[Array | None, ...]:
+def backward(kept: tuple[Array, ...], cotangent: Array, *, scale: float) -> tuple[Array | None, ...]:
+    """Computes the gradients of `api.relative_attention`."""
     *given, lengths, mixed, logs = kept
     arrays = _padded(*given)
     num_rows, num_heads, num_frames, _ = arrays[0].shape
@@ -93,16 +84,12 @@ def _backward(scale: float, interpret: bool, kept: tuple[Array, ...], cotangent:
         out_shape=[jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in arrays],
         # The gradients of keys, values and offsets are sums over programs, which run one after the other.
         compiler_params=_params(given, "arbitrary"),
-        interpret=interpret,
         name="relative_attention_gradient",
     )(lengths, *arrays, of_mixed, logs, sums)
     offsets, before = given[4], num_frames - given[0].shape[1]
     of_offsets = jnp.swapaxes(found[4], 0, 1)[before : before + len(offsets)]
     of_given = (*(_unpadded(each, given[0].shape[1]) for each in found[:4]), of_offsets)
     return (*(each.astype(of.dtype) for each, of in zip(of_given, given, strict=True)), None)
-
-
-attention.defvjp(_forward, _backward)
 
 
 def _forward_kernel(
@@ -158,7 +145,7 @@ def _scores(
     by_offset = pltpu.roll(by_offset, width - (BLOCK - 1), 1, stride=1, stride_axis=0)[:, :num_frames]
     valid = jax.lax.broadcasted_iota(jnp.int32, (BLOCK, num_frames), 1) < lengths[pl.program_id(1)]
     scores = scale * (product(query[...], key[...], 1, 1) + by_offset)
-    return jnp.where(valid, scores, MASKED), valid, window
+    return jnp.where(valid, scores, NEVER), valid, window
 
 
 def _by_offset(scores: Array) -> Array:
@@ -168,7 +155,7 @@ def _by_offset(scores: Array) -> Array:
 
 def _padded(query: Array, position_query: Array, key: Array, value: Array, offsets: Array) -> tuple[Array, ...]:
     """Arrays [B H N C] of N padded frames, and offsets [H 2N P]."""
-    num_frames = -(-query.shape[1] // BLOCK) * BLOCK
+    num_frames = whole_tiles(query.shape[1], BLOCK)
     before = num_frames - query.shape[1]
     by_head = jnp.pad(jnp.swapaxes(offsets, 0, 1), ((0, 0), (before, before + 1), (0, 0)))
     return *(_with_frames(each, num_frames) for each in (query, position_query, key, value)), by_head

@@ -5,10 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.relative_shift.reference import relative_shift
-
-MASKED = -1e30
-"""Score of a masked key."""
 
 
 def attend(
@@ -32,7 +30,7 @@ def attend(
     by_offset = jnp.einsum("bthp,rhp->bhtr", position_query, offsets, preferred_element_type=jnp.float32)
     scores = scale * (scores + relative_shift(by_offset))
     valid = length_mask(lengths, key.shape[1])[:, None, None]
-    weights = jax.nn.softmax(jnp.where(valid, scores, MASKED), axis=-1)
+    weights = jax.nn.softmax(jnp.where(valid, scores, NEVER), axis=-1)
     weights = jnp.where(valid, weights, 0.0).astype(value.dtype)  # rows without keys have weights otherwise
     mixed = jnp.einsum("bhts,bshv->bthv", weights, value, preferred_element_type=jnp.float32)
     return mixed.astype(value.dtype)

@@ -4,18 +4,17 @@ Sums over programs would have another order in each call. The gradients of queri
 therefore have a kernel each, whose programs own their outputs.
 """
 
-import functools
 from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
-from asr_jax.kernels.products_triton import dot
-from asr_jax.kernels.relative_attention.reference import MASKED
+from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.triton_calls import triton_call
+from asr_jax.kernels.triton_frames import dot
 
 MOST_WIDTH = 128
 """Largest width of a head. Blocks of wider heads do not fit into registers."""
@@ -24,32 +23,13 @@ BLOCKS = {2: 32, 4: 16}
 blocks spill registers (tests/kernels/test_resources.py)."""
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
-def attention(
-    query: Float[Array, "B T H C"],
-    position_query: Float[Array, "B T H P"],
-    key: Float[Array, "B T H C"],
-    value: Float[Array, "B T H V"],
-    offsets: Float[Array, "R H P"],
-    lengths: Int[Array, " B"],
-    scale: float,
-    block: int = 0,
-) -> Float[Array, "B T H V"]:
-    """Computes `api.relative_attention`.
-
-    A program has `block` queries, keys or offsets; if `block` is 0, it has the number in `BLOCKS`.
-    """
-    return _forward(query, position_query, key, value, offsets, lengths, scale, block)[0]
-
-
-def _forward(
-    query: Array, position_query: Array, key: Array, value: Array, offsets: Array, lengths: Array, scale: float,
-    block: int,
-) -> tuple[Array, tuple[Array, ...]]:  # fmt: skip
-    """Computes `attention`, and what its gradient needs."""
+def forward(
+    query: Array, position_query: Array, key: Array, value: Array, offsets: Array, lengths: Array, *, scale: float
+) -> tuple[Array, tuple[Array, ...]]:
+    """Computes `api.relative_attention`, and what its gradient needs."""
     given = (query, position_query, key, value, offsets, lengths)
     rows, frames, heads, _ = query.shape
-    constants = _constants(query, position_query, value, block)
+    constants = _constants(query, position_query, value)
     mixed, logs = triton_call(
         *given, frames, heads, scale,
         kernel=_forward_kernel,
@@ -60,14 +40,14 @@ def _forward(
     return mixed, (*given, mixed, logs)
 
 
-def _backward(scale: float, block: int, kept: tuple[Array, ...], cotangent: Array) -> tuple[Array | None, ...]:
-    """Computes the gradients of `attention`."""
+def backward(kept: tuple[Array, ...], cotangent: Array, *, scale: float) -> tuple[Array | None, ...]:
+    """Computes the gradients of `api.relative_attention`."""
     *given, mixed, logs = kept
     query, position_query, key, value, offsets, _ = given
     rows, frames, heads, _ = query.shape
     sums = jnp.sum(cotangent.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1)
     inputs = (*given, cotangent, logs, sums, frames, heads, scale)
-    constants = _constants(query, position_query, value, block)
+    constants = _constants(query, position_query, value)
     blocks = triton.cdiv(frames, constants["BLOCK"])
 
     def call(kernel: Any, grid: tuple[int, ...], *outputs: Array, **more: int) -> Any:
@@ -80,25 +60,29 @@ def _backward(scale: float, block: int, kept: tuple[Array, ...], cotangent: Arra
     return of_query, of_position_query, of_key, of_value, of_offsets, None
 
 
-attention.defvjp(_forward, _backward)
-
-
-def _constants(query: Array, position_query: Array, value: Array, block: int) -> dict[str, Any]:
+def _constants(query: Array, position_query: Array, value: Array) -> dict[str, Any]:
     """Widths of the arrays and of their blocks, which are powers of 2 and at least 16, and options of the compiler."""
     widths = {"C": query.shape[3], "P": position_query.shape[3], "V": value.shape[3]}
     blocks = {f"{name}_BLOCK": max(triton.next_power_of_2(width), 16) for name, width in widths.items()}
     size = query.dtype.itemsize
     options = {"num_warps": 4 if size == 2 and max(widths.values()) <= 64 else 8, "num_stages": 4 // size}
-    return widths | blocks | options | {"MASKED": MASKED, "BLOCK": block or BLOCKS[size]}
+    return widths | blocks | options | {"MASKED": NEVER, "BLOCK": BLOCKS[size]}
 
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
-def _rows(array, row, frame, head, frames, heads, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Vectors of a head at frames of a row, and zeros outside of the row: [frames, BLOCK]."""
+def _places(row, frame, head, frames, heads, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Places of vectors of a head at frames of a row, and which of them are in the row: [frames, BLOCK]."""
     column = tl.arange(0, BLOCK)
     place = ((row * frames + frame[:, None]) * heads + head) * WIDTH + column[None, :]
-    valid = (frame[:, None] >= 0) & (frame[:, None] < frames) & (column[None, :] < WIDTH)
+    return place, (frame[:, None] >= 0) & (frame[:, None] < frames) & (column[None, :] < WIDTH)
+
+
+@triton.jit
+@no_type_check
+def _rows(array, row, frame, head, frames, heads, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Vectors of a head at frames of a row, and zeros outside of the row: [frames, BLOCK]."""
+    place, valid = _places(row, frame, head, frames, heads, WIDTH, BLOCK)
     return tl.load(array + place, mask=valid, other=0.0)
 
 
@@ -106,9 +90,7 @@ def _rows(array, row, frame, head, frames, heads, WIDTH: tl.constexpr, BLOCK: tl
 @no_type_check
 def _store(array, content, row, frame, head, frames, heads, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Stores vectors of a head at frames of a row."""
-    column = tl.arange(0, BLOCK)
-    place = ((row * frames + frame[:, None]) * heads + head) * WIDTH + column[None, :]
-    valid = (frame[:, None] >= 0) & (frame[:, None] < frames) & (column[None, :] < WIDTH)
+    place, valid = _places(row, frame, head, frames, heads, WIDTH, BLOCK)
     tl.store(array + place, content.to(array.dtype.element_ty), mask=valid)
 
 

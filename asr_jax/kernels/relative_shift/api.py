@@ -15,12 +15,12 @@ def relative_shift(
     Source: Dai et al. 2019, "Transformer-XL" (arXiv:1901.02860), appendix B.
 
     Raises:
-        ValueError: If there are less offsets than queries, or the implementation cannot run here.
+        ValueError: If there are less offsets than queries.
     """
     num_queries, num_offsets = scores.shape[-2:]
     if num_offsets < num_queries:
         raise ValueError(
             f"{num_offsets} offsets for {num_queries} queries: expected queries and keys together, minus 1"
         )
-    found: Array = module_of("relative_shift", implementation, given=scores).relative_shift(scores)
+    found: Array = module_of("relative_shift", implementation, scores).relative_shift(scores)
     return found

@@ -10,12 +10,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from asr_jax.kernels.elementwise_tpu import LANES, in_blocks, matrices
-from asr_jax.kernels.gradients import with_gradient
-
-
-def relative_shift(scores: Float[Array, "*rest T R"]) -> Float[Array, "*rest T S"]:
-    """Computes `api.relative_shift`."""
-    return _shift(scores)
+from asr_jax.kernels.gradients import of_inputs
 
 
 def _forward(scores: Array) -> Array:
@@ -34,7 +29,7 @@ def _moved(kernel: Any, x: Array, shape: tuple[int, ...]) -> Array:
     return in_blocks(kernel, given, like=like, whole=1, name="relative_shift").reshape(shape)
 
 
-_shift = with_gradient(_forward, _backward)
+relative_shift = of_inputs(_forward, _backward)
 
 
 def _forward_kernel(x: Any, y: Any, *, queries: int) -> None:

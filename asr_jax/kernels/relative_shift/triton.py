@@ -6,15 +6,10 @@ from typing import Any, no_type_check
 import jax
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from asr_jax.kernels.elementwise_triton import in_blocks, places
-from asr_jax.kernels.gradients import with_gradient
-
-
-def relative_shift(scores: Float[Array, "*rest T R"]) -> Float[Array, "*rest T S"]:
-    """Computes `api.relative_shift`."""
-    return _shift(scores)
+from asr_jax.kernels.gradients import of_inputs
 
 
 def _forward(scores: Array) -> Array:
@@ -34,7 +29,7 @@ def _moved(x: Array, shape: tuple[int, ...], kernel: Any) -> Array:
     )
 
 
-_shift = with_gradient(_forward, _backward)
+relative_shift = of_inputs(_forward, _backward)
 
 
 @triton.jit

@@ -41,5 +41,5 @@ def shifted_swish_r(x: Float[Array, "..."], *, implementation: Implementation = 
 
 
 def _computed(name: str, x: Array, implementation: Implementation) -> Array:
-    found: Array = module_of("swoosh", implementation, given=x).FUNCTIONS[name](x)
+    found: Array = module_of("swoosh", implementation, x).FUNCTIONS[name](x)
     return found

@@ -1,19 +1,17 @@
 """The joint network of transducers and its log-probabilities, with an implementation chosen for the device."""
 
-import functools
-import importlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
-from asr_jax.kernels.implementations import check_computes, selected
+from asr_jax.kernels.gradients import with_gradient
+from asr_jax.kernels.implementations import Implementation, module_of
 from asr_jax.kernels.transducer_joint import reference, xla
 from asr_jax.kernels.transducer_joint.reference import Activation
-
-Implementation = Literal["auto", "reference", "xla", "mosaic_tpu", "triton"]
 
 
 def transducer_joint(
@@ -42,30 +40,26 @@ def transducer_joint(
         num_labels: Number of valid labels of each row.
         activation: Activation of the joint network, "relu" or "tanh".
         implementation: "reference" keeps the logits of all nodes [B T S V] in memory; "xla" keeps the logits of some
-            frames and recomputes them for the gradient; "triton" is a kernel for NVIDIA GPUs, which needs the extra
-            kernels; "mosaic_tpu" is a kernel for TPUs, for outputs whose weights fit into VMEM beside the
-            nodes of 16 frames. "auto" is the one that the setting training.kernels selects, otherwise the one
-            of `implementations.FASTEST`, otherwise "xla".
+            frames and recomputes them for the gradient; "mosaic_tpu" is for outputs whose weights fit into VMEM beside
+            the nodes of 16 frames.
 
     Returns:
         Log-probabilities of blanks and of labels in float32. They are 0 at padding, which has no gradient.
-
-    Raises:
-        ValueError: If the implementation cannot run here.
     """
     given = (frames, predictions, kernel, bias, labels)
-    arrays, reason = given[:3], functools.partial(reason_against, given=given)
-    name = selected("transducer_joint", implementation, "xla", *arrays, reason_against=reason)
-    if name not in ("xla", "reference"):
-        check_computes(name, "reference or xla", *arrays, reason_against=reason)
-    if not all(each.size for each in given[:4]):  # a kernel needs at least one program, and a tile one node
-        name = "reference"
-    if name in ("xla", "reference"):
-        joint: Any = reference.joint if name == "reference" else xla.joint
-        blank, label = joint(*given, blank_id=blank_id, activation=activation)
+    module = module_of(
+        "transducer_joint",
+        implementation,
+        *given[:4],
+        portable=("reference", "xla"),
+        reason_against=partial(reason_against, given=given),
+    )
+    options = {"blank_id": blank_id, "activation": activation}
+    if module not in (reference, xla):
+        function = with_gradient(partial(module.forward, **options), partial(module.backward, **options))
+        blank, label = function(*given, num_frames, num_labels)
     else:
-        module = importlib.import_module(f"asr_jax.kernels.transducer_joint.{name}")  # late, as in `module_of`
-        blank, label = module.joint(*given, num_frames, num_labels, blank_id, activation)
+        blank, label = module.joint(*given, **options)
     in_time = length_mask(num_frames, frames.shape[1])[..., None]
     positions = length_mask(num_labels + 1, predictions.shape[1])[:, None]
     blank = jnp.where(in_time & positions, blank, 0.0)
@@ -78,12 +72,10 @@ def reason_against(implementation: str, given: Sequence[Any]) -> str:
     Args:
         given: Frames, predictions, weights, bias and labels, or descriptions of them.
     """
-    if implementation != "mosaic_tpu" or not all(
-        each.size for each in given[:4]
-    ):  # the reference computes empty arrays
+    if implementation != "mosaic_tpu":
         return ""
+    from asr_jax.kernels.tiles_tpu import too_large
     from asr_jax.kernels.transducer_joint.mosaic_tpu import vmem_bytes  # late, as in `module_of`
-    from asr_jax.kernels.vmem_tpu import too_large
 
     (_, positions, _), (width, vocab_size) = given[1].shape, given[2].shape
     what = f"weights of {width} × {vocab_size} and {positions} label positions in {given[2].dtype}"

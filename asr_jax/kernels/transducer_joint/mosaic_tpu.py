@@ -10,21 +10,18 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
-from asr_jax.kernels.products_tpu import product
+from asr_jax.kernels.log_space import NEVER
+from asr_jax.kernels.tiles_tpu import LANES, VMEM_BYTES, bytes_of, bytes_of_blocks, product, whole_tiles
 from asr_jax.kernels.transducer_joint.reference import Activation
-from asr_jax.kernels.vmem_tpu import VMEM_BYTES, bytes_of, bytes_of_blocks
 
-LANES = 128
 MULTIPLE = 16
 """Label positions are padded to a multiple of it, the number of sublanes of bfloat16."""
 NODES = 512
 """Number of nodes of a program, or more if there are more label positions."""
 LABELS = 256
 """Number of labels whose logits are computed at a time. Labels are padded to a multiple of it."""
-PADDED = -1e30
-"""Bias of labels that are padding."""
 KEPT = {2: (4, 1), 4: (8, 3)}
 """Numbers of arrays in float32 that a program keeps beside its blocks, of its nodes' channels and of the logits that it
 computes at a time, by the size of a value in bytes. 3.6 and 0.9, 7.4 and 2.6 were measured for a v5e."""
@@ -47,36 +44,17 @@ def vmem_bytes(*given: Any) -> int:
     return bytes_of_blocks(specs, [*inputs, logs, *gradients]) + kept
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(7, 8, 9))
-def joint(
-    frames: Float[Array, "B T D"],
-    predictions: Float[Array, "B S D"],
-    kernel: Float[Array, "D V"],
-    bias: Float[Array, " V"],
-    labels: Int[Array, "B U"],
-    num_frames: Int[Array, " B"],
-    num_labels: Int[Array, " B"],
-    blank_id: int,
-    activation: Activation,
-    interpret: bool = False,
-) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
-    """Computes `api.transducer_joint`. Values at padding are arbitrary, and must have no gradient.
+def forward(*arrays: Array, blank_id: int, activation: Activation) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    """Computes `api.transducer_joint`, and what its gradient needs.
 
-    `interpret` runs it in Pallas' interpreter.
+    Values at padding are arbitrary, and must have no gradient.
     """
-    given = (frames, predictions, kernel, bias, labels, num_frames, num_labels)
-    return _forward(*given, blank_id, activation, interpret)[0]
-
-
-def _forward(*given: Any) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-    """Computes `joint`, and what its gradient needs."""
-    arrays, (blank_id, activation, interpret) = given[:7], given[7:]
     inputs = _padded(*arrays[:5])
     rows, blocks, block, positions = _sizes(inputs)
     logs = jax.ShapeDtypeStruct((rows, blocks, 3, block * positions), jnp.float32)
     found = _call(
         functools.partial(_forward_kernel, blank_id=blank_id, activation=activation), arrays[5], inputs,
-        [_of_nodes(logs)], [logs], interpret=interpret, name="transducer_joint",
+        [_of_nodes(logs)], [logs], name="transducer_joint",
     )[0]  # fmt: skip
     by_node = jnp.moveaxis(found.reshape(rows, blocks, 3, block, positions), 2, 0)
     blank, label, _ = by_node.reshape(3, rows, blocks * block, positions)[:, :, : arrays[0].shape[1]]
@@ -84,10 +62,10 @@ def _forward(*given: Any) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
     return (blank[..., :size], label[..., : size - 1]), (*arrays[:6], found)
 
 
-def _backward(
-    blank_id: int, activation: Activation, interpret: bool, kept: tuple[Array, ...], cotangents: tuple[Array, Array]
+def backward(
+    kept: tuple[Array, ...], cotangents: tuple[Array, Array], *, blank_id: int, activation: Activation
 ) -> tuple[Array | None, ...]:
-    """Computes the gradients of `joint`."""
+    """Computes the gradients of `api.transducer_joint`."""
     *arrays, num_frames, logs = kept
     inputs = _padded(*arrays)
     rows, blocks, block, positions = _sizes(inputs)
@@ -100,7 +78,7 @@ def _backward(
     out = [jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in inputs[:4]]
     found = _call(
         functools.partial(_backward_kernel, blank_id=blank_id, activation=activation), num_frames, (*inputs, given),
-        _specs(inputs)[:4], out, interpret=interpret, name="transducer_joint_gradient",
+        _specs(inputs)[:4], out, name="transducer_joint_gradient",
     )  # fmt: skip
     width, vocab_size = arrays[2].shape
     of_frames = found[0].reshape(rows, -1, found[0].shape[-1])[:, : arrays[0].shape[1], :width]
@@ -109,12 +87,7 @@ def _backward(
     return *(each.astype(of.dtype) for each, of in zip(of_given, arrays, strict=False)), None, None, None
 
 
-joint.defvjp(_forward, _backward)
-
-
-def _call(
-    kernel: Any, num_frames: Array, inputs: tuple[Array, ...], out_specs: Any, out: Any, *, interpret: bool, name: str
-) -> Any:
+def _call(kernel: Any, num_frames: Array, inputs: tuple[Array, ...], out_specs: Any, out: Any, *, name: str) -> Any:
     """Calls a kernel for each row and block of frames. Both may sum over programs, which run one after the other."""
     rows, blocks, _, _ = _sizes(inputs)
     return pl.pallas_call(
@@ -129,7 +102,6 @@ def _call(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
         ),
-        interpret=interpret,
         name=name,
     )(num_frames, *inputs)
 
@@ -137,21 +109,17 @@ def _call(
 def _padded(frames: Array, predictions: Array, kernel: Array, bias: Array, labels: Array) -> tuple[Array, ...]:
     """Arrays of padded frames [B n b D], predictions [B S D], weights [V D], bias [V 1] and next labels [B 1 N]."""
     rows, num_frames, width = frames.shape
-    positions = _multiple(predictions.shape[1], MULTIPLE)
+    positions = whole_tiles(predictions.shape[1], MULTIPLE)
     block = MULTIPLE * max(NODES // (MULTIPLE * positions), 1)
-    blocks, channels = -(-num_frames // block), _multiple(width, LANES) - width
+    blocks, channels = -(-num_frames // block), whole_tiles(width, LANES) - width
     frames = jnp.pad(frames, ((0, 0), (0, blocks * block - num_frames), (0, channels)))
     predictions = jnp.pad(predictions, ((0, 0), (0, positions - predictions.shape[1]), (0, channels)))
-    more = _multiple(len(bias), LABELS) - len(bias)
+    more = whole_tiles(len(bias), LABELS) - len(bias)
     weights = jnp.pad(kernel.T, ((0, more), (0, channels)))
-    bias = jnp.pad(bias.astype(jnp.float32), (0, more), constant_values=PADDED)[:, None]
+    bias = jnp.pad(bias.astype(jnp.float32), (0, more), constant_values=NEVER)[:, None]
     labels = jnp.pad(labels.astype(jnp.int32), ((0, 0), (0, positions - labels.shape[1])), constant_values=-1)
     by_node = jnp.tile(labels, (1, block))[:, None]
     return frames.reshape(rows, blocks, block, -1), predictions, weights, bias, by_node
-
-
-def _multiple(size: int, of: int) -> int:
-    return -(-size // of) * of
 
 
 def _sizes(inputs: tuple[Array, ...]) -> tuple[int, int, int, int]:
@@ -202,7 +170,7 @@ def _forward_kernel(
             return now, total, blank, label
 
         zeros = jnp.zeros(labels.shape, jnp.float32)
-        start = (jnp.full_like(zeros, PADDED), zeros, zeros, zeros)
+        start = (jnp.full_like(zeros, NEVER), zeros, zeros, zeros)
         most, total, blank, label = jax.lax.fori_loop(0, weights.shape[0] // LABELS, step, start)
         log_norm = most + jnp.log(total)
         logs[0:1, :] = blank - log_norm

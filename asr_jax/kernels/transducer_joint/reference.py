@@ -21,11 +21,7 @@ def joint(
     blank_id: int,
     activation: Activation,
 ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
-    """Computes `api.transducer_joint` for all nodes, padding included.
-
-    Args:
-        kernel: Weights of the output.
-    """
+    """Computes `api.transducer_joint` for all nodes, padding included."""
     hidden = frames[:, :, None] + predictions[:, None]
     hidden = jax.nn.relu(hidden) if activation == "relu" else jnp.tanh(hidden)
     logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + bias[None, None, None]

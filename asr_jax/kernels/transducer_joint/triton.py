@@ -5,18 +5,17 @@ therefore writes its own share of a gradient, and XLA adds the shares: of frames
 predictions by block of frames, and of the output by part of the nodes.
 """
 
-import functools
 from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
-from asr_jax.kernels.products_triton import dot
 from asr_jax.kernels.transducer_joint.reference import Activation
 from asr_jax.kernels.triton_calls import triton_call
+from asr_jax.kernels.triton_frames import dot
 
 FRAMES, POSITIONS = 8, 8
 """Numbers of frames and of label positions of a block of nodes, powers of 2."""
@@ -30,26 +29,11 @@ BLOCKS = {
 of a value in bytes. Larger blocks spill registers (tests/kernels/test_resources.py)."""
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(7, 8))
-def joint(
-    frames: Float[Array, "B T D"],
-    predictions: Float[Array, "B S D"],
-    kernel: Float[Array, "D V"],
-    bias: Float[Array, " V"],
-    labels: Int[Array, "B U"],
-    num_frames: Int[Array, " B"],
-    num_labels: Int[Array, " B"],
-    blank_id: int,
-    activation: Activation,
-) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
-    """Computes `api.transducer_joint`. Values at padding are arbitrary, and must have no gradient."""
-    given = (frames, predictions, kernel, bias, labels, num_frames, num_labels)
-    return _forward(*given, blank_id, activation)[0]
+def forward(*arrays: Array, blank_id: int, activation: Activation) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    """Computes `api.transducer_joint`, and what its gradient needs.
 
-
-def _forward(*given: Any) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-    """Computes `joint`, and what its gradient needs."""
-    arrays, (blank_id, activation) = given[:7], given[7:]
+    Values at padding are arbitrary, and must have no gradient.
+    """
     (rows, frames, _), positions = arrays[0].shape, arrays[1].shape[1]
     of_nodes = jax.ShapeDtypeStruct((rows, frames, positions), jnp.float32)
     constants = _constants(arrays, blank_id, activation)
@@ -61,10 +45,10 @@ def _forward(*given: Any) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
     return (blank, label[..., :-1]), (*arrays, log_norm)
 
 
-def _backward(
-    blank_id: int, activation: Activation, kept: tuple[Array, ...], cotangents: tuple[Array, Array]
+def backward(
+    kept: tuple[Array, ...], cotangents: tuple[Array, Array], *, blank_id: int, activation: Activation
 ) -> tuple[Array | None, ...]:
-    """Computes the gradients of `joint`."""
+    """Computes the gradients of `api.transducer_joint`."""
     *arrays, log_norm = kept
     frames, predictions, kernel, bias = arrays[:4]
     (rows, num_frames, width), positions = frames.shape, predictions.shape[1]
@@ -88,9 +72,6 @@ def _backward(
     )  # fmt: skip
     found = (of_frames, of_predictions, of_kernel, of_bias)
     return *(jnp.sum(each, 0).astype(of.dtype) for each, of in zip(found, arrays, strict=False)), None, None, None
-
-
-joint.defvjp(_forward, _backward)
 
 
 def _num_blocks(frames: int, positions: int) -> int:

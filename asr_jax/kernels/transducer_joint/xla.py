@@ -6,11 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from asr_jax.core.devices import traced_for
 from asr_jax.kernels.transducer_joint import reference
-from asr_jax.kernels.transducer_joint.reference import Activation
 
 TILE_LOGITS = 1 << 24
 """Number of logits of a tile on CPUs, over all rows of a device."""
@@ -24,27 +23,16 @@ def logits_of_tile() -> int:
 
 
 def joint(
-    frames: Float[Array, "B T D"],
-    predictions: Float[Array, "B S D"],
-    kernel: Float[Array, "D V"],
-    bias: Float[Array, " V"],
-    labels: Int[Array, "B U"],
-    *,
-    blank_id: int,
-    activation: Activation,
-    tile_logits: int = 0,
-) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
-    """Computes `api.transducer_joint` for all nodes, padding included.
-
-    A tile has `tile_logits` logits; if that is 0, it has `logits_of_tile()`.
-    """
+    frames: Array, predictions: Array, kernel: Array, bias: Array, labels: Array, **options: Any
+) -> tuple[Array, Array]:
+    """Computes `api.transducer_joint` for all nodes, padding included."""
 
     def compute(frames: Array, of_rows: tuple[Array, Array], _: Any) -> tuple[Array, Array]:
         predictions, labels = of_rows
-        return reference.joint(frames, predictions, kernel, bias, labels, blank_id=blank_id, activation=activation)
+        return reference.joint(frames, predictions, kernel, bias, labels, **options)
 
     rows, positions, _ = predictions.shape
-    tile_frames = max((tile_logits or logits_of_tile()) // (rows * positions * len(bias)), 1)
+    tile_frames = max(logits_of_tile() // (rows * positions * len(bias)), 1)
     return in_tiles(compute, frames, (predictions, labels), tile_frames=tile_frames)
 
 

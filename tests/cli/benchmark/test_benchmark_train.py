@@ -10,7 +10,6 @@ import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli.benchmark import command, updating
-from asr_jax.cli.benchmark.published import training_rates
 from asr_jax.cli.benchmark.train import TrainOptions, cases, room
 from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import UserError
@@ -27,26 +26,6 @@ CONFIG = ("--config", "tests/toy_config.py")
 def toy(**buckets):
     data = Data(train=("none.jsonl",), batching=Batching(row_multiple=4, **buckets))
     return Experiment(name="toy", model=toy_model(dim=8), data=data, training=Training(num_updates=1, accumulate=2))
-
-
-def test_published_rates_are_in_their_right_columns():
-    rows = training_rates()
-    rates = {
-        (row["hardware"], row["precision"], row["accumulation"]): float(row["published per second"].split()[0])
-        for row in rows if row["system"] == "QuartzNet 15x5"
-    }  # fmt: skip
-    pairs = [
-        (rates[hardware, "mixed FP16", accumulation], full)
-        for (hardware, precision, accumulation), full in rates.items() if precision != "mixed FP16"
-    ]  # fmt: skip
-    assert len(pairs) == 10
-    assert all(1.11 < mixed / full < 1.53 for mixed, full in pairs)
-    of_device = {row["/device"] for row in rows if row["hardware"] == "1 × A100 80GB" and row["rows/device"] == 48}
-    assert {round(rate) for rate in of_device} == {1138, 1001}
-    assert all(
-        row["rows/device"] * row["accumulation"] * int(row["hardware"].split()[0]) == 1152
-        for row in rows if row["rows/device"]
-    )  # fmt: skip
 
 
 def test_an_update_stays_as_large_with_another_accumulation():
@@ -103,7 +82,6 @@ def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
     output, figures = capsys.readouterr().out, json.loads(out.read_text())
     assert output.startswith("toy, f32, 4,589 parameters, on 4 × cpu")
     assert "virtual devices of this CPU share its cores" in output
-    assert "8 × A100 80GB" in output
     cases = figures["cases"]
     assert [(each["accumulation"], each["devices"]) for each in cases] == [(2, 2)]
     for each in cases:
@@ -129,7 +107,7 @@ def test_updates_of_a_configs_own_data(tmp_path, capsys):
     out, folder = tmp_path / "train.json", tmp_path / "run"
     command.main(
         ["train", *CONFIG, *sets, "--run-dir", str(folder), "--num-devices", "2",
-         "--accumulation", "2", "--warm-ups", "3", "--updates", "4", "--no-published", "--json", str(out)]
+         "--accumulation", "2", "--warm-ups", "3", "--updates", "4", "--json", str(out)]
     )  # fmt: skip
     cases = json.loads(out.read_text())["cases"]
     assert [(each["accumulation"], each["devices"]) for each in cases] == [(2, 2)]
@@ -146,9 +124,9 @@ def test_updates_of_a_configs_own_data(tmp_path, capsys):
     ("arguments", "message"),
     [
         (("--synthetic", "1", "--batch", "6", "--accumulation", "4"), "6 rows cannot be divided into 4 batches on 1"),
-        (("--num-devices", "0"), "--num-devices 0: expected 1 or more"),
-        (("--synthetic", "0"), "--synthetic 0: expected 0.1 or more"),
-        (("--updates", "0"), "--updates 0: expected 1 or more"),
+        (("--num-devices", "0"), r"num_devices is \(0,\): expected each at least 1"),
+        (("--synthetic", "0"), r"synthetic is \(0.0,\): expected each at least 0.1"),
+        (("--updates", "0"), "updates is 0: expected at least 1"),
     ],
 )
 def test_what_cannot_be_timed(arguments, message):

@@ -220,7 +220,7 @@ def test_training_labels_are_sampled_in_each_epoch(tmp_path: Path) -> None:
         texts * 3, vocab_size=40, pieces="unigram", character_coverage=1.0, normaliser="lower.v1"
     )
     path = write(tmp_path / "train.jsonl", ["a", "b"], text=texts[0])
-    settings = TokenizerSettings(kind="sentencepiece", sampling=0.5, sampling_alpha=0.05)
+    settings = TokenizerSettings(kind="sentencepiece", sampling=0.5)
     data = Data(train=(path,), tokenizer=settings)
     index = plan(read_sets(replace(data, validation=(path,)), seed=0).train, data, tokenizer=pieces).index
     best = index.labels[0].tolist()

@@ -19,7 +19,12 @@ from asr_jax.data.manifests.storage import Reads, Storage
 
 SCALE = Scale(per_s=16000, hop=160, num_values=80)
 NUM = 12
-STORAGE = Storage(max_wait_s=1.0, retries=2, backoff_s=0.02)
+STORAGE = Storage(max_wait_s=1.0, retries=2)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr("asr_jax.data.manifests.storage.BACKOFF_S", 0.02)
 
 
 class Faulty(MemoryFileSystem):
@@ -121,7 +126,7 @@ def test_a_source_that_stalls_is_dead_until_it_answers(batches):
         if "/bad/" in path:
             released.wait(20)
 
-    storage = Storage(max_wait_s=1.01, retries=2, backoff_s=0.02)
+    storage = Storage(max_wait_s=1.01, retries=2)
     found, rejected, _ = batches(fault, storage=storage)
     assert time.monotonic() - started_s < 2.5 * storage.max_wait_s
     assert sorted(found) == list(range(1, NUM, 2))
@@ -165,6 +170,6 @@ def test_a_missing_file_is_no_fault_of_the_storage():
 
 
 def test_settings_are_checked():
-    for wrong in ({"max_wait_s": 0}, {"retries": -1}, {"backoff_s": -1}):
+    for wrong in ({"max_wait_s": 0}, {"retries": -1}):
         with pytest.raises(ValueError, match="expected"):
             Storage(**wrong)

@@ -1,0 +1,199 @@
+"""Layers of Squeezeformer, with norms after their modules, and its reduction and recovery of the frame rate.
+
+Source: Kim et al. 2022, "Squeezeformer" (arXiv:2206.00888), figure 2; kssteven418/Squeezeformer src/models at commit
+ab49eec5; NVIDIA/NeMo nemo/collections/asr at commit 8cfedd72.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.kernels.masking.api import mask_time
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
+from asr_jax.nn.linear import Linear, per_channel, uniform
+from asr_jax.nn.normalization import normed
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
+
+Variant = Literal["paper", "nemo", "rust"]
+
+
+class Details(NamedTuple):
+    """Differences of the published implementations that are not settings of the encoder."""
+
+    frames_before: int
+    """Zero frames and bins before the input of each subsampling convolution. One follows the input."""
+    masks: bool
+    """Whether the subsampling always sets frames beyond a row's length to 0."""
+    reduction_size: int
+    """Taps of the convolution that halves the frame rate."""
+    reduction_before: int
+    """Zero frames before the input of that convolution."""
+    eps: float
+    """Epsilon of all norms."""
+    momentum: float
+    """Weight of a batch in the running statistics."""
+    ddof: int
+    """Delta degrees of freedom of the running variances."""
+    blind: Literal["mean", "zeros"]
+    """Attention output for queries whose keys are all masked. See `RelativeAttention`."""
+
+
+DETAILS: dict[Variant, Details] = {
+    "paper": Details(0, False, 5, 0, eps=1e-3, momentum=0.015, ddof=0, blind="mean"),
+    "nemo": Details(1, True, 5, 3, eps=1e-5, momentum=0.1, ddof=1, blind="zeros"),
+    "rust": Details(0, False, 3, 0, eps=1e-5, momentum=0.1, ddof=0, blind="mean"),
+}
+
+
+def peer_lengths(lengths: Any, factor: int) -> Any:
+    """Lengths that the paper's code masks with: n // 2 + 1 for each halving, up to two more than the number of frames.
+
+    Args:
+        lengths: Length of each row in frames of features.
+        factor: Subsampling factor, a power of 2.
+    """
+    while factor > 1:
+        lengths, factor = lengths // 2 + 1, factor // 2
+    return lengths
+
+
+class ScaleBias(nn.Module):
+    """Learned scale and bias of each channel, x · scale + bias, which replace a norm before a module."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return x * per_channel(scale, x) + per_channel(bias, x)
+
+
+class LayerSizes(NamedTuple):
+    """Sizes and behaviour of a layer."""
+
+    num_heads: int
+    feedforward_dim: int
+    kernel_size: int
+    norm: ConvNorm
+    adaptive_scale: bool
+    gated_convolution: bool
+    dropout: float
+    attention_dropout: float
+    details: Details
+    dtype: DTypeLike
+
+
+class SqueezeformerLayer(nn.Module):
+    """Attention, feed-forward, convolution and feed-forward modules, each as norm(x + module(x · scale + bias)).
+
+    The signature is that of a body of `nn.scan`: the layer returns the carry and an output to collect.
+    """
+
+    sizes: LayerSizes
+    gives_all: bool = False
+    """Whether the layer's output is also returned for the scan to collect."""
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
+        sizes, details = self.sizes, self.sizes.details
+        attention = RelativeAttention(
+            sizes.num_heads,
+            dropout=sizes.attention_dropout,
+            blind=details.blind,
+            dtype=sizes.dtype,
+            name="attention",
+        )
+        convolution = ConformerConvolution(
+            sizes.kernel_size,
+            gated=sizes.gated_convolution,
+            norm=sizes.norm,
+            norm_eps=details.eps,
+            norm_momentum=details.momentum,
+            norm_ddof=details.ddof,
+            dtype=sizes.dtype,
+            name="convolution",
+        )
+        y = attention(
+            self._scaled(x, "attention"), inputs.positions, inputs.allowed, step=inputs.step, biases=inputs.biases
+        )
+        x = self._added(x, y, inputs.step, "attention")
+        x = self._feed_forward(x, inputs.step, "feed_forward_1")
+        y = convolution(self._scaled(x, "convolution"), inputs.lengths, step=inputs.step)
+        x = self._added(x, y, inputs.step, "convolution")
+        x = self._feed_forward(x, inputs.step, "feed_forward_2")
+        return x, x if self.gives_all else None
+
+    def _feed_forward(self, x: Array, step: Step, name: str) -> Array:
+        sizes = self.sizes
+        module = ConformerFeedForward(sizes.feedforward_dim, dropout=sizes.dropout, dtype=sizes.dtype, name=name)
+        return self._added(x, module(self._scaled(x, name), step=step), step, name)
+
+    def _scaled(self, x: Array, name: str) -> Array:
+        return ScaleBias(name=f"{name}_scale")(x) if self.sizes.adaptive_scale else x
+
+    def _added(self, x: Array, y: Array, step: Step, name: str) -> Array:
+        x += Dropout(self.sizes.dropout)(y, step=step)
+        return normed(f"{name}_norm", x, self.sizes.details.eps)
+
+
+class SqueezeformerStack(nn.Module):
+    """Stack of layers. Returns the last output, and the outputs of all layers with `gives_all` (otherwise of none)."""
+
+    sizes: LayerSizes
+    num_layers: int
+    remat: Remat = "elementwise"
+    gives_all: bool = False
+    """Whether the outputs of all layers are returned."""
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"]]:
+        layers = layer_stack(SqueezeformerLayer, self.num_layers, self.remat)(self.sizes, self.gives_all, name="layers")
+        x, inner = layers(x, inputs)
+        return x, jnp.zeros((0, *x.shape), x.dtype) if inner is None else inner
+
+
+class ReduceTime(nn.Module):
+    """Halves the frame rate with a depthwise convolution of stride 2 and a pointwise convolution: S = ⌈T / 2⌉.
+
+    Source: `TimeReductionLayer` of the paper's code, `TimeReductionModule` of NeMo. Differs from: if the padded batch
+    has an odd number of frames, the paper's code replaces the last output frame with zeros; here this happens only
+    without `mask_padding`.
+    """
+
+    details: Details
+    mask_padding: bool = True
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B S D"]:
+        num_frames, width = x.shape[1:]
+        size, before = self.details.reduction_size, self.details.reduction_before
+        initial = uniform(size**-0.5)
+        kernel, bias = self.param("kernel", initial, (size, width)), self.param("bias", initial, (width,))
+        x = mask_time(x, lengths)
+        zero_frame = num_frames % 2 if before == 0 and not self.mask_padding else 0
+        behind = size - 2 - before + num_frames % 2 - zero_frame
+        y = depthwise_conv(x, kernel, padding=(before, behind), stride=2)
+        y = Linear(width, dtype=self.dtype, name="pointwise")(y + per_channel(bias, y))
+        return jnp.pad(y, ((0, 0), (0, zero_frame), (0, 0)))
+
+
+class RecoverTime(nn.Module):
+    """Duplicates each frame in order, projects the frames, and adds them to the frames before the reduction."""
+
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B S D"], before: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        repeated = jnp.repeat(x, 2, axis=1)[:, : before.shape[1]]
+        return before + Linear(x.shape[-1], dtype=self.dtype, name="project")(repeated)
