@@ -209,7 +209,9 @@ def nemo_transducer(config: Mapping[str, Any], path: str | Path) -> Transducer:
     try:
         return Transducer(
             prediction=LSTMPrediction(
-                int(prediction["pred_hidden"]), int(prediction["pred_rnn_layers"]), prediction.get("dropout") or 0.0
+                int(prediction["pred_hidden"]),
+                num_layers=int(prediction["pred_rnn_layers"]),
+                dropout=prediction.get("dropout") or 0.0,
             ),
             joint_dim=int(network["joint_hidden"]),
             activation=network["activation"].lower(),
@@ -270,7 +272,9 @@ def parakeet_transducer(config: Mapping[str, Any], path: str | Path) -> Transduc
             raise UserError(f"{path}: {name} is {value}, expected {' or '.join(map(str, choices))}")
     try:
         return Transducer(
-            prediction=LSTMPrediction(config["decoder_hidden_size"], config["num_decoder_layers"], dropout=0.0),
+            prediction=LSTMPrediction(
+                config["decoder_hidden_size"], num_layers=config["num_decoder_layers"], dropout=0.0
+            ),
             joint_dim=config["decoder_hidden_size"],
             activation=config.get("hidden_act", "relu"),
             dropout=0.0,
@@ -311,7 +315,7 @@ def caiman_transducer(weights: NamedWeights) -> Transducer:
     return Transducer(
         prediction=LSTMPrediction(
             weights["prediction.embed.weight"].shape[1],
-            sum(bool(re.fullmatch(layers, name)) for name in weights),
+            num_layers=sum(bool(re.fullmatch(layers, name)) for name in weights),
             batch_norm=batch_norm,
         ),
         joint_dim=weights["joint_net.2.weight"].shape[1],

@@ -212,7 +212,8 @@ def _parts(model: Model) -> tuple[Wav2Vec2, Contrastive | None, bool]:
 def _mask_section(prefix: str, mask: SpanMask) -> dict[str, Any]:
     return {
         f"{prefix}_prob": mask.probability, f"{prefix}_length": mask.length, f"{prefix}_selection": mask.selection,
-        f"{prefix}_other": mask.other, f"no_{prefix}_overlap": not mask.overlap, f"{prefix}_min_space": mask.min_space,
+        f"{prefix}_other": mask.other, f"no_{prefix}_overlap": mask.min_space is not None,
+        f"{prefix}_min_space": 1 if mask.min_space is None else mask.min_space,
         **({"require_same_masks": mask.same_count, "mask_dropout": mask.dropout} if prefix == "mask" else {}),
     }  # fmt: skip
 

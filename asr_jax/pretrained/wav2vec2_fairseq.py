@@ -209,8 +209,7 @@ def _mask(config: Mapping[str, Any], prefix: str, *, probability: float, min_spa
         same_count=get("require_same_masks", True) if of_frames else True,
         selection=get(f"{prefix}_selection", "static"),
         other=get(f"{prefix}_other", 0.0),
-        overlap=not get(f"no_{prefix}_overlap", False),
-        min_space=get(f"{prefix}_min_space", 1),
+        min_space=get(f"{prefix}_min_space", 1) if get(f"no_{prefix}_overlap", False) else None,
         dropout=get("mask_dropout", 0.0) if of_frames else 0.0,
     )
 

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 
 from asr_jax.core.batch import AnyArray
 from asr_jax.core.devices import local_devices
-from asr_jax.search.ctc_beam_state import NEVER, Beam, Found, Moves, start
+from asr_jax.search.ctc_beam_state import NEVER, Found, Moves, PrefixBeam, start
 from asr_jax.search.ctc_beam_step import BLANK, step
 from asr_jax.search.ctc_frames import Frames, frames_of
 from asr_jax.search.hypotheses import Ending, Hypothesis, Search, finish
@@ -82,7 +82,7 @@ class CTCBeamSearch:
         log_probs = jnp.zeros((num_rows, num_frames, len(self._spelling.texts)))
         self(log_probs, np.zeros(num_rows, np.int32))
 
-    def _search_with_host(self, frames: Frames, states: WordStates) -> tuple[Beam, Found]:
+    def _search_with_host(self, frames: Frames, states: WordStates) -> tuple[PrefixBeam, Found]:
         """Searches with the language model on the host."""
         states.begin(len(frames.num), self._search.beam_width)
         # Arrays that follow are committed to this device. If the first ones were not, they would compile a program.
@@ -95,7 +95,7 @@ class CTCBeamSearch:
         return beams, found
 
 
-def _begin(frames: Frames, *, search: Search, border: int, blank_id: int) -> tuple[Beam, Found]:
+def _begin(frames: Frames, *, search: Search, border: int, blank_id: int) -> tuple[PrefixBeam, Found]:
     """Returns the initial beam of each row, and arrays for the results of all frames with identity back-pointers."""
     num_rows, num_frames, vocab_size = frames.growing.shape
     beam = start(search, border=border)
@@ -112,7 +112,7 @@ def _begin(frames: Frames, *, search: Search, border: int, blank_id: int) -> tup
 @functools.partial(jax.jit, static_argnames=FIXED, donate_argnames=("beams", "found"))
 def _advance(
     i: Int[AnyArray, ""] | int,
-    beams: Beam,
+    beams: PrefixBeam,
     found: Found,
     frames: Frames,
     tables: WordTables | None,
@@ -121,7 +121,7 @@ def _advance(
     search: Search,
     border: int,
     blank_id: int,
-) -> tuple[Beam, Found, Moves]:
+) -> tuple[PrefixBeam, Found, Moves]:
     """Processes the i-th considered frame of every row."""
     advance = functools.partial(step, search=search, border=border, blank_id=blank_id, tables=tables)
     beams, new, moves = jax.vmap(advance)(beams, frames.at(i), closing=closing)
@@ -131,11 +131,11 @@ def _advance(
 @functools.partial(jax.jit, static_argnames=FIXED)
 def _search(
     frames: Frames, tables: WordTables | None, *, search: Search, border: int, blank_id: int
-) -> tuple[Beam, Found]:
+) -> tuple[PrefixBeam, Found]:
     """Processes all frames of every row."""
     fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": blank_id}
 
-    def body(i: Array, carried: tuple[Beam, Found]) -> tuple[Beam, Found]:
+    def body(i: Array, carried: tuple[PrefixBeam, Found]) -> tuple[PrefixBeam, Found]:
         return _advance(i, *carried, frames, tables, None, **fixed)[:2]
 
     return jax.lax.fori_loop(0, frames.num.max() + 1, body, _begin(frames, **fixed))
@@ -150,7 +150,7 @@ def _may_word_begin(frames: Frames, tables: WordTables) -> Array:
 
 
 @functools.partial(jax.jit, static_argnames="blank_id")
-def _ended(frames: Frames, beams: Beam, found: Found, *, blank_id: int) -> tuple[Array, Array, Array, Array]:
+def _ended(frames: Frames, beams: PrefixBeam, found: Found, *, blank_id: int) -> tuple[Array, Array, Array, Array]:
     """Backtracks the paths of both endings of every slot.
 
     Returns:

@@ -24,7 +24,7 @@ MIXERS = np.array([[0x9E3779B1, 0x85EBCA6B], [0x85EBCA6B, 0x7FEB352D], [0xC2B2AE
 """Odd multipliers of the two 32-bit hashes. Source: Appleby's MurmurHash3, Wellons's lowbias32."""
 
 
-class Beam(struct.PyTreeNode):
+class PrefixBeam(struct.PyTreeNode):
     """Different prefixes of one utterance, or of several, in W slots.
 
     The log-probabilities of an unused slot are minus infinity.
@@ -71,7 +71,7 @@ class Found(struct.PyTreeNode):
     back: Int[Array, "*S W 2"]
     """Back-pointer of each ending: 2 · slot + 0 if the previous alignments end in a blank, + 1 if in a label."""
     last: Int[Array, "*S W"]
-    """Last label, as in `Beam`."""
+    """Last label, as in `PrefixBeam`."""
     best: Float[Array, "*S"]
     """Greatest log-probability, which was subtracted from all."""
 
@@ -93,7 +93,7 @@ def longer(prefix: UInt32[Array, "W 2"], label: Int32[Array, " W"]) -> UInt32[Ar
     return mixed ^ (mixed >> 16)
 
 
-def start(search: Search, *, border: int) -> Beam:
+def start(search: Search, *, border: int) -> PrefixBeam:
     """Returns the beam before the first frame: the empty prefix, as if after a border. `border` is -1 if there is none.
 
     Args:
@@ -102,7 +102,7 @@ def start(search: Search, *, border: int) -> Beam:
     width = search.beam_width
     ending = 0 if border < 0 else 1
     none = jnp.zeros(width, jnp.int32)
-    return Beam(
+    return PrefixBeam(
         endings=jnp.full((width, 2), NEVER, jnp.float32).at[0, ending].set(0.0),
         last=jnp.full(width, border, jnp.int32),
         prefix=jnp.ones((width, 2), jnp.uint32),

@@ -7,18 +7,18 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from asr_jax.search.ctc_beam_state import NEVER, Beam, Found, Frame, Moves, longer
+from asr_jax.search.ctc_beam_state import NEVER, Found, Frame, Moves, PrefixBeam, longer
 from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_tables import WordTables, grown_words
 
 BLANK, LABEL = 0, 1
-"""Last label of alignments: indices of `Beam.endings`."""
+"""Last label of alignments: indices of `PrefixBeam.endings`."""
 Ways = tuple[Array, Array]
 """Log-probabilities, and back-pointers as in `Found.back`."""
 
 
 def step(
-    beam: Beam,
+    beam: PrefixBeam,
     frame: Frame,
     *,
     search: Search,
@@ -26,11 +26,11 @@ def step(
     blank_id: int,
     tables: WordTables | None = None,
     closing: Float[Array, " W"] | None = None,
-) -> tuple[Beam, Found, Moves]:
+) -> tuple[PrefixBeam, Found, Moves]:
     """Computes the beam after one frame.
 
     Args:
-        beam: Beam before the frame.
+        beam: PrefixBeam before the frame.
         frame: Log-probabilities of the frame.
         border: Label that is a word border; -1 if there is none.
         tables: Tables of word scores. None: no fusion.
@@ -40,13 +40,13 @@ def step(
         The new beam, the back-pointers of the frame, and the origin of each prefix.
     """
     beam, was_label = _after_blanks(beam, frame.is_blank_before, search)
-    is_border = (beam.last == border) & (border >= 0 and search.same != "labels")
+    is_border = (beam.last == border) & (border >= 0 and search.merges_borders)
     parents = beam.parents()
     stays, stays_back = _stay(beam, frame, is_border, parents, search, blank_id=blank_id)
     grows = _grow(beam, frame, is_border, parents, search)
     pairs = jax.tree.map(lambda each: jnp.broadcast_to(each[:, None], grows.shape), (beam.words, closing))
     longer_words = grown_words(pairs[0], jnp.broadcast_to(frame.tokens[None], grows.shape), tables, pairs[1])
-    merged = stays.max(1) if search.counts == "endings" else _combined(stays, search)[:, 0]
+    merged = stays.max(1) if search.counts_endings else _combined(stays, search)[:, 0]
     source, column, is_new = _best(merged + beam.words.extra, grows + longer_words.extra)
 
     token, before = frame.tokens[column], jax.tree.map(lambda each: each[source], beam.words)
@@ -64,7 +64,7 @@ def step(
     is_longer = moves.token >= 0
     last = jnp.where(is_longer, moves.token, beam.last[source])
     prefix = beam.prefix[source]
-    after = Beam(
+    after = PrefixBeam(
         endings=pruned - best,
         last=last,
         prefix=jnp.where(is_longer[:, None], longer(prefix, moves.token), prefix),
@@ -87,12 +87,12 @@ def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: Searc
         ways: Log-probabilities by origin.
         scores: Scores of the endings that the origins are.
     """
-    if search.frames == "likeliest":
+    if search.shows_likeliest:
         return ways.argmax(1)
     return jnp.where(ways > NEVER, scores, jnp.inf).argmin(1)
 
 
-def _after_blanks(beam: Beam, is_any: Bool[Array, ""], search: Search) -> tuple[Beam, Bool[Array, " W"]]:
+def _after_blanks(beam: PrefixBeam, is_any: Bool[Array, ""], search: Search) -> tuple[PrefixBeam, Bool[Array, " W"]]:
     """Returns the beam after skipped frames, in which only the blank was a candidate, if there were any.
 
     Skipped frames change all log-probabilities by the same amount, so their number does not matter. They combine the
@@ -110,7 +110,7 @@ def _after_blanks(beam: Beam, is_any: Bool[Array, ""], search: Search) -> tuple[
 
 
 def _stay(
-    beam: Beam,
+    beam: PrefixBeam,
     frame: Frame,
     is_border: Bool[Array, " W"],
     parents: Int[Array, " W"],
@@ -147,7 +147,7 @@ def _stay(
 
 
 def _grow(
-    beam: Beam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
+    beam: PrefixBeam, frame: Frame, is_border: Bool[Array, " W"], parents: Int[Array, " W"], search: Search
 ) -> Float[Array, "W K"]:
     """Returns the log-probabilities of each prefix extended by each label.
 
@@ -174,10 +174,10 @@ def _best(staying: Float[Array, " W"], growing: Float[Array, "W K"]) -> tuple[Ar
 def _prune(endings: Float[Array, "W 2"], extra: Float[Array, " W"], search: Search) -> Float[Array, "W 2"]:
     """Returns the endings with minus infinity for those whose score is too low."""
     scores = endings + extra[:, None]
-    if search.counts == "prefixes":
+    if not search.counts_endings:
         scores = _combined(scores, search)
     least = scores.max() + search.beam_prune_logp
-    if search.counts == "endings":
+    if search.counts_endings:
         # min() instead of a slice of top_k's result: for a slice, XLA sorts everything on CPUs, ten times slower
         least = jnp.maximum(least, jax.lax.top_k(scores.reshape(-1), len(extra))[0].min())
     return jnp.where((scores >= least) & (scores > NEVER), endings, NEVER)

@@ -7,49 +7,35 @@ likely, and which stops when no better end has appeared for some labels.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import Finite, PositiveFloat, ShareBelow1, settings
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.search.base import Decoding
+from asr_jax.search.base import BeamSize, GreedyOrBeam
 from asr_jax.search.ctc_prefix import NEVER, Prefixes, empty_prefixes, extended, prefix_scores, without_padding
 
 POSSIBLE = NEVER / 2
 """Scores below this belong to hypotheses that do not exist."""
 
 
-@dataclass(frozen=True)
-class LabelDecoding(Decoding):
-    """Settings of the search of an attention decoder. Scores are natural logarithms."""
+@settings
+class LabelDecoding(BeamSize, GreedyOrBeam):
+    """Settings of the search of an attention decoder. Scores are natural logarithms.
 
-    kind: Literal["greedy", "beam"] = "greedy"
-    """greedy: the best next label, until the end; beam: beam search with n-best lists."""
-    beam_width: int = 10
-    """Number of hypotheses of beam search, those that have ended included."""
-    num_best: int = 10
-    """Largest number of hypotheses in an n-best list."""
-    ctc_weight: float = 0.0
-    """Share of the CTC score in the score of a hypothesis, at least 0 and less than 1. 0: attention alone."""
-    label_bonus: float = 0.0
+    The width of the beam includes hypotheses that have ended.
+    """
+
+    ctc_weight: ShareBelow1 = 0.0
+    """Share of the CTC score in the score of a hypothesis. 0: attention alone. For CTC alone, --head names its head."""
+    label_bonus: Finite = 0.0
     """Number that is added to the score for each label. Values above 0 favour long texts, values below 0 short ones."""
-    max_labels_per_frame: float = 1.0
+    max_labels_per_frame: PositiveFloat = 1.0
     """Largest number of labels for each frame of an utterance. A hypothesis of this length must end."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "beam_width", "num_best", least=1)
-        check_numbers(self, "ctc_weight", least=0)
-        check_numbers(self, "label_bonus")
-        check_numbers(self, "max_labels_per_frame", above=0)
-        if self.ctc_weight >= 1:
-            raise ValueError(
-                f"ctc_weight is {self.ctc_weight}: expected less than 1; --head with the CTC head searches CTC alone"
-            )
 
     def __str__(self) -> str:
         parts = ["greedy" if self.kind == "greedy" else f"beam {self.beam_width}"]
@@ -63,10 +49,6 @@ class LabelDecoding(Decoding):
 
     def digest(self) -> str:
         return f"attention {self}"
-
-    @property
-    def gives_n_best(self) -> bool:
-        return self.kind == "beam"
 
     @property
     def width(self) -> int:
@@ -97,7 +79,7 @@ class Ids(NamedTuple):
         return (ids != self.begin) & (ids != self.end) & (ids != self.blank)
 
 
-class Beam(NamedTuple):
+class LabelBeam(NamedTuple):
     """Hypotheses of all rows, best first."""
 
     place: Int[Array, ""]
@@ -145,10 +127,10 @@ def label_search(
     limits = jnp.clip(limits, jnp.minimum(lengths, 1), size)
     values = without_padding(ctc, blank_id=ids.blank) if ctc is not None else None
 
-    def is_going(beam: Beam) -> Bool[Array, ""]:
+    def is_going(beam: LabelBeam) -> Bool[Array, ""]:
         return jnp.any(~_is_complete(beam, limits, decoding) & (beam.place <= limits))
 
-    def step(beam: Beam) -> Beam:
+    def step(beam: LabelBeam) -> LabelBeam:
         found = advance(beam.cache, beam.last, beam.place)
         return _next(beam, found, values, limits, ids=ids, decoding=decoding)
 
@@ -156,7 +138,7 @@ def label_search(
     whole, one = jnp.zeros((rows, width, size), jnp.int32), jnp.zeros((rows, width), jnp.int32)
     first = jnp.where(jnp.arange(width)[None] == 0, jnp.zeros((rows, 1)), NEVER)
     prefixes = empty_prefixes(values, width=width, blank_id=ids.blank) if values is not None else None
-    beam = Beam(
+    beam = LabelBeam(
         jnp.int32(0), whole, whole, jnp.zeros(whole.shape), one, jnp.full_like(one, ids.begin), first, first,
         one > 0, jnp.zeros(rows, bool), prefixes, cache,
     )  # fmt: skip
@@ -168,7 +150,7 @@ def most_labels(num_frames: int, decoding: LabelDecoding) -> int:
     return max(int(num_frames * decoding.max_labels_per_frame), 1)
 
 
-def _is_complete(beam: Beam, limits: Int[Array, " B"], decoding: LabelDecoding) -> Bool[Array, " B"]:
+def _is_complete(beam: LabelBeam, limits: Int[Array, " B"], decoding: LabelDecoding) -> Bool[Array, " B"]:
     """Returns whether the n-best list of each row is final."""
     num_best = min(decoding.num_best, decoding.width)
     ended = jax.lax.top_k(jnp.where(beam.has_ended, beam.scores, NEVER), num_best)[0][:, -1]
@@ -178,14 +160,14 @@ def _is_complete(beam: Beam, limits: Int[Array, " B"], decoding: LabelDecoding) 
 
 
 def _next(
-    beam: Beam,
+    beam: LabelBeam,
     found: Step,
     values: Float[Array, "B T V"] | None,
     limits: Int[Array, " B"],
     *,
     ids: Ids,
     decoding: LabelDecoding,
-) -> Beam:
+) -> LabelBeam:
     """Returns the best hypotheses after one more label.
 
     Args:
@@ -225,7 +207,7 @@ def _next(
     prefixes = beam.prefixes
     if values is not None:
         prefixes = extended(jax.tree.map(of_parents, beam.prefixes), values, labels, blank_id=ids.blank)
-    return Beam(
+    return LabelBeam(
         place=beam.place + 1,
         labels=written(beam.labels, labels),
         frames=written(beam.frames, of_parents(found.frames)),
@@ -241,7 +223,7 @@ def _next(
     )
 
 
-def _listed(beam: Beam, num_best: int) -> TimedTokens:
+def _listed(beam: LabelBeam, num_best: int) -> TimedTokens:
     """Returns the best hypotheses that have ended."""
     scores, places = jax.lax.top_k(jnp.where(beam.has_ended, beam.scores, NEVER), num_best)
 

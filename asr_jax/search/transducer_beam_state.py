@@ -128,7 +128,7 @@ class Hypotheses(Node):
         return self.log_prob + self.words.extra
 
 
-class Beam(Node):
+class FrameBeam(Node):
     """Hypotheses of each row, and the frame that the search has reached."""
 
     hypotheses: Hypotheses
@@ -171,7 +171,7 @@ class Paths(NamedTuple):
     label_log_prob: Float[np.ndarray, "R S"]
 
     @classmethod
-    def of(cls, beam: Beam, nodes: Nodes) -> "Paths":
+    def of(cls, beam: FrameBeam, nodes: Nodes) -> "Paths":
         arrays = [getattr(beam.hypotheses, name) for name in cls._fields[1:]]
         return cls(*jax.device_get((nodes, *arrays)))
 
@@ -213,7 +213,7 @@ class Moves(NamedTuple):
     """Label that was appended; -1 if none was."""
 
 
-def begin(frames: TransducerFrames, num_slots: int) -> tuple[Beam, Nodes]:
+def begin(frames: TransducerFrames, num_slots: int) -> tuple[FrameBeam, Nodes]:
     """Returns the beam before the first frame, with one empty hypothesis per row."""
     rows, num_frames = frames.values.shape[:2]
     shape = rows, num_slots
@@ -235,4 +235,4 @@ def begin(frames: TransducerFrames, num_slots: int) -> tuple[Beam, Nodes]:
     )
     of_row, size = jnp.zeros(rows, jnp.int32), (rows, num_frames * num_slots)
     whole = jnp.zeros(size, jnp.int32)
-    return Beam(hypotheses, of_row, of_row), Nodes(jnp.full(size, ROOT), whole, whole, whole, jnp.zeros(size))
+    return FrameBeam(hypotheses, of_row, of_row), Nodes(jnp.full(size, ROOT), whole, whole, whole, jnp.zeros(size))

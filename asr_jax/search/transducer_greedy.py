@@ -42,7 +42,7 @@ class Next(NamedTuple):
     jump: Int[Array, " B"]
 
 
-class Search(NamedTuple):
+class GreedyState(NamedTuple):
     """State of the search of all rows."""
 
     frame: Int[Array, " B"]
@@ -84,10 +84,10 @@ def greedy_transducer_search(
     # Frames behind the next label are computed in vain. On CPUs, that costs more than further products of many rows.
     block = min(max(AT_ONCE // rows, 1), MOST) if traced_for().platform == "cpu" else MOST
 
-    def is_going(state: Search) -> Bool[Array, ""]:
+    def is_going(state: GreedyState) -> Bool[Array, ""]:
         return jnp.any(state.frame < lengths)
 
-    def step(state: Search) -> Search:
+    def step(state: GreedyState) -> GreedyState:
         frames = state.frame[:, None] + jnp.arange(block)[None]
         decision = decide(jnp.minimum(frames, num_frames - 1), state.prediction)
         visited, at, found = _visited(decision, frames < lengths[:, None], blank_id)
@@ -98,7 +98,7 @@ def greedy_transducer_search(
 
     zeros, whole = jnp.zeros(rows, jnp.int32), jnp.zeros((rows, size), jnp.int32)
     nothing = jnp.full((rows, size), -jnp.inf, jnp.float32)
-    state = Search(zeros, zeros, zeros, start, whole, whole, whole, nothing, jnp.zeros(rows, jnp.float32))
+    state = GreedyState(zeros, zeros, zeros, start, whole, whole, whole, nothing, jnp.zeros(rows, jnp.float32))
     state = lax.while_loop(is_going, step, state)
     found = (state.tokens, state.starts, state.ends, state.log_probs)
     tokens, starts, ends, log_probs = (values[:, None] for values in found)
@@ -136,7 +136,9 @@ def _visited(
     return visited.T, at, found
 
 
-def _after(state: Search, next_one: Next, advanced: Any, lengths: Int[Array, " B"], max_symbols: int) -> Search:
+def _after(
+    state: GreedyState, next_one: Next, advanced: Any, lengths: Int[Array, " B"], max_symbols: int
+) -> GreedyState:
     """Returns the state after the next label of each row, or after a block of blanks.
 
     Args:
@@ -154,7 +156,7 @@ def _after(state: Search, next_one: Next, advanced: Any, lengths: Int[Array, " B
     def written(values: Array, new: Array) -> Array:
         return values.at[jnp.arange(rows), column].set(new.astype(values.dtype), mode="drop")
 
-    return Search(
+    return GreedyState(
         frame=frame + jump,
         at_frame=jnp.where(jump > 0, 0, at_frame),
         num=state.num + found,

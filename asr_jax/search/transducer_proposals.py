@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from asr_jax.search.ctc_beam_state import NEVER
-from asr_jax.search.transducer_beam_state import Beam, Nodes, Proposal, TransducerFrames
+from asr_jax.search.transducer_beam_state import FrameBeam, Nodes, Proposal, TransducerFrames
 
 
 def blank_durations(durations: Sequence[int]) -> tuple[int, ...]:
@@ -18,7 +18,7 @@ def blank_durations(durations: Sequence[int]) -> tuple[int, ...]:
 
 
 def propose(
-    beam: Beam,
+    beam: FrameBeam,
     nodes: Nodes,
     slots: Int[Array, "R P"],
     frames: TransducerFrames,
@@ -26,7 +26,7 @@ def propose(
     num_candidates: int,
     least: float,
     scaled: Callable[[Array], Array],
-) -> tuple[Beam, Nodes, Proposal]:
+) -> tuple[FrameBeam, Nodes, Proposal]:
     """Computes the prediction network for pending labels, and the joint network at the current frames.
 
     Args:
@@ -93,8 +93,8 @@ def _with_durations(
 
 
 def _with_predictions(
-    beam: Beam, nodes: Nodes, slots: Int[Array, "R P"], frames: TransducerFrames
-) -> tuple[Beam, Nodes]:
+    beam: FrameBeam, nodes: Nodes, slots: Int[Array, "R P"], frames: TransducerFrames
+) -> tuple[FrameBeam, Nodes]:
     """Computes the prediction network for the pending labels in `slots`, and adds these labels to the tree."""
     hypotheses, networks, row = beam.hypotheses, frames.networks, jnp.arange(len(slots))[:, None]
     small = jax.tree.map(lambda each: each[row, slots], hypotheses.replace(predicted=()))

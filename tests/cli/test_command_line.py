@@ -179,7 +179,7 @@ def test_fields_that_are_right_together_only_are_no_mistakes():
     [
         (("--seed", "1", "--seed", "2"), "--seed is given 2 times"),
         (("--seed", "-1"), "seed is -1"),
-        (("--optim.schedule.peak-lr", "nan"), "peak_lr is nan: expected a finite number"),
+        (("--optim.schedule.peak-lr", "nan"), "peak_lr is nan: expected above 0"),
         (("--model.heads.ctc.scale", "-1"), "scale is -1.0"),
         (("--model.front-end.num-mels", "40"), "num_mels is 80, but frames of the front-end have 40 values"),
     ],
