@@ -63,7 +63,7 @@ WARM_UPS, TIMED = 1, 3
 
 
 def experiment(*, is_smoke: bool) -> Experiment:
-    head = Transducer(prediction=LSTMPrediction(64, 1), joint_dim=64)
+    head = Transducer(prediction=LSTMPrediction(64, num_layers=1), joint_dim=64)
     encoder = Conformer.tiny(num_layers=1, dim=16) if is_smoke else Conformer.tiny()
     model = Model(encoder=encoder, heads={"transducer": head}, augment=())
     return Experiment("sampling_modes", model, Data(train=("none",)), training=Training(num_updates=1))

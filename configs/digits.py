@@ -86,7 +86,7 @@ RECIPES = {
         3e-3,
         {
             "transducer": Transducer(
-                prediction=LSTMPrediction(64, 1, dropout=0.1, weight_scale=1.0), joint_dim=128, dropout=0.1
+                prediction=LSTMPrediction(64, num_layers=1, dropout=0.1, weight_scale=1.0), joint_dim=128, dropout=0.1
             ),
             "ctc": CTC(dropout=0.1, scale=0.5),
         },

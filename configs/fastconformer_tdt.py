@@ -49,7 +49,7 @@ def experiment() -> Experiment:
             encoder=ENCODER,
             heads={
                 "transducer": Transducer(
-                    prediction=LSTMPrediction(640, 1, dropout=0.2, weight_scale=1.0),
+                    prediction=LSTMPrediction(640, num_layers=1, dropout=0.2, weight_scale=1.0),
                     joint_dim=640,
                     activation="relu",
                     dropout=0.2,

@@ -9,8 +9,8 @@ Command   [ENHANCED=1] [VARIANT=large] python -m asr_jax.train --config configs/
 Expected  no error rate is published
 Differs   The decoder is measured, and validation reports the CTC head beside it; inference averages the posteriors;
           norm statistics exclude padding; batches are shuffled; all labels of a batch have the same weight in the
-          losses; boundaries have smoothed targets (Enhancement.boundary_smoothing 0.0: none); the number of pieces is
-          128, because the Rust trainer does not state it.
+          losses; frames beside a boundary have the target 0.25, which the Rust trainer documents and does not
+          compute; the number of pieces is 128, because the Rust trainer does not state it.
 """
 
 import os

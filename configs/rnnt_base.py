@@ -45,7 +45,7 @@ def experiment() -> Experiment:
                 ),
             ),
             encoder=LSTMEncoder.base(),
-            heads={"transducer": Transducer(prediction=LSTMPrediction(512, 2), joint_dim=768)},
+            heads={"transducer": Transducer(prediction=LSTMPrediction(512, num_layers=2), joint_dim=768)},
         ),
         data=Data(
             train=("data/train.jsonl",),

@@ -357,7 +357,9 @@ def transducer_of(config: Mapping[str, Any], path: Path) -> Transducer:
     try:
         return Transducer(
             prediction=LSTMPrediction(
-                int(prediction["pred_hidden"]), int(prediction["pred_rnn_layers"]), prediction.get("dropout") or 0.0
+                int(prediction["pred_hidden"]),
+                num_layers=int(prediction["pred_rnn_layers"]),
+                dropout=prediction.get("dropout") or 0.0,
             ),
             joint_dim=int(network["joint_hidden"]),
             activation="relu" if activation == "relu" else "tanh",

@@ -78,7 +78,7 @@ def test_each_head_is_a_row_and_the_joint_score_lists_several_texts(run, corpus_
     assert cer[1] < cer[0] + 0.2, "the joint score follows CTC, which knows the order of frames"
     lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert max(len(line["n_best"]) for line in lines) == 3
-    with pytest.raises(UserError, match=r"ctc_weight is 1.5: expected less than 1"):
+    with pytest.raises(UserError, match=r"ctc_weight is 1.5: expected at least 0 and below 1"):
         evaluate.main([*command, "--decoding.ctc-weight", "1.5"])
 
 

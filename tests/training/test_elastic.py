@@ -255,7 +255,7 @@ def test_checkpoints_that_cannot_begin_a_run_are_refused(manifests, short, on, c
         train(replace(run, **changes))
 
 
-RNNT = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+RNNT = Transducer(prediction=LSTMPrediction(8, num_layers=1, dropout=0.2), joint_dim=12, dropout=0.3)
 PRUNED = replace(RNNT, prediction=StatelessPrediction(8, regularise=False), pruning=Pruning(3))
 
 
@@ -293,7 +293,7 @@ def test_a_transducer_has_equal_updates_on_any_devices_in_parts_of_batches_and_o
 @pytest.mark.slow
 def test_passed_states_continue_bit_by_bit(manifests, tmp_path, on):
     on(1)
-    head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+    head = Transducer(prediction=LSTMPrediction(8, num_layers=1, dropout=0.2), joint_dim=12, dropout=0.3)
     model = replace(toy_model(), heads={"transducer": head})
     for name, ends in (("whole", (4,)), ("resumed", (1, 2, 3, 4)), ("without", (4,))):
         for end in ends:
