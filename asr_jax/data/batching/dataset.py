@@ -3,15 +3,17 @@
 import functools
 import logging
 import math
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Int
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, above, between, settings
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.bucket_files import read_buckets
@@ -28,14 +30,14 @@ from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 
 logger = logging.getLogger(__name__)
-SPEEDS = (0.1, 10.0)
-"""Slowest and fastest playback speed."""
+SLOWEST = 0.1
+"""Slowest playback speed."""
 MORE_ITEMS = 1e6
 """Items of shards that each sampled one stands for. Rows of batches then follow from their budget alone; otherwise, a
 bucket would have no more rows than the sample has items of it."""
 
 
-@dataclass(frozen=True)
+@settings
 class Data:
     """Manifests, tokenizer, filters and batches of a run."""
 
@@ -46,41 +48,41 @@ class Data:
     """Validation sets, in the same formats; they select the best checkpoint (saving.best_of). Each entry is a set,
     named after its file or folder. Empty: the validation set in the folder of `train` if there is one, otherwise a
     share of the training set."""
-    validation_share: float = 0.1
+    validation_share: Annotated[float, above(0, most=0.5)] = 0.1
     """Share of the training set's hours that is used for validation if there is no validation set. Split by speaker if
     speakers are known."""
-    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    tokenizer: TokenizerSettings = TokenizerSettings()
     """Conversion from text to labels. The tokenizer is made from the training set's texts at the start of a run."""
-    filters: Filters = field(default_factory=Filters)
+    filters: Filters = Filters()
     """Limits that training utterances must satisfy."""
-    crop_s: float = 0.0
+    crop_s: NonNegativeFloat = 0.0
     """Length of crops in seconds, for audio without texts. A longer utterance is divided into as many equal parts as
     crops fit into it. An epoch has one crop of each part, at a random place that depends on seed and epoch. 0:
     utterances are not cropped. fairseq's max_sample_size is in samples, and its epochs have one crop per utterance."""
-    max_removed_share: float = 0.005
+    max_removed_share: Share = 0.005
     """Maximum share of a set's characters that the normaliser and the vocabulary may remove or replace by others.
     Letters, marks, digits and symbols count, punctuation does not. If the share is larger, training stops before it
     compiles."""
-    max_train_utterances: int = 0
+    max_train_utterances: NonNegativeInt = 0
     """Maximum number of training utterances, evenly spread over the training set. 0: all."""
-    max_validation_utterances: int = 0
+    max_validation_utterances: NonNegativeInt = 0
     """Maximum number of validation utterances of all sets together, evenly spread over them. 0: all."""
     check_all: bool = False
     """Whether the audio of all utterances is opened before training, instead of some of each input."""
     allow_pipes: bool = False
     """Whether commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp, are run to read the
     audio: without a shell, and only programs that decode audio. If not, such utterances are rejected."""
-    trim_db: float = 0.0
+    trim_db: NonNegativeFloat = 0.0
     """Threshold for trimming silence at both ends of training utterances, in dB below their loudest part. 0: no
     trimming. 60 is QuartzNet's."""
-    mixing: Mixing = field(default_factory=Mixing)
+    mixing: Mixing = Mixing()
     """Share of each entry of `train` in an epoch."""
-    batching: Batching = field(default_factory=Batching)
+    batching: Batching = Batching()
     """Rule that forms batches."""
-    speeds: tuple[float, ...] = (1.0,)
+    speeds: tuple[Annotated[float, between(SLOWEST, 10.0)], ...] = (1.0,)
     """Playback speeds; an epoch contains every utterance once at each of them. 1.1 is faster and shorter. DALI's rates
     have the opposite meaning; `data.batching.speeds.of_dali` converts them."""
-    speed_jitter: float = 0.0
+    speed_jitter: NonNegativeFloat = 0.0
     """Largest random change of each speed, drawn for each utterance and epoch. Speeds 0.9 1.0 1.1 with 0.05 cover 0.85
     to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
     cache: str = ""
@@ -90,76 +92,49 @@ class Data:
     (seed, epoch, position) alone. sharded: tars and Parquet files are read one after the other through a window that
     is shuffled, without an index; each process reads its own shards. A batch then depends on what was read before it,
     and a checkpoint has the state from which a run continues exactly."""
-    shuffle_window: int = 2048
+    shuffle_window: PositiveInt = 2048
     """Number of items in memory that the batches of `order` sharded are drawn from, in each process."""
-    sampled_items: int = 4096
+    sampled_items: PositiveInt = 4096
     """Number of items of `order` sharded, of up to 8 shards, that the tokenizer, the buckets and the checks of texts
     are made from. Longer items than the longest of them are rejected."""
-    storage: Storage = field(default_factory=Storage)
+    storage: Storage = Storage()
     """Patience with slow and failing storage."""
-    workers: int = 0
+    workers: NonNegativeInt = 0
     """Number of processes that read audio. 0: threads of the training process read it."""
-    threads: int = 2
+    threads: PositiveInt = 2
     """Number of reading threads per process."""
 
-    def __post_init__(self) -> None:
-        slowest, fastest = SPEEDS
-        if not self.speeds or not all(slowest <= speed <= fastest for speed in self.speeds):
-            raise ValueError(f"speeds {self.speeds}: expected at least one speed, each from {slowest:g} to {fastest:g}")
-        if len(set(self.speeds)) < len(self.speeds):
-            raise ValueError(f"speeds {self.speeds}: expected distinct speeds")
-        if not 0 <= self.speed_jitter <= min(self.speeds) - slowest:
-            raise ValueError(
-                f"speed_jitter {self.speed_jitter}: expected 0 to {min(self.speeds) - slowest:g}, because no speed may "
-                f"be below {slowest:g}"
+    def problems(self) -> Iterator[str]:
+        """Yields a message for each value that does not fit the others."""
+        if not self.speeds or len(set(self.speeds)) < len(self.speeds):
+            yield f"speeds is {self.speeds}: expected distinct speeds, at least one"
+        elif self.speed_jitter > min(self.speeds) - SLOWEST:
+            yield (
+                f"speed_jitter is {self.speed_jitter}: expected at most {min(self.speeds) - SLOWEST:g}, because no "
+                f"speed may be below {SLOWEST:g}"
             )
-        if self.order == "sharded":
-            _check_sharded(self)
-        if self.workers < 0 or self.threads < 1:
-            raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
-        if not 0 < self.validation_share <= 0.5:
-            raise ValueError(f"validation_share {self.validation_share}: expected more than 0, at most 0.5")
-        if not 0 <= self.crop_s <= self.filters.max_duration_s:
-            raise ValueError(
-                f"crop_s {self.crop_s}: expected 0, or more and at most filters.max_duration_s "
-                f"({self.filters.max_duration_s:g})"
-            )
-        if not 0 <= self.max_removed_share <= 1:
-            raise ValueError(f"max_removed_share {self.max_removed_share}: expected 0 to 1")
-        for name in ("max_train_utterances", "max_validation_utterances", "trim_db"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
+        if self.crop_s > self.filters.max_duration_s:
+            yield f"crop_s is {self.crop_s}: expected at most filters.max_duration_s ({self.filters.max_duration_s:g})"
         if self.mixing.weights and len(self.mixing.weights) != len(self.train):
-            raise ValueError(
+            yield (
                 f"mixing.weights has {len(self.mixing.weights)} numbers for {len(self.train)} entries of train: "
                 "expected one weight per entry"
             )
         if self.mixing.kind != "none" and self.batching.by_duration:
-            raise ValueError(
-                f"mixing.kind is {self.mixing.kind}, and batching.edges none with seconds: expected buckets, because "
+            yield (
+                f"mixing.kind is {self.mixing.kind}, and batching.edges is none with seconds: expected buckets, since "
                 "the number of batches of equal duration would differ between epochs"
             )
-
-
-def _check_sharded(data: Data) -> None:
-    """Checks the settings that need an index.
-
-    Raises:
-        ValueError: If one of them is set.
-    """
-    needed = {
-        "crop_s": data.crop_s, "trim_db": data.trim_db, "speed_jitter": data.speed_jitter, "workers": data.workers,
-        "max_train_utterances": data.max_train_utterances, "check_all": data.check_all,
-        "mixing": data.mixing.kind != "none", "batching.edges none": data.batching.any_length,
-        "batching.random_epochs": data.batching.random_epochs, "batching.sort_window": data.batching.sort_window,
-        "batching.pessimistic_first": data.batching.pessimistic_first, "tokenizer.sampling": data.tokenizer.sampling,
-    }  # fmt: skip
-    if given := [name for name, value in needed.items() if value]:
-        raise ValueError(f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'")
-    if data.shuffle_window < 1 or data.sampled_items < 1:
-        raise ValueError(
-            f"shuffle_window {data.shuffle_window}, sampled_items {data.sampled_items}: expected 1 or more"
-        )
+        needing = {  # an index of all items
+            "crop_s": self.crop_s, "trim_db": self.trim_db, "speed_jitter": self.speed_jitter, "workers": self.workers,
+            "max_train_utterances": self.max_train_utterances, "check_all": self.check_all,
+            "mixing": self.mixing.kind != "none", "batching.edges none": self.batching.any_length,
+            "batching.random_epochs": self.batching.random_epochs, "batching.sort_window": self.batching.sort_window,
+            "batching.pessimistic_first": self.batching.pessimistic_first,
+            "tokenizer.sampling": self.tokenizer.sampling,
+        }  # fmt: skip
+        if self.order == "sharded" and (given := [name for name, value in needing.items() if value]):
+            yield f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'"
 
 
 @dataclass(frozen=True)
