@@ -48,7 +48,8 @@ def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
     padded = float(found.padded_by_bucket().sum()) / scale.per_s
     return {
         "import_s": start - started, "first_s": first_s, "epoch_s": time.perf_counter() - start,
-        "batches": found.batches_per_epoch, "shapes": len({(b.batch_size, b.length, b.num_tokens) for b in found.buckets}),
+        "batches": found.batches_per_epoch,
+        "shapes": len({(b.batch_size, b.length, b.num_tokens) for b in found.buckets}),
         "padding": found.padding_share, "batch_s": padded / found.batches_per_epoch,
     }  # fmt: skip
 

@@ -20,6 +20,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import probe
+from asr_jax.cli.jobs import JobOptions, digest_of, finish, says_finished
 from asr_jax.cli.recognition_options import (
     RecognitionOptions,
     checkpoint_digest,
@@ -27,13 +28,12 @@ from asr_jax.cli.recognition_options import (
     maker_of,
     print_differing,
 )
-from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import PositiveFloat, between, command_options
-from asr_jax.core.shards import Shard
 from asr_jax.data.batching.evaluation import NoUtterances, part_of
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.manifests.inputs import described
@@ -49,7 +49,7 @@ from asr_jax.transcripts.outputs import REJECTED, Output, open_output
 
 
 @command_options
-class AlignOptions(ShardOptions, BatchOptions, RecognitionOptions):
+class AlignOptions(JobOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.align`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -91,24 +91,24 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(AlignOptions, arguments, prog="python -m asr_jax.align", about=__doc__)
     if bool(options.data) == bool(options.audio) or bool(options.audio) != bool(options.text):
         raise UserError("expected recordings with their texts: either --data MANIFEST …, or AUDIO --text FILE")
-    if options.part and not (options.data and options.out):
-        raise UserError(f"--shard {options.shard}: expected --data MANIFEST … and --out, whose shards are joined later")
+    if options.own_job and not (options.data and options.out):
+        raise UserError(f"--job {options.job}: expected --data MANIFEST … and --out, whose jobs are joined later")
     cut = None
     if options.segment:
         cut = cut_of(options)
     else:
         check_whole(options)
-    utterances, shard, out = read(options), options.part, options.out
-    digest = digest_of(options, utterances.digest, checkpoint_digest(options.run, options)) if shard else ""
-    if shard and out and not options.force and says_finished(out, shard, digest):
+    utterances, job, out = read(options), options.own_job, options.out
+    digest = digest_of(options, utterances.digest, checkpoint_digest(options.run, options)) if job else ""
+    if job and out and not options.force and says_finished(out, job, digest):
         return
     number, failed = segment(options, cut, utterances) if cut else align(options, utterances)
-    if shard and out:
-        files = {out / REJECTED: shard.path(out / REJECTED)} if to_folder(out) else {out: shard.path(out)}
+    if job and out:
+        files = {out / REJECTED: job.path(out / REJECTED)} if to_folder(out) else {out: job.path(out)}
         if cut:
             files[cut.rejected] = own_cut(options, cut).rejected
-        num = len(range(len(utterances))[shard.part(len(utterances))])
-        finish(out, shard, digest=digest, files=files, recordings=num, rejected=number)
+        num = len(range(len(utterances))[job.rows(len(utterances))])
+        finish(out, job, digest=digest, files=files, recordings=num, rejected=number)
     elif failed:
         raise failed
 
@@ -118,12 +118,12 @@ def to_folder(out: Path) -> bool:
     return out.is_dir() or not out.suffix
 
 
-def own_of(utterances: Utterances, shard: Shard | None) -> Utterances:
-    """Utterances of a shard. Entries of manifests that are no utterances are rejected by the first shard."""
-    if shard is None:
+def own_of(utterances: Utterances, job: Job | None) -> Utterances:
+    """Utterances of a job. Entries of manifests that are no utterances are rejected by the first job."""
+    if job is None:
         return utterances
-    own = utterances.select(shard.part(len(utterances)))
-    return own if shard.number == 0 else replace(own, rejected=())
+    own = utterances.select(job.rows(len(utterances)))
+    return own if job.number == 0 else replace(own, rejected=())
 
 
 def check_whole(options: AlignOptions) -> None:
@@ -152,17 +152,17 @@ def cut_of(options: AlignOptions) -> Cut:
     if rejected.absolute() == options.out.absolute():
         raise UserError(f"--out and --rejected are both {options.out}: expected two files")
     for name, path in (("out", options.out), ("rejected", rejected)):
-        if path.exists() and not options.force and not options.part:
+        if path.exists() and not options.force and not options.own_job:
             raise UserError(f"{path} already exists: choose another --{name}, or overwrite it with --force")
     return Cut(options.out, rejected, Cutting(max_s=max_s, min_score=min_score))
 
 
 def own_cut(options: AlignOptions, cut: Cut) -> Cut:
-    """The output files of a shard, or of the command without shards."""
-    if options.part is None:
+    """The output files of a job, or of the command without jobs."""
+    if options.own_job is None:
         return cut
-    own = options.part.path(cut.out)
-    rejected = options.part.path(cut.rejected) if options.rejected else own.with_name(own.stem + ".rejected.jsonl")
+    own = options.own_job.path(cut.out)
+    rejected = options.own_job.path(cut.rejected) if options.rejected else own.with_name(own.stem + ".rejected.jsonl")
     return replace(cut, out=own, rejected=rejected)
 
 
@@ -190,14 +190,14 @@ def read(options: AlignOptions) -> Utterances:
 
 
 def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError | None]:
-    """Aligns utterances, or a shard of them; returns the number of rejected ones, and the error if there are any."""
+    """Aligns utterances, or a job of them; returns the number of rejected ones, and the error if there are any."""
     maker = functools.partial(maker_of, options.run, options, None)
-    shard = options.part
-    force = options.force or bool(shard and options.out and not to_folder(options.out))  # it has no receipt
+    job = options.own_job
+    force = options.force or bool(job and options.out and not to_folder(options.out))  # it has no receipt
     output = open_output(
-        options.format or "json", options.out, list(utterances), force=force, maker=maker, shard=shard
+        options.format or "json", options.out, list(utterances), force=force, maker=maker, job=job
     )  # fmt: skip
-    everything, utterances = utterances, own_of(utterances, shard)
+    everything, utterances = utterances, own_of(utterances, job)
     todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
     if len(todo) < len(utterances):
         done = counted(len(utterances) - len(todo), "utterance")
@@ -207,13 +207,13 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
     with output:
         utterances, trained = utterances.select(np.array(todo, np.int32)), load(options.run, options, options)
         try:
-            data = aligning.plan(trained, everything if shard else utterances)
+            data = aligning.plan(trained, everything if job else utterances)
         except NoUtterances as error:
             leave_out(of_rejections(error.rejections), output)
             raise
         names = {each.id for each in (*utterances, *utterances.rejected)}
-        rejected = [each for each in of_rejections(data.rejections) if not shard or each[0] in names]
-        if shard:
+        rejected = [each for each in of_rejections(data.rejections) if not job or each[0] in names]
+        if job:
             data = part_of(data, data.index.rows_of(utterances.rows))
         found = {entry.utterance.id: entry for entry in aligning.aligned_utterances(trained, data)}
         for utterance in filter(lambda utterance: utterance.id in found, utterances):
@@ -247,7 +247,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[in
 
     Args:
         cut: Output files and rules.
-        utterances: Recordings with their texts. The recordings of the shard are cut.
+        utterances: Recordings with their texts. The recordings of the job are cut.
 
     Returns:
         Number of utterances that could not be segmented, and the error if there are any.
@@ -255,7 +255,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[in
     cut = own_cut(options, cut)
     for out in (cut.out, cut.rejected):
         check_writable(out)
-    utterances = own_of(utterances, options.part)
+    utterances = own_of(utterances, options.own_job)
     trained = load(options.run, options, options)
     done = list(Segmenter(trained, cutting=cut.rules)(utterances))
     found = [piece for each in done for piece in each.pieces]

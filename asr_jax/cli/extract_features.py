@@ -21,17 +21,17 @@ from tyro.conf import Positional, UseAppendAction, arg
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.presets import of_architecture, preset
 from asr_jax.cli.command_line import load_config
+from asr_jax.cli.jobs import JobOptions, finish
 from asr_jax.cli.recognition_options import RecognitionOptions, load
-from asr_jax.cli.sharding import ShardOptions, finish
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.jobs import Job
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
-from asr_jax.core.shards import Shard
 from asr_jax.data.batching.filters import LONGEST_S
 from asr_jax.data.loading.extraction import Extracted, Extractor, extract
 from asr_jax.data.manifests.inputs import resolve
@@ -41,14 +41,14 @@ from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.text.normalise import CHOICES
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
-OF_SHARD = re.compile(r"-\d{5,}-of-\d{5,}\.parquet$")
-"""Ending of the file of a shard."""
+OF_JOB = re.compile(r"-\d{5,}-of-\d{5,}\.parquet$")
+"""Ending of the file of a job."""
 LONGEST_AT_ONCE_S = 600.0
 """Longest audio of which a front-end computes features at once. It takes less memory than a model."""
 
 
 @command_options
-class ExtractOptions(ShardOptions, BatchOptions):
+class ExtractOptions(JobOptions, BatchOptions):
     """Command-line options of `asr_jax.extract_features`."""
 
     trained: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
@@ -84,7 +84,7 @@ class ExtractOptions(ShardOptions, BatchOptions):
     jobs: NonNegativeInt = 0
     """Number of processes that read audio; 0: threads."""
     force: bool = False
-    """Overwrite an existing output, and repeat a finished shard. Parts that an interrupted command left are kept."""
+    """Overwrite an existing output, and repeat a finished job. Parts that an interrupted command left are kept."""
     allow_pipes: bool = False
     """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
@@ -109,24 +109,24 @@ def main(arguments: Sequence[str]) -> None:
     extractor = _extractor(options)
     groups = _groups([path for paths in options.input for path in paths], options.output)
     try:
-        rejected = sum(_extract(extractor, out, paths, options.part) for out, paths in groups)
+        rejected = sum(_extract(extractor, out, paths, options.own_job) for out, paths in groups)
     except KeyboardInterrupt:
         print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
         raise
-    if rejected and not options.part:
+    if rejected and not options.own_job:
         raise RunError(
             f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
         )
 
 
-def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str], shard: Shard | None) -> int:
-    """Writes the features of some inputs, or of a shard of them; returns the number of rejected utterances."""
-    if shard is None:
+def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str], job: Job | None) -> int:
+    """Writes the features of some inputs, or of a job of them; returns the number of rejected utterances."""
+    if job is None:
         return extractor(out, paths).rejected
-    own = shard.path(out)
-    digest, recordings, rejected = extractor(own, paths, shard=shard)
+    own = job.path(out)
+    digest, recordings, rejected = extractor(own, paths, job=job)
     files = {out: own, out.with_suffix(".rejected.jsonl"): own.with_suffix(".rejected.jsonl")}
-    finish(out, shard, digest=digest, files=files, recordings=recordings, rejected=rejected)
+    finish(out, job, digest=digest, files=files, recordings=recordings, rejected=rejected)
     return rejected
 
 
@@ -157,7 +157,7 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
         (output / f"{number:04}-{Path(path).name.partition('.')[0]}.parquet", [path])
         for number, (_, path, _) in enumerate(resolve(inputs))
     ]
-    own = {OF_SHARD.sub(".parquet", path.name) for path in output.glob("*.parquet")}
+    own = {OF_JOB.sub(".parquet", path.name) for path in output.glob("*.parquet")}
     others = sorted(own - {out.name for out, _ in groups})
     if others:
         raise UserError(

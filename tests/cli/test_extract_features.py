@@ -140,23 +140,23 @@ def test_an_interrupted_call_goes_on_with_its_parts(folder, tmp_path, monkeypatc
 
 def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_left_out(folder, tmp_path):
     lines = (folder / "audio.jsonl").read_text().splitlines()
-    shards = tmp_path / "shards"
-    shards.mkdir()
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
     for name, part in (("a", lines[:3]), ("b", lines[3:7])):
         rows = [json.loads(line) for line in part]
         for row in rows:
             row["audio_path"] = str(folder / row["audio_path"])
-        (shards / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (jobs / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     copy = tmp_path / "cut.flac"
     copy.write_bytes((folder / "2.flac").read_bytes()[:3000])
-    (shards / "a.jsonl").write_text((shards / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
+    (jobs / "a.jsonl").write_text((jobs / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
     with pytest.raises(RunError, match="rejected: 1 utterance;"):
-        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+        extract_features.main(["--input", str(jobs), "--output", str(tmp_path / "out")])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "0000-a.parquet", "0000-a.rejected.jsonl", "0001-b.parquet",
     ]  # fmt: skip
     with pytest.raises(RunError, match="rejected: 1 utterance;"):  # also reported for existing files
-        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+        extract_features.main(["--input", str(jobs), "--output", str(tmp_path / "out")])
     rejected = json.loads((tmp_path / "out/0000-a.rejected.jsonl").read_text())
     assert (rejected["id"], rejected["location"]) == ("u2", str(copy))
     assert [utterance.id for utterance in read_utterances([tmp_path / "out"])] == ["u0", "u1", "u3", "u4", "u5", "u6"]
@@ -223,14 +223,14 @@ def test_two_at_once_are_refused_and_lose_nothing(folder, tmp_path, monkeypatch)
 
 
 def test_files_of_other_inputs_in_the_folder_are_named(folder, tmp_path):
-    shards = tmp_path / "shards"
-    shards.mkdir()
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
     row = json.loads((folder / "audio.jsonl").read_text().splitlines()[0]) | {"audio_path": str(folder / "0.flac")}
-    (shards / "b.jsonl").write_text(json.dumps(row) + "\n")
-    extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
-    (shards / "a.jsonl").write_text(json.dumps(row) + "\n")
+    (jobs / "b.jsonl").write_text(json.dumps(row) + "\n")
+    extract_features.main(["--input", str(jobs), "--output", str(tmp_path / "out")])
+    (jobs / "a.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(UserError, match=r"0000-b\.parquet"):
-        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+        extract_features.main(["--input", str(jobs), "--output", str(tmp_path / "out")])
 
 
 def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_path, capsys):
