@@ -78,9 +78,9 @@ class Steps:
         self._mesh = data_mesh(1)
         self._programs = programs_of(settings, self._tokenizer, length=ANY_LENGTH)
         self._recipe = make_recipe(settings, make_model(settings, self._tokenizer), ANY_LENGTH)
-        beginning = lower_initial_state(self._recipe, seed=0, programs=self._programs)
-        self._shapes = abstract_state(beginning, self._mesh)
-        self._state, self._average = initial_state(beginning.compile(), self._mesh)
+        lowered = lower_initial_state(self._recipe, seed=0, programs=self._programs)
+        self._shapes = abstract_state(lowered, self._mesh)
+        self._state, self._average = initial_state(lowered.compile(), self._mesh)
 
     def fit(self, budget_bytes: float) -> MemoryFit:
         return MemoryFit(

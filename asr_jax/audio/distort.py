@@ -12,7 +12,7 @@ from asr_jax.audio.augmentation import AudioAugmentation, Drawn, Lengths, Rows, 
 from asr_jax.audio.features import FULL_SCALE, FrontEnd
 from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.resample import resample
-from asr_jax.core.across import all_rows, first_row, total
+from asr_jax.core.collectives import all_rows, first_row, total
 from asr_jax.core.settings import PositiveFloat, Share, between, settings
 
 Decibels = Annotated[float, between(-100.0, 100.0)]

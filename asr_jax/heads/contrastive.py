@@ -9,8 +9,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.across import all_rows, own_rows, part_of_rows, total
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, no_such_tap
+from asr_jax.core.collectives import all_rows, own_rows, part_of_rows, total
 from asr_jax.core.random_streams import row_keys
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, settings
 from asr_jax.core.sums import Sum, Sums

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask
 from asr_jax.core.errors import UserError
-from asr_jax.core.products import float32_product
+from asr_jax.core.matmul_precision import float32_product
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, between, settings

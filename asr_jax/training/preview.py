@@ -93,8 +93,8 @@ def dry_run(experiment: Experiment) -> None:
         experiment.primary_decoding.host_stage(
             setup.data.tokenizer
         )  # raises an error if one of its files cannot be read
-    beginning = lower_initial_state(setup.recipe, seed=experiment.seed, programs=setup.programs)
-    shapes = abstract_state(beginning, setup.mesh, setup.recipe.sharding)
+    lowered = lower_initial_state(setup.recipe, seed=experiment.seed, programs=setup.programs)
+    shapes = abstract_state(lowered, setup.mesh, setup.recipe.sharding)
     if experiment.init.path:
         given = read_initial_weights(experiment, setup.data.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
@@ -102,7 +102,7 @@ def dry_run(experiment: Experiment) -> None:
         setup.recipe, setup.shapes, shapes, scale=setup.data.train.index.scale, mesh=setup.mesh,
         num_batches=setup.most_parts, sounds=setup.data.sounds, programs=setup.programs,
     )  # fmt: skip
-    state, _ = initial_state(beginning.compile(), setup.mesh, setup.recipe.sharding)
+    state, _ = initial_state(lowered.compile(), setup.mesh, setup.recipe.sharding)
 
     @jax.jit
     def norm_of(accumulated: Accumulated) -> Float[Array, ""]:

@@ -22,8 +22,8 @@ from flax.core import meta
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.across import BY_ROWS, SAME, on_each_device, total
 from asr_jax.core.batch import Batch
+from asr_jax.core.collectives import BY_ROWS, SAME, on_each_device, total
 from asr_jax.core.meshes import num_row_devices
 from asr_jax.core.pytrees import AnyArray, Node, Tree, join, unflatten
 from asr_jax.core.random_streams import random_streams

@@ -82,10 +82,10 @@ def recipe_of(name):
 
 def updates(recipe, mesh):
     """State and reports of two updates of two batches."""
-    beginning = lower_initial_state(recipe, seed=0)
-    shapes = abstract_state(beginning, mesh, recipe.sharding)
+    lowered = lower_initial_state(recipe, seed=0)
+    shapes = abstract_state(lowered, mesh, recipe.sharding)
     steps = compile_steps(recipe, [BUCKET], shapes, scale=SCALE, mesh=mesh, num_batches=2)
-    state, average = initial_state(beginning.compile(), mesh, recipe.sharding)
+    state, average = initial_state(lowered.compile(), mesh, recipe.sharding)
     reports = []
     for number in range(2):
         batches = [joined(toy_batch(seed=4 * number + k), toy_batch(seed=4 * number + k + 2)) for k in range(2)]

@@ -195,12 +195,12 @@ def time_updates(
 
 def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:
     """Function that dispatches an update and returns its report; and the rows of `CompiledSteps.table` by bucket."""
-    beginning = lower_initial_state(case.recipe, seed=case.seed)
-    shapes = abstract_state(beginning, mesh)
+    lowered = lower_initial_state(case.recipe, seed=case.seed)
+    shapes = abstract_state(lowered, mesh)
     steps = compile_steps(
         case.recipe, case.buckets, shapes, scale=case.scale, mesh=mesh, num_batches=accumulation, sounds=case.sounds
     )
-    state, average = initial_state(beginning.compile(), mesh)
+    state, average = initial_state(lowered.compile(), mesh)
     state = state.replace(updates=jax.device_put(jnp.int32(SETTLED), replicated(mesh)))
     number = itertools.count()
 

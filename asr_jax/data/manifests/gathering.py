@@ -129,7 +129,7 @@ def _listed(
 
 
 def _cut(inputs: Sequence[deque[Columns]], job: Job) -> None:
-    """Leaves only the utterances of a shard in the blocks of the inputs."""
+    """Leaves only the utterances of a job in the blocks of the inputs."""
     num = sum(len(block) for blocks in inputs for block in blocks)
     own, first = range(num)[job.rows(num)], 0
     for blocks in inputs:

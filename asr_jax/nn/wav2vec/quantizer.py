@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.across import part_of_rows, total
+from asr_jax.core.collectives import part_of_rows, total
 from asr_jax.core.random_streams import row_keys
 from asr_jax.core.settings import PositiveFloat, PositiveInt, above, settings
 from asr_jax.nn.activations import gelu

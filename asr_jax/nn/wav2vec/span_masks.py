@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from asr_jax.core.across import least, part_of_rows
+from asr_jax.core.collectives import least, part_of_rows
 from asr_jax.core.random_streams import row_keys
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, ShareBelow1, settings
 
