@@ -318,15 +318,15 @@ def flags_of(settings: Any, *, place: Place = (0,), prefix: str = "--") -> list[
             found += flags_of(value, place=(*place, key), prefix=f"{prefix}{key}.".replace("_", "-"))
         return found
     kind = settings if isinstance(settings, type) else type(settings)
-    hints, texts = get_type_hints(kind, include_extras=True), field_texts(kind)
+    hints, with_markers, texts = get_type_hints(kind), get_type_hints(kind, include_extras=True), field_texts(kind)
     for field in dataclasses.fields(kind):
         value = _default(field) if isinstance(settings, type) else getattr(settings, field.name)
         at, name = (*place, field.name), f"{prefix}{field.name}".replace("_", "-")
         if _has_settings(value):
             found += flags_of(value, place=at, prefix=f"{name}.")
             continue
-        markers: tuple[Any, ...] = getattr(hints[field.name], "__metadata__", ())
-        hint = get_args(hints[field.name])[0] if markers else hints[field.name]
+        markers: tuple[Any, ...] = getattr(with_markers[field.name], "__metadata__", ())
+        hint = hints[field.name]
         owner = kind
         if isinstance(settings, type):
             owner = next(each for each in kind.__mro__ if field.name in inspect.get_annotations(each))
