@@ -85,8 +85,9 @@ def load(
             `transcribe` and `evaluate`. (0, 0): other windows, joined by seams.
 
     Raises:
-        UserError: If the folder is not a run, or has no such checkpoint or head, or if a size of batches is not above
-            0, or `state_resets` are no sizes of windows.
+        UserError: If the folder is not a run, or has no such checkpoint or head, or if `state_resets` are no sizes of
+            windows.
+        ValueError: If a size of batches is not above 0.
     """
     if precision is not None and precision not in get_args(Precision):
         raise UserError(f"precision is {precision!r}: expected one of {', '.join(get_args(Precision))}")

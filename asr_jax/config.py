@@ -352,7 +352,7 @@ MAY_CHANGE = (
     "training.limits", "training.profile", "training.profile_processes", "training.pre_allocate",
     "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
     "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
-    "data.sampling.devices", "data.sampling.rows_product",  # a checkpoint has the fingerprint of the batches
+    "data.batching.devices", "data.batching.rows_product",  # a checkpoint has the fingerprint of the batches
     "mesh", "model.encoder.remat", "model.encoder.attention", "model.heads.*.decoding",
 )  # fmt: skip
 # Settings that may differ between the processes of a run.

@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Entries, make_buckets
 from asr_jax.data.batching.dataset import Data, check_labels, plan_training
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.batching.removals import count_removed
@@ -38,7 +39,7 @@ from asr_jax.observe.tables import print_table
 from asr_jax.text.characters import CharacterTokenizer
 from benchmarks import made_up
 
-SETTINGS = Buckets(num=12, batch_seconds=1600.0)
+SETTINGS = Batching.planned(num_buckets=12, seconds=1600.0)
 FRONT_END = KaldiFbank()
 SCALE = scale_of(FRONT_END, of_features=False)
 SIMULATED = (100_000, 316_000, 1_000_000, 3_160_000, 10_000_000, 31_600_000, 100_000_000)
@@ -79,7 +80,8 @@ def simulated(num: int) -> dict[str, Any]:
     made = Timed()
     base = begin()
     with made("plan"):
-        plan = BatchPlan(lengths, labels, make_buckets(lengths, labels, SETTINGS, scale=SCALE))
+        entries = Entries(lengths, labels, SCALE)
+        plan = BatchPlan(entries, make_buckets(entries, SETTINGS))
     with made("far"):
         plan[1000 * plan.batches_per_epoch + plan.batches_per_epoch // 3]
     with made("next"):

@@ -80,10 +80,10 @@ def measured(config: str) -> dict[str, Any]:
 
     row["imports s"] = time.process_time() - BEGUN
     recipe = make_recipe(experiment, make_model(experiment, tokenizer), RunLength(100_000, 2_000), most_rows=ROWS)
-    beginning = phase("trace initial parameters s", lambda: lower_initial_state(recipe, seed=experiment.seed))
-    shapes = abstract_state(beginning, mesh, recipe.sharding)
+    lowered = phase("trace initial parameters s", lambda: lower_initial_state(recipe, seed=experiment.seed))
+    shapes = abstract_state(lowered, mesh, recipe.sharding)
     row["parameters M"] = num_elements(shapes.state.params) / 1e6
-    phase("compile initial parameters s", beginning.compile)
+    phase("compile initial parameters s", lowered.compile)
     step = StepPrograms(recipe, shapes, mesh, scale)
     gradient = phase("trace gradient s", lambda: step.gradient(bucket))
     phase("compile gradient s", gradient.compile)

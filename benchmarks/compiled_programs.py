@@ -11,7 +11,6 @@ import asr_jax.core.environment  # noqa: F401, I001  must be first
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.cli.plan_target import TargetSteps
 from asr_jax.config import Experiment
 from asr_jax.core.targets import ACCELERATORS, target_of
-from asr_jax.data.batching.buckets import Bucket, Scale, largest_first, make_buckets
+from asr_jax.data.batching.buckets import Bucket, Entries, Scale, largest_first, make_buckets
 from asr_jax.data.batching.index import scale_of
 from asr_jax.observe.tables import print_table
 from asr_jax.optim.schedules import RunLength
@@ -121,15 +120,14 @@ def compiled(config: str, target: str, *, seconds: float | None, quick: bool, op
 
 def librispeech_buckets(experiment: Experiment, scale: Scale) -> tuple[Bucket, ...]:
     """Buckets that training on one device makes of LibriSpeech."""
-    data, settings = experiment.data, experiment.data.buckets
+    data = experiment.data
     lengths = made_up.lengths(UTTERANCES)
     characters = made_up.num_labels(lengths)
     kept = lengths / made_up.RATE_HZ <= data.filters.max_duration_s
     factor = {"sentencepiece": PIECES_PER_CHARACTER, "none": 0.0}.get(data.tokenizer.kind, 1.0)
     labels = (characters * factor).astype("int32")
-    multiple = math.lcm(settings.batch_multiple, experiment.model.row_parts)
-    settings = replace(settings, batch_multiple=multiple, max_batch=max(settings.max_batch, multiple))
-    return make_buckets(lengths[kept], labels[kept], settings, scale=scale, row_parts=experiment.model.row_parts)
+    entries = Entries(lengths[kept], labels[kept], scale)
+    return make_buckets(entries, data.batching, row_parts=experiment.model.row_parts).shapes
 
 
 if __name__ == "__main__":

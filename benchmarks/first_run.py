@@ -49,7 +49,7 @@ def main() -> None:
         *("--config", "configs/read_speech.py", "--data.train", given.data / "train.jsonl"),
         *("--data.validation", given.data / "val.jsonl", "--training.precision", "bf16", "--updates", updates),
         *("--training.validation.every", updates // 2, "--training.log-every", max(1, updates // 20)),
-        *("--data.buckets.batch-seconds", 20 if given.smoke else 160),
+        *("--data.batching.budget", 20 if given.smoke else 160),
     ]
     step("unbroken", lambda: trained(unbroken, options, environment))
     step("killed", lambda: killed_after_a_checkpoint(killed, options, environment))

@@ -146,9 +146,10 @@ def training(family: str, data: Path | None, smoke: bool, json_of: tuple[str, st
     tiny = "--warm-ups", "1", "--updates", "2", *TINY[family]
     return Part(
         f"train_{family}", 90,
-        ("-m", "asr_jax.benchmark", "train", "--config", f"configs/{family}.py", *read, "--data.buckets.num", "1",
-         "--data.buckets.unit", "padded-duration-ms", "--data.buckets.budget", str(seconds * 1000),
-         "--data.buckets.max-batch", "1024", "--data.buckets.batch-multiple", "1", "--training.accumulate", "1",
+        ("-m", "asr_jax.benchmark", "train", "--config", f"configs/{family}.py", *read,
+         "--data.batching.num-buckets", "1", "--data.batching.unit", "padded-seconds",
+         "--data.batching.budget", str(seconds), "--data.batching.max-rows", "1024",
+         "--data.batching.row-multiple", "1", "--training.accumulate", "1",
          "--num-devices", "1", "--warm-ups", "5", "--updates", "20", "--data.workers", "8", *options,
          *json_of),
         tiny,

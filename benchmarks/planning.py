@@ -19,13 +19,15 @@ import numpy as np
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Entries, make_buckets
 from asr_jax.data.batching.index import build_index, scale_of
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.text.characters import CharacterTokenizer
 from benchmarks import made_up
 
 SCALE = scale_of(KaldiFbank(), of_features=False)
+SETTINGS = Batching.planned(num_buckets=12, seconds=1600.0)
 
 
 def padding(num: int, *, nums_buckets: tuple[int, ...] = (4, 8, 12, 16), batch_seconds: float) -> list[dict[str, Any]]:
@@ -43,10 +45,10 @@ def padding(num: int, *, nums_buckets: tuple[int, ...] = (4, 8, 12, 16), batch_s
     labels = made_up.num_labels(samples)
     rows = []
     for num_buckets in nums_buckets:
-        settings = Buckets(num=num_buckets, batch_seconds=batch_seconds)
-        buckets = make_buckets(samples, labels, settings, scale=SCALE)
-        plan = BatchPlan(samples, labels, buckets)
-        shapes = {(bucket.batch_size, bucket.length, bucket.num_tokens) for bucket in buckets}
+        settings = Batching.planned(num_buckets=num_buckets, seconds=batch_seconds)
+        entries = Entries(samples, labels, SCALE)
+        plan = BatchPlan(entries, make_buckets(entries, settings))
+        shapes = {(bucket.batch_size, bucket.length, bucket.num_tokens) for bucket in plan.buckets}
         rows.append({"shapes": len(shapes), "efficiency": 1 - plan.padding_share})
     return rows
 
@@ -58,8 +60,8 @@ def resume(num: int, *, repeats: int = 3) -> dict[str, float]:
     build, far, next_one = list[float](), list[float](), list[float]()
     for repeat in range(repeats):
         with _timed(build):
-            buckets = make_buckets(samples, labels, Buckets(num=12, batch_seconds=1600.0), scale=SCALE)
-            plan = BatchPlan(samples, labels, buckets)
+            entries = Entries(samples, labels, SCALE)
+            plan = BatchPlan(entries, make_buckets(entries, SETTINGS))
         position = (1000 + 10 * repeat) * plan.batches_per_epoch + plan.batches_per_epoch // 3
         with _timed(far):
             plan[position]
@@ -116,10 +118,9 @@ def _start(manifest: str, cache: str) -> dict[str, Any]:
     index, _ = build_index(
         utterances, scale=SCALE, tokenizer=tokenizer, output_length=front_end.output_length, frames_needed=np.add
     )
-    num_labels = index.num_labels()
+    entries = index.entries()
     done("labels and filters")
-    buckets = make_buckets(index.lengths, num_labels, Buckets(num=12, batch_seconds=1600.0), scale=SCALE)
-    plan = BatchPlan(index.lengths, num_labels, buckets)
+    plan = BatchPlan(entries, make_buckets(entries, SETTINGS))
     done("buckets and plan")
     _ = index.fingerprint(), plan.fingerprint()
     done("fingerprints")

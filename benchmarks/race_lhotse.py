@@ -29,7 +29,8 @@ def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     from asr_jax.audio.features import KaldiFbank
     from asr_jax.data.batching.batch_plan import BatchPlan
-    from asr_jax.data.batching.buckets import Buckets, make_buckets
+    from asr_jax.data.batching.batching import Batching
+    from asr_jax.data.batching.buckets import make_buckets
     from asr_jax.data.batching.index import build_index, scale_of
     from asr_jax.data.manifests.reading import read_utterances
     from asr_jax.text.characters import CharacterTokenizer
@@ -38,9 +39,8 @@ def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
     scale = scale_of(KaldiFbank(), of_features=False)
     tokenizer = CharacterTokenizer.train((), alphabet="abcdefghijklmnopqrstuvwxyz' ", normaliser="none")
     index, _ = build_index(read_utterances([manifest]), scale=scale, tokenizer=tokenizer)
-    settings = Buckets(num=given.buckets, batch_seconds=given.batch_seconds, batch_multiple=1)
-    made = make_buckets(index.lengths, index.num_labels(), settings, scale=scale)
-    found = BatchPlan(index.lengths, index.num_labels(), made)
+    settings = Batching.planned(num_buckets=given.buckets, seconds=given.batch_seconds, row_multiple=1)
+    found = BatchPlan(index.entries(), make_buckets(index.entries(), settings))
     _ = found[0]
     first_s = time.perf_counter() - start
     for position in range(found.batches_per_epoch):
@@ -48,7 +48,8 @@ def plan(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
     padded = float(found.padded_by_bucket().sum()) / scale.per_s
     return {
         "import_s": start - started, "first_s": first_s, "epoch_s": time.perf_counter() - start,
-        "batches": found.batches_per_epoch, "shapes": len({(b.batch_size, b.length, b.num_tokens) for b in made}),
+        "batches": found.batches_per_epoch,
+        "shapes": len({(b.batch_size, b.length, b.num_tokens) for b in found.buckets}),
         "padding": found.padding_share, "batch_s": padded / found.batches_per_epoch,
     }  # fmt: skip
 

@@ -55,7 +55,7 @@ def ours(width: int, folder: Path) -> dict[str, Decode]:
     from asr_jax.text.spelling import Spelling
 
     spelling = Spelling.of_surfaces(LABELS, blank_id=0)
-    search = Search.of_pyctcdecode(beam_width=width, num_best=NUM_BEST)
+    search = Search(rules="pyctcdecode", beam_width=width, num_best=NUM_BEST)
     fusion = Fusion(kenlm=str(folder / "lm.arpa"), known_words=str(folder / "words.txt"))
     num_threads = os.cpu_count() or 1
     pool, num_rows = ThreadPoolExecutor(num_threads), NUM_ROWS // num_threads

@@ -53,10 +53,10 @@ def main() -> None:
         encoder = SIZES[given.size](remat=remat)
         model = Model(encoder=encoder).build(vocab_size=VOCABULARY, blank_id=VOCABULARY - 1, precision=given.precision)
         recipe = Recipe(model, {"ctc": 1.0}, AdamW().build(RunLength(1000, 1000)))
-        beginning = lower_initial_state(recipe, seed=0)
+        lowered = lower_initial_state(recipe, seed=0)
         scale = scale_of(model.front_end, of_features=False)
-        steps = compile_steps(recipe, [bucket], abstract_state(beginning, mesh), scale=scale, mesh=mesh)
-        state, _ = made.get("state") or initial_state(beginning.compile(), mesh)
+        steps = compile_steps(recipe, [bucket], abstract_state(lowered, mesh), scale=scale, mesh=mesh)
+        state, _ = made.get("state") or initial_state(lowered.compile(), mesh)
         made["state"] = state, _
         made[remat] = steps
     times: dict[str, list[float]] = {remat: [] for remat in get_args(Remat)}

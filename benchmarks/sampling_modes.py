@@ -39,11 +39,10 @@ from asr_jax.config import Experiment, Training
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import data_mesh, global_batch
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Bucket, Buckets, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Bucket, Entries, make_buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.index import scale_of
-from asr_jax.data.batching.sampled import entries_of, sampled_buckets
-from asr_jax.data.batching.sampling import Sampling
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.heads.transducer import Transducer
 from asr_jax.inference.model import make_model, programs_of
@@ -64,7 +63,7 @@ WARM_UPS, TIMED = 1, 3
 
 
 def experiment(*, is_smoke: bool) -> Experiment:
-    head = Transducer(prediction=LSTMPrediction(64, 1), joint_dim=64)
+    head = Transducer(prediction=LSTMPrediction(64, num_layers=1), joint_dim=64)
     encoder = Conformer.tiny(num_layers=1, dim=16) if is_smoke else Conformer.tiny()
     model = Model(encoder=encoder, heads={"transducer": head}, augment=())
     return Experiment("sampling_modes", model, Data(train=("none",)), training=Training(num_updates=1))
@@ -79,9 +78,9 @@ class Steps:
         self._mesh = data_mesh(1)
         self._programs = programs_of(settings, self._tokenizer, length=ANY_LENGTH)
         self._recipe = make_recipe(settings, make_model(settings, self._tokenizer), ANY_LENGTH)
-        beginning = lower_initial_state(self._recipe, seed=0, programs=self._programs)
-        self._shapes = abstract_state(beginning, self._mesh)
-        self._state, self._average = initial_state(beginning.compile(), self._mesh)
+        lowered = lower_initial_state(self._recipe, seed=0, programs=self._programs)
+        self._shapes = abstract_state(lowered, self._mesh)
+        self._state, self._average = initial_state(lowered.compile(), self._mesh)
 
     def fit(self, budget_bytes: float) -> MemoryFit:
         return MemoryFit(
@@ -110,35 +109,31 @@ class Steps:
         return int(steps.memory["maximum_bytes"] or 0), seconds
 
 
-def modes(seconds_s: Float[np.ndarray, " R"], labels: Int[np.ndarray, " R"], given: argparse.Namespace) -> dict:
+def modes(
+    seconds_s: Float[np.ndarray, " R"], labels: Int[np.ndarray, " R"], given: argparse.Namespace
+) -> dict[str, Batching]:
     """Settings of each mode with the same budget."""
     longest, rows = float(seconds_s.max()) + 0.001, max(int(given.seconds / seconds_s.max()), 1)
-    edges = tuple(float(edge) for edge in np.linspace(0, longest, given.buckets + 1)[1:])
+    edges, num = tuple(float(edge) for edge in np.linspace(0, longest, given.buckets + 1)[1:]), given.buckets
+    planned = Batching.planned(num_buckets=num, seconds=given.seconds, row_multiple=1)
     return {
-        "planned": Buckets(num=given.buckets, batch_seconds=given.seconds, batch_multiple=1),
-        "planned, by labels": Buckets(
-            num=given.buckets, num_by_labels=2, batch_seconds=given.seconds, batch_multiple=1
-        ),
-        "fixed": Sampling("fixed", device_rows=rows),
-        "fixed, buckets": Sampling("fixed", device_rows=rows, num_buckets=given.buckets),
-        "duration": Sampling("duration", device_seconds=max(given.seconds, 3 * longest)),
-        "1D-bucketing": Sampling("1D-bucketing", device_seconds=given.seconds, edges_s=edges),
-        "1D-bucketing-dyn": Sampling("1D-bucketing-dyn", device_seconds=given.seconds, num_buckets=given.buckets),
-        "2D-bucketing": Sampling("2D-bucketing", num_buckets=given.buckets, memory_gb=1.0),  # replaced later
-        "2D-bucketing-fixed": Sampling("2D-bucketing-fixed", num_buckets=given.buckets, device_rows=rows),
-        "2D-bucketing-singlet": Sampling(
-            "2D-bucketing-singlet", bins=((longest, int(labels.max())),), device_rows=rows
-        ),
+        "planned": planned,
+        "planned, by labels": dataclasses.replace(planned, num_by_labels=2),
+        "fixed": Batching.fixed(rows=rows),
+        "fixed, buckets": Batching.fixed(rows=rows, num_buckets=num),
+        "duration": Batching.duration(seconds=max(given.seconds, 3 * longest)),
+        "1D-bucketing": Batching.bucketing_1d(edges_s=edges, seconds=given.seconds),
+        "1D-bucketing-dyn": Batching.bucketing_1d_dyn(num_buckets=num, seconds=given.seconds),
+        "2D-bucketing": Batching.bucketing_2d(num, memory_gb=1.0),  # replaced later
+        "2D-bucketing-fixed": Batching.bucketing_2d_fixed(num, rows=rows),
+        "2D-bucketing-singlet": Batching.bucketing_2d_singlet(seconds=longest, labels=int(labels.max()), rows=rows),
     }
 
 
-def plan_of(settings: Any, lengths: np.ndarray, labels: np.ndarray, fit: MemoryFit | None) -> BatchPlan:
+def plan_of(batching: Batching, lengths: np.ndarray, labels: np.ndarray, fit: MemoryFit | None) -> BatchPlan:
     """Plans a set in a mode, on one device."""
-    if isinstance(settings, Buckets):
-        return BatchPlan(lengths, labels, make_buckets(lengths, labels, settings, scale=SCALE))
-    entries = entries_of(lengths, labels, SCALE, (1.0,))
-    found = sampled_buckets(entries, settings, devices=1, slack_s=Buckets().slack_s, fit_rows=fit)
-    return BatchPlan(lengths, labels, found.buckets, pool=found.pool)
+    entries = Entries(lengths, labels, SCALE)
+    return BatchPlan(entries, make_buckets(entries, batching, fit_rows=fit))
 
 
 def figures(plan: BatchPlan, labels: np.ndarray, given: argparse.Namespace, steps: Steps) -> dict[str, Any]:
@@ -195,7 +190,7 @@ def compare(name: str, seconds_s: np.ndarray, labels: np.ndarray, given: argpars
         if mode == "2D-bucketing":
             if given.no_steps:
                 continue
-            fit, settings = steps.fit(budget), dataclasses.replace(settings, memory_gb=budget / 1e9)
+            fit, settings = steps.fit(budget), dataclasses.replace(settings, budget=budget / 1e9)
         plan = plan_of(settings, lengths, labels, fit)
         rows.append({"set": name, "mode": mode} | figures(plan, labels, given, steps))
         budget = rows[-1].get("memory_bytes", 0) if mode == "1D-bucketing-dyn" else budget

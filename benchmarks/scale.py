@@ -19,7 +19,8 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.core.layout import Layout
 from asr_jax.core.targets import ACCELERATORS, Accelerator
 from asr_jax.data.batching.batch_plan import BatchPlan, local_rows
-from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Entries, make_buckets
 from asr_jax.observe.tables import print_table
 from benchmarks import made_up
 from benchmarks.any_size import SCALE, Timed, begin, in_process, resident
@@ -153,10 +154,10 @@ def parameters_of(gradient: dict[str, Any]) -> float:
 def batch_s_of(config: str) -> float:
     """Audio seconds of an update of a config, over all devices. Utterances of a budget have LibriSpeech's mean."""
     experiment = load_config(str(ROOT / f"configs/{config}.py"))
-    buckets = experiment.data.buckets
-    if buckets.unit not in ("", "samples"):
-        raise ValueError(f"configs/{config}.py: data.buckets.unit is {buckets.unit!r}: expected samples or none")
-    return (buckets.budget * MEAN_S or buckets.batch_seconds) * experiment.training.accumulate
+    batching, of_unit = experiment.data.batching, {"utterances": MEAN_S, "padded-seconds": 1.0}
+    if batching.unit not in of_unit:
+        raise ValueError(f"configs/{config}.py: data.batching.unit is {batching.unit}: expected {' or '.join(of_unit)}")
+    return batching.budget * of_unit[batching.unit] * experiment.training.accumulate
 
 
 def gradients() -> dict[str, dict[str, Any]]:
@@ -178,13 +179,14 @@ def plan_of_process(num: int, num_processes: int) -> dict[str, Any]:
     """
     lengths = made_up.lengths(num)
     labels = made_up.num_labels(lengths)
-    settings = Buckets(
-        num=12, batch_seconds=BATCH_S * num_processes, max_batch=512 * num_processes, batch_multiple=num_processes
+    settings = Batching.planned(
+        num_buckets=12, seconds=BATCH_S * num_processes, max_rows=512 * num_processes, row_multiple=num_processes
     )
     layout = Layout(num_devices=num_processes, process_index=num_processes // 2, num_processes=num_processes)
     made, base = Timed(), begin()
     with made("plan"):
-        plan = BatchPlan(lengths, labels, make_buckets(lengths, labels, settings, scale=SCALE))
+        entries = Entries(lengths, labels, SCALE)
+        plan = BatchPlan(entries, make_buckets(entries, settings))
     with made("first"):
         local_rows(plan[0], layout)
     with made("next"):

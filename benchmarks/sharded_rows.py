@@ -18,7 +18,8 @@ import numpy as np
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Entries, make_buckets
 from asr_jax.data.batching.dataset import MORE_ITEMS, Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import scale_of
@@ -60,18 +61,14 @@ class Counted(ShardedBatches):
 def shares(processes: int, window: int, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Shares of empty rows and of padding between the steps, over the simulated ones of a number of processes."""
     lengths = made_up.lengths(given.sampled)
-    labels, settings = (
-        np.zeros(len(lengths), np.int32), Buckets(num=given.buckets, batch_seconds=given.seconds * processes)
-    )  # fmt: skip
-    buckets = make_buckets(
-        lengths, labels, settings, scale=SCALE, shares=np.full(len(lengths), MORE_ITEMS)
-    )  # fmt: skip
-    plan = BatchPlan(lengths, labels, buckets)
+    entries = Entries(lengths, np.zeros(len(lengths), np.int32), SCALE)
+    settings = Batching.planned(num_buckets=given.buckets, seconds=given.seconds * processes)
+    plan = BatchPlan(entries, make_buckets(entries, settings, weights=np.full(len(lengths), MORE_ITEMS)))
     found = np.zeros((len(given.steps) + 1, 4), np.int64)
     numbers = range(min(processes, given.simulated))
     for process in numbers:
         stream = Stream(
-            shards=tuple(str(number) for number in range(1, 1 + 16 * processes)), buckets=buckets,
+            shards=tuple(str(number) for number in range(1, 1 + 16 * processes)), buckets=plan.buckets,
             shares=shares_of(plan), scale=SCALE, layout=Layout(processes, 1, 1, process, processes), tokenizer=None,
             filters=Filters.none(), output_length=lambda n: n, frames_needed=np.add, window=window,
         )  # fmt: skip

@@ -43,13 +43,13 @@ def step_times(setup: Setup) -> list[dict[str, Any]]:
     from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
     from asr_jax.training.programs import compile_steps
 
-    beginning = lower_initial_state(setup.recipe, seed=setup.experiment.seed)
-    shapes = abstract_state(beginning, setup.mesh, setup.recipe.sharding)
+    lowered = lower_initial_state(setup.recipe, seed=setup.experiment.seed)
+    shapes = abstract_state(lowered, setup.mesh, setup.recipe.sharding)
     steps = compile_steps(
         setup.recipe, setup.shapes, shapes, scale=setup.data.train.index.scale, mesh=setup.mesh,
         sounds=setup.data.sounds,
     )  # fmt: skip
-    state, average = initial_state(beginning.compile(), setup.mesh, setup.recipe.sharding)
+    state, average = initial_state(lowered.compile(), setup.mesh, setup.recipe.sharding)
     source, rows = BatchSource(setup.data.train.index, setup.data.train.plan, setup.layout), []
 
     def forward(params: Any, batch: Any, method: str) -> Any:

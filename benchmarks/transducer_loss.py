@@ -14,6 +14,7 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,20 +26,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.core.batch import Batch, Encoded, Frames
+from asr_jax.heads import transducer
 from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.kernels.transducer_joint.xla import logits_of_tile
 from asr_jax.losses.lattice import lattice_loss
 from asr_jax.nn.recurrent.prediction import StatelessPrediction
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = Transducer(
-    prediction=StatelessPrediction(512, 1, regularise=False), joint_dim=512, dropout=0.0, tile_frames=-1
+    prediction=StatelessPrediction(512, 1, regularise=False), joint_dim=512, dropout=0.0
 )  # fmt: skip
+TILED = "tiled"
 VARIANTS = {
     "plain": BASE,
     **{f"split {number}": replace(BASE, split=number) for number in (2, 4, 8, 16)},
-    "tiled": replace(BASE, tile_frames=0),
+    TILED: BASE,
     "pruned": replace(BASE, pruning=Pruning()),
-    "pruned, tiled": replace(BASE, pruning=Pruning(), tile_frames=0),
+    f"pruned, {TILED}": replace(BASE, pruning=Pruning()),
 }
 
 
@@ -130,6 +134,7 @@ def compare(name: str, shape: Shape, options: argparse.Namespace) -> list[dict[s
     for variant, settings in VARIANTS.items():
         if settings.split > shape.rows:
             continue
+        transducer.logits_of_tile = logits_of_tile if TILED in variant else lambda: sys.maxsize
         program, arguments = compiled_of(settings, shape)
         temporary = program.memory_analysis().temp_size_in_bytes
         rows.append({"shape": name, "variant": variant, "temporary_mb": temporary / 1e6, "times_s": []})

@@ -20,7 +20,7 @@ from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.audio.stages import Normalise, Stack
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.base import HeadSettings
@@ -86,7 +86,7 @@ RECIPES = {
         3e-3,
         {
             "transducer": Transducer(
-                prediction=LSTMPrediction(64, 1, dropout=0.1, weight_scale=1.0), joint_dim=128, dropout=0.1
+                prediction=LSTMPrediction(64, num_layers=1, dropout=0.1, weight_scale=1.0), joint_dim=128, dropout=0.1
             ),
             "ctc": CTC(dropout=0.1, scale=0.5),
         },
@@ -146,7 +146,7 @@ def experiment() -> Experiment:
             train=(f"{MANIFESTS}/train.jsonl",),
             validation=(f"{MANIFESTS}/validation.jsonl",),
             tokenizer=TokenizerSettings(kind="words"),
-            buckets=Buckets(num=5, batch_seconds=46.0, batch_multiple=4),
+            batching=Batching.planned(num_buckets=5, seconds=46.0, row_multiple=4),
             speeds=(0.85, 1.0, 1.15),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=recipe.peak_lr, warmup_updates=300, decay="cosine")),

@@ -25,7 +25,7 @@ Time      GPUs and hours are not published; they depend on the data.
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Init, Training, Validation, model_of, tokenizer_of
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
@@ -56,7 +56,7 @@ def experiment(init_from: str = "") -> Experiment:
             validation=(f"{MANIFESTS}/validation.jsonl",),
             tokenizer=TokenizerSettings(kind="sentencepiece", path=tokenizer_of(init_from), vocab_size=257),
             filters=Filters(min_duration_s=0.1, max_duration_s=20.0),
-            buckets=Buckets(num=8, batch_seconds=600.0, batch_multiple=8),
+            batching=Batching.planned(num_buckets=8, seconds=600.0, row_multiple=8),
             workers=8,
         ),
         init=Init(path=init_from),

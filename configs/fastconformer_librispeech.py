@@ -17,7 +17,7 @@ Time      GPUs and hours are not published. NeMo's settings allow at most 1000 e
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
@@ -46,7 +46,7 @@ def experiment() -> Experiment:
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=257),  # 256 pieces and the blank
             filters=Filters(min_duration_s=0.1, max_duration_s=16.7),
             # Two batches per update: 2000 utterances with a mean of 12.3 s, which is NeMo's global batch.
-            buckets=Buckets(num=12, batch_seconds=12_400.0, batch_multiple=8, max_batch=2048),
+            batching=Batching.planned(num_buckets=12, seconds=12_400.0, row_multiple=8, max_rows=2048),
             workers=8,
         ),
         optim=AdamW(

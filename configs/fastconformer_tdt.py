@@ -20,7 +20,7 @@ Time      GPUs and hours are not published. NeMo's settings allow at most 500 ep
 from asr_jax.audio.presets import nemo
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
@@ -49,7 +49,7 @@ def experiment() -> Experiment:
             encoder=ENCODER,
             heads={
                 "transducer": Transducer(
-                    prediction=LSTMPrediction(640, 1, dropout=0.2, weight_scale=1.0),
+                    prediction=LSTMPrediction(640, num_layers=1, dropout=0.2, weight_scale=1.0),
                     joint_dim=640,
                     activation="relu",
                     dropout=0.2,
@@ -69,7 +69,7 @@ def experiment() -> Experiment:
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=1025),  # 1024 pieces and the blank
             filters=Filters(min_duration_s=0.1, max_duration_s=40.0),
             # Two batches per update: 2000 utterances with a mean of 12.3 s, the global batch of NeMo's other recipes.
-            buckets=Buckets(num=12, batch_seconds=12_400.0, batch_multiple=8, max_batch=2048),
+            batching=Batching.planned(num_buckets=12, seconds=12_400.0, row_multiple=8, max_rows=2048),
             workers=8,
         ),
         optim=AdamW(

@@ -9,15 +9,15 @@ Command   [ENHANCED=1] [VARIANT=large] python -m asr_jax.train --config configs/
 Expected  no error rate is published
 Differs   The decoder is measured, and validation reports the CTC head beside it; inference averages the posteriors;
           norm statistics exclude padding; batches are shuffled; all labels of a batch have the same weight in the
-          losses; boundaries have smoothed targets (Enhancement.boundary_smoothing 0.0: none); the number of pieces is
-          128, because the Rust trainer does not state it.
+          losses; frames beside a boundary have the target 0.25, which the Rust trainer documents and does not
+          compute; the number of pieces is 128, because the Rust trainer does not state it.
 """
 
 import os
 
 from asr_jax.audio.presets import rust_squeezeformer
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -55,7 +55,7 @@ def experiment() -> Experiment:
             train=("data/train.jsonl",),
             validation_share=0.1,
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=128),
-            buckets=Buckets(budget=8, unit="samples", max_batch=8, batch_multiple=1),
+            batching=Batching(budget=8, unit="utterances", row_multiple=1),
         ),
         optim=AdamW(
             schedule=InverseEpoch(peak_lr=1e-3, warmup_epochs=20, hold_epochs=160, exponent=1.0),

@@ -12,7 +12,7 @@ Expected  WER 3.69 / 10.69 on test-clean / test-other with greedy decoding and a
           bfloat16 instead of float16; the learning rate is set before each update, not after it; the average quickly
           forgets the initial parameters; validation sets keep the silence at their ends and have no dither.
 Time      34 hours on eight A100 80GB in mixed precision (NVIDIA). Fewer GPUs reproduce the results with a larger
-          --training.accumulate and a smaller --data.buckets.budget, if their product remains 1152 utterances
+          --training.accumulate and a smaller --data.batching.budget, if their product remains 1152 utterances
 Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0.2 is --model.encoder.dropout 0.2
           --model.augment.0.max-freq-bins 20 --model.augment.0.max-time-frames 75
 """
@@ -20,7 +20,7 @@ Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0
 from asr_jax.audio.presets import quartznet
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.speeds import of_dali
@@ -55,12 +55,12 @@ def experiment() -> Experiment:
             ),
             filters=Filters(max_duration_s=16.7),
             trim_db=60.0,
-            buckets=Buckets(
-                num=8,
+            batching=Batching(
+                num_buckets=8,
                 budget=UTTERANCES / ACCUMULATE,
-                unit="samples",
-                max_batch=UTTERANCES // ACCUMULATE,
-                batch_multiple=8,
+                unit="utterances",
+                max_rows=UTTERANCES // ACCUMULATE,
+                row_multiple=8,
             ),
             **of_dali(0.85, 1.15),
             workers=8,

@@ -7,7 +7,7 @@ Expected  WER below 8 % on voices that are not in the training set (measurements
 
 from asr_jax.audio.specaugment import SpecAugment, VocalTract
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
@@ -35,7 +35,7 @@ def experiment() -> Experiment:
             train=(f"{MANIFESTS}/train.jsonl",),
             validation=(f"{MANIFESTS}/validation.jsonl",),
             tokenizer=TokenizerSettings(kind="characters"),
-            buckets=Buckets(num=3, batch_seconds=46.0, batch_multiple=4),
+            batching=Batching.planned(num_buckets=3, seconds=46.0, row_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=4e-3, warmup_updates=150, decay="cosine")),
         training=Training(num_updates=1500, ema=EMA(0.99), validation=Validation(every=500), log_every=50),

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.attention_decoder import AttentionDecoder
@@ -146,7 +146,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/validation.jsonl",),
             tokenizer=tokenizer,
             filters=Filters(max_duration_s=20.0),
-            buckets=Buckets(num=5, batch_seconds=recipe.batch_seconds, batch_multiple=1),
+            batching=Batching.planned(num_buckets=5, seconds=recipe.batch_seconds, row_multiple=1),
         ),
         optim=AdamW(
             schedule=WarmupHoldDecay(peak_lr=recipe.peak_lr, warmup_updates=recipe.warmup_updates, decay="cosine")

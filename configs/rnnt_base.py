@@ -20,7 +20,7 @@ Differs   Each utterance is normalised by its own statistics until `front_end` h
 from asr_jax.audio.presets import rnnt
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Saving, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.transducer import Transducer
@@ -45,13 +45,13 @@ def experiment() -> Experiment:
                 ),
             ),
             encoder=LSTMEncoder.base(),
-            heads={"transducer": Transducer(prediction=LSTMPrediction(512, 2), joint_dim=768)},
+            heads={"transducer": Transducer(prediction=LSTMPrediction(512, num_layers=2), joint_dim=768)},
         ),
         data=Data(
             train=("data/train.jsonl",),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=8704, sampling=0.05),
             filters=Filters(min_duration_s=0.05, max_duration_s=20.0),
-            buckets=Buckets(num=10, num_by_labels=2, batch_seconds=1024.0, batch_multiple=8),
+            batching=Batching.planned(num_buckets=10, num_by_labels=2, seconds=1024.0, row_multiple=8),
             speeds=(1.0,),
             speed_jitter=0.15,
             trim_db=60.0,

@@ -19,7 +19,7 @@ from asr_jax.nn.recurrent.prediction import LSTMPrediction
 
 def experiment() -> Experiment:
     base = asr_jax.load_config(Path(__file__).with_name("rnnt_base.py"))
-    head = Transducer(prediction=LSTMPrediction(768, 2), joint_dim=1024)
+    head = Transducer(prediction=LSTMPrediction(768, num_layers=2), joint_dim=1024)
     return replace(
         base,
         name="rnnt_large",

@@ -19,7 +19,7 @@ from asr_jax.nn.recurrent.prediction import LSTMPrediction
 
 def experiment() -> Experiment:
     base = asr_jax.load_config(Path(__file__).with_name("rnnt_base.py"))
-    head = Transducer(prediction=LSTMPrediction(512, 2), joint_dim=512)
+    head = Transducer(prediction=LSTMPrediction(512, num_layers=2), joint_dim=512)
     front_end = replace(base.model.front_end, window_ms=20.0)
     return replace(
         base,

@@ -7,7 +7,7 @@ Paper     Kim et al. 2022, "Squeezeformer: An Efficient Transformer for Automati
           PositiveLoss/squeezeformer-ukrainian (NeMo uses 4e-5)
 Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/squeezeformer_librispeech.py
-          with less memory: --data.buckets.batch-seconds 3150 --training.accumulate 4
+          with less memory: --data.batching.budget 3150 --training.accumulate 4
 Expected  WER 2.56 / 6.50 on test-clean / test-other with greedy decoding, as in kssteven418/Squeezeformer's README for
           this size; NeMo's own training has 2.6 / 6.3. Not yet measured with this package.
           The paper does not state the following settings: gradient clipping, averaging of parameters, which parameters
@@ -25,7 +25,7 @@ Sizes     encoder                 peak learning rate   time masks   utterances p
 from asr_jax.audio.presets import squeezeformer
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
@@ -54,7 +54,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=128),
             filters=Filters(max_duration_s=16.7),
-            buckets=Buckets(num=12, batch_seconds=BATCH_S, max_batch=4096, batch_multiple=8),
+            batching=Batching.planned(num_buckets=12, seconds=BATCH_S, max_rows=4096, row_multiple=8),
             workers=8,
         ),
         optim=AdamW(

@@ -23,7 +23,7 @@ from asr_jax.audio.distort import Gain, UniformNoise
 from asr_jax.audio.presets import rust_squeezeformer
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
@@ -40,8 +40,8 @@ def experiment() -> Experiment:
         model=Model(
             front_end=rust_squeezeformer(),
             augment=(
-                Gain(min_db=-3.0, max_db=3.0),
-                UniformNoise(min_level=0.003, max_level=0.003),
+                Gain(db=(-3.0, 3.0)),
+                UniformNoise(level=(0.003, 0.003)),
                 SpecAugment.rust(num_time_masks=2, max_time_frames=40, num_freq_masks=2, max_freq_bins=12),
             ),
             encoder=Squeezeformer.rust("sm"),
@@ -51,7 +51,7 @@ def experiment() -> Experiment:
             train=("data/train.jsonl",),
             validation_share=0.1,
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=128),
-            buckets=Buckets(budget=8, unit="samples", max_batch=8, batch_multiple=1),
+            batching=Batching(budget=8, unit="utterances", row_multiple=1),
         ),
         optim=AdamW(
             schedule=InverseEpoch(peak_lr=3e-4, warmup_epochs=20, hold_epochs=160, exponent=1.0),

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from asr_jax.audio.presets import w2v_bert
 from asr_jax.config import Experiment, Init, Training, Validation, model_of
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
@@ -60,7 +60,7 @@ def experiment(init_from: str = "") -> Experiment:
             validation=(f"{MANIFESTS}/validation.jsonl",),
             tokenizer=TokenizerSettings(kind="characters", normaliser="lower.v1"),
             filters=Filters(min_duration_s=0.1, max_duration_s=30.0),
-            buckets=Buckets(num=8, batch_seconds=160.0, batch_multiple=8),
+            batching=Batching.planned(num_buckets=8, seconds=160.0, row_multiple=8),
             workers=8,
         ),
         init=Init(path=init_from, new=("heads_.*",)),

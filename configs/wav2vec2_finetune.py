@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, Training, Validation, model_of
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
@@ -102,7 +102,7 @@ def experiment(init_from: str = "") -> Experiment:
             validation=(f"{MANIFESTS}/dev-other.jsonl",),
             tokenizer=TokenizerSettings(kind="characters"),
             filters=Filters(max_duration_s=30.0),
-            buckets=Buckets(num=12, batch_seconds=recipe.batch_samples / 16000, batch_multiple=8),
+            batching=Batching.planned(num_buckets=12, seconds=recipe.batch_samples / 16000, row_multiple=8),
             workers=8,
         ),
         # Fine-tuned models such as wav2vec2-base-960h were published without the embedding of masked frames.

@@ -22,7 +22,7 @@ from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.contrastive import Contrastive
@@ -72,10 +72,10 @@ def experiment() -> Experiment:
             tokenizer=TokenizerSettings(kind="none"),
             filters=Filters(min_duration_s=2.0),
             crop_s=20.0 if RECIPE == "large" else 15.625,
-            buckets=Buckets(
-                num=8,
-                batch_seconds=GPUS * sub_batches * samples / RATE_HZ,
-                batch_multiple=GPUS * sub_batches,
+            batching=Batching.planned(
+                num_buckets=8,
+                seconds=GPUS * sub_batches * samples / RATE_HZ,
+                row_multiple=GPUS * sub_batches,
             ),
             workers=8,
         ),

@@ -11,7 +11,7 @@ import os
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.base import HeadSettings
@@ -58,7 +58,7 @@ def experiment(init_from: str = "") -> Experiment:
             validation=(f"{MANIFESTS}/validation.jsonl",),
             tokenizer=TokenizerSettings(kind="none" if pretrains else "characters"),
             filters=Filters(min_duration_s=1.0, max_duration_s=20.0),
-            buckets=Buckets(num=5, batch_seconds=60.0 if pretrains else 20.0, batch_multiple=1),
+            batching=Batching.planned(num_buckets=5, seconds=60.0 if pretrains else 20.0, row_multiple=1),
         ),
         init=Init(path=init_from, new=("heads_.*",)),
         optim=FairseqAdam(

@@ -21,12 +21,12 @@ Expected  WER on test-clean / test-other, as published for CTC alone (icefall pu
 Time      67 minutes per epoch (2,880 h with three speeds) on four V100 for the transducer (icefall)
 """
 
-from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import BackgroundNoise
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
@@ -61,7 +61,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=500),
             filters=Filters(min_duration_s=1.0, max_duration_s=20.0),
-            buckets=Buckets(num=12, batch_seconds=BATCH_S, batch_multiple=8),
+            batching=Batching.planned(num_buckets=12, seconds=BATCH_S, row_multiple=8),
             speeds=(0.9, 1.0, 1.1),
             workers=8,
         ),

@@ -8,7 +8,7 @@ Command   python -m asr_jax.train --config configs/zipformer_cr_ctc.py
             --model.encoder.dims 192 256 256 256 256 256 --model.encoder.num-layers 2 2 2 2 2 2
             --model.encoder.unmasked-dims 192 192 192 192 192 192
             --model.encoder.feedforward-dims 512 768 768 768 768 768 --optim.schedule.peak-lr 0.04
-            --data.buckets.batch-seconds 1700 --model.encoder.batches-per-update 2.83
+            --data.batching.budget 1700 --model.encoder.batches-per-update 2.83
           L: --model.encoder.dims 192 256 512 768 512 256 --model.encoder.num-layers 2 2 4 5 4 2
             --model.encoder.unmasked-dims 192 192 256 320 256 192
             --model.encoder.feedforward-dims 512 768 1536 2048 1536 768
@@ -24,12 +24,12 @@ Time      not published. Each utterance is computed twice, so an epoch takes abo
           configs/zipformer.py.
 """
 
-from asr_jax.audio.augmentation import Ramp
 from asr_jax.audio.distort import BackgroundNoise
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.specaugment import SpecAugment, TimeWarp
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.ctc import CTC
@@ -65,7 +65,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=500),
             filters=Filters(min_duration_s=1.0, max_duration_s=20.0),
-            buckets=Buckets(num=12, batch_seconds=BATCH_S, batch_multiple=8),
+            batching=Batching.planned(num_buckets=12, seconds=BATCH_S, row_multiple=8),
             speeds=(0.9, 1.0, 1.1),
             workers=8,
         ),

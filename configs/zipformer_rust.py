@@ -14,7 +14,7 @@ Differs   The Rust trainer's Swoosh functions are x·σ(x-1) and x·σ(x-4), her
 
 from asr_jax.audio.presets import rust_zipformer
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
@@ -40,7 +40,7 @@ def experiment() -> Experiment:
             train=(f"{MANIFESTS}/train-960.jsonl",),
             validation=(f"{MANIFESTS}/dev-clean.jsonl", f"{MANIFESTS}/dev-other.jsonl"),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=500),
-            buckets=Buckets(num=12, budget=16, unit="samples", batch_multiple=8),
+            batching=Batching(num_buckets=12, budget=16, unit="utterances", row_multiple=8),
         ),
         optim=AdamW(
             schedule=InverseEpoch(peak_lr=1e-3, warmup_epochs=20, hold_epochs=160, exponent=1.0),

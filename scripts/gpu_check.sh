@@ -108,9 +108,9 @@ train() {  # config, seconds of audio of a batch, options
             *) tiny=(--model.encoder.dim 16 --model.encoder.num-layers 1 --model.encoder.subsampling-channels 8) ;;
         esac
     fi
-    "$python" -m asr_jax.benchmark train --config "configs/$config.py" "${data[@]}" --data.buckets.num 1 \
-        --data.buckets.unit padded-duration-ms --data.buckets.budget "${seconds}000" --data.buckets.max-batch 1024 \
-        --data.buckets.batch-multiple 1 --training.accumulate 1 --num-devices 1 ${options[@]+"${options[@]}"} \
+    "$python" -m asr_jax.benchmark train --config "configs/$config.py" "${data[@]}" --data.batching.num-buckets 1 \
+        --data.batching.unit padded-seconds --data.batching.budget "$seconds" --data.batching.max-rows 1024 \
+        --data.batching.row-multiple 1 --training.accumulate 1 --num-devices 1 ${options[@]+"${options[@]}"} \
         ${tiny[@]+"${tiny[@]}"} "$@"
 }
 export -f train; export smoke manifests

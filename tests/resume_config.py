@@ -6,7 +6,7 @@ The model is one of the package, so its traced programs are stored between start
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
@@ -28,7 +28,7 @@ def experiment() -> Experiment:
     data = Data(
         train=("train.jsonl",),
         validation=("validation.jsonl",),
-        buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4),
+        batching=Batching.planned(num_buckets=1, seconds=4.0, row_multiple=4),
         speeds=(0.9, 1.0),
     )
     return Experiment(

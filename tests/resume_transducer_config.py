@@ -13,7 +13,7 @@ from tests.resume_config import experiment as of_ctc
 def experiment() -> Experiment:
     usual = of_ctc()
     encoder = replace(LSTMEncoder.testing(), dim=8, num_mels=20)
-    head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+    head = Transducer(prediction=LSTMPrediction(8, num_layers=1, dropout=0.2), joint_dim=12, dropout=0.3)
     training = replace(
         usual.training,
         pass_states=StatePassing((0.0, 0.0, 1.0)),

@@ -109,7 +109,7 @@ def test_batches_are_those_of_the_call_and_change_no_result(run):
     assert not run.trained.plan(utterances).windowed_rows
     in_windows = asr_jax.load("runs/mine", max_duration=0.8).trained.plan(utterances).windowed_rows
     assert len(in_windows) == sum(utterance.duration_s > 0.8 for utterance in utterances) > 0
-    with pytest.raises(UserError, match="batch_size is 0: expected a number above 0"):
+    with pytest.raises(ValueError, match="batch_size is 0: expected at least 1"):
         asr_jax.load("runs/mine", batch_size=0)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asr_jax.cli.command_line import ALIASES, field_flags, load_config
-from asr_jax.core.options import spellings
+from asr_jax.cli.command_line import flags_of_experiment, load_config
+from asr_jax.core.options import flags_of, names_of
 from asr_jax.search.label_synchronous import LabelDecoding
 from tests.cli.test_options_of_commands import MODULES, options_of
 
@@ -29,17 +29,15 @@ systems, and of every command (`run_command`)."""
 @pytest.fixture(scope="module")
 def flags():
     """Flags of all commands, and of the fields of all configs, also without their middle."""
-    found = OTHERS | set(ALIASES)
+    found = set(OTHERS)
     observing = [f"asr_jax.observe.{name}" for name in ("curves", "profile", "forward")]
     for module in [*MODULES, "asr_jax.data.corpora.synthetic", "benchmarks.model", *observing]:
         importlib.import_module(module)
-        found |= {flag for kind in options_of(module) if dataclasses.is_dataclass(kind) for flag in spellings(kind)}
+        found |= {flag for kind in options_of(module) for flag in names_of(flags_of(kind))}
     for path in (ROOT / "configs").glob("*.py"):
         if "finetune" not in path.name:
-            fields = list(field_flags(load_config(str(path))))
-            short = {re.sub(r"^--model\.heads\.\w+\.decoding", "--decoding", field) for field in fields}
-            found |= {*fields, *short, *(f"{field.split('.')[0]}.{field.rpartition('.')[2]}" for field in fields)}
-            found |= {re.sub(r"^(--decoding)\..*\.", r"\1.", field) for field in short}
+            fields = names_of(flags_of_experiment(load_config(str(path))))
+            found |= {*fields, *(f"{field.split('.')[0]}.{field.rpartition('.')[2]}" for field in fields)}
     # The default models of configs have no attention decoder.
     found |= {f"--decoding.{field.name.replace('_', '-')}" for field in dataclasses.fields(LabelDecoding)}
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asr_jax.core import kept_memory
+from asr_jax.core import allocator
 
 
 def test_any_import_of_the_package_sets_threads_and_compile_cache():
@@ -23,7 +23,7 @@ def test_any_import_of_the_package_sets_threads_and_compile_cache():
 
 def printed(code: str, **environment: str) -> int:
     """Returns the number that `code` prints in a new process with the package's settings."""
-    code = f"import resource, time\nfrom asr_jax.core import environment, kept_memory\n{code}"
+    code = f"import resource, time\nfrom asr_jax.core import environment, allocator\n{code}"
     set_here = ("ASR_JAX_KEEP_MEMORY", "LD_PRELOAD", "GLIBC_TUNABLES")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", *set_here))}
     command = [sys.executable, "-c", code]
@@ -42,12 +42,12 @@ def test_freed_memory_is_kept_where_the_cpu_computes_and_returned_when_it_is_sho
         "for _ in range(30): b'x' * 64_000_000\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - from_start)"
     )
-    keeping = f"kept_memory.SHORT = 0.0\nkept_memory.keep_memory()\n{faults}"
+    keeping = f"allocator.SHORT = 0.0\nallocator.keep_memory()\n{faults}"
     freed = printed(keeping, JAX_PLATFORMS="cpu", ASR_JAX_KEEP_MEMORY="0")
     assert printed(keeping, JAX_PLATFORMS="cpu") < freed / 2
     assert printed(keeping, JAX_PLATFORMS="cuda") > freed / 2
     assert printed(keeping, JAX_PLATFORMS="cpu", MALLOC_TOP_PAD_="0") > freed / 2
-    returned = f"kept_memory._set(kept_memory.KEPT)\nkept_memory.SHORT = 1.0\nkept_memory._limit()\n{faults}"
+    returned = f"allocator._set(allocator.KEPT)\nallocator.SHORT = 1.0\nallocator._limit()\n{faults}"
     assert printed(returned, JAX_PLATFORMS="cpu") > freed / 2
 
 
@@ -56,14 +56,14 @@ def test_freed_memory_is_kept_where_the_cpu_computes_and_returned_when_it_is_sho
 def test_free_memory_is_returned_where_it_exceeds_the_limit(slack: int, is_returned: bool) -> None:
     # The last block is above the freed ones, which therefore are not at the end of the heap.
     code = (
-        f"kept_memory.SLACK, kept_memory.INTERVAL, kept_memory.SHORT = {slack}, 0.01, 0.0\n"
-        "kept_memory._set(kept_memory.KEPT)\n"
+        f"allocator.SLACK, allocator.INTERVAL, allocator.SHORT = {slack}, 0.01, 0.0\n"
+        "allocator._set(allocator.KEPT)\n"
         "blocks = [b'x' * 16_000_000 for _ in range(40)]\n"
         "del blocks[:-1]\n"
-        "kept_memory.keep_memory()\n"
+        "allocator.keep_memory()\n"
         f"until = time.monotonic() + {30 if is_returned else 0.3}\n"
-        "while kept_memory._resident() > 320_000_000 and time.monotonic() < until: time.sleep(0.01)\n"
-        "print(kept_memory._resident())"
+        "while allocator._resident() > 320_000_000 and time.monotonic() < until: time.sleep(0.01)\n"
+        "print(allocator._resident())"
     )
     assert (printed(code, JAX_PLATFORMS="cpu") <= 320_000_000) == is_returned
 
@@ -71,12 +71,12 @@ def test_free_memory_is_returned_where_it_exceeds_the_limit(slack: int, is_retur
 @glibc_only
 def test_an_error_of_the_thread_restores_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    monkeypatch.setattr(kept_memory, "_set", found.append)
-    monkeypatch.setattr(kept_memory, "SHORT", -1.0)
-    monkeypatch.setattr(kept_memory, "RESIDENT", Path("absent"))
+    monkeypatch.setattr(allocator, "_set", found.append)
+    monkeypatch.setattr(allocator, "SHORT", -1.0)
+    monkeypatch.setattr(allocator, "RESIDENT", Path("absent"))
     with pytest.raises(FileNotFoundError):
-        kept_memory._limit()
-    assert found == [kept_memory.RETURNED]
+        allocator._limit()
+    assert found == [allocator.RETURNED]
 
 
 @glibc_only
@@ -89,9 +89,9 @@ def test_other_c_libraries_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert kept_memory.is_kept.__wrapped__()
-    monkeypatch.setattr(kept_memory, "_library", lambda: object())
-    assert not kept_memory.is_kept.__wrapped__()
+    assert allocator.is_kept.__wrapped__()
+    monkeypatch.setattr(allocator, "_library", lambda: object())
+    assert not allocator.is_kept.__wrapped__()
 
 
 @pytest.mark.parametrize("group", ["/", "/job_1/step_2"])
@@ -105,9 +105,9 @@ def test_other_c_libraries_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_available_memory_is_that_of_the_machine_or_of_a_control_group(
     line: str, top: str, files: tuple[str, str, str], group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_memory, "MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(kept_memory, "OWN_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(kept_memory, "GROUPS", tmp_path)
+    monkeypatch.setattr(allocator, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(allocator, "OWN_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(allocator, "GROUPS", tmp_path)
     limit, usage, unused = files
     (tmp_path / "cgroup").write_text(f"5:cpu:/other\n{line}{group}\n")
     (tmp_path / top).mkdir(exist_ok=True)
@@ -116,15 +116,15 @@ def test_available_memory_is_that_of_the_machine_or_of_a_control_group(
     (tmp_path / "meminfo").write_text(
         "MemTotal:  8000 kB\nMemFree:  100 kB\nMemAvailable:  6000 kB\nHugePages_Total:  0\n"
     )
-    assert kept_memory.available() == 0.75
+    assert allocator.available() == 0.75
     (limited / limit).write_text("max\n" if not top else "9223372036854771712\n")
     (limited / usage).write_text("3584000\n")
     (limited / "memory.stat").write_text(f"anon 3072000\n{unused} 512000\n")
-    assert kept_memory.available() == 0.75
+    assert allocator.available() == 0.75
     (limited / limit).write_text("4096000\n")
-    assert kept_memory.available() == 0.25
+    assert allocator.available() == 0.25
     (limited / "memory.stat").write_text("anon 3072000\n")
-    assert kept_memory.available() == 0
+    assert allocator.available() == 0
     (limited / limit).unlink()
     (tmp_path / "meminfo").write_text("MemTotal:  8000 kB\n")
-    assert kept_memory.available() == 0
+    assert allocator.available() == 0

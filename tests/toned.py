@@ -4,7 +4,7 @@ import numpy as np
 
 from asr_jax.audio.io import write_flac
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
@@ -65,7 +65,7 @@ def toned_run(folder, *, num_updates=60, num_long=0):
     data = Data(
         train=(str(folder / "train.jsonl"),),
         validation=(str(folder / "validation.jsonl"),),
-        buckets=Buckets(num=1, batch_seconds=16.0, batch_multiple=4),
+        batching=Batching.planned(num_buckets=1, seconds=16.0, row_multiple=4),
     )
     experiment = Experiment(
         name="toned",

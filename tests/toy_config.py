@@ -1,7 +1,7 @@
 """Config of a short run of the toy recogniser. Manifests are set on the command line."""
 
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
@@ -16,7 +16,7 @@ def experiment() -> Experiment:
         data=Data(
             train=("train.jsonl",),
             validation=("validation.jsonl",),
-            buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
+            batching=Batching.planned(num_buckets=1, seconds=8.0, row_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=2)),
         training=Training(num_updates=6, validation=Validation(every=3), log_every=2, ema=EMA(0.9)),

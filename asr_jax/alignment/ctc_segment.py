@@ -4,8 +4,9 @@ Between words there may be foreign speech, which is not in the text, and words o
 Both have a fixed cost, after which the alignment continues.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,35 +14,30 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from asr_jax.alignment.ctc_segment_block import BLOCK, JUMPED, search_block
 from asr_jax.alignment.emissions import Emissions
+from asr_jax.core.settings import Share, between, settings
 from asr_jax.kernels.ctc_viterbi.reference import BLANK_FROM_LABEL, FROM_BLANK, STAY, new_labels
 from asr_jax.kernels.log_space import NEVER
 
 
-@dataclass(frozen=True)
+@settings
 class LongSearch:
     """Settings of the search: costs of deviations from the text (natural logarithms), and width of the band."""
 
-    foreign_logp: float = -3.0
+    foreign_logp: Annotated[float, between(most=0)] = -3.0
     """Log-probability that is added for each frame of foreign speech between words."""
-    jump_logp: float = -25.0
+    jump_logp: Annotated[float, between(most=0)] = -25.0
     """Log-probability that is added once for each run of words that are skipped, however many."""
-    band: int = 4096
+    band: Annotated[int, between(16)] = 4096
     """Number of labels that are searched per frame. Memory is proportional to band plus frames, not to their product,
     because back-pointers are recomputed block by block."""
     max_band: int = 65536
     """Maximum of `band` when it is doubled."""
-    left_out: float = 0.1
+    left_out: Share = 0.1
     """Share of skipped labels above which the search is repeated with a band of twice the width, up to `max_band`."""
 
-    def __post_init__(self) -> None:
-        if not max(self.foreign_logp, self.jump_logp) <= 0:
-            raise ValueError(
-                f"foreign_logp is {self.foreign_logp} and jump_logp is {self.jump_logp}: expected 0 or less"
-            )
-        if not 0 <= self.left_out <= 1:
-            raise ValueError(f"left_out is {self.left_out}: expected 0 to 1")
-        if not 16 <= self.band <= self.max_band:
-            raise ValueError(f"band is {self.band} and max_band is {self.max_band}: expected 16 ≤ band ≤ max_band")
+    def problems(self) -> Iterator[str]:
+        if self.band > self.max_band:
+            yield f"band is {self.band}: expected at most max_band, {self.max_band}"
 
 
 FORCED = LongSearch(foreign_logp=-1e9, jump_logp=-1e9, left_out=0.0)

@@ -3,13 +3,13 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from asr_jax.alignment.ctc_segment import LongPath
+from asr_jax.core.settings import NonNegativeFloat, PositiveFloat, settings
 from asr_jax.transcripts.pauses import stretches
 
 FOREIGN = "speech that is not in the text"
@@ -19,39 +19,31 @@ NO_PAUSE = "longer than the limit, without a pause"
 LOW_SCORE = "score"
 
 
-@dataclass(frozen=True)
+@settings
 class Cutting:
     """Settings of the segmentation: limits of pieces, and criteria of reliable ones."""
 
-    max_s: float = 20.0
+    max_s: PositiveFloat = 20.0
     """Maximum length of a piece in seconds."""
-    min_pause_s: float = 0.16
+    min_pause_s: PositiveFloat = 0.16
     """Minimum length in seconds of a pause that may be cut."""
-    max_pause_s: float = 2.0
+    max_pause_s: PositiveFloat = 2.0
     """Length in seconds above which a pause is always cut."""
-    margin_s: float = 1.0
+    margin_s: NonNegativeFloat = 1.0
     """Maximum length in seconds that is kept before the first word and after the last one, because CTC's labels are
     shorter than words."""
     min_words: int = 3
     """Minimum number of words in a reliable run beside an unreliable part. Shorter runs are unreliable too, because
     they may be aligned to other speech."""
-    score_s: float = 0.75
+    score_s: PositiveFloat = 0.75
     """Length of the score's window in seconds. A piece's score is the lowest mean log-probability per frame of its
     windows (ctc-segmentation: 30 indices of 0.025 s)."""
     min_score: float = -0.3
     """Minimum score of a reliable piece. One wrong digit has a score of about -0.4 (BUILD_NOTES.md)."""
 
-    def __post_init__(self) -> None:
-        if not 0 < self.min_pause_s <= self.max_pause_s:
-            raise ValueError(
-                f"min_pause_s is {self.min_pause_s} and max_pause_s is {self.max_pause_s}: expected "
-                "0 < min_pause_s ≤ max_pause_s"
-            )
-        if not (self.max_s > 0 and self.margin_s >= 0 and self.score_s > 0):
-            raise ValueError(
-                f"max_s is {self.max_s}, margin_s is {self.margin_s} and score_s is {self.score_s}: expected max_s and "
-                "score_s above 0, and margin_s of at least 0"
-            )
+    def problems(self) -> Iterator[str]:
+        if self.min_pause_s > self.max_pause_s:
+            yield f"min_pause_s is {self.min_pause_s}: expected at most max_pause_s, {self.max_pause_s}"
 
 
 class TextWord(NamedTuple):

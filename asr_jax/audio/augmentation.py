@@ -4,9 +4,7 @@ Random values are drawn for each row of a batch. They depend only on the run's s
 the row's number, not on the number of devices or on the other rows.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import jax
@@ -14,16 +12,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd
-from asr_jax.audio.stages import risen
 from asr_jax.core.random_streams import row_keys
+from asr_jax.core.settings import Share, settings
 
+Rows = Float[Array, "B ..."]
+"""Samples `[B, S]` or frames `[B, T, F]` of a batch."""
+Lengths = Int[Array, " B"]
+"""Number of valid samples or frames of each row."""
 Drawn = dict[str, Array]
 """Random values drawn for a row or a batch: a dict from the name of a quantity to its array."""
 Sounds = Mapping[str, Array]
 """Recordings that augmentations need, keyed by `sound` of the augmentation: see `audio.sounds.read_sounds`."""
 
 
-@dataclass(frozen=True)
+@settings
 class Augmentation:
     """Settings of an augmentation of frames; calling it augments a batch.
 
@@ -34,12 +36,8 @@ class Augmentation:
     moves_frames: ClassVar[bool] = False
     """Whether the augmentation changes time alignment. All views of an utterance then share the random values, because
     views are compared frame by frame."""
-    probability: float = 1.0
+    probability: Share = 1.0
     """Probability that an utterance is augmented, from 0 to 1."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability is {self.probability}: expected a value from 0 to 1")
 
     def check(self, front_end: FrontEnd) -> None:
         """Checks that the augmentation can be applied to the features of a front-end.
@@ -80,14 +78,11 @@ class Augmentation:
         """
         raise NotImplementedError
 
-    def drawn(
-        self, values: Float[Array, "B ..."], lengths: Int[Array, " B"], key: PRNGKeyArray, *, step: Int[Array, ""]
-    ) -> Drawn:
+    def drawn(self, values: Rows, lengths: Lengths, key: PRNGKeyArray, *, step: Int[Array, ""]) -> Drawn:
         """Draws the random values of all rows of a batch.
 
         Args:
-            values: Samples `[B, S]` or frames `[B, T, F]`. Only the shape is used.
-            lengths: Number of valid samples or frames of each row.
+            values: Rows of the batch. Only the shape is used.
             key: Random key of the batch.
             step: Number of updates applied so far.
 
@@ -102,15 +97,12 @@ class Augmentation:
 
         return jax.vmap(of_row)(row_keys(key, len(values)), lengths)
 
-    def changed(
-        self, values: Float[Array, "B ..."], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
-    ) -> Float[Array, "B ..."]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         """Applies the augmentation to the rows of a batch for which `applied` is True.
 
         Args:
-            values: Samples `[B, S]` or frames `[B, T, F]`.
-            lengths: Number of valid samples or frames of each row.
             drawn: Result of `drawn` for the batch.
+            front_end: Front-end whose samples or frames these are.
             sounds: Recordings that the augmentation needs.
 
         Returns:
@@ -124,17 +116,19 @@ class Augmentation:
 
     def __call__(
         self,
-        values: Float[Array, "B ..."],
-        lengths: Int[Array, " B"],
+        values: Rows,
+        lengths: Lengths,
         key: PRNGKeyArray,
         *,
         step: Int[Array, ""],
+        front_end: FrontEnd,
         sounds: Sounds,
-    ) -> Float[Array, "B ..."]:
-        return self.changed(values, lengths, self.drawn(values, lengths, key, step=step), sounds=sounds)
+    ) -> Rows:
+        drawn = self.drawn(values, lengths, key, step=step)
+        return self.changed(values, lengths, drawn, front_end=front_end, sounds=sounds)
 
 
-@dataclass(frozen=True)
+@settings
 class AudioAugmentation(Augmentation):
     """Settings of an augmentation of samples, applied before the front-end.
 
@@ -145,31 +139,8 @@ class AudioAugmentation(Augmentation):
         """Accepts every front-end."""
 
 
-@dataclass(frozen=True)
-class Ramp:
-    """A range of values that moves linearly from one range to another during training."""
-
-    first: tuple[float, float] = (30.0, 60.0)
-    """Lower and upper bound before the ramp."""
-    last: tuple[float, float] = (0.0, 30.0)
-    """Lower and upper bound after the ramp."""
-    begin_updates: int = 0
-    """Number of updates before the ramp begins."""
-    ramp_updates: int = 0
-    """Length of the ramp in updates. 0: the range changes at once."""
-
-    def __post_init__(self) -> None:
-        for name in ("first", "last"):
-            low, high = getattr(self, name)
-            if not -math.inf < low <= high < math.inf:
-                raise ValueError(f"{name} is {(low, high)}: expected finite numbers, the lower bound first")
-        if min(self.begin_updates, self.ramp_updates) < 0:
-            raise ValueError(
-                f"begin_updates {self.begin_updates} and ramp_updates {self.ramp_updates}: expected 0 or more"
-            )
-
-    def draw(self, key: PRNGKeyArray, *, step: Int[Array, ""]) -> Float[Array, ""]:
-        """Draws a value uniformly from the range that applies after `step` updates."""
-        moved = risen(step, self.begin_updates, self.ramp_updates)
-        low, high = (a + (b - a) * moved for a, b in zip(self.first, self.last, strict=True))
-        return low + (high - low) * jax.random.uniform(key)
+def descending(**ranges: tuple[float, float]) -> Iterator[str]:
+    """Yields a message for each range, by its field's name, whose lower limit is above its upper limit."""
+    for name, (low, high) in ranges.items():
+        if low > high:
+            yield f"{name} is {(low, high)}: expected the lower limit first"

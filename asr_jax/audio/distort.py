@@ -1,65 +1,59 @@
 """Augmentation of samples: gain, noise, babble, reverberation and telephone bandwidth. Full scale is 32768."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.fft import next_fast_len
 
-from asr_jax.audio.augmentation import AudioAugmentation, Drawn, Ramp, Sounds
+from asr_jax.audio.augmentation import AudioAugmentation, Drawn, Lengths, Rows, Sounds, descending
 from asr_jax.audio.features import FULL_SCALE, FrontEnd
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.resample import resample
-from asr_jax.core.across import all_rows, first_row, total
+from asr_jax.core.collectives import all_rows, first_row, total
+from asr_jax.core.settings import PositiveFloat, Share, between, settings
 
-LOUDEST_DB = 100.0
+Decibels = Annotated[float, between(-100.0, 100.0)]
+TELEPHONE_HZ = 8000
+"""Intermediate sample rate of `NarrowBand`."""
 
 
-@dataclass(frozen=True)
+@settings
 class Gain(AudioAugmentation):
     """Scales an utterance by a random gain, uniform in decibels. Samples are not clipped."""
 
-    min_db: float = -10.0
-    """Minimum gain in decibels."""
-    max_db: float = 10.0
-    """Maximum gain in decibels."""
+    db: tuple[Decibels, Decibels] = (-10.0, 10.0)
+    """Minimum and maximum gain in decibels."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not -LOUDEST_DB <= self.min_db <= self.max_db <= LOUDEST_DB:
-            raise ValueError(
-                f"min_db {self.min_db} and max_db {self.max_db}: expected min_db <= max_db, both within ±{LOUDEST_DB:g}"
-            )
+    def problems(self) -> Iterator[str]:
+        yield from descending(db=self.db)
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
-        return {"gain_db": jax.random.uniform(key, minval=self.min_db, maxval=self.max_db)}
+        low, high = self.db
+        return {"gain_db": jax.random.uniform(key, minval=low, maxval=high)}
 
     def apply(self, row: Float[Array, " S"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, " S"]:
         return row * 10.0 ** (drawn["gain_db"] / 20)
 
 
-@dataclass(frozen=True)
+@settings
 class UniformNoise(AudioAugmentation):
     """Adds noise that is uniform in ±level, with a random level per utterance. The result is clipped to full scale.
 
-    With `min_level` equal to `max_level` it is the Rust trainer's `--waveform-noise-std`.
+    With two equal levels it is the Rust trainer's `--waveform-noise-std`.
     """
 
-    min_level: float = 0.0
-    """Minimum level as a fraction of full scale."""
-    max_level: float = 0.005
-    """Maximum level as a fraction of full scale."""
+    level: tuple[Share, Share] = (0.0, 0.005)
+    """Minimum and maximum level as a fraction of full scale."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.min_level <= self.max_level <= 1:
-            raise ValueError(
-                f"min_level {self.min_level} and max_level {self.max_level}: expected 0 <= min_level <= max_level <= 1"
-            )
+    def problems(self) -> Iterator[str]:
+        yield from descending(level=self.level)
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         of_level, of_noise = jax.random.split(key)
-        level = jax.random.uniform(of_level, minval=self.min_level, maxval=self.max_level)
+        level = jax.random.uniform(of_level, minval=self.level[0], maxval=self.level[1])
         return {"level": level, "seed": jax.random.bits(of_noise)}
 
     def apply(self, row: Float[Array, " S"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, " S"]:
@@ -68,7 +62,7 @@ class UniformNoise(AudioAugmentation):
         return jnp.where(jnp.arange(len(row)) < length, jnp.clip(noisy, -FULL_SCALE, FULL_SCALE - 1), 0.0)
 
 
-@dataclass(frozen=True)
+@settings
 class BackgroundNoise(AudioAugmentation):
     """Adds noise from a folder of recordings at a random signal-to-noise ratio.
 
@@ -80,21 +74,19 @@ class BackgroundNoise(AudioAugmentation):
     Source: Myrtle's CAIMAN-ASR (ranges, ramp and power).
     """
 
-    probability: float = 0.25
+    probability = 0.25
     folder: str = ""
     """Folder of recordings of noise; subfolders are included."""
-    minutes: float = 60.0
+    minutes: PositiveFloat = 60.0
     """Maximum duration of the noise in memory in minutes. If the recordings are longer together, each is cut to the
     same maximum length."""
-    snr_db: Ramp = field(default_factory=lambda: Ramp(begin_updates=4896, ramp_updates=4896))
-    """Range of the signal-to-noise ratio in decibels."""
+    snr_db: Ramp = Ramp(begin_updates=4896, ramp_updates=4896)
+    """Minimum and maximum of the signal-to-noise ratio in decibels."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def problems(self) -> Iterator[str]:
         if not self.folder:
-            raise ValueError("folder is empty: expected the path of a folder with recordings of noise")
-        if not self.minutes > 0:
-            raise ValueError(f"minutes is {self.minutes}: expected more than 0")
+            yield "folder is empty: expected the path of a folder with recordings of noise"
+        yield from _not_a_range(self.snr_db)
 
     @property
     def sound(self) -> str:
@@ -103,11 +95,9 @@ class BackgroundNoise(AudioAugmentation):
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         of_ratio, of_place = jax.random.split(key)
-        return {"snr_db": self.snr_db.draw(of_ratio, step=step), "place": jax.random.uniform(of_place)}
+        return {"snr_db": _uniform(of_ratio, self.snr_db, step), "place": jax.random.uniform(of_place)}
 
-    def changed(
-        self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
-    ) -> Float[Array, "B S"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         noise, size = sounds[self.sound], values.shape[1]
 
         def mixed(row: Array, length: Array, drawn: Drawn) -> Array:
@@ -119,23 +109,24 @@ class BackgroundNoise(AudioAugmentation):
         return jax.vmap(mixed)(values, lengths, drawn)
 
 
-@dataclass(frozen=True)
+@settings
 class Babble(AudioAugmentation):
     """Adds the next utterance of the batch as noise, repeated if it is shorter; to the last utterance, the first one.
 
     A batch of one utterance is not changed.
     """
 
-    probability: float = 0.25
-    snr_db: Ramp = field(default_factory=lambda: Ramp(last=(15.0, 30.0), begin_updates=4896, ramp_updates=4896))
-    """Range of the ratio of the utterance's power to the other voice's power in decibels."""
+    probability = 0.25
+    snr_db: Ramp = Ramp(last=(15.0, 30.0), begin_updates=4896, ramp_updates=4896)
+    """Minimum and maximum of the ratio of the utterance's power to the other voice's power in decibels."""
+
+    def problems(self) -> Iterator[str]:
+        yield from _not_a_range(self.snr_db)
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
-        return {"snr_db": self.snr_db.draw(key, step=step)}
+        return {"snr_db": _uniform(key, self.snr_db, step)}
 
-    def changed(
-        self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
-    ) -> Float[Array, "B S"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         def mixed(row: Array, length: Array, other: Array, its_length: Array, drawn: Drawn) -> Array:
             excerpt = other[jnp.arange(len(row)) % jnp.maximum(its_length, 1)]
             return jnp.where(drawn["applied"], add_at(row, excerpt, length, drawn["snr_db"]), row)
@@ -152,40 +143,33 @@ class Babble(AudioAugmentation):
         return jnp.where(total(jnp.sum(lengths > 0)) > 1, babble, values)
 
 
-@dataclass(frozen=True)
+@settings
 class Reverberation(AudioAugmentation):
     """Simulates room acoustics: convolves the utterance with a random impulse response from a folder.
 
     The direct sound is not delayed. The result has the power and the length of the original utterance.
+
+    Up to 1,000 responses, chosen evenly from the folder's files, are kept in device memory with the first 500 ms from
+    their direct sound on. Each takes 32 kB at 16 kHz.
     """
 
-    probability: float = 0.3
+    probability = 0.3
     folder: str = ""
     """Folder of impulse responses; subfolders are included. The first channel of each file is used."""
-    max_ms: float = 500.0
-    """Maximum length of an impulse response from its direct sound on, in milliseconds."""
-    max_responses: int = 1000
-    """Maximum number of impulse responses, chosen evenly from the folder's files. Each takes 32 kB of memory at 16 kHz
-    and 500 ms."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def problems(self) -> Iterator[str]:
         if not self.folder:
-            raise ValueError("folder is empty: expected the path of a folder with impulse responses")
-        if not self.max_ms > 0 or self.max_responses < 1:
-            raise ValueError(f"max_ms {self.max_ms} and max_responses {self.max_responses}: expected more than 0")
+            yield "folder is empty: expected the path of a folder with impulse responses"
 
     @property
     def sound(self) -> str:
         """Key of the impulse responses in `Sounds`: float32 `[responses, samples]`."""
-        return f"rooms of {self.folder}, {self.max_responses} of {self.max_ms:g} ms".replace("/", "|")
+        return f"rooms of {self.folder}".replace("/", "|")
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"place": jax.random.uniform(key)}
 
-    def changed(
-        self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
-    ) -> Float[Array, "B S"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         impulses, size = sounds[self.sound], values.shape[1]
         valid = jnp.arange(size)[None] < lengths[:, None]
         dry = jnp.where(valid, values, 0.0)
@@ -198,37 +182,26 @@ class Reverberation(AudioAugmentation):
         return jnp.where(drawn["applied"][:, None], wet, values)
 
 
-@dataclass(frozen=True)
+@settings
 class NarrowBand(AudioAugmentation):
-    """Simulates telephone bandwidth: resamples the utterance to a lower rate and back."""
+    """Simulates telephone bandwidth: removes frequencies above 4 kHz by resampling to 8 kHz and back."""
 
-    probability: float = 0.1
-    rate_hz: int = 16000
-    """Sample rate of the front-end."""
-    through_hz: int = 8000
-    """Intermediate sample rate; frequencies above half of it are removed."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.through_hz < self.rate_hz:
-            raise ValueError(f"through_hz is {self.through_hz}: expected more than 0 and less than {self.rate_hz}")
+    probability = 0.1
 
     def check(self, front_end: FrontEnd) -> None:
-        if front_end.rate_hz != self.rate_hz:
+        if front_end.rate_hz <= TELEPHONE_HZ:
             raise ValueError(
-                f"rate_hz is {self.rate_hz}, but the front-end's rate_hz is {front_end.rate_hz}: set both to the same "
-                "rate"
+                f"NarrowBand resamples to {TELEPHONE_HZ} Hz, but the front-end's rate_hz is {front_end.rate_hz}: "
+                "remove it from augment"
             )
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {}
 
-    def changed(
-        self, values: Float[Array, "B S"], lengths: Int[Array, " B"], drawn: Drawn, *, sounds: Sounds
-    ) -> Float[Array, "B S"]:
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
         valid = jnp.arange(values.shape[1])[None] < lengths[:, None]
-        low = resample(jnp.where(valid, values, 0.0), self.rate_hz, self.through_hz)
-        back = resample(low, self.through_hz, self.rate_hz)[:, : values.shape[1]]
+        low = resample(jnp.where(valid, values, 0.0), front_end.rate_hz, TELEPHONE_HZ)
+        back = resample(low, TELEPHONE_HZ, front_end.rate_hz)[:, : values.shape[1]]
         return jnp.where(drawn["applied"][:, None] & valid, back, values)
 
 
@@ -255,3 +228,14 @@ def add_at(
 
 def _power(rows: Float[Array, "B S"], lengths: Int[Array, " B"]) -> Float[Array, " B"]:
     return jnp.sum(jnp.square(rows), axis=1) / jnp.maximum(lengths, 1)
+
+
+def _uniform(key: PRNGKeyArray, ramp: Ramp, step: Int[Array, ""]) -> Float[Array, ""]:
+    """Draws a value uniformly from the range that applies after `step` updates."""
+    low, high = ramp.at(step)
+    return low + (high - low) * jax.random.uniform(key)
+
+
+def _not_a_range(snr_db: Ramp) -> Iterator[str]:
+    if len(snr_db.first) != 2:
+        yield f"snr_db is {snr_db}: expected a minimum and a maximum in first and in last"

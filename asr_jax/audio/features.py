@@ -1,6 +1,6 @@
 """Front-ends: feature extraction on the device, with the same code in training, evaluation and transcription."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax
@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from asr_jax.audio.mel import mel_bank
-from asr_jax.audio.spectrum import Edges, Window, extended, mel_energies, pre_emphasised, window_means, windows
+from asr_jax.audio.spectrum import WindowShape, kaldi_windows, mel_energies
 from asr_jax.audio.stages import Stage
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.devices import traced_for
 from asr_jax.core.random_streams import row_keys
+from asr_jax.core.settings import Finite, NonNegativeFloat, PositiveFloat, PositiveInt, settings
 
 FULL_SCALE = 32768.0
 SAMPLES_AT_A_TIME = (6 * 16000, 48 * 16000)
@@ -24,31 +25,27 @@ LOG_EPSILON = -15.942385152878742
 """Logarithm of FLOAT_EPSILON: Kaldi's value for silence."""
 
 
-@dataclass(frozen=True)
+@settings
 class FrontEnd:
     """Settings of a front-end; calling it computes the features of samples. It has no parameters.
 
     Padding and batching never change a valid frame: samples behind a row's length are not read.
     """
 
-    rate_hz: int = 16000
+    rate_hz: PositiveInt = 16000
     """Sample rate in Hz; audio is resampled to it."""
-    dither: float = 0.0
+    dither: NonNegativeFloat = 0.0
     """Standard deviation of the Gaussian noise added to the samples in training, in the sample scale of the features
     (full scale 1, or `KaldiFbank.scale`). 0: no dither."""
-    padding: float = 0.0
+    padding: Finite = 0.0
     """Value of padding frames."""
     then: tuple[Stage, ...] = ()
     """Stages applied to the frames, in order."""
 
-    def __post_init__(self) -> None:
-        if self.rate_hz < 1:
-            raise ValueError(f"rate_hz is {self.rate_hz}: expected at least 1")
-        if not 0 <= self.dither < float("inf"):
-            raise ValueError(f"dither is {self.dither}: expected 0 or more")
+    def problems(self) -> Iterator[str]:
         num_features = self._num_values
         for stage in self.then:
-            stage.check(num_features)
+            yield from stage.misfits(num_features)
             num_features = stage.num_features(num_features)
 
     @property
@@ -201,7 +198,7 @@ class FrontEnd:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@settings
 class Waveform(FrontEnd):
     """Samples of full scale 1 as frames of one value: the input of wav2vec 2.0."""
 
@@ -222,39 +219,35 @@ class Waveform(FrontEnd):
         return samples[..., None]
 
 
-@dataclass(frozen=True)
+@settings
 class MelFrontEnd(FrontEnd):
     """Common settings of front-ends with mel bins."""
 
-    num_mels: int = 80
+    num_mels: PositiveInt = 80
     """Number of mel bins."""
-    window_ms: float = 25.0
+    window_ms: PositiveFloat = 25.0
     """Length of a window in milliseconds."""
-    hop_ms: float = 10.0
+    hop_ms: PositiveFloat = 10.0
     """Distance between two windows in milliseconds."""
-    low_hz: float = 0.0
+    low_hz: NonNegativeFloat = 0.0
     """Lower edge of the mel filter bank in Hz."""
-    high_hz: float = 0.0
+    high_hz: Finite = 0.0
     """Upper edge of the mel filter bank in Hz. Values of 0 or less are added to half the sample rate."""
-    window: Window = "hann"
-    """Window shape; povey is a Hann window to the power of 0.85."""
-    preemphasis: float = 0.97
+    window: WindowShape = "hann"
+    """Shape of windows; povey is a Hann window to the power of 0.85."""
+    preemphasis: Finite = 0.97
     """Pre-emphasis coefficient: the weight of the previous sample. 0: no pre-emphasis."""
-    power: bool = True
-    """Whether the mel filter bank is applied to the power spectrum instead of the magnitude spectrum."""
 
-    def __post_init__(self) -> None:
-        if self.num_mels < 1:
-            raise ValueError(f"num_mels is {self.num_mels}: expected at least 1")
-        if not 0 < self.hop_ms <= self.window_ms:
-            raise ValueError(f"hop_ms is {self.hop_ms}: expected more than 0 and at most window_ms ({self.window_ms})")
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.hop_ms > self.window_ms:
+            yield f"hop_ms is {self.hop_ms}: expected at most window_ms, {self.window_ms}"
         low_hz, high_hz = self.band_hz
-        if not 0 <= low_hz < high_hz <= self.rate_hz / 2:
-            raise ValueError(
-                f"low_hz {self.low_hz} and high_hz {self.high_hz} result in a mel filter bank from {low_hz} to "
-                f"{high_hz} Hz: expected 0 <= lower edge < upper edge <= {self.rate_hz / 2}"
+        if not low_hz < high_hz <= self.rate_hz / 2:
+            yield (
+                f"low_hz is {self.low_hz} and high_hz is {self.high_hz}, which result in a mel filter bank from "
+                f"{low_hz} to {high_hz} Hz: expected an upper edge above the lower one and at most {self.rate_hz / 2}"
             )
-        super().__post_init__()
 
     @property
     def band_hz(self) -> tuple[float, float]:
@@ -281,27 +274,23 @@ class MelFrontEnd(FrontEnd):
         return sizes[-1] if sizes and sizes[-1] * num_samples >= least else num_rows
 
 
-@dataclass(frozen=True)
+@settings
 class KaldiFbank(MelFrontEnd):
     """Log-mel energies as Kaldi's `compute-fbank-feats` computes them, without energy; the defaults are icefall's.
+
+    Each window is pre-emphasised after its mean is subtracted, and zero-padded to a power of two.
 
     Source: Kaldi `feat/feature-window.cc`, `feat/mel-computations.cc`, by way of kaldi-native-fbank 1.22.
     """
 
-    padding: float = LOG_EPSILON
-    low_hz: float = 20.0
-    high_hz: float = -400.0
-    window: Window = "povey"
-    preemphasis: float = 0.97
-    """Pre-emphasis coefficient, applied within each window. 0: no pre-emphasis."""
-    remove_dc: bool = True
-    """Whether the mean of each window is subtracted."""
+    padding = LOG_EPSILON
+    low_hz = 20.0
+    high_hz = -400.0
+    window = "povey"
     snip_edges: bool = False
     """Whether only windows within the signal are used. Otherwise each hop has a window around its centre, and the
     signal is mirrored at both ends."""
-    round_to_power_of_two: bool = True
-    """Whether windows are zero-padded to a power of two before the Fourier transform."""
-    scale: float = 1.0
+    scale: PositiveFloat = 1.0
     """Full scale of the samples that features are computed from: 1 in icefall, 32768 in Kaldi."""
 
     @property
@@ -321,24 +310,12 @@ class KaldiFbank(MelFrontEnd):
     def _values(
         self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
     ) -> Float[Array, "B T D"]:
-        window, hop = self._window_length, self._hop
-        fft_length = 1 << (window - 1).bit_length() if self.round_to_power_of_two else window
-        first = 0 if self.snip_edges else hop // 2 - window // 2
-        edges: Edges = "zeros" if self.snip_edges else "mirror"
-        signal = extended(samples, lengths, first=first, after=window + hop, edges=edges)
-        # Kaldi subtracts the mean of each window and then pre-emphasises it; the first sample of a window is its own
-        # predecessor. Both operations are linear: here the whole signal is pre-emphasised once, and each window is
-        # corrected by its mean and its first sample.
-        rest = 1.0 - self.preemphasis
-        emphasised = pre_emphasised(signal, self.preemphasis)
-        frames = windows(emphasised, num_frames, window=window, hop=hop, size=fft_length)
-        firsts = windows(signal, num_frames, window=hop, hop=hop, size=hop)[..., 0]
-        if self.remove_dc:
-            means = window_means(signal, num_frames, window=window, hop=hop)
-            frames, firsts = frames - rest * means[..., None], firsts - means
-        if self.preemphasis:
-            is_first = jnp.arange(fft_length)[None, None] == 0
-            frames = jnp.where(is_first, rest * firsts[..., None], frames)
+        window = self._window_length
+        fft_length = 1 << (window - 1).bit_length()
+        frames = kaldi_windows(
+            samples, lengths, num_frames, window=window, hop=self._hop, size=fft_length, snip_edges=self.snip_edges,
+            preemphasis=self.preemphasis,
+        )  # fmt: skip
         bank = mel_bank(self.num_mels, fft_length, self.rate_hz, *self.band_hz, scale="kaldi", equal_area=False)
-        mels = mel_energies(frames, window=self.window, length=window, bank=bank, power=self.power)
+        mels = mel_energies(frames, window=self.window, length=window, bank=bank)
         return jnp.log(jnp.maximum(mels, FLOAT_EPSILON))

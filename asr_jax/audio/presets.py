@@ -14,8 +14,8 @@ def quartznet(*, num_mels: int = 64) -> LogMel:
     It has windows of 20 ms, dither, bins normalised per utterance, and a number of frames padded to a multiple of 16.
     """
     return LogMel(
-        num_mels=num_mels, window_ms=20.0, count="ceil", log_floor=0.0, log_offset=1e-20, dither=1e-5,
-        dither_mean=True, then=(Normalise(), RoundUp(16)),
+        num_mels=num_mels, window_ms=20.0, framing="ceil", log="natural_of_sum", dither=1e-5, dither_mean=True,
+        then=(Normalise(), RoundUp()),
     )  # fmt: skip
 
 
@@ -29,8 +29,8 @@ def rnnt(statistics: NormaliseByDataSet | None = None) -> LogMel:
             not allow streaming.
     """
     return LogMel(
-        place="hop_end", edges="zeros", window="hann_centred", dither=1e-5,
-        then=(statistics or Normalise(ddof=0, eps_to="least"), Stack(3, 3)),
+        framing="hop_end", edges="zeros", window="hann_centred", dither=1e-5,
+        then=(statistics or Normalise(divisor="maximum"), Stack(3, 3)),
     )  # fmt: skip
 
 
@@ -40,8 +40,13 @@ def nemo(*, num_mels: int = 80) -> LogMel:
     The signal is extended by zeros at both ends, and bins are normalised per utterance.
     """
     return LogMel(
-        num_mels=num_mels, edges="zeros", log_floor=0.0, log_offset=2.0**-24, dither=1e-5, then=(Normalise(),)
-    )  # fmt: skip
+        num_mels=num_mels,
+        edges="zeros",
+        log="natural_of_sum",
+        log_guard=2.0**-24,
+        dither=1e-5,
+        then=(Normalise(),),
+    )
 
 
 def squeezeformer(*, num_mels: int = 80) -> LogMel:
@@ -51,26 +56,25 @@ def squeezeformer(*, num_mels: int = 80) -> LogMel:
     code does not subtract the mean of the samples.
     """
     return LogMel(
-        num_mels=num_mels, window="hann_periodic", count="both_ends", mel_scale="htk", equal_area=False, log="decimal",
-        log_floor=1e-10, normalise_samples=True,
-        then=(LimitRange(decades=8.0), Normalise(over="all", ddof=0, eps=1e-9, eps_to="variance")),
+        num_mels=num_mels, window="hann_periodic", framing="both_ends", mel_scale="htk", log="decimal", log_guard=1e-10,
+        normalise_samples=True,
+        then=(LimitRange(), Normalise(over="all", divisor="root", eps=1e-9)),
     )  # fmt: skip
 
 
 def rust_zipformer(*, num_mels: int = 80) -> LogMel:
     """Returns the front-end of the Rust trainer's Zipformer: HTK bins, no pre-emphasis, no normalisation."""
     return LogMel(
-        num_mels=num_mels, fft_length=400, window="hann_periodic", count="both_ends", mel_scale="htk",
-        equal_area=False, log_floor=1e-5, preemphasis=0.0,
+        num_mels=num_mels, fft_length=400, window="hann_periodic", framing="both_ends", mel_scale="htk",
+        log_guard=1e-5, preemphasis=0.0,
     )  # fmt: skip
 
 
 def rust_squeezeformer(*, num_mels: int = 80) -> LogMel:
     """Returns the front-end of the Rust trainer's Squeezeformer and Paraformer: samples and bins are normalised."""
     return LogMel(
-        num_mels=num_mels, fft_length=400, window="hann_periodic", count="both_ends", mel_scale="htk",
-        equal_area=False, log_floor=1e-5, normalise_samples=True,
-        then=(Normalise(ddof=0, eps_to="least"),),
+        num_mels=num_mels, fft_length=400, window="hann_periodic", framing="both_ends", mel_scale="htk",
+        log_guard=1e-5, normalise_samples=True, then=(Normalise(divisor="maximum"),),
     )  # fmt: skip
 
 
@@ -89,7 +93,7 @@ def funasr(statistics: NormaliseByDataSet | None = None) -> KaldiFbank:
     """
     return KaldiFbank(
         high_hz=0.0, window="hamming", snip_edges=True, scale=32768.0, padding=0.0,
-        then=(Stack(7, 6, before=3, at_end="last"), *([statistics] if statistics else [])),
+        then=(Stack(7, 6, ends="copies"), *([statistics] if statistics else [])),
     )  # fmt: skip
 
 
@@ -100,7 +104,7 @@ def w2v_bert() -> KaldiFbank:
     """
     return KaldiFbank(
         high_hz=0.0, snip_edges=True, scale=32768.0, padding=1.0,
-        then=(Normalise(eps=1e-7, eps_to="variance"), Stack(2, 2, at_end="dropped")),
+        then=(Normalise(divisor="unbiased_root", eps=1e-7), Stack(2, 2, ends="dropped")),
     )  # fmt: skip
 
 
@@ -112,7 +116,7 @@ def wav2vec2(*, normalise: bool = False, eps: float = 1e-7) -> Waveform:
         eps: Value added to the variance: 1e-7 in Hugging Face, 1e-5 in fairseq and NVIDIA, with which quiet recordings
             remain quieter.
     """
-    return Waveform(then=(Normalise(over="all", ddof=0, eps=eps, eps_to="variance"),) if normalise else ())
+    return Waveform(then=(Normalise(over="all", divisor="root", eps=eps),) if normalise else ())
 
 
 def wav2vec2_normalised() -> Waveform:
@@ -127,7 +131,7 @@ def whisper(*, num_mels: int = 80) -> LogMel:
     seconds before.
     """
     return LogMel(
-        num_mels=num_mels, fft_length=400, window="hann_periodic", preemphasis=0.0, log="decimal", log_floor=1e-10,
+        num_mels=num_mels, fft_length=400, window="hann_periodic", preemphasis=0.0, log="decimal", log_guard=1e-10,
         then=(LimitRange(),),
     )  # fmt: skip
 

@@ -16,6 +16,10 @@ from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import probe, read_audio
 from asr_jax.core.errors import UserError
 
+MAX_RESPONSES = 1000
+"""Maximum number of impulse responses."""
+RESPONSE_S = 0.5
+"""Maximum length of an impulse response from its direct sound on, in seconds."""
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".sph", ".m4a")
 
 
@@ -60,8 +64,8 @@ def _noise(settings: BackgroundNoise, rate_hz: int, threads: int) -> Int16[np.nd
 
 def _impulses(settings: Reverberation, rate_hz: int, threads: int) -> Float32[np.ndarray, "N L"]:
     files = _files(settings.folder)
-    spread = np.unique(np.linspace(0, len(files) - 1, min(len(files), settings.max_responses)).round().astype(int))
-    size = max(int(settings.max_ms / 1000 * rate_hz), 1)
+    spread = np.unique(np.linspace(0, len(files) - 1, min(len(files), MAX_RESPONSES)).round().astype(int))
+    size = int(RESPONSE_S * rate_hz)
     rows = np.zeros((len(spread), size), np.float32)
     responses = _of_all(partial(_response, rate_hz=rate_hz), [files[number] for number in spread], threads)
     for row, samples in zip(rows, responses, strict=True):

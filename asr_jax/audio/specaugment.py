@@ -1,20 +1,18 @@
 """Augmentation of frames: frequency and time masks, masked rectangles, and warping of the time or frequency axis."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from asr_jax.audio.augmentation import Augmentation, Drawn
+from asr_jax.audio.augmentation import Augmentation, Drawn, Lengths, Rows, Sounds, descending
 from asr_jax.audio.features import FrontEnd
-
-Within = Literal["valid", "padded"]
-Fill = Literal["mean", "zero"]
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, Share, ShareBelow1, settings
 
 
-@dataclass(frozen=True)
+@settings
 class SpecAugment(Augmentation):
     """Masks mel bins and frames of an utterance (SpecAugment).
 
@@ -28,52 +26,35 @@ class SpecAugment(Augmentation):
     `max_time_share`; Park et al. 2019 (arXiv:1912.05533) for widths that adapt to the length.
     """
 
-    probability: float = 0.9
-    num_freq_masks: int = 2
+    probability = 0.9
+    num_freq_masks: NonNegativeInt = 2
     """Number of frequency masks per utterance."""
-    min_freq_bins: int = 0
-    """Minimum width of a frequency mask in mel bins."""
-    max_freq_bins: int = 27
+    max_freq_bins: NonNegativeInt = 27
     """Maximum width of a frequency mask in mel bins."""
-    num_time_masks: int = 10
+    num_time_masks: NonNegativeInt = 10
     """Maximum number of time masks per utterance."""
-    min_time_frames: int = 0
-    """Minimum width of a time mask in frames."""
-    max_time_frames: int = 100
+    max_time_frames: NonNegativeInt = 100
     """Maximum width of a time mask in frames."""
-    max_width_share: float = 1.0
+    max_width_share: Share = 1.0
     """Maximum width of a time mask as a fraction of the utterance's frames."""
-    max_time_share: float = 0.15
+    max_time_share: Share = 0.15
     """Maximum fraction of the utterance's frames that all time masks cover together. 1: no limit."""
-    fill: Fill = "mean"
-    """Value of masked bins and frames. mean: the utterance's mean; zero: 0, which is neutral only for normalised
-    features."""
-    within: Within = "valid"
-    """Range of time masks. valid: the utterance; padded: the padded row."""
-    draws_widest: bool = False
-    """Whether the maximum width can be drawn; in some systems the largest width drawn is one less."""
-    draws_last_start: bool = False
-    """Whether a mask may end at the last frame or bin; in some systems at least one remains behind it."""
+    system: Literal["icefall", "nemo", "quartznet", "rnnt", "rust"] = "icefall"
+    """System whose masks these are.
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        narrow, wide = (self.min_freq_bins, self.min_time_frames), (self.max_freq_bins, self.max_time_frames)
-        if min(self.num_freq_masks, self.num_time_masks, *narrow) < 0 or any(map(int.__gt__, narrow, wide)):
-            raise ValueError(
-                f"numbers and widths of masks must be 0 or more, and minimum widths at most the maximum widths: {self}"
-            )
-        if not 0 <= self.max_time_share <= 1 or not 0 <= self.max_width_share <= 1:
-            raise ValueError(
-                f"max_time_share {self.max_time_share} and max_width_share {self.max_width_share}: expected values "
-                "from 0 to 1"
-            )
+    - Value of masked bins and frames: the utterance's mean in icefall; 0, which is neutral only for normalised
+      features, in the others.
+    - Range of time masks: the padded row in quartznet and rnnt, the utterance in the others.
+    - Widths: below the maximum in icefall and nemo, up to the maximum in the others; at least 1 in rust.
+    - Ends: in rnnt and rust a mask can end at the last frame or bin; in the others at least one remains behind it.
+    """
 
     @classmethod
     def quartznet(cls, *, max_freq_bins: int = 15, max_time_frames: int = 55) -> "SpecAugment":
         """Returns the settings of NVIDIA's QuartzNet: masks anywhere in the padded row, filled with 0."""
         return cls(
             probability=1.0, max_freq_bins=max_freq_bins, num_time_masks=2, max_time_frames=max_time_frames,
-            max_time_share=1.0, fill="zero", within="padded", draws_widest=True,
+            max_time_share=1.0, system="quartznet",
         )  # fmt: skip
 
     @classmethod
@@ -84,7 +65,7 @@ class SpecAugment(Augmentation):
         """
         return cls(
             probability=1.0, max_freq_bins=20, max_time_frames=100_000, max_width_share=0.03, max_time_share=1.0,
-            fill="zero", within="padded", draws_widest=True, draws_last_start=True,
+            system="rnnt",
         )  # fmt: skip
 
     @classmethod
@@ -95,7 +76,7 @@ class SpecAugment(Augmentation):
         """
         return cls(
             probability=1.0, num_time_masks=num_time_masks, max_time_frames=100_000, max_width_share=max_width_share,
-            max_time_share=1.0, fill="zero",
+            max_time_share=1.0, system="nemo",
         )  # fmt: skip
 
     @classmethod
@@ -113,9 +94,8 @@ class SpecAugment(Augmentation):
             max_freq_bins: Maximum width of a frequency mask in mel bins.
         """
         return cls(
-            probability=1.0, num_freq_masks=num_freq_masks, min_freq_bins=min(1, max_freq_bins),
-            max_freq_bins=max_freq_bins, num_time_masks=num_time_masks, min_time_frames=min(1, max_time_frames),
-            max_time_frames=max_time_frames, max_time_share=1.0, fill="zero", draws_widest=True, draws_last_start=True,
+            probability=1.0, num_freq_masks=num_freq_masks, max_freq_bins=max_freq_bins, num_time_masks=num_time_masks,
+            max_time_frames=max_time_frames, max_time_share=1.0, system="rust",
         )  # fmt: skip
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
@@ -123,86 +103,78 @@ class SpecAugment(Augmentation):
         of_time, of_freq = jax.random.split(key)
         frames = length.astype(jnp.float32)
         widest = jnp.minimum(self.max_time_frames, self.max_width_share * frames)
-        widest = jnp.floor(widest) if self.draws_widest else widest
+        widest = jnp.floor(widest) if self._draws_widest else widest
         active = jnp.full(self.num_time_masks, True)
         if self.max_time_share < 1:
             budget = self.max_time_share * frames
             num = jnp.minimum(jnp.ceil(budget / max(self.max_time_frames, 1)), self.num_time_masks)
             widest = jnp.minimum(jnp.floor(budget / jnp.maximum(num, 1)), widest)
             active = jnp.arange(self.num_time_masks) < num
-        room = frames if self.within == "valid" else jnp.float32(num_frames)
-        time_starts, time_widths = self._spans(of_time, self.min_time_frames, jnp.minimum(widest, room), room, active)
+        room = jnp.float32(num_frames) if self.system in ("quartznet", "rnnt") else frames
+        time_starts, time_widths = self._spans(of_time, jnp.minimum(widest, room), room, active)
         bins = jnp.float32(min(self.max_freq_bins, num_bins))
         active = jnp.full(self.num_freq_masks, True)
-        freq_starts, freq_widths = self._spans(of_freq, self.min_freq_bins, bins, jnp.float32(num_bins), active)
+        freq_starts, freq_widths = self._spans(of_freq, bins, jnp.float32(num_bins), active)
         return {
             "time_starts": time_starts, "time_widths": time_widths,
             "freq_starts": freq_starts, "freq_widths": freq_widths,
         }  # fmt: skip
 
+    @property
+    def _draws_widest(self) -> bool:
+        return self.system not in ("icefall", "nemo")
+
     def _spans(
-        self, key: PRNGKeyArray, least: int, widest: Float[Array, ""], room: Float[Array, ""], active: Bool[Array, " N"]
+        self, key: PRNGKeyArray, widest: Float[Array, ""], room: Float[Array, ""], active: Bool[Array, " N"]
     ) -> tuple[Int[Array, " N"], Int[Array, " N"]]:
         """Draws starts and widths of spans within `room` positions; spans that are not active have width 0."""
         of_width, of_start = jax.random.split(key)
-        least_here = jnp.minimum(least, widest)
-        choices = widest - least_here + self.draws_widest
-        widths = jnp.floor(least_here + choices * jax.random.uniform(of_width, active.shape)) * active
-        starts = jax.random.uniform(of_start, active.shape) * jnp.maximum(room - widths + self.draws_last_start, 1)
+        least = jnp.minimum(self.system == "rust", widest)
+        choices = widest - least + self._draws_widest
+        widths = jnp.floor(least + choices * jax.random.uniform(of_width, active.shape)) * active
+        behind = room - widths + (self.system in ("rnnt", "rust"))
+        starts = jax.random.uniform(of_start, active.shape) * jnp.maximum(behind, 1)
         return jnp.floor(starts).astype(jnp.int32), widths.astype(jnp.int32)
 
     def apply(self, row: Float[Array, "T F"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, "T F"]:
         num_frames, num_bins = row.shape
         masked = _inside(num_frames, drawn["time_starts"], drawn["time_widths"])[:, None]
         masked = masked | _inside(num_bins, drawn["freq_starts"], drawn["freq_widths"])[None]
-        if self.fill == "zero":
+        if self.system != "icefall":
             return jnp.where(masked, 0.0, row)
         valid = (jnp.arange(num_frames) < length)[:, None]
         return jnp.where(masked & valid, _mean(row, length), row)
 
 
-@dataclass(frozen=True)
+@settings
 class Cutout(Augmentation):
-    """Masks rectangles of mel bins and frames.
+    """Sets rectangles of mel bins and frames to 0, which is neutral only for normalised features.
 
-    It is applied before or after SpecAugment according to the order of the augmentations.
+    They can be anywhere in the padded row. It is applied before or after SpecAugment according to the order of the
+    augmentations.
 
     Source: DeVries and Taylor 2017 (arXiv:1708.04552); the defaults are NVIDIA's QuartzNet's, with masks.
     """
 
-    num: int = 5
+    num: NonNegativeInt = 5
     """Number of rectangles per utterance."""
-    min_freq_bins: int = 20
-    """Minimum height of a rectangle in mel bins."""
-    max_freq_bins: int = 20
-    """Maximum height of a rectangle in mel bins."""
-    min_time_frames: int = 5
-    """Minimum width of a rectangle in frames."""
-    max_time_frames: int = 5
-    """Maximum width of a rectangle in frames."""
-    within: Within = "padded"
-    """Range of the rectangles in time. valid: the utterance; padded: the padded row."""
-    fill: Fill = "zero"
-    """Value of masked rectangles. zero: 0, which is neutral only for normalised features; mean: the utterance's
-    mean."""
+    freq_bins: tuple[NonNegativeInt, NonNegativeInt] = (20, 20)
+    """Minimum and maximum height of a rectangle in mel bins."""
+    time_frames: tuple[NonNegativeInt, NonNegativeInt] = (5, 5)
+    """Minimum and maximum width of a rectangle in frames."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num < 0 or not (
-            0 <= self.min_freq_bins <= self.max_freq_bins and 0 <= self.min_time_frames <= self.max_time_frames
-        ):
-            raise ValueError(f"num and sizes must be 0 or more, and minimum sizes at most the maximum sizes: {self}")
+    def problems(self) -> Iterator[str]:
+        yield from descending(freq_bins=self.freq_bins, time_frames=self.time_frames)
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         num_frames, num_bins = size
         keys, shape = jax.random.split(key, 4), (self.num,)
-        heights = jax.random.randint(keys[0], shape, self.min_freq_bins, self.max_freq_bins + 1)
-        widths = jax.random.randint(keys[1], shape, self.min_time_frames, self.max_time_frames + 1)
-        room = length if self.within == "valid" else num_frames
+        heights = jax.random.randint(keys[0], shape, self.freq_bins[0], self.freq_bins[1] + 1)
+        widths = jax.random.randint(keys[1], shape, self.time_frames[0], self.time_frames[1] + 1)
         return {
             "freq_starts": jax.random.randint(keys[2], shape, 0, jnp.maximum(num_bins - heights, 1)),
             "freq_widths": heights,
-            "time_starts": jax.random.randint(keys[3], shape, 0, jnp.maximum(room - widths, 1)),
+            "time_starts": jax.random.randint(keys[3], shape, 0, jnp.maximum(num_frames - widths, 1)),
             "time_widths": widths,
         }
 
@@ -210,14 +182,10 @@ class Cutout(Augmentation):
         num_frames, num_bins = row.shape
         in_time = _each_inside(num_frames, drawn["time_starts"], drawn["time_widths"])
         in_freq = _each_inside(num_bins, drawn["freq_starts"], drawn["freq_widths"])
-        masked = jnp.any(in_time[:, :, None] & in_freq[:, None], axis=0)
-        if self.fill == "zero":
-            return jnp.where(masked, 0.0, row)
-        valid = (jnp.arange(num_frames) < length)[:, None]
-        return jnp.where(masked & valid, _mean(row, length), row)
+        return jnp.where(jnp.any(in_time[:, :, None] & in_freq[:, None], axis=0), 0.0, row)
 
 
-@dataclass(frozen=True)
+@settings
 class TimeWarp(Augmentation):
     """Moves one frame of the utterance in time, and stretches or compresses the frames on each side of it.
 
@@ -227,15 +195,10 @@ class TimeWarp(Augmentation):
     spline.
     """
 
-    moves_frames: ClassVar[bool] = True
-    probability: float = 0.9
-    max_frames: int = 80
+    moves_frames = True
+    probability = 0.9
+    max_frames: PositiveInt = 80
     """Maximum distance in frames. Utterances of at most twice as many frames are not changed."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_frames < 1:
-            raise ValueError(f"max_frames is {self.max_frames}: expected at least 1")
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         of_centre, of_move = jax.random.split(key)
@@ -260,7 +223,7 @@ class TimeWarp(Augmentation):
         return jnp.where(part > 0, row[below] * (1 - part) + row[above] * part, row[below])
 
 
-@dataclass(frozen=True)
+@settings
 class VocalTract(Augmentation):
     """Warps the frequency axis of an utterance, which simulates a shorter or longer vocal tract.
 
@@ -272,12 +235,8 @@ class VocalTract(Augmentation):
     upper segment.
     """
 
-    max_warp: float = 0.1
+    max_warp: ShareBelow1 = 0.1
     """Maximum relative change of frequency."""
-    low_hz: float = 20.0
-    """Lower edge of the front-end's mel filter bank in Hz."""
-    high_hz: float = 7600.0
-    """Upper edge of the front-end's mel filter bank in Hz."""
 
     def check(self, front_end: FrontEnd) -> None:
         super().check(front_end)
@@ -285,29 +244,23 @@ class VocalTract(Augmentation):
             raise ValueError(
                 "VocalTract requires bins on Kaldi's or HTK's mel scale, but the front-end's bins are on Slaney's"
             )
-        if front_end.band_hz != (self.low_hz, self.high_hz):
-            raise ValueError(
-                f"VocalTract has (low_hz, high_hz) {(self.low_hz, self.high_hz)}, but the front-end has "
-                f"{front_end.band_hz}: set both to the same edges"
-            )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.max_warp < 1:
-            raise ValueError(f"max_warp is {self.max_warp}: expected at least 0 and less than 1")
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         return {"factor": 1 + self.max_warp * jax.random.uniform(key, minval=-1.0)}
 
-    def apply(self, row: Float[Array, "T F"], length: Int[Array, ""], drawn: Drawn) -> Float[Array, "T F"]:
-        num_bins = row.shape[1]
-        first = _mel(jnp.float32(self.low_hz))
-        spacing = (_mel(jnp.float32(self.high_hz)) - first) / (num_bins + 1)
+    def changed(self, values: Rows, lengths: Lengths, drawn: Drawn, *, front_end: FrontEnd, sounds: Sounds) -> Rows:
+        num_bins = values.shape[2]
+        first, last = (_mel(jnp.float32(hz)) for hz in front_end.band_hz)
+        spacing = (last - first) / (num_bins + 1)
         centres_hz = 700 * jnp.expm1((first + spacing * jnp.arange(1, num_bins + 1)) / 1127)
-        source = (_mel(drawn["factor"] * centres_hz) - first) / spacing - 1
-        source = jnp.clip(source, 0, num_bins - 1)
-        weights = jnp.maximum(1 - jnp.abs(source[None] - jnp.arange(num_bins)[:, None]), 0.0)
-        return jnp.matmul(row, weights)
+
+        def warped(row: Array, drawn: Drawn) -> Array:
+            source = (_mel(drawn["factor"] * centres_hz) - first) / spacing - 1
+            source = jnp.clip(source, 0, num_bins - 1)
+            weights = jnp.maximum(1 - jnp.abs(source[None] - jnp.arange(num_bins)[:, None]), 0.0)
+            return jnp.where(drawn["applied"], jnp.matmul(row, weights), row)
+
+        return jax.vmap(warped)(values, drawn)
 
 
 def _mean(row: Float[Array, "T F"], length: Int[Array, ""]) -> Float[Array, ""]:

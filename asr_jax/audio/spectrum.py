@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int
 
-Window = Literal["povey", "hann", "hann_periodic", "hann_centred", "hamming", "blackman"]
+WindowShape = Literal["povey", "hann", "hann_periodic", "hann_centred", "hamming", "blackman"]
 Edges = Literal["mirror", "reflect", "zeros"]
 """Extension of a signal beyond its ends. mirror: mirrored with the last sample repeated; reflect: mirrored without
 repeating it; zeros: silence."""
@@ -96,13 +96,54 @@ def window_means(samples: Float[Array, "B S"], num_frames: int, *, window: int, 
     return jnp.sum(jnp.stack(parts), axis=0) / window
 
 
+def kaldi_windows(
+    samples: Float[Array, "B S"],
+    lengths: Int[Array, " B"],
+    num_frames: int,
+    *,
+    window: int,
+    hop: int,
+    size: int,
+    snip_edges: bool,
+    preemphasis: float,
+    removes_mean: bool = True,
+) -> Float[Array, "B T size"]:
+    """Returns windows as Kaldi computes them: without their mean, then pre-emphasised.
+
+    The first sample of a window is its own predecessor. Both operations are linear: the whole signal is pre-emphasised
+    once, and each window is corrected by its mean and its first sample.
+
+    Args:
+        lengths: Number of valid samples of each row.
+        window: Length of a window in samples.
+        hop: Distance between two windows in samples.
+        size: Number of samples per window in the result: the window followed by zeros.
+        snip_edges: Whether windows begin with a hop instead of being around its centre.
+        preemphasis: Weight of the previous sample.
+        removes_mean: Whether the mean of each window is subtracted.
+    """
+    first = 0 if snip_edges else hop // 2 - window // 2
+    edges: Edges = "zeros" if snip_edges else "mirror"
+    signal = extended(samples, lengths, first=first, after=window + hop, edges=edges)
+    rest = 1.0 - preemphasis
+    frames = windows(pre_emphasised(signal, preemphasis), num_frames, window=window, hop=hop, size=size)
+    firsts = windows(signal, num_frames, window=hop, hop=hop, size=hop)[..., 0]
+    if removes_mean:
+        means = window_means(signal, num_frames, window=window, hop=hop)
+        frames, firsts = frames - rest * means[..., None], firsts - means
+    if preemphasis:
+        is_first = jnp.arange(size)[None, None] == 0
+        frames = jnp.where(is_first, rest * firsts[..., None], frames)
+    return frames
+
+
 def mel_energies(
     frames: Float[Array, "B T N"],
     *,
-    window: Window,
+    window: WindowShape,
     length: int,
     bank: np.ndarray,
-    power: bool,
+    power: bool = True,
     noise: np.ndarray | None = None,
 ) -> Float[Array, "B T M"]:
     """Computes the mel energies of windows of samples.
@@ -131,7 +172,7 @@ def mel_energies(
 
 
 @functools.cache
-def window_shape(name: Window, length: int) -> np.ndarray:
+def window_shape(name: WindowShape, length: int) -> np.ndarray:
     """Returns the float32 values of a window.
 
     hann, hamming and blackman end with the value that they begin with. hann_periodic has a period of `length` samples.
@@ -150,7 +191,9 @@ def window_shape(name: Window, length: int) -> np.ndarray:
     return shapes[name].astype(np.float32)
 
 
-def noise_power(window: Window, length: int, fft_length: int, *, preemphasis: float) -> Float64[np.ndarray, " bins"]:
+def noise_power(
+    window: WindowShape, length: int, fft_length: int, *, preemphasis: float
+) -> Float64[np.ndarray, " bins"]:
     """Returns the mean power spectrum of pre-emphasised, windowed white noise of variance 1.
 
     Args:

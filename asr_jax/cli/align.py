@@ -20,19 +20,20 @@ from tyro.conf import Positional, arg
 
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import probe
+from asr_jax.cli.jobs import JobOptions, digest_of, finish, says_finished
 from asr_jax.cli.recognition_options import (
     RecognitionOptions,
     checkpoint_digest,
     load,
     maker_of,
-    parse_recognition,
     print_differing,
 )
-from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted
-from asr_jax.core.shards import Shard
+from asr_jax.core.options import parse
+from asr_jax.core.settings import PositiveFloat, between, command_options
 from asr_jax.data.batching.evaluation import NoUtterances, part_of
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.manifests.inputs import described
@@ -47,8 +48,8 @@ from asr_jax.transcripts.files import FormName, Named
 from asr_jax.transcripts.outputs import REJECTED, Output, open_output
 
 
-@dataclass(frozen=True, kw_only=True)
-class AlignOptions(ShardOptions, BatchOptions, RecognitionOptions):
+@command_options
+class AlignOptions(JobOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.align`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -71,10 +72,10 @@ class AlignOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Cut long audio into pieces and write their manifest to --out."""
     rejected: Annotated[Path | None, arg(metavar="FILE", aliases=["--rejects"])] = None
     """File for the uncertain pieces, with reasons. Default: OUT.rejected.jsonl."""
-    max_seconds: float | None = None
+    max_seconds: PositiveFloat | None = None
     """Maximum length of a piece of --segment in seconds. Default: 20."""
-    min_score: float | None = None
-    """Minimum score of a piece of --segment, a mean log-probability. Default: -0.3."""
+    min_score: Annotated[float, between(most=0)] | None = None
+    """Minimum score of a piece of --segment, a mean log-probability, at most 0. Default: -0.3."""
 
 
 @dataclass(frozen=True)
@@ -87,29 +88,27 @@ class Cut:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options, flags = parse_recognition(AlignOptions, arguments, prog="python -m asr_jax.align", about=__doc__)
-    if flags:
-        raise UserError(f"{flags[0]}: alignment uses a known text and has no search; remove the --decoding flags")
+    options = parse(AlignOptions, arguments, prog="python -m asr_jax.align", about=__doc__)
     if bool(options.data) == bool(options.audio) or bool(options.audio) != bool(options.text):
         raise UserError("expected recordings with their texts: either --data MANIFEST …, or AUDIO --text FILE")
-    if options.part and not (options.data and options.out):
-        raise UserError(f"--shard {options.shard}: expected --data MANIFEST … and --out, whose shards are joined later")
+    if options.own_job and not (options.data and options.out):
+        raise UserError(f"--job {options.job}: expected --data MANIFEST … and --out, whose jobs are joined later")
     cut = None
     if options.segment:
         cut = cut_of(options)
     else:
         check_whole(options)
-    utterances, shard, out = read(options), options.part, options.out
-    digest = digest_of(options, utterances.digest, checkpoint_digest(options.run, options)) if shard else ""
-    if shard and out and not options.force and says_finished(out, shard, digest):
+    utterances, job, out = read(options), options.own_job, options.out
+    digest = digest_of(options, utterances.digest, checkpoint_digest(options.run, options)) if job else ""
+    if job and out and not options.force and says_finished(out, job, digest):
         return
     number, failed = segment(options, cut, utterances) if cut else align(options, utterances)
-    if shard and out:
-        files = {out / REJECTED: shard.path(out / REJECTED)} if to_folder(out) else {out: shard.path(out)}
+    if job and out:
+        files = {out / REJECTED: job.path(out / REJECTED)} if to_folder(out) else {out: job.path(out)}
         if cut:
             files[cut.rejected] = own_cut(options, cut).rejected
-        num = len(range(len(utterances))[shard.part(len(utterances))])
-        finish(out, shard, digest=digest, files=files, recordings=num, rejected=number)
+        num = len(range(len(utterances))[job.rows(len(utterances))])
+        finish(out, job, digest=digest, files=files, recordings=num, rejected=number)
     elif failed:
         raise failed
 
@@ -119,12 +118,12 @@ def to_folder(out: Path) -> bool:
     return out.is_dir() or not out.suffix
 
 
-def own_of(utterances: Utterances, shard: Shard | None) -> Utterances:
-    """Utterances of a shard. Entries of manifests that are no utterances are rejected by the first shard."""
-    if shard is None:
+def own_of(utterances: Utterances, job: Job | None) -> Utterances:
+    """Utterances of a job. Entries of manifests that are no utterances are rejected by the first job."""
+    if job is None:
         return utterances
-    own = utterances.select(shard.part(len(utterances)))
-    return own if shard.number == 0 else replace(own, rejected=())
+    own = utterances.select(job.rows(len(utterances)))
+    return own if job.number == 0 else replace(own, rejected=())
 
 
 def check_whole(options: AlignOptions) -> None:
@@ -141,7 +140,7 @@ def cut_of(options: AlignOptions) -> Cut:
     """Returns the output files and rules of a command with --segment.
 
     Raises:
-        UserError: If an option cannot be used with --segment, a value is out of range, or an output file exists.
+        UserError: If an option cannot be used with --segment, or an output file exists.
     """
     if given := given_flags(options, "format", "tokens"):
         raise UserError(f"{given} with --segment: the output is a manifest of pieces; remove {given}, or --segment")
@@ -149,25 +148,21 @@ def cut_of(options: AlignOptions) -> Cut:
         raise UserError("--segment needs --out: expected the path of the manifest of pieces to write")
     max_s = Cutting.max_s if options.max_seconds is None else options.max_seconds
     min_score = Cutting.min_score if options.min_score is None else options.min_score
-    if not 0 < max_s < math.inf:
-        raise UserError(f"--max-seconds {max_s:g}: expected more than 0")
-    if not min_score <= 0:
-        raise UserError(f"--min-score {min_score:g}: expected 0 or less, since scores are log-probabilities")
     rejected = options.rejected or options.out.with_name(options.out.stem + ".rejected.jsonl")
     if rejected.absolute() == options.out.absolute():
         raise UserError(f"--out and --rejected are both {options.out}: expected two files")
     for name, path in (("out", options.out), ("rejected", rejected)):
-        if path.exists() and not options.force and not options.part:
+        if path.exists() and not options.force and not options.own_job:
             raise UserError(f"{path} already exists: choose another --{name}, or overwrite it with --force")
     return Cut(options.out, rejected, Cutting(max_s=max_s, min_score=min_score))
 
 
 def own_cut(options: AlignOptions, cut: Cut) -> Cut:
-    """The output files of a shard, or of the command without shards."""
-    if options.part is None:
+    """The output files of a job, or of the command without jobs."""
+    if options.own_job is None:
         return cut
-    own = options.part.path(cut.out)
-    rejected = options.part.path(cut.rejected) if options.rejected else own.with_name(own.stem + ".rejected.jsonl")
+    own = options.own_job.path(cut.out)
+    rejected = options.own_job.path(cut.rejected) if options.rejected else own.with_name(own.stem + ".rejected.jsonl")
     return replace(cut, out=own, rejected=rejected)
 
 
@@ -195,14 +190,14 @@ def read(options: AlignOptions) -> Utterances:
 
 
 def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError | None]:
-    """Aligns utterances, or a shard of them; returns the number of rejected ones, and the error if there are any."""
+    """Aligns utterances, or a job of them; returns the number of rejected ones, and the error if there are any."""
     maker = functools.partial(maker_of, options.run, options, None)
-    shard = options.part
-    force = options.force or bool(shard and options.out and not to_folder(options.out))  # it has no receipt
+    job = options.own_job
+    force = options.force or bool(job and options.out and not to_folder(options.out))  # it has no receipt
     output = open_output(
-        options.format or "json", options.out, list(utterances), force=force, maker=maker, shard=shard
+        options.format or "json", options.out, list(utterances), force=force, maker=maker, job=job
     )  # fmt: skip
-    everything, utterances = utterances, own_of(utterances, shard)
+    everything, utterances = utterances, own_of(utterances, job)
     todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
     if len(todo) < len(utterances):
         done = counted(len(utterances) - len(todo), "utterance")
@@ -212,13 +207,13 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
     with output:
         utterances, trained = utterances.select(np.array(todo, np.int32)), load(options.run, options, options)
         try:
-            data = aligning.plan(trained, everything if shard else utterances)
+            data = aligning.plan(trained, everything if job else utterances)
         except NoUtterances as error:
             leave_out(of_rejections(error.rejections), output)
             raise
         names = {each.id for each in (*utterances, *utterances.rejected)}
-        rejected = [each for each in of_rejections(data.rejections) if not shard or each[0] in names]
-        if shard:
+        rejected = [each for each in of_rejections(data.rejections) if not job or each[0] in names]
+        if job:
             data = part_of(data, data.index.rows_of(utterances.rows))
         found = {entry.utterance.id: entry for entry in aligning.aligned_utterances(trained, data)}
         for utterance in filter(lambda utterance: utterance.id in found, utterances):
@@ -252,7 +247,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[in
 
     Args:
         cut: Output files and rules.
-        utterances: Recordings with their texts. The recordings of the shard are cut.
+        utterances: Recordings with their texts. The recordings of the job are cut.
 
     Returns:
         Number of utterances that could not be segmented, and the error if there are any.
@@ -260,7 +255,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[in
     cut = own_cut(options, cut)
     for out in (cut.out, cut.rejected):
         check_writable(out)
-    utterances = own_of(utterances, options.part)
+    utterances = own_of(utterances, options.own_job)
     trained = load(options.run, options, options)
     done = list(Segmenter(trained, cutting=cut.rules)(utterances))
     found = [piece for each in done for piece in each.pieces]

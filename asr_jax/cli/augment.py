@@ -4,12 +4,11 @@ For some utterances, writes the audio (FLAC) and a picture of the features (PNG)
 result of each augmentation of FILE. Augmentations are applied one after the other, in the order of training: first
 those of audio, then those of features. `drawn.json` contains the random values that were drawn. Every augmentation is
 applied, regardless of its probability; the title of the picture states the probability. All flags of training are
-accepted, such as `--model.augment.0.max-db 6`.
+accepted, such as `--model.augment.0.db -6 6`.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,13 +26,14 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.settings import PositiveInt, between, command_options
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.models.base import Model
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class AugmentOptions:
     """Options of `asr_jax.augment`; --config FILE defines the front-end and the augmentations."""
 
@@ -41,11 +41,11 @@ class AugmentOptions:
     """Manifests, folders or patterns of any supported format."""
     out: Path
     """Folder to write to."""
-    num: int = 3
+    num: PositiveInt = 3
     """Number of utterances to render."""
     seed: int = 0
     """Seed of the random draws."""
-    at_update: int = 10**9
+    at_update: Annotated[int, between(0, 2**31 - 1)] = 10**9
     """Update at which augmentations that change during training are shown. Default: the end of the run."""
 
 
@@ -53,11 +53,6 @@ def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(
         AugmentOptions, arguments, prog="python -m asr_jax.augment", about=__doc__
     )
-    if options.num < 1 or not 0 <= options.at_update < 2**31:
-        raise UserError(
-            f"--num {options.num}, --at-update {options.at_update}: expected --num of at least 1, and --at-update of "
-            f"0 to {2**31 - 1}"
-        )
     say_devices()
     written = show(
         experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
@@ -113,7 +108,7 @@ def show(
         values, sizes = (samples, lengths) if on_audio else (frames.values, frames.lengths)
         drawn = augmentation.drawn(values, sizes, jax.random.fold_in(key, number), step=step)
         drawn |= {"applied": jnp.ones_like(drawn["applied"])}
-        changed = augmentation.changed(values, sizes, drawn, sounds=sounds)
+        changed = augmentation.changed(values, sizes, drawn, front_end=model.front_end, sounds=sounds)
         if on_audio:
             samples = changed
         seen = front_end(samples, lengths) if on_audio else frames.replace(values=changed)

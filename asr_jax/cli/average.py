@@ -10,7 +10,6 @@ several checkpoints of a run, train with --training.saving.keep-last N or --trai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,11 +17,12 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
+from asr_jax.core.settings import NonNegativeInt, command_options
 
 FILES = (".safetensors", ".pt", ".nemo")
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class AverageOptions:
     """Options of `asr_jax.average`."""
 
@@ -30,11 +30,11 @@ class AverageOptions:
     """Folder of a run."""
     out: Path
     """Folder or file of weights to write."""
-    last: Annotated[int, arg(metavar="N")] = 0
+    last: Annotated[NonNegativeInt, arg(metavar="N")] = 0
     """Number of newest checkpoints to average; 0: all."""
-    first: Annotated[int, arg(name="from", metavar="A")] = 0
+    first: Annotated[NonNegativeInt, arg(name="from", metavar="A")] = 0
     """First update whose checkpoint is averaged."""
-    to: Annotated[int, arg(metavar="B")] = 0
+    to: Annotated[NonNegativeInt, arg(metavar="B")] = 0
     """Last update whose checkpoint is averaged; 0: no limit."""
     weights: Literal["ema", "live"] = "ema"
     """Weights of each checkpoint: the exponential moving average (ema) or the live parameters."""
@@ -58,8 +58,6 @@ def main(arguments: Sequence[str]) -> None:
         )
     if options.out.exists():
         raise UserError(f"--out {options.out} already exists: choose another name")
-    if min(options.last, options.first, options.to) < 0:
-        raise UserError(f"--last {options.last}, --from {options.first}, --to {options.to}: expected 0 or more")
 
     from asr_jax.config import load_experiment
     from asr_jax.core.devices import say_devices

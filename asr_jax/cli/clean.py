@@ -25,6 +25,7 @@ from asr_jax.core.files import is_free, size_of
 from asr_jax.core.names import counted
 from asr_jax.core.native import FOLDER
 from asr_jax.core.options import parse
+from asr_jax.core.settings import NonNegativeFloat, command_options
 from asr_jax.data.manifests.cache import CACHE, PLACE, foreign_files, inputs_of, remove_place, user_of
 from asr_jax.observe.tables import console_for, print_table, quantity, say
 
@@ -42,7 +43,7 @@ NAMES: dict[Kind, str] = {
 """Names of the files and folders that this package and JAX write."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class CleanOptions:
     """Options of `asr_jax.clean`."""
 
@@ -52,7 +53,7 @@ class CleanOptions:
     """Remove without a question."""
     dry_run: bool = False
     """List the caches and remove nothing."""
-    unused_days: Annotated[float, arg(metavar="D")] = 0.0
+    unused_days: Annotated[NonNegativeFloat, arg(metavar="D")] = 0.0
     """Only caches that were not used for this number of days."""
     cache: Annotated[Path | None, arg(metavar="DIR")] = None
     """Folder of the kind manifests, as for --data.cache. Default: ASR_JAX_INDEX_CACHE, or the user's cache folder."""
@@ -84,8 +85,6 @@ class Cache:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(CleanOptions, arguments, prog="python -m asr_jax.clean", about=__doc__)
-    if not 0 <= options.unused_days < float("inf"):
-        raise UserError(f"--unused-days {options.unused_days}: expected 0 or more days")
     if options.yes and options.dry_run:
         raise UserError("--yes and --dry-run contradict each other: expected one of them")
     kinds = tuple(dict.fromkeys(options.kinds)) or get_args(Kind)

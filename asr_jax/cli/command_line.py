@@ -1,4 +1,4 @@
-"""Parses `--config FILE --field.name VALUE …` into an Experiment; reports all mistakes at once."""
+"""Runs commands, and parses `--config FILE --field.name VALUE …` into an Experiment."""
 
 import contextlib
 import dataclasses
@@ -6,42 +6,26 @@ import errno
 import gc
 import importlib.util
 import inspect
-import io
 import logging
 import os
-import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated, Any
 
-import tyro
+from tyro.conf import arg
 
 from asr_jax.audio.io import AudioError
-from asr_jax.cli.field_help import GROUPS, GROUPS_OF, help_on, help_text
-from asr_jax.cli.synonyms import meant_by, plain_word
 from asr_jax.config import Experiment, Init, Resume, classes, experiment_of, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
-from asr_jax.core.names import counted
+from asr_jax.core.foreign_words import meant_by
+from asr_jax.core.help import asks_for_help, show_help
 from asr_jax.core.native import native_log
-from asr_jax.core.options import (
-    ABOUT_DEVICES,
-    DEVICE_FLAGS,
-    asks_for_help,
-    help_on_options,
-    help_word,
-    is_flag,
-    parse_known,
-    plain_message,
-    print_help,
-    terminal_width,
-    wrapped,
-)
+from asr_jax.core.options import DeviceOptions, Flag, flags_of, parse_flags, parse_known
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.pretrained.hub import Upload
 
-# Short forms of frequently used flags.
 ALIASES = {
     "--data": "--data.train",
     "--check": "--data.check-all",
@@ -55,35 +39,45 @@ ALIASES = {
     "--updates": "--training.num-updates",
     "--epochs": "--training.num-epochs",
 }
-
-INIT_FROM = ALIASES["--init-from"]
-MISTYPED = re.compile(r"' is not (?:a|of)\b|': expected pairs of ")
-"""Part of the messages about values of another type than that of their field."""
+"""Short forms of frequently used flags."""
+MOST_USED = """
+--data.train --data.validation --run-dir --init.path --training.num-updates --training.num-epochs
+--data.batching.budget --training.accumulate --training.precision --optim.schedule.peak-lr
+--optim.schedule.warmup-updates --optim.schedule.warmup-epochs --optim.schedule.warmup-share --optim.weight-decay
+--training.validation.every --training.log-every --data.tokenizer.kind --data.tokenizer.path --data.tokenizer.normaliser
+--data.filters.max-duration-s --data.speeds --data.workers --model.encoder.dropout --model.encoder.remat
+--decoding.kind --seed --fresh --dry-run --resume.allow
+"""
+"""Fields that the short help lists."""
 EXAMPLE = "configs/read_speech.py"
 """Config whose fields --help shows if none is given."""
-
 DECODING = "--decoding."
 """Prefix of the flags that set the decoding of the primary head."""
+ABOUT_FIELDS = """
 
-SHORT = (
-    "--help WORD searches the names and texts of all fields. asr_jax.train also accepts --show schedule. Classes, "
-    "such as those of the optimizer, its schedule and the encoder, are chosen in the config file. --decoding.FIELD "
-    "sets a field of the decoding of the primary head."
-)  # fmt: skip
+Each setting of the config file is a flag, --field.name VALUE. Classes, such as those of the optimizer, its schedule and
+the encoder, are chosen in the file. --decoding.FIELD sets a field of the decoding of the primary head."""
 
 # Errors of the operating system that the user can fix; they are reported without a traceback.
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """Options of a command without any."""
+
+
+@dataclasses.dataclass(frozen=True)
 class ExperimentSource:
     """Source of the settings: a config file or a run."""
 
-    config: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    config: Annotated[str | None, arg(metavar="FILE")] = None
     """Python file with a function `experiment`; `--config FILE --help` lists its fields."""
-    run_dir: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    run_dir: Annotated[str | None, arg(metavar="DIR")] = None
     """Folder of a run; without --config, the command continues that run, or starts one from the run of --init-from.
     RUN/checkpoints/N: a new run beside RUN begins from that checkpoint."""
+    init_from: Annotated[str | None, arg(metavar="PATH", aliases=["--init.path"])] = None
+    """Weights to start from; without --config, a run, whose settings are used too."""
 
 
 def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
@@ -155,92 +149,119 @@ def choose_devices(arguments: Sequence[str]) -> list[str]:
     Raises:
         UserError: If a flag has no value or a wrong one, or is given twice.
     """
-    rest, given, following = list[str](), dict[str, str](), list(arguments)
-    while following:
-        argument = following.pop(0)
-        flag, equals, value = argument.partition("=")
-        if flag not in DEVICE_FLAGS:
-            rest.append(argument)
-            continue
-        if flag in given:
-            raise UserError(f"{flag} is given twice: expected it once")
-        given[flag] = value if equals else following.pop(0) if following and not is_flag(following[0]) else ""
-        if flag == "--devices" and given[flag].isdecimal() and following and following[0].isdecimal():
-            raise UserError(f"--devices {given[flag]} {following[0]}: expected a comma between numbers, such as 0,2")
-    if not given:
+    options, rest = parse_known(DeviceOptions, arguments, prog=Path(sys.argv[0]).name)
+    if options == DeviceOptions():
         return rest
-    kind, numbers = given.get("--device"), given.get("--devices", "")
-    if kind not in (None, "cpu", "gpu", "tpu"):
-        raise UserError(f"--device {kind!r}: expected cpu, gpu or tpu")
-    each = numbers.split(",") if "--devices" in given else []
-    if not all(number.isdecimal() for number in each) or len(set(each)) < len(each):
+    numbers = [] if options.devices is None else options.devices.split(",")
+    if not all(number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
         raise UserError(
-            f"--devices {numbers!r}: expected different numbers of devices, from 0, with commas between them, such as "
-            "0,2"
+            f"--devices {options.devices!r}: expected different numbers of devices, from 0, with commas between them, "
+            "such as 0,2"
         )
     from asr_jax.core.devices import choose  # imported late, because JAX takes a second
 
-    choose(cast(Any, kind), [int(number) for number in each])
+    choose(options.device, [int(number) for number in numbers])
     return rest
 
 
 def parse_experiment(arguments: Sequence[str], *, prog: str) -> Experiment:
-    """Returns the experiment of the file after `--config`, with the overridden fields replaced.
+    """Returns the experiment that the arguments describe, as `parse_with_experiment`."""
+    return parse_with_experiment(NoOptions, arguments, prog=prog, about=None)[1]
 
-    Without `--config`, returns the experiment of the run in `--run-dir`, to continue that run, or that of the run after
+
+def parse_with_experiment[Options](
+    kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None
+) -> tuple[Options, Experiment]:
+    """Parses the options of a command, and the experiment of the file after `--config` with flags for its fields.
+
+    Without `--config`, the experiment is that of the run in `--run-dir`, to continue that run, or that of the run after
     `--init-from`, to start a new run from its weights. `--run-dir` may also be one of its checkpoints, as
-    RUN/checkpoints/N.
+    RUN/checkpoints/N. `--help` prints the options, and the fields of the file, or of EXAMPLE if no file is given.
 
-    `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
-    equivalent to `--model.encoder.dim 256` if no other part of the model has a field `dim`. `--help` prints the common
-    fields, `--help-all` all of them, and `--help WORD` the fields with a word in their name or text, each with its
-    type, its description and its value in that file, and exits.
+    Args:
+        prog: The command, for messages.
+        about: Description of the command, for `--help`.
 
     Raises:
-        UserError: If fields are unknown or values are invalid. The message names all of them, with the nearest known
-            field for each unknown one.
+        UserError: If there is no experiment, flags are unknown or missing, or values are invalid. The message names all
+            of them.
     """
-    source, rest = parse_known(ExperimentSource, arguments, prog=prog)
-    if source.run_dir is not None:
-        rest += ["--run-dir", source.run_dir]
-        if source.config is None and (before := _experiment_of(Path(source.run_dir))):
-            return parse_fields(rest, before, prog=prog, of=source.run_dir)
-    init_from = _init_from(rest)
-    if source.config is None and (parent := experiment_of(init_from)):
-        if source.run_dir is None and not asks_for_help(rest):
+    source, _ = parse_known(ExperimentSource, arguments, prog=prog)
+    options, of_source = flags_of(kind), flags_of(ExperimentSource, place=(2,))
+    if asks_for_help(arguments):
+        if source == ExperimentSource():
+            beside_package = Path(__file__).parents[2] / EXAMPLE  # the current folder may be another
+            example = next((path for path in (Path(EXAMPLE), beside_package) if path.is_file()), None)
+            source = ExperimentSource(config=str(example or EXAMPLE))
+        before, of = experiment_from(source, arguments, prog=prog)
+        show_help(
+            arguments,
+            [*of_source, *options],
+            flags_of_experiment(before),
+            prog=f"{prog} --config FILE",
+            about=(about or "") + ABOUT_FIELDS,
+            most_used=MOST_USED.split(),
+            of=of,
+        )
+    before, of = experiment_from(source, arguments, prog=prog)
+    flags = [*options, *flags_of_experiment(before), *of_source]
+    found, experiment, _ = parse_flags([kind, before, ExperimentSource], flags, arguments, prog=f"{prog} {of}")
+    return found, experiment
+
+
+def experiment_from(source: ExperimentSource, rest: Sequence[str], *, prog: str) -> tuple[Experiment, str]:
+    """Returns the experiment before the flags of its fields, and the arguments that it is from.
+
+    Args:
+        rest: The other arguments, for suggestions.
+        prog: The command, for messages.
+
+    Raises:
+        UserError: If there is none.
+    """
+    init_from, run_dir = source.init_from or "", source.run_dir
+    if source.config is not None:
+        try:
+            return load_config(source.config, init_from=init_from), f"--config {source.config}"
+        except UserError:
+            # The config has read the weights. Otherwise they are checked later, by all processes of a run together.
+            Init(path=init_from).check_exists()
+            raise
+    if run_dir is not None and (before := _experiment_of(Path(run_dir))):
+        return before, f"--run-dir {run_dir}"
+    if parent := experiment_of(init_from):
+        if run_dir is None and not asks_for_help(rest):
             raise UserError(
                 f"--run-dir is missing: --init-from {init_from} without --config starts a new run with the settings of "
                 "that run; expected --run-dir DIR, the folder of the new run"
             )
         new = dataclasses.replace(
             parent, init=Init(), resume=Resume(), upload=Upload(), run_dir="", fresh=False, dry_run=False
-        )  # fmt: skip
-        return parse_fields(rest, new, prog=prog, of=f"--init-from {init_from}")
-    if source.config is None:
-        if asks_for_help(rest):
-            command = f"{prog} --config FILE --help {help_word(rest)}".strip()
-            print(f"The fields of a config file are flags; {command} lists them.")
-            beside_package = Path(__file__).parents[2] / EXAMPLE  # the current folder may be another
-            if example := next((str(path) for path in (Path(EXAMPLE), beside_package) if path.is_file()), ""):
-                print(f"As an example, those of {example}:\n")
-                parse_fields(rest, load_config(example), prog=prog, of=example)  # exits
-            sys.exit(0)
-        if source.run_dir is not None:
-            raise UserError(
-                f"{source.run_dir} is not a run (it has no experiment.json), and --config is missing: pass the folder "
-                f"of a run to continue it, or {prog} --config FILE --run-dir {source.run_dir} to start a run, or "
-                f"{prog} --init-from RUN --run-dir {source.run_dir} to start one with the settings and weights of RUN"
-            )
-        hints = (meant_by(each, ["--run-dir"]) for each in rest)
-        hint = next((text for text in hints if "--run-dir" in text), "")
-        raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py{hint}")
-    try:
-        default = load_config(source.config, init_from=init_from)
-    except UserError:
-        # The config has read the weights. Otherwise they are checked later, by all processes of a run together.
-        Init(path=init_from).check_exists()
-        raise
-    return parse_fields(rest, default, prog=prog, of=f"--config {source.config}")
+        )
+        return new, f"--init-from {init_from}"
+    if run_dir is not None:
+        raise UserError(
+            f"{run_dir} is not a run (it has no experiment.json), and --config is missing: pass the folder of a run to "
+            f"continue it, or {prog} --config FILE --run-dir {run_dir} to start a run, or {prog} --init-from RUN "
+            f"--run-dir {run_dir} to start one with the settings and weights of RUN"
+        )
+    hints = (meant_by(each, ["--run-dir"]) for each in rest)
+    hint = next((text for text in hints if "--run-dir" in text), "")
+    raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py{hint}")
+
+
+def flags_of_experiment(experiment: Experiment) -> list[Flag]:
+    """Returns the flags of an experiment with their short forms; `--decoding.FIELD` is a field of the primary head."""
+    short, found = {long: each for each, long in ALIASES.items()}, []
+    head = experiment.model.recognising.replace("_", "-") if experiment.model.recognises else ""
+    primary = f"--model.heads.{head}.decoding."
+    for flag in flags_of(experiment, place=(1,)):
+        if flag.name.startswith(primary):
+            flag = dataclasses.replace(flag, name=flag.name.replace(primary, DECODING), aliases=(flag.name,))
+        elif flag.name in short:
+            flag = dataclasses.replace(flag, aliases=(short[flag.name],))
+        found.append(flag)
+    return found
 
 
 def _experiment_of(folder: Path) -> Experiment | None:
@@ -254,91 +275,6 @@ def _experiment_of(folder: Path) -> Experiment | None:
 
         return dataclasses.replace(experiment_of_checkpoint(folder), upload=Upload())  # a new run, of another place
     return load_experiment(folder / EXPERIMENT) if (folder / EXPERIMENT).is_file() else None
-
-
-def parse_with_experiment[Options](
-    kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None
-) -> tuple[Options, Experiment]:
-    """Parses the options of a command and the experiment that the remaining arguments describe.
-
-    `--help` prints the options and the fields of the file after `--config`, or of EXAMPLE if no file is given.
-
-    Args:
-        prog: The command, for messages.
-        about: Description of the command, for `--help`.
-
-    Raises:
-        UserError: If `parse_known` or `parse_experiment` rejects the arguments.
-    """
-    if asks_for_help(arguments):
-        if word := help_word(arguments):
-            for line in help_on_options(kind, word, about=None):
-                print(line)
-        else:
-            print_help(
-                kind, prog=f"{prog} --config FILE [--field.name VALUE …]", about=about,
-                shows_all="--help-all" in arguments, also=(ExperimentSource,),
-            )  # fmt: skip
-            print()
-        parse_experiment(arguments, prog=prog)  # exits
-    options, rest = parse_known(kind, arguments, prog=prog)
-    return options, parse_experiment(rest, prog=prog)
-
-
-def _init_from(arguments: Sequence[str]) -> str:
-    """Value of --init-from in any of its spellings, or an empty string if it is not given."""
-    plain = [_plain(argument) for argument in arguments]
-    places = [place for place, argument in enumerate(plain) if argument.partition("=")[0] == INIT_FROM]
-    if not places:
-        return ""
-    _, equals, value = plain[places[-1]].partition("=")
-    return value if equals else next(iter(plain[places[-1] + 1 :]), "")
-
-
-def parse_fields[Settings](arguments: Sequence[str], default: Settings, *, prog: str, of: str) -> Settings:
-    """Returns a tree of settings in which the fields that the arguments name are replaced.
-
-    Args:
-        arguments: Flags of the fields, each followed by its value or values.
-        prog: The command, for messages; empty if the fields are not those of a command.
-        of: Source of `default`, for messages.
-
-    Raises:
-        UserError: If fields are unknown or values are invalid, as for `parse_experiment`.
-    """
-    fields = list(field_flags(default))
-    before = ["", *arguments]
-    undashed = [each for each, last in zip(arguments, before, strict=False) if _is_undashed(each, last, fields)]
-    arguments = [argument for argument in arguments if argument not in undashed]
-    arguments = [_whole(_of_primary(_plain(argument), default), fields) for argument in arguments]
-    for i, argument in enumerate(arguments):
-        is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
-        if argument in ("--fresh", "--dry-run", ALIASES["--check"], ALIASES["--allow-pipes"]) and is_last:
-            arguments[i] = f"{argument}=True"
-    if (word := help_word(arguments)) and isinstance(default, Experiment):
-        if any(word in flag for flag in DEVICE_FLAGS):
-            print(ABOUT_DEVICES)
-        print(help_on(default, word))
-        sys.exit(0)
-    if asks_for_help(arguments) and isinstance(default, Experiment):
-        shows_all = "--help-all" in arguments
-        text = help_text(
-            default, of=of, shows_all=shows_all, width=terminal_width(), short=ALIASES,
-            groups=GROUPS_OF.get(prog, tuple(GROUPS)),
-        )  # fmt: skip
-        print(text)
-        print(f"\n{wrapped(SHORT, indent=0)}")
-        sys.exit(0)
-    problems = [_of_undashed(argument, default) for argument in undashed] + _problems(arguments, default)
-    if isinstance(default, Experiment) and default.primary_decoding:
-        problems = [problem.replace(_of_primary(DECODING, default), DECODING) for problem in problems]
-    if problems:
-        raise UserError(
-            f"{counted(len(problems), 'setting')} of {of} cannot be used:\n"
-            + "\n".join(f"  {problem}" for problem in problems)
-            + f"\n{'' if prog else 'python -m asr_jax.train --config FILE '}--help-all lists all fields"
-        )
-    return _parse(arguments, default, prog=prog)
 
 
 def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
@@ -388,176 +324,3 @@ def _frames(error: BaseException) -> Iterator[Any]:
     import traceback
 
     yield from reversed(traceback.extract_tb(error.__traceback__))
-
-
-def _plain(argument: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    flag, equals, value = argument.partition("=")
-    flag = "--" + flag.removeprefix("--").removeprefix("config.").replace("_", "-")
-    return ALIASES.get(flag, flag) + equals + value
-
-
-def _of_primary(argument: str, default: Any) -> str:
-    """Replaces `--decoding.FIELD` by the flag of that field in the primary head."""
-    decoding = default.primary_decoding if isinstance(default, Experiment) else None
-    if decoding is None or not argument.startswith(DECODING):
-        return argument
-    whole = _whole(argument, list(field_flags(decoding, DECODING)))
-    return f"--model.heads.{default.model.recognising.replace('_', '-')}.{whole.removeprefix('--')}"
-
-
-def _whole(argument: str, fields: Sequence[str]) -> str:
-    """Completes a flag without its middle part (--model.dim for --model.encoder.dim) if exactly one field matches."""
-    flag, equals, value = argument.partition("=")
-    meant = [] if flag in fields else _meant(flag, fields)
-    return meant[0] + equals + value if len(meant) == 1 else argument
-
-
-def _meant(flag: str, fields: Iterable[str]) -> list[str]:
-    """Fields that begin with the first part of the flag and end with its other parts."""
-    first, _, last = flag.partition(".")
-    return sorted(field for field in fields if last and field.startswith(f"{first}.") and field.endswith(f".{last}"))
-
-
-def _parse[Settings](arguments: Sequence[str], default: Settings, *, prog: str) -> Settings:
-    # Without AvoidSubcommands, the fields of an optional setting (`Pruning | None`) are no flags.
-    return tyro.cli(
-        type(default), default=default, args=list(arguments), prog=prog, description=SHORT,
-        config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
-    )  # fmt: skip
-
-
-def _problems(arguments: Sequence[str], default: Any) -> list[str]:
-    """Messages for all mistakes in the overrides; tyro itself stops at the first mistake."""
-    fields = set(field_flags(default))
-    overrides = _overrides(arguments)
-    problems = [_unknown(override[0], default) for override in overrides if _flag(override) not in fields]
-    known = [override for override in overrides if _flag(override) in fields]
-    flags = [_flag(override) for override in known]
-    problems += [f"{flag} is given {flags.count(flag)} times" for flag in dict.fromkeys(flags) if flags.count(flag) > 1]
-
-    def complaint(overrides: Sequence[Sequence[str]]) -> str:
-        return _complaint([argument for override in overrides for argument in override], default)
-
-    mistyped = list[str]()
-    while message := complaint(known):
-        # An override is the cause if the message disappears, or changes, when the override is left out. If several
-        # overrides change the message, they are invalid only in combination, and the message is reported alone.
-        without = [complaint([other for other in known if other is not override]) for override in known]
-        accused = [override for override, rest in zip(known, without, strict=True) if not rest]
-        accused = accused[:1] or [override for override, rest in zip(known, without, strict=True) if rest != message]
-        # Settings may only seem to lack a field whose value is of another type.
-        hides = any(_lacks(message, flag, accused) for flag in mistyped)
-        if not hides:
-            problems.append(f"{' '.join(accused[0])}: {message}" if len(accused) == 1 else message)
-        if not accused:
-            break
-        if len(accused) == 1 and MISTYPED.search(message):
-            mistyped.append(_flag(accused[0]))
-        known = [override for override in known if override not in accused]
-    return problems
-
-
-def _lacks(message: str, flag: str, accused: Sequence[Sequence[str]]) -> bool:
-    """Whether a message is about fields of the same settings as a flag, and names the flag's field."""
-    settings, _, name = flag.rpartition(".")
-    return bool(re.search(rf"\b{name.replace('-', '_')}\b", message)) and all(
-        _flag(override).rpartition(".")[0] == settings for override in accused
-    )
-
-
-def _flag(override: Sequence[str]) -> str:
-    return override[0].partition("=")[0]
-
-
-def _unknown(argument: str, default: Any) -> str:
-    """Message for an argument that is not a field, with the fields that may be meant."""
-    if not argument.startswith("--"):
-        return f"{argument!r} does not belong to a field: expected --field.name before it"
-    flag, fields = argument.partition("=")[0], named_fields(default)
-    if suggestion := meant_by(flag, fields, shortens=False):
-        return f"{flag} is not a field{suggestion}"
-    meant = _meant(flag, fields) or sorted(field for field in fields if field.endswith(f".{flag[2:]}"))
-    if meant:
-        expected = f"did you mean {meant[0]}?" if len(meant) == 1 else f"expected one of {', '.join(meant)}"
-        return f"{flag} is not a field; {expected}"
-    if suggestion := meant_by(flag, fields):
-        return f"{flag} is not a field{suggestion}"
-    suggestion = nearest(flag.removeprefix("--"), [known.removeprefix("--") for known in fields])
-    return f"{flag} is not a field{suggestion.replace(chr(39), chr(39) + '--', 1)}"
-
-
-def named_fields(default: Any) -> list[str]:
-    """Flags of all fields, with those of the primary decoding under their short prefix."""
-    fields = list(field_flags(default))
-    decoding = default.primary_decoding if isinstance(default, Experiment) else None
-    if decoding is None:
-        return fields
-    prefix = _of_primary(DECODING, default)
-    return [field.replace(prefix, DECODING, 1) if field.startswith(prefix) else field for field in fields]
-
-
-def _is_undashed(argument: str, last: str, fields: Sequence[str]) -> bool:
-    """Whether an argument sets a field as in Hydra (`model.optim.lr=1e-4`, `+trainer.devices=1`), or has one dash.
-
-    Args:
-        last: The argument before it; an argument after a flag is its value.
-    """
-    if argument.startswith("--") or (last.startswith("--") and "=" not in last) or os.path.exists(argument):
-        return False
-    is_setting = re.match(r"[+~]{0,2}[A-Za-z][\w./-]*=|-[A-Za-z][A-Za-z_]*(=|$)", argument)
-    known = f"--{plain_word(argument)}"
-    return bool(is_setting and (known in fields or known in ALIASES or meant_by(known, fields)))
-
-
-def _of_undashed(argument: str, default: Any) -> str:
-    """Message for an argument that `_is_undashed` recognises."""
-    flag = _whole(_of_primary(_plain(f"--{plain_word(argument)}"), default), list(field_flags(default)))
-    _, equals, value = argument.partition("=")
-    if flag in field_flags(default):
-        return f"{argument} is not a flag; did you mean {flag}{equals}{value}?"
-    return _unknown(flag, default).replace(flag, argument, 1)
-
-
-def _overrides(arguments: Sequence[str]) -> list[list[str]]:
-    groups: list[list[str]] = []
-    for argument in arguments:
-        if argument.startswith("--") or not groups:
-            groups.append([argument])
-        else:
-            groups[-1].append(argument)
-    return groups
-
-
-def _complaint(arguments: Sequence[str], default: Any) -> str:
-    """Tyro's message without its frame and flag, or an empty string if the arguments are valid."""
-    message = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(message), contextlib.redirect_stdout(message):
-            _parse(arguments, default, prog="")
-    except SystemExit:
-        return re.sub(r"^--[\w.-]+: ", "", plain_message(message.getvalue()))
-    return ""
-
-
-def _is_list_of_settings(settings: Any, name: str) -> bool:
-    """Whether a field is a tuple of dataclasses."""
-    return any(dataclasses.is_dataclass(part) for part in get_args(get_type_hints(type(settings))[name]))
-
-
-def field_flags(settings: Any, prefix: str = "--") -> Iterator[str]:
-    """Yields the flag of every leaf field of a tree of settings."""
-    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
-        known = [(field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings)]
-        # An empty tuple of settings, such as of augmentations, has no fields to set.
-        items = [(name, value) for name, value in known if value != () or not _is_list_of_settings(settings, name)]
-    elif isinstance(settings, dict):
-        items = list(settings.items())
-    elif isinstance(settings, tuple) and any(dataclasses.is_dataclass(value) for value in settings):
-        items = [(str(i), value) for i, value in enumerate(settings)]
-    else:
-        yield prefix.rstrip(".")
-        return
-    for name, value in items:
-        yield from field_flags(value, prefix + name.replace("_", "-") + ".")

@@ -20,7 +20,7 @@ COMMANDS = {
     "observe.curves": "Draws the curves of a run, as at its end",
     "observe.forward": "Sends the events of a run to Weights & Biases or MLflow, also while it runs",
     "clean": "Lists the caches with their sizes, and removes them",
-    "merge": "Joins the outputs of jobs that divided the work of a command by --shard",
+    "merge": "Joins the outputs of jobs that divided the work of a command by --job",
     "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",
     "tokenizer": "Trains a SentencePiece tokenizer",
     "import": "Imports a published model as a run, without training",

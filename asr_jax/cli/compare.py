@@ -10,7 +10,6 @@ systems are equally good.
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.settings import NonNegativeInt, command_options
 from asr_jax.metrics.comparison import compare
 from asr_jax.metrics.scoring import Recognised
 from asr_jax.observe.tables import console_for, percent, print_table, say
@@ -28,7 +28,7 @@ from asr_jax.observe.transcripts import aligned_lines
 from asr_jax.text.normalise import CHOICES
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class CompareOptions:
     """Options of `asr_jax.compare`."""
 
@@ -38,7 +38,7 @@ class CompareOptions:
     """Predictions of the second system."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write all figures to, in JSON."""
-    show: Annotated[int, arg(metavar="N")] = 10
+    show: Annotated[NonNegativeInt, arg(metavar="N")] = 10
     """Number of utterances to show; those with the largest difference are shown."""
     normaliser: Annotated[str, arg(metavar=CHOICES)] = ""
     """Normaliser of references and hypotheses. Default: the one that the files name."""
@@ -46,8 +46,6 @@ class CompareOptions:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(CompareOptions, arguments, prog="python -m asr_jax.compare", about=__doc__)
-    if options.show < 0:
-        raise UserError(f"--show {options.show}: expected 0 or more")
     if options.json:
         check_writable(options.json)
     paths = (options.first, options.second)

@@ -2,24 +2,24 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
+from asr_jax.cli.jobs import JobOptions, digest_of, finish, says_finished
 from asr_jax.core.errors import UserError
+from asr_jax.core.jobs import path_of
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
-from asr_jax.core.shards import path_of
+from asr_jax.core.settings import command_options
 
 KIND = "manifest"
-"""Kind of the receipts of shards."""
+"""Kind of the receipts of jobs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConvertOptions(ShardOptions):
+@command_options
+class ConvertOptions(JobOptions):
     """Options of `asr_jax.convert`."""
 
     paths: Annotated[Positional[tuple[str, ...]], arg(metavar="IN … OUT")]
@@ -58,19 +58,19 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.data.manifests.reading import read_once
 
     how = ReadOptions(allow_pipes=options.allow_pipes)
-    shard, out, digest = options.part, options.out, ""
-    if shard:
+    job, out, digest = options.own_job, options.out, ""
+    if job:
         digest = digest_of(options, digest_of_files(resolve(options.inputs, options.role, how), how))
-    if shard and not options.force and says_finished(options.out, shard, digest):
+    if job and not options.force and says_finished(options.out, job, digest):
         return
-    out = path_of(out, shard)
+    out = path_of(out, job)
     out.parent.mkdir(parents=True, exist_ok=True)
     unpacked = _new(out)
     try:
-        utterances = read_once(options.inputs, role=options.role, unpack_to=str(unpacked), options=how, shard=shard)
-        if shard and unpacked.exists():
+        utterances = read_once(options.inputs, role=options.role, unpack_to=str(unpacked), options=how, job=job)
+        if job and unpacked.exists():
             raise UserError(
-                f"--shard {options.shard}: the inputs contain audio or features, which every job would unpack; give "
+                f"--job {options.job}: the inputs contain audio or features, which every job would unpack; give "
                 "each job some of the files instead"
             )
         if out.suffix == ".tsv":
@@ -97,9 +97,9 @@ def main(arguments: Sequence[str]) -> None:
         f"{counted(len(utterances), 'utterance')}, {utterances.hours:.2f} h, to {out}{kept}; "
         f"{len(utterances.rejected)} rejected"
     )
-    if shard:
+    if job:
         num = len(utterances) + len(utterances.rejected)
-        finish(options.out, shard, digest=digest, files={options.out: out}, recordings=num, rejected=0, kind=KIND)
+        finish(options.out, job, digest=digest, files={options.out: out}, recordings=num, rejected=0, kind=KIND)
 
 
 def _check(options: ConvertOptions) -> None:
@@ -115,9 +115,9 @@ def _check(options: ConvertOptions) -> None:
         raise UserError(f"OUT is {out}: expected a name that ends in .jsonl, or in .tsv for fairseq's lists")
     if any(out.exists() and Path(path).exists() and out.samefile(path) for path in options.inputs):
         raise UserError(f"OUT, the last argument, is {out}, which is also an input: choose another name for OUT")
-    if options.part and out.suffix != ".jsonl":
-        raise UserError(f"--shard {options.shard} with {out}: expected a name that ends in .jsonl")
-    if out.exists() and not options.force and not options.part:
+    if options.own_job and out.suffix != ".jsonl":
+        raise UserError(f"--job {options.job} with {out}: expected a name that ends in .jsonl")
+    if out.exists() and not options.force and not options.own_job:
         raise UserError(
             f"OUT, the last argument, is {out}, which already exists: choose another name, or overwrite it with --force"
         )

@@ -8,7 +8,7 @@ metrics.
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Int
 from tyro.conf import Positional, arg
 
+from asr_jax.cli.jobs import JobOptions, digest_of, finish, says_finished
 from asr_jax.cli.over_runs import over_runs, show_over_runs
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
@@ -27,13 +28,13 @@ from asr_jax.cli.recognition_options import (
     print_differing,
 )
 from asr_jax.cli.results import numbers, show
-from asr_jax.cli.sharding import ShardOptions, digest_of, finish, says_finished
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted
 from asr_jax.core.run_folder import EXPERIMENT
-from asr_jax.core.shards import Shard
+from asr_jax.core.settings import NonNegativeInt, command_options
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long, part_of
 from asr_jax.data.batching.removals import count_absent, count_removed
@@ -56,11 +57,11 @@ from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.transcript import Transcript
 
 KIND = "evaluation"
-"""Kind of the receipts of shards."""
+"""Kind of the receipts of jobs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(ShardOptions, BatchOptions, RecognitionOptions):
+@command_options
+class EvaluateOptions(JobOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.evaluate`."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN …")]
@@ -74,7 +75,7 @@ class EvaluateOptions(ShardOptions, BatchOptions, RecognitionOptions):
     state_resets: Annotated[tuple[float, float], arg(metavar="S S")] = (0.0, 0.0)
     """Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as 15 3. Longer audio is computed
     in these windows; tokens that begin in the window before are dropped. 0 0: other windows, joined by seams."""
-    worst: Annotated[int, arg(metavar="N")] = 0
+    worst: Annotated[NonNegativeInt, arg(metavar="N")] = 0
     """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()
     """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
@@ -88,7 +89,7 @@ class EvaluateOptions(ShardOptions, BatchOptions, RecognitionOptions):
     calibrate: bool = False
     """Calibrate the confidence of words on these sets and store the calibration in the run."""
     force: bool = False
-    """Repeat a shard that is finished."""
+    """Repeat a job that is finished."""
     log_probs: Annotated[Path | None, arg(metavar="OUT")] = None
     """Output of the log-probabilities: OUT.safetensors, or a folder for .npy files."""
 
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
     if len(set(options.head)) < len(options.head):
         raise UserError(f"--head {' '.join(options.head)}: a head is given twice; expected each head once")
     check_names(options)
-    check_shard(options)
+    check_job(options)
     in_folder = options.log_probs is not None and options.log_probs.suffix != ".safetensors"
     outs = ((options.json, False), (options.predictions, options.are_several), (options.log_probs, in_folder))
     for out, is_folder in outs:
@@ -123,11 +124,11 @@ def main(arguments: Sequence[str]) -> None:
             check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
-    shard, digest = options.part, ""
-    if shard:
+    job, digest = options.own_job, ""
+    if job:
         checkpoints = [checkpoint_digest(run, options) for run in options.runs]
         digest = digest_of(options, flags, [each.digest for each in utterances.values()], checkpoints)
-    if shard and options.json and not options.force and says_finished(options.json, shard, digest):
+    if job and options.json and not options.force and says_finished(options.json, job, digest):
         return
     for line in described(options.data, "validation", how):
         print(line, file=sys.stderr)
@@ -144,14 +145,14 @@ def main(arguments: Sequence[str]) -> None:
         else:
             check_options_of_losses(run, options, flags)
             results.append(evaluate_losses(load(run, options, options), utterances))
-    if shard and options.json:
-        own = shard.path(options.json)
+    if job and options.json:
+        own = job.path(options.json)
         write_whole(own, json.dumps({"by": options.by, "worst": options.worst, "runs": results}, ensure_ascii=False))
         sets = [each for result in results[:1] for each in result["sets"].values()]
         rejected = sum(each["rejected"] for each in sets)
         num = sum(len(each["rows"]) for each in sets) + rejected
         files = {options.json: own}
-        finish(options.json, shard, digest=digest, files=files, recordings=num, rejected=rejected, kind=KIND)
+        finish(options.json, job, digest=digest, files=files, recordings=num, rejected=rejected, kind=KIND)
         return
     conclude(results, by=options.by, out=options.json)
 
@@ -208,7 +209,7 @@ def evaluate_run(
     how: dict[str, Any] = {"normaliser": normaliser, "alignment": options.alignment}
     findings, about = dict[str, Findings](), dict[str, dict[str, Any]]()
     for manifest, of_set in utterances.items():
-        data, rows = own_rows(trained.plan(of_set), of_set, options.part)
+        data, rows = own_rows(trained.plan(of_set), of_set, options.own_job)
         if log_probs:
             log_probs.begin(manifest)
         found = recognise_all(trained, decoder, data, log_probs=log_probs)
@@ -223,7 +224,7 @@ def evaluate_run(
         }
         settings = trained.experiment.model.heads[head]
         before = settings.unrefined(decoding)
-        if before and not options.part:
+        if before and not options.own_job:
             drafts = recognise_all(trained, trained.decoder(before, head=head), data)
             about[manifest]["before_refinement"] = draft_figures(data, found, drafts, trained.tokenizer, how) | {
                 "refined": share_below(drafts.transcripts.values(), settings.refines_below)
@@ -240,7 +241,7 @@ def evaluate_run(
         out = predictions_of(
             options.predictions, trained, is_folder=options.are_several, head=head if len(options.heads) > 1 else ""
         )
-    if options.part:
+    if options.own_job:
         sets = {manifest: findings[manifest] | about[manifest] for manifest in findings}
         return result | {"sets": sets, "predictions": str(out.absolute()) if out else "", "named": named}
     if out:
@@ -287,19 +288,19 @@ def share_changed(pairs: Iterable[tuple[str, str]]) -> float | None:
     return num_edits / num_words if num_words else None
 
 
-def own_rows(data: PlannedData, of_set: Utterances, shard: Shard | None) -> tuple[PlannedData, Int[np.ndarray, " N"]]:
-    """The recordings of a shard in the shapes of the whole set, and their rows in it.
+def own_rows(data: PlannedData, of_set: Utterances, job: Job | None) -> tuple[PlannedData, Int[np.ndarray, " N"]]:
+    """The recordings of a job in the shapes of the whole set, and their rows in it.
 
-    The first shard has the utterances that the plan rejects.
+    The first job has the utterances that the plan rejects.
 
     Args:
-        shard: The shard. None: all recordings.
+        job: The job. None: all recordings.
     """
-    if shard is None:
+    if job is None:
         return data, np.arange(len(data.index))
-    rows = data.index.rows_of(of_set.rows[shard.part(len(of_set))])
+    rows = data.index.rows_of(of_set.rows[job.rows(len(of_set))])
     own = part_of(data, rows)
-    return replace(own, rejections=data.rejections) if shard.number == 0 else own, rows
+    return replace(own, rejections=data.rejections) if job.number == 0 else own, rows
 
 
 def sets_of(
@@ -332,11 +333,11 @@ def write_predictions(out: Path, findings: Mapping[str, Findings], named: Mappin
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
-def merge_shards(paths: Sequence[Path], out: Path) -> None:
-    """Joins the findings of all shards of an evaluation: prints and writes what one job for all would.
+def merge_jobs(paths: Sequence[Path], out: Path) -> None:
+    """Joins the findings of all jobs of an evaluation: prints and writes what one job for all would.
 
     Args:
-        paths: Files of the shards in order.
+        paths: Files of the jobs in order.
         out: File for the figures, in JSON.
 
     Raises:
@@ -399,8 +400,6 @@ def check_names(options: EvaluateOptions) -> None:
         UserError: If the normaliser is unknown, a set or a run is given twice, or the prediction files of two runs
             would have the same name.
     """
-    if options.worst < 0:
-        raise UserError(f"--worst {options.worst}: expected 0 or more")
     if options.normaliser and options.normaliser not in NORMALISERS:
         raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
     if len(set(options.data)) < len(options.data):
@@ -416,23 +415,21 @@ def check_names(options: EvaluateOptions) -> None:
         )
 
 
-def check_shard(options: EvaluateOptions) -> None:
-    """Checks the options of a shard.
+def check_job(options: EvaluateOptions) -> None:
+    """Checks the options of a job.
 
     Raises:
         UserError: If there is no file for its figures, or if an option or a run needs all recordings at once.
     """
-    if not options.part:
+    if not options.own_job:
         return
     if not options.json:
-        raise UserError(f"--shard {options.shard} without --json OUT: expected a file, to which the shards are joined")
+        raise UserError(f"--job {options.job} without --json OUT: expected a file, to which the jobs are joined")
     for name in ("calibrate", "log_probs"):
         if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} with --shard: expected one job for all recordings")
+            raise UserError(f"--{name.replace('_', '-')} with --job: expected one job for all recordings")
     if others := [str(run) for run in options.runs if not recognises(run)]:
-        raise UserError(
-            f"--shard with {', '.join(others)}: losses need whole batches; expected one job without --shard"
-        )
+        raise UserError(f"--job with {', '.join(others)}: losses need whole batches; expected one job without --job")
 
 
 def run_folder(run: Path) -> Path:

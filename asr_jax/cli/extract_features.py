@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,16 +21,17 @@ from tyro.conf import Positional, UseAppendAction, arg
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.presets import of_architecture, preset
 from asr_jax.cli.command_line import load_config
+from asr_jax.cli.jobs import JobOptions, finish
 from asr_jax.cli.recognition_options import RecognitionOptions, load
-from asr_jax.cli.sharding import ShardOptions, finish
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.jobs import Job
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
-from asr_jax.core.shards import Shard
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
 from asr_jax.data.batching.filters import LONGEST_S
 from asr_jax.data.loading.extraction import Extracted, Extractor, extract
 from asr_jax.data.manifests.inputs import resolve
@@ -40,14 +41,14 @@ from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.text.normalise import CHOICES
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
-OF_SHARD = re.compile(r"-\d{5,}-of-\d{5,}\.parquet$")
-"""Ending of the file of a shard."""
+OF_JOB = re.compile(r"-\d{5,}-of-\d{5,}\.parquet$")
+"""Ending of the file of a job."""
 LONGEST_AT_ONCE_S = 600.0
 """Longest audio of which a front-end computes features at once. It takes less memory than a model."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtractOptions(ShardOptions, BatchOptions):
+@command_options
+class ExtractOptions(JobOptions, BatchOptions):
     """Command-line options of `asr_jax.extract_features`."""
 
     trained: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
@@ -73,17 +74,17 @@ class ExtractOptions(ShardOptions, BatchOptions):
     """Tokenizer for token ids to write with the features, as data.tokenizer.path."""
     normaliser: Annotated[str, arg(metavar=CHOICES)] = "lower.v1"
     """Normaliser of the texts before they are tokenised."""
-    max_duration: Annotated[float | None, arg(metavar="S")] = None
+    max_duration: Annotated[PositiveFloat | None, arg(metavar="S")] = None
     """Longest audio in seconds that is computed at once; longer audio is computed in windows. Default: 600, and four
     times the longest utterance of training for --layer and --codes."""
-    reject_above: Annotated[float | None, arg(metavar="S", aliases=["--max-duration-s"])] = None
+    reject_above: Annotated[PositiveFloat | None, arg(metavar="S", aliases=["--max-duration-s"])] = None
     """Duration in seconds above which utterances are rejected. Default: none is."""
-    max_samples: int = 0
+    max_samples: NonNegativeInt = 0
     """Maximum number of utterances of each input, counted from its beginning; 0: all."""
-    jobs: int = 0
+    jobs: NonNegativeInt = 0
     """Number of processes that read audio; 0: threads."""
     force: bool = False
-    """Overwrite an existing output, and repeat a finished shard. Parts that an interrupted command left are kept."""
+    """Overwrite an existing output, and repeat a finished job. Parts that an interrupted command left are kept."""
     allow_pipes: bool = False
     """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
@@ -104,33 +105,28 @@ def main(arguments: Sequence[str]) -> None:
     _check_one({"--layer": options.layer, "--codes": options.codes})
     if (options.layer or options.codes) and not options.source:
         raise UserError("--layer and --codes need a trained run: expected asr_jax.extract_features RUN --layer …")
-    if not (options.reject_above is None or options.reject_above > 0) or options.max_samples < 0 or options.jobs < 0:
-        raise UserError(
-            f"--reject-above {options.reject_above}, --max-samples {options.max_samples}, --jobs {options.jobs}: "
-            "expected a duration above 0, and 0 or more for the others"
-        )
 
     extractor = _extractor(options)
     groups = _groups([path for paths in options.input for path in paths], options.output)
     try:
-        rejected = sum(_extract(extractor, out, paths, options.part) for out, paths in groups)
+        rejected = sum(_extract(extractor, out, paths, options.own_job) for out, paths in groups)
     except KeyboardInterrupt:
         print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
         raise
-    if rejected and not options.part:
+    if rejected and not options.own_job:
         raise RunError(
             f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
         )
 
 
-def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str], shard: Shard | None) -> int:
-    """Writes the features of some inputs, or of a shard of them; returns the number of rejected utterances."""
-    if shard is None:
+def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str], job: Job | None) -> int:
+    """Writes the features of some inputs, or of a job of them; returns the number of rejected utterances."""
+    if job is None:
         return extractor(out, paths).rejected
-    own = shard.path(out)
-    digest, recordings, rejected = extractor(own, paths, shard=shard)
+    own = job.path(out)
+    digest, recordings, rejected = extractor(own, paths, job=job)
     files = {out: own, out.with_suffix(".rejected.jsonl"): own.with_suffix(".rejected.jsonl")}
-    finish(out, shard, digest=digest, files=files, recordings=recordings, rejected=rejected)
+    finish(out, job, digest=digest, files=files, recordings=recordings, rejected=rejected)
     return rejected
 
 
@@ -161,7 +157,7 @@ def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[st
         (output / f"{number:04}-{Path(path).name.partition('.')[0]}.parquet", [path])
         for number, (_, path, _) in enumerate(resolve(inputs))
     ]
-    own = {OF_SHARD.sub(".parquet", path.name) for path in output.glob("*.parquet")}
+    own = {OF_JOB.sub(".parquet", path.name) for path in output.glob("*.parquet")}
     others = sorted(own - {out.name for out, _ in groups})
     if others:
         raise UserError(

@@ -2,14 +2,13 @@
 
 Computes the statistics of the output of the front-end of FILE, before its normalisation, over the data. Configs read
 the file with `NormaliseByDataSet.of_json("O.json")`, such as in `front_end=rnnt(NormaliseByDataSet.of_json("O.json",
-begin_share=0.0, begin_updates=N, ramp_updates=5000))`. The experiment of a run contains the values, so the run does
-not need the file.
+share=Ramp((0.0,), (1.0,), begin_updates=N, ramp_updates=5000)))`. The experiment of a run contains the values, so the
+run does not need the file.
 """
 
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +18,10 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, command_options
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class StatisticsOptions:
     """Command-line options of `asr_jax.feature_statistics`."""
 
@@ -33,9 +33,9 @@ class StatisticsOptions:
     """Manifests, folders or patterns of any supported format."""
     out: Path
     """JSON file to write."""
-    max_hours: float = 0.0
+    max_hours: NonNegativeFloat = 0.0
     """Approximate hours of audio to use, evenly spaced in the data; 0: all."""
-    workers: int = 0
+    workers: NonNegativeInt = 0
     """Number of processes that read audio; 0: threads."""
     allow_pipes: bool = False
     """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
@@ -45,8 +45,6 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(StatisticsOptions, arguments, prog="python -m asr_jax.feature_statistics", about=__doc__)
     if bool(options.config) == bool(options.preset):
         raise UserError(f"--config {options.config!r}, --preset {options.preset!r}: expected exactly one of the two")
-    if not 0 <= options.max_hours < float("inf") or options.workers < 0:
-        raise UserError(f"--max-hours {options.max_hours:g}, --workers {options.workers}: expected 0 or more")
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: the folder {options.out.parent} does not exist; create it first")
 

@@ -14,21 +14,21 @@ can be set after it, as for train.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.command_line import parse_experiment
+from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import UserError
-from asr_jax.core.options import asks_for_help, parse_known, print_help
+from asr_jax.core.options import parse
+from asr_jax.core.settings import command_options
 from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
 PROG = "python -m asr_jax.import"
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ImportOptions:
     """Options of `asr_jax.import`."""
 
@@ -47,18 +47,13 @@ class ImportOptions:
 
 
 def main(arguments: Sequence[str]) -> None:
-    if asks_for_help(arguments):
-        print_help(ImportOptions, prog=PROG, about=__doc__, shows_all="--help-all" in arguments)
-        return
-    options, rest = parse_known(ImportOptions, arguments, prog=PROG)
-    has_config = any(argument.partition("=")[0] == "--config" for argument in rest)
-    if rest and not has_config:
-        raise UserError(
-            f"{' '.join(rest)}: expected the options that {PROG} --help lists, or --config FILE before fields of it"
-        )
+    experiment = None
+    if any(argument.partition("=")[0] == "--config" for argument in arguments):
+        options, experiment = parse_with_experiment(ImportOptions, arguments, prog=PROG, about=__doc__)
+    else:
+        options = parse(ImportOptions, arguments, prog=PROG, about=__doc__)
     if options.normaliser and options.normaliser not in NORMALISERS:
         raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
-    experiment = parse_experiment(rest, prog=PROG) if has_config else None
 
     from asr_jax.inference.importing import import_model
     from asr_jax.pretrained.published import Given

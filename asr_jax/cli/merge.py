@@ -1,8 +1,8 @@
-"""Joins the outputs of the jobs of a command with --shard: `python -m asr_jax.merge OUT …`.
+"""Joins the outputs of the jobs of a command with --job: `python -m asr_jax.merge OUT …`.
 
 An OUT is an output of the command as if one job had done all: the --out of transcribe and align (or --to-manifest of
 transcribe without --out), the --json of evaluate, the --output of extract_features, the OUT of convert. The result
-equals that of one job. If a job is not finished, nothing is written; the message names the shards to repeat. The exit
+equals that of one job. If a job is not finished, nothing is written; the message names the jobs to repeat. The exit
 code is 1 if recordings were rejected, as for one job.
 """
 
@@ -11,28 +11,28 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.jobs import Job, read_receipt
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
-from asr_jax.core.shards import Shard, read_receipt
+from asr_jax.core.settings import command_options
 
 RECEIPT = re.compile(r"(?P<out>.+)\.(?P<number>\d{5,})-of-(?P<of>\d{5,})\.done")
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class MergeOptions:
     """Options of `asr_jax.merge`."""
 
     outs: Annotated[Positional[tuple[Path, ...]], arg(metavar="OUT …")]
-    """Outputs of commands that ran with --shard."""
+    """Outputs of commands that ran with --job."""
     keep: bool = False
-    """Keep the files of the shards."""
+    """Keep the files of the jobs."""
     force: bool = False
     """Overwrite existing outputs."""
 
@@ -55,18 +55,18 @@ def outputs_of(given: Path) -> list[Path]:
     """The output itself, or all outputs in a folder that extract_features wrote to.
 
     Raises:
-        UserError: If there is no receipt of a shard.
+        UserError: If there is no receipt of a job.
     """
     for folder, name in ((given.parent, given.name), (given, "")):
         found = (RECEIPT.fullmatch(path.name) for path in folder.glob("*.done")) if folder.is_dir() else ()
         outs = {match["out"] for match in found if match and (not name or match["out"] == name)}
         if outs:
             return [folder / each for each in sorted(outs)]
-    raise UserError(f"{given}: no job with --shard is finished; expected an output of a command with --shard")
+    raise UserError(f"{given}: no job with --job is finished; expected an output of a command with --job")
 
 
 def receipts_of(out: Path) -> dict[Path, dict[str, Any]]:
-    """Receipts of all shards in order, by path.
+    """Receipts of all jobs in order, by path.
 
     Raises:
         UserError: If one is missing, or if they are of different work.
@@ -76,12 +76,12 @@ def receipts_of(out: Path) -> dict[Path, dict[str, Any]]:
     numbers = {int(match["of"]) for match in found.values()}
     if len(numbers) > 1:
         raise UserError(
-            f"{out} has shards of {' and of '.join(map(str, sorted(numbers)))} jobs: delete the files of one division "
+            f"{out} has jobs of {' and of '.join(map(str, sorted(numbers)))} jobs: delete the files of one division "
             f"({out.name}.*.done and the files that they name)"
         )
     (of,) = numbers
-    paths = [Shard(number, of).receipt(out) for number in range(of)]
-    if missing := [f"--shard {number}/{of}" for number, path in enumerate(paths) if path not in found]:
+    paths = [Job(number, of).receipt(out) for number in range(of)]
+    if missing := [f"--job {number}/{of}" for number, path in enumerate(paths) if path not in found]:
         raise UserError(
             f"{out}: {len(missing)} of {of} jobs are not finished; repeat the command with {', '.join(missing)}"
         )
@@ -96,16 +96,16 @@ def receipts_of(out: Path) -> dict[Path, dict[str, Any]]:
 
 
 def join(out: Path, receipts: dict[Path, dict[str, Any]], *, force: bool, keep: bool) -> None:
-    """Joins the files of all shards, and removes them.
+    """Joins the files of all jobs, and removes them.
 
     Args:
         out: Output of the command.
-        receipts: Receipts of all shards in order, by path.
+        receipts: Receipts of all jobs in order, by path.
         force: Whether existing files are overwritten.
-        keep: Whether the files of the shards remain.
+        keep: Whether the files of the jobs remain.
 
     Raises:
-        UserError: If an output exists, or if a file of a shard is missing.
+        UserError: If an output exists, or if a file of a job is missing.
     """
     names = dict.fromkeys(name for receipt in receipts.values() for name in receipt["files"])
     files = {
@@ -115,7 +115,7 @@ def join(out: Path, receipts: dict[Path, dict[str, Any]], *, force: bool, keep: 
         for name in names
     }
     if gone := [str(file) for parts in files.values() for file in parts if not file.exists()]:
-        raise UserError(f"{', '.join(gone)}: a file of a shard is missing; repeat the command for this shard")
+        raise UserError(f"{', '.join(gone)}: a file of a job is missing; repeat the command for this job")
     if there := [str(whole) for whole in files if whole.exists() and not force]:
         raise UserError(f"{', '.join(there)} already exists: delete it, or overwrite it with --force")
     failed = None
@@ -140,9 +140,9 @@ def join_files(whole: Path, parts: Sequence[Path], kind: str) -> None:
         kind: Kind of the receipts. Empty: the content of the files, one after the other.
     """
     if kind == "evaluation":
-        from asr_jax.cli.evaluate import merge_shards
+        from asr_jax.cli.evaluate import merge_jobs
 
-        merge_shards(parts, whole)
+        merge_jobs(parts, whole)
     elif whole.suffix == ".parquet":
         import pyarrow.parquet as pq
 

@@ -3,7 +3,8 @@
 Prints the training and validation data, the labels, the rejected utterances, the characters that are removed from texts
 or replaced in them, the buckets with their padding, the length of an epoch and of the run, and, for a requested size of
 an update, the gradient accumulation; then five steps that tune the size of an update, with their figures. Writes
-nothing except caches and requested files, and compiles only for `data.sampling.memory_gb` and `--target`.
+nothing except caches and requested files, and compiles only for `--target` and a budget of memory
+(`data.batching.unit`).
 
 `--target h100` compiles the training programs for devices that need not be present, and prints their memory, products,
 bytes and collectives. The extras cuda12 and tpu have the compilers.
@@ -14,7 +15,7 @@ import math
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -32,13 +33,16 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.meshes import described_devices
 from asr_jax.core.names import counted
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelow1, command_options
 from asr_jax.core.targets import Target, target_of
-from asr_jax.data.batching.buckets import perturbed_lengths, write_buckets
+from asr_jax.data.batching.bucket_files import write_buckets
+from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.crops import about_crops
-from asr_jax.data.batching.dataset import PlannedData, Sets, read_sets, read_training
+from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_absent, share_absent
+from asr_jax.data.batching.sets import Sets, read_sets, read_training
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.optim.schedules import RunLength
@@ -49,17 +53,19 @@ LISTED = 20
 LABELS_SHOWN = 200
 """Number of labels that are printed."""
 
-MANIFESTS = "\nA plan needs the manifests with their durations and texts; their audio files may be absent."
+MANIFESTS = (
+    "\nA plan needs the manifests with durations and texts, or the shards; audio files of manifests may be absent."
+)
 """Addition to the errors of training data that cannot be read."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class PlanOptions:
     """Options of `asr_jax.plan`."""
 
-    global_seconds: Annotated[float | None, arg(metavar="S")] = None
+    global_seconds: Annotated[PositiveFloat | None, arg(metavar="S")] = None
     """Size of a global batch in seconds of audio, without padding. The accumulation that reaches it is printed."""
-    global_rows: Annotated[int | None, arg(metavar="N")] = None
+    global_rows: Annotated[PositiveInt | None, arg(metavar="N")] = None
     """Size of a global batch in utterances. The accumulation that reaches it is printed."""
     plot: Annotated[Path | None, arg(metavar="OUT.png")] = None
     """File for a histogram of the durations with the boundaries of the buckets."""
@@ -69,11 +75,11 @@ class PlanOptions:
     """Devices to compile the training programs for: a100, a100-40gb, a6000, b200, h100, h200, l40s, v5e, v5p or
     v6e, with the number of GPUs (h100:8) or the topology of a TPU slice (v5e:4x4), or cpu for this machine."""
     fit: Annotated[Path | None, arg(metavar="OUT.json")] = None
-    """File for the batches with the most rows that fit the memory of the target, up to --data.buckets.max-batch rows
-    over all devices. Training reads it with --data.buckets.file OUT.json."""
-    margin: float = 0.1
+    """File for the batches with the most rows that fit the memory of the target, up to --data.batching.max-rows rows
+    over all devices. Training reads it with --data.batching.file OUT.json."""
+    margin: ShareBelow1 = 0.1
     """Share of the target's memory that --fit leaves free."""
-    operations: Annotated[int, arg(metavar="N")] = 0
+    operations: Annotated[NonNegativeInt, arg(metavar="N")] = 0
     """Number of the largest operations of each program to print, by bytes and by floating-point operations."""
     quick: bool = False
     """Compile for the target in a half to a third of the time. The compiled programs then differ from the training
@@ -91,17 +97,13 @@ def main(arguments: Sequence[str]) -> None:
         check_writable(options.fit)
     if options.fit and not options.target:
         raise UserError("--fit without --target: expected the devices to fit, such as --target h100")
-    if options.fit and (mode := experiment.data.sampling.mode) != "planned":
+    if options.fit and (experiment.data.batching.devices is not None or experiment.data.batching.any_length):
         raise UserError(
-            f"--fit with --data.sampling.mode {mode}: training reads the file of --fit in mode planned only; expected "
-            "--data.sampling.mode planned"
+            "--fit finds rows of buckets over all devices: expected --data.batching.devices None, and another "
+            "--data.batching.edges than none"
         )
     if not options.target and (options.quick or options.operations):
         raise UserError("--quick and --operations without --target: expected the devices, such as --target h100")
-    if options.operations < 0:
-        raise UserError(f"--operations {options.operations}: expected 0 or more")
-    if not 0 <= options.margin < 1:
-        raise UserError(f"--margin {options.margin:g}: expected 0 or more, and less than 1")
     target = target_of(options.target).arranged(experiment.mesh) if options.target else None
 
     from asr_jax.observe.tables import console_for, print_table, say
@@ -109,7 +111,7 @@ def main(arguments: Sequence[str]) -> None:
     made = plan(experiment, mesh=target.mesh if target else None)
     planned, validation, _, tokenizer, removed, absent, warnings = made
     console = console_for()
-    if experiment.data.order == "sharded":
+    if planned.shards:
         say(console, "train: the figures are of a sample of the shards (data.sampled_items)")
     else:
         for line in described(experiment.data.train):
@@ -148,16 +150,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
-    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both; those that are requested.
-
-    Raises:
-        UserError: If a size is not a finite number above 0.
-    """
+    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both; those that are requested."""
     given = {"s": seconds, "utterances": rows}
-    wanted = {unit: amount for unit, amount in given.items() if amount is not None}
-    if not all(0 < amount < math.inf for amount in wanted.values()):
-        raise UserError(f"--global-seconds {seconds}, --global-rows {rows}: expected more than 0")
-    return wanted
+    return {unit: amount for unit, amount in given.items() if amount is not None}
 
 
 class Plan(NamedTuple):
@@ -206,8 +201,8 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
             margin=options.margin, quick=options.quick,
         )  # fmt: skip
         say(
-            console, f"{options.fit}: the most rows that fit the memory, up to data.buckets.max_batch "
-            f"{experiment.data.buckets.max_batch}; train with --data.buckets.file {options.fit}",
+            console, f"{options.fit}: the most rows that fit the memory, up to data.batching.max_rows "
+            f"{experiment.data.batching.max_rows}; train with --data.batching.file {options.fit}",
         )  # fmt: skip
         if limited:
             say(console, f"warning: {limited}", style="bold yellow")
@@ -258,7 +253,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         try:
             train = read_training(data, seed=experiment.seed)
         except UserError as of_training:
-            raise UserError(f"{of_training}{'' if data.order == 'sharded' else MANIFESTS}") from error
+            raise UserError(f"{of_training}{MANIFESTS}") from error
         sets = Sets(train, Utterances.of([]), is_split=False)
         warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
@@ -269,10 +264,10 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     absent = count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids)
     if share := share_absent(absent, "validation"):
         warnings.append(share)
-    for check in check_sets(sets, data):
+    for found in check_sets(sets, data):
         try:
-            check.refuse()
-            warnings += check.lines()
+            found.refuse()
+            warnings += found.lines()
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
     try:
@@ -420,7 +415,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     at_speeds = f" (each utterance at {counted(speeds, 'speed')}{moved})" if speeds > 1 or moved else ""
     entries = f"{counted(plan.entries_per_epoch, 'utterance')}{at_speeds}"
     of_plan = f"{entries}, {seconds / 3600:,.2f} h in {batches:,} batch{'es' * (batches != 1)}"
-    if is_sample := experiment.data.order == "sharded":
+    if planned.shards:
         epoch = f"the sample of the shards: {of_plan}; the number of items in the shards is not known"
         run = f"the run: {counted(num_updates, 'update')}"
     else:
@@ -437,7 +432,7 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     found += [message] if (message := about_crops(planned.index, experiment.data.crop_s)) else []
     for unit, amount in wanted.items():
         reaching = math.ceil(amount / mean[unit])
-        more = "; an epoch has fewer batches, so use larger ones" if reaching > batches and not is_sample else ""
+        more = "; an epoch has fewer batches, so use larger ones" if reaching > batches and not planned.shards else ""
         what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else counted(amount, "utterance")
         found.append(f"a global batch of {what}: --training.accumulate {reaching}{more}")
     return found

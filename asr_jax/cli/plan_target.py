@@ -13,7 +13,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import largest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import described_devices, num_row_shards
+from asr_jax.core.meshes import described_devices, num_row_devices
 from asr_jax.core.names import counted
 from asr_jax.core.program_cost import ProgramCost, compile_and_measure
 from asr_jax.core.programs import Program, Programs
@@ -31,6 +31,8 @@ from asr_jax.training.memory_fit import most_within
 from asr_jax.training.programs import StepPrograms
 from asr_jax.training.recipe import make_recipe
 
+MAX_ROWS = 1 << 16
+"""Limit of the search for rows without `Batching.max_rows`."""
 TOO_LARGE = "RESOURCE_EXHAUSTED"
 """Part of XLA's message if a program needs more memory than a TPU has."""
 
@@ -93,7 +95,7 @@ class TargetSteps:
         Args:
             mesh: Devices of the target.
         """
-        rows = -(-bucket.batch_size // num_row_shards(self.target.mesh)) * num_row_shards(mesh)
+        rows = -(-bucket.batch_size // num_row_devices(self.target.mesh)) * num_row_devices(mesh)
         return self.layout(mesh).shape(replace(bucket, batch_size=rows))
 
     def rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -136,7 +138,7 @@ class TargetSteps:
             for bucket in (buckets[number] for number in largest_first(buckets)):
                 seconds = bucket.length / self.scale.per_s
                 say(f"compiling {name} of {bucket.batch_size} × {seconds:.2f} s for {described_devices(mesh)}")
-                row = {"program": name, "devices": mesh.size, "rows": -(-bucket.batch_size // num_row_shards(mesh))}
+                row = {"program": name, "devices": mesh.size, "rows": -(-bucket.batch_size // num_row_devices(mesh))}
                 measured = self._measured(validated.lower(bucket, self.scale), mesh, kept_bytes)
                 found.append(row | {"seconds": seconds} | measured)
         return found
@@ -155,7 +157,7 @@ class TargetSteps:
             say(f"compiling {part.batch_size} × {seconds:.2f} s for {described_devices(mesh)}")
             program = step.gradient(part)
             accumulated = step.accumulated(program)
-            row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // num_row_shards(mesh)}
+            row = {"program": "gradient", "devices": mesh.size, "rows": part.batch_size // num_row_devices(mesh)}
             row |= {"seconds": seconds, "labels": part.num_tokens}
             found.append(row | self._measured(program, mesh, step.kept_bytes))
         say(f"compiling the update for {described_devices(mesh)}")
@@ -190,7 +192,7 @@ class TargetSteps:
         return self.measured[text]
 
     def fit(self, margin: float, say: Callable[[str], None]) -> tuple[tuple[Bucket, ...], str]:
-        """Finds the most rows of each bucket that fit the memory of a device, up to `data.buckets.max_batch`.
+        """Finds the most rows of each bucket that fit the memory of a device, up to `data.batching.max_rows`.
 
         Args:
             margin: Share of the memory that is left free.
@@ -198,15 +200,15 @@ class TargetSteps:
 
         Returns:
             The buckets of the plan with these rows, over all devices, and a message on those that
-            `data.buckets.max_batch` limits; empty if there are none.
+            `data.batching.max_rows` limits; empty if there are none.
 
         Raises:
             UserError: If the smallest batch of a bucket does not fit. The message has settings that need less memory.
         """
         # The memory of a device depends on the number of devices, for example through collectives.
         step, layout = self.step(self.target.mesh), self.layout(self.target.mesh)
-        settings = self.experiment.data.buckets
-        unit, most = settings.batch_multiple, settings.max_batch // settings.batch_multiple
+        settings = self.experiment.data.batching
+        unit, most = settings.row_multiple, (settings.max_rows or MAX_ROWS) // settings.row_multiple
         budget, found, limited = self.target.memory_bytes * (1 - margin), list[Bucket](), list[str]()
         for bucket in self.buckets:
             sizes = dict[int, float]()
@@ -225,14 +227,14 @@ class TargetSteps:
                 )
             found.append(replace(bucket, batch_size=number * unit))
             if number == most:
-                rows = -(-number * unit // num_row_shards(self.target.mesh))
+                rows = -(-number * unit // num_row_devices(self.target.mesh))
                 limited.append(
                     f"{bucket.length / step.scale.per_s:.2f} s, {bucket.num_tokens} labels: "
                     f"{counted(rows, 'row')} per device, {sizes[number] / self.target.memory_bytes:.0%} of its memory"
                 )
         message = (
-            f"data.buckets.max_batch {settings.max_batch} (rows over all devices) limits {len(limited)} of "
-            f"{counted(len(found), 'bucket')}, and a higher --data.buckets.max-batch allows more rows: "
+            f"data.batching.max_rows {settings.max_rows} (rows over all devices) limits {len(limited)} of "
+            f"{counted(len(found), 'bucket')}, and a higher --data.batching.max-rows allows more rows: "
             f"{'; '.join(limited)}"
         )
         return tuple(found), message if limited else ""
@@ -247,7 +249,7 @@ class TargetSteps:
 
         A setting can need more: with a split, for example, the sum of the gradients of earlier parts is kept.
         """
-        mesh, part = self.target.mesh, replace(bucket, batch_size=self.experiment.data.buckets.batch_multiple)
+        mesh, part = self.target.mesh, replace(bucket, batch_size=self.experiment.data.batching.row_multiple)
 
         def needed(experiment: Experiment) -> float:
             other = replace(self, experiment=experiment)

@@ -1,29 +1,25 @@
 """Options of commands that recognise or align speech: weights, precision and decoding."""
 
 import contextlib
-import dataclasses
 import hashlib
-import itertools
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated
 
 from tyro.conf import arg
 
 from asr_jax.checkpoints.integrity import SEAL
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
-from asr_jax.cli.command_line import parse_fields
-from asr_jax.cli.synonyms import option_meant_by
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
-from asr_jax.core.options import parse
+from asr_jax.core.help import asks_for_help, show_help
+from asr_jax.core.options import assembled, flags_of, parse_flags, read
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.core.settings import command_options
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.importing import run_and_checkpoint
@@ -35,6 +31,7 @@ from asr_jax.search.ctc import CTCDecoding
 from asr_jax.transcripts.outputs import Maker
 
 PREFIX = "--decoding."
+TRAIN = "python -m asr_jax.train --config FILE"
 ABOUT_DECODING = """
 
 Decoding: the decoding of the run's validation. --decoding.FIELD VALUE changes a field, such as
@@ -48,7 +45,7 @@ Decoding: the decoding of the run's validation. --decoding.FIELD VALUE changes a
 python -m asr_jax.train --config FILE --help-all lists all fields."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class RecognitionOptions:
     """Weights and precision of recognition."""
 
@@ -75,50 +72,17 @@ def parse_recognition[Options: RecognitionOptions](
         The options, and the flags of the decoding with their values, for `decoding_of`.
 
     Raises:
-        UserError: If `parse` rejects the options.
+        UserError: If flags are unknown or missing, or options have values of another type.
     """
-    others, flags = parted(arguments)
-    try:
-        return parse(kind, others, prog=prog, about=about, meant=option_meant_by), flags
-    except UserError as error:
-        taking = next((flag for flag, *values in flag_groups(flags) if len(values) > 1), "")
-        missing = re.match(r"missing: ([^-;]+)|([^-;]+): expected at least one value", str(error))
-        if not taking or not missing:
-            raise
-        raise UserError(
-            f"{error}; {taking} takes all values up to the next flag: put {missing[1] or missing[2]} before {taking}"
-        ) from None
-
-
-def parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separates the flags of the decoding from the other arguments.
-
-    A flag takes one value; a flag of a field with several values takes all values up to the next flag.
-
-    Returns:
-        The other arguments, and the flags of the decoding with their values.
-    """
-    several = {name for decoding in _decodings(arguments) for name in _fields_of_several(decoding)}
-    others, flags = list[str](), list[str]()
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if not argument.startswith(PREFIX):
-            others.append(argument)
-            continue
-        flags.append(argument)
-        takes_several = argument.replace("_", "-").rpartition(".")[2] in several
-        while "=" not in argument and rest and not rest[0].startswith("--"):
-            flags.append(rest.pop(0))
-            if not takes_several:
-                break
-    return others, flags
-
-
-def flag_groups(flags: Sequence[str]) -> Iterator[list[str]]:
-    """Yields each flag of `parted` with its values."""
-    places = [place for place, each in enumerate(flags) if each.startswith(PREFIX)]
-    yield from (list(flags[first:last]) for first, last in itertools.pairwise([*places, len(flags)]))
+    flags = flags_of(kind)
+    of_decodings = [flag for each in _decodings(arguments) for flag in flags_of(each, place=(1,), prefix=PREFIX)]
+    if asks_for_help(arguments):
+        show_help(arguments, flags, prog=prog, about=about)
+    given, others = read(arguments, [*flags, *of_decodings])
+    wrong = [group for group in others if not group[0].startswith(PREFIX)]  # `decoding_of` reports the others
+    [options] = assembled([kind], [*flags, *of_decodings], given, wrong, prog=prog)
+    groups = [[each.written, *each.values] for each in given if each.flag in of_decodings]
+    return options, [word for group in (*groups, *others) for word in group if group not in wrong]
 
 
 def _decodings(arguments: Sequence[str]) -> Iterator[Decoding]:
@@ -134,33 +98,17 @@ def _decodings(arguments: Sequence[str]) -> Iterator[Decoding]:
                 yield from (head.search_settings for head in heads if head.search_settings)
 
 
-def _fields_of_several(settings: Any) -> Iterator[str]:
-    """Yields the names of fields with several values, as in flags."""
-    for name, hint in get_type_hints(type(settings)).items():
-        if dataclasses.is_dataclass(value := getattr(settings, name, None)):
-            yield from _fields_of_several(value)
-        elif get_origin(hint) is tuple:
-            yield name.replace("_", "-")
-
-
-def _with_name(decoding: Decoding) -> Any:
-    """Settings with one field `decoding`, which adds this name as a prefix to the flags."""
-    return make_dataclass("_Named", [("decoding", type(decoding))], frozen=True)(decoding)
-
-
 def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
     """Returns a decoding in which the fields of the flags are replaced.
 
     Args:
-        flags: Flags with their values, as from `parted`.
+        flags: Flags with their values, as from `parse_recognition`.
         default: Decoding without the flags.
 
     Raises:
         UserError: If flags are invalid; the message names all of them.
     """
-    if not flags:
-        return default
-    decoding: Decoding = parse_fields(flags, _with_name(default), prog="", of="the decoding").decoding
+    [decoding] = parse_flags([default], flags_of(default, prefix=PREFIX), flags, prog=TRAIN)
     return decoding
 
 
@@ -169,7 +117,7 @@ def decoding_in(model: Model, head: str, flags: Sequence[str]) -> Decoding:
 
     Args:
         head: Name of the recognising head.
-        flags: Flags with their values, as from `parted`.
+        flags: Flags with their values, as from `parse_recognition`.
 
     Raises:
         UserError: If the head does not exist or flags are invalid. The message names a head that takes them.

@@ -4,8 +4,8 @@ Writes OUTPUT_DIR/PREFIX.model and .vocab, then loads the model like training an
 their token ids. To train a run with it, pass `--data.tokenizer.path OUTPUT_DIR/PREFIX.model` and the same normaliser.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ from tyro.conf import UseAppendAction, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 from asr_jax.text.normalise import CHOICES
 
 NUM_TRIED = 200
@@ -26,7 +27,7 @@ OURS = (
 """Options that are not options of SentencePiece."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class TokenizerOptions:
     """Options of `asr_jax.tokenizer`."""
 
@@ -40,19 +41,19 @@ class TokenizerOptions:
     """Normaliser of the texts, as data.tokenizer.normaliser; scoring uses the same one."""
     sentencepiece_command: Annotated[str | None, arg(metavar="COMMAND")] = None
     """Ignored, since SentencePiece is used as a library; accepted for scripts that pass it."""
-    vocab_size: int = 5000
+    vocab_size: PositiveInt = 5000
     """Number of pieces, without the blank. data.tokenizer.vocab_size counts the blank, and is one more."""
     model_type: Literal["unigram", "bpe", "char", "word"] = "unigram"
     """Type of the SentencePiece model."""
-    character_coverage: float = 0.9995
-    """Share of all characters that have pieces, from 0.98 to 1."""
+    character_coverage: Annotated[float, between(0.98, 1)] = 0.9995
+    """Share of all characters that have pieces, from 0.98 to 1: SentencePiece's own limits."""
     input_sentence_size: int = 0
     """Maximum number of texts to train on; 0: all."""
     shuffle_input_sentence: bool = False
     """Select these texts at random instead of from the beginning."""
     train_extremely_large_corpus: bool = False
     """Needed by old versions of SentencePiece for gigabytes of text."""
-    max_sentence_length: int = 4192
+    max_sentence_length: Annotated[int, between(10)] = 4192
     """Maximum length of a text in bytes; longer texts are rejected."""
     user_defined_symbols: Annotated[str, arg(metavar="A,B")] = ""
     """Pieces that are never split."""
@@ -62,8 +63,8 @@ class TokenizerOptions:
     """Encode characters without a piece as bytes."""
     normalization_rule_name: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
     """SentencePiece's own normalisation, applied after the normaliser."""
-    unk_id: int = 0
-    """Id of <unk>."""
+    unk_id: NonNegativeInt = 0
+    """Id of <unk>, the piece of characters without one."""
     unk_piece: str = "<unk>"
     """Spelling of <unk>."""
     bos_id: int = 1
@@ -82,6 +83,13 @@ class TokenizerOptions:
     """Write the normalised texts to PREFIX.corpus.txt."""
     corpus_output: Path | None = None
     """File to write the normalised texts to."""
+
+    def problems(self) -> Iterator[str]:
+        if self.input_sentence_size and self.input_sentence_size <= 100:
+            yield f"input_sentence_size is {self.input_sentence_size}: expected 0, or more than 100"
+        ids = [number for name in SPECIALS if (number := getattr(self, f"{name}_id")) >= 0]
+        if len(set(ids)) != len(ids) or max(ids) >= self.vocab_size:
+            yield f"ids {ids} of unk, bos, eos and pad: expected each once, all below vocab_size, {self.vocab_size}"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -123,29 +131,10 @@ def _texts(options: TokenizerOptions) -> list[str]:
 
 
 def _check(options: TokenizerOptions) -> None:
-    """Checks the options before SentencePiece does, for clearer messages.
-
-    Raises:
-        UserError: If options are invalid; the message names all of them.
-    """
     from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
 
     if options.normaliser not in NORMALISERS:
         raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
-    ids = [number for name in SPECIALS if (number := getattr(options, f"{name}_id")) >= 0]
-    wrong = {
-        f"--vocab-size {options.vocab_size}: expected 1 or more": options.vocab_size < 1,
-        f"--character-coverage {options.character_coverage}: expected a value from 0.98 to 1":
-            not 0.98 <= options.character_coverage <= 1,
-        f"--input-sentence-size {options.input_sentence_size}: expected 0, or more than 100":
-            options.input_sentence_size and options.input_sentence_size <= 100,
-        f"--max-sentence-length {options.max_sentence_length}: expected 10 or more": options.max_sentence_length < 10,
-        f"--unk-id {options.unk_id}: expected 0 or more, for characters without a piece": options.unk_id < 0,
-        f"ids {ids} of unk, bos, eos and pad: expected each once, all below --vocab-size {options.vocab_size}":
-            len(set(ids)) != len(ids) or max(ids, default=0) >= options.vocab_size,
-    }  # fmt: skip
-    if messages := [message for message, is_wrong in wrong.items() if is_wrong]:
-        raise UserError("\n".join(messages))
 
 
 def _training(options: TokenizerOptions) -> dict[str, Any]:

@@ -13,12 +13,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from asr_jax.cli.jobs import JobOptions, digest_of, finish, names_digest, says_finished
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
     RecognitionOptions,
@@ -31,11 +32,11 @@ from asr_jax.cli.recognition_options import (
     uncalibrated,
 )
 from asr_jax.cli.results import some
-from asr_jax.cli.sharding import ShardOptions, digest_of, finish, names_digest, says_finished
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
+from asr_jax.core.jobs import Job, path_of
 from asr_jax.core.names import counted
-from asr_jax.core.shards import Shard, path_of
+from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
@@ -48,8 +49,8 @@ from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
 
-@dataclass(frozen=True, kw_only=True)
-class TranscribeOptions(ShardOptions, BatchOptions, RecognitionOptions):
+@command_options
+class TranscribeOptions(JobOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.transcribe`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -66,17 +67,17 @@ class TranscribeOptions(ShardOptions, BatchOptions, RecognitionOptions):
     """Overwrite existing transcripts."""
     head: Annotated[str, arg(metavar="NAME")] = ""
     """Name of the recognising head. Default: the primary head."""
-    window_seconds: Annotated[float, arg(metavar="S")] = 0.0
+    window_seconds: Annotated[float, between(0, 86400), arg(metavar="S")] = 0.0
     """Length of the windows for long audio in seconds; 0: the longest utterance of training, or --max-duration if it is
     shorter."""
-    overlap_seconds: Annotated[float | None, arg(metavar="S")] = None
+    overlap_seconds: Annotated[NonNegativeFloat | None, arg(metavar="S")] = None
     """Overlap of windows in seconds. Default: a third of a window."""
     state_resets: Annotated[tuple[float, float], arg(metavar="S S")] = (0.0, 0.0)
     """Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as 15 3. Longer audio is computed
     in these windows; tokens that begin in the window before are dropped. 0 0: other windows, joined by seams."""
     to_manifest: Annotated[Path | None, arg(metavar="OUT.jsonl")] = None
     """Manifest of the transcripts to write, as pseudo-labels for training."""
-    min_confidence: Annotated[float, arg(metavar="C")] = 0.9
+    min_confidence: Annotated[Share, arg(metavar="C")] = 0.9
     """Minimum confidence of a pseudo-label, 0 to 1; OUT.rejected.jsonl contains the others."""
 
     @property
@@ -103,39 +104,39 @@ def main(arguments: Sequence[str]) -> None:
         entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder), allow_pipes=options.allow_pipes)
         for line in formats(options.inputs, ReadOptions(texts_may_lack=True, allow_pipes=options.allow_pipes)):
             print(line, file=sys.stderr)
-        shard = options.part
-        if shard is None:
+        job = options.own_job
+        if job is None:
             failed = _work(options, flags, entries, entries, folder)[1]
         else:
             failed = None
-            _work_on(shard, options, flags, entries, folder)
+            _work_on(job, options, flags, entries, folder)
     if failed:
         raise failed
 
 
 def _work_on(
-    shard: Shard,
+    job: Job,
     options: TranscribeOptions,
     flags: Sequence[str],
     entries: Sequence[Utterance | Rejected],
     folder: Path,
 ) -> None:
-    """Transcribes a shard of the recordings and writes its receipt, unless it is finished."""
-    whole, own = options.out or options.to_manifest, entries[shard.part(len(entries))]
+    """Transcribes a job of the recordings and writes its receipt, unless it is finished."""
+    whole, own = options.out or options.to_manifest, entries[job.rows(len(entries))]
     digest = digest_of(options, flags, names_digest(entries), checkpoint_digest(options.run, options))
-    if whole and not options.force and says_finished(whole, shard, digest):
+    if whole and not options.force and says_finished(whole, job, digest):
         return
     rejected, _ = _work(options, flags, own, entries, folder)
     if whole:
         files = dict[Path, Path]()
         if options.out:
             out = options.out / REJECTED if options.to_folder else options.out
-            files[out] = shard.path(out)
+            files[out] = job.path(out)
         if options.to_manifest:
-            own_manifest = shard.path(options.to_manifest)
+            own_manifest = job.path(options.to_manifest)
             files[options.to_manifest] = own_manifest
             files[rejected_path_of(options.to_manifest)] = rejected_path_of(own_manifest)
-        finish(whole, shard, digest=digest, files=files, recordings=len(own), rejected=rejected)
+        finish(whole, job, digest=digest, files=files, recordings=len(own), rejected=rejected)
 
 
 def _work(
@@ -148,15 +149,15 @@ def _work(
     """Transcribes recordings that have no transcript yet.
 
     Args:
-        entries: The recordings: all, or a shard.
-        everything: All recordings. Names of files and shapes of batches do not depend on the shard.
+        entries: The recordings: all, or a job.
+        everything: All recordings. Names of files and shapes of batches do not depend on the job.
         folder: Folder of the command's own audio files.
 
     Returns:
         Number of rejected recordings, and the error that the command ends with if there are any.
 
     Raises:
-        UserError, RunError: If there is no transcript at all, except in a shard.
+        UserError, RunError: If there is no transcript at all, except in a job.
     """
     output = _output(options, flags, everything)
     todo = [entry for entry in entries if not output.has(entry.id)]
@@ -168,11 +169,11 @@ def _work(
     with output, ExitStack() as stack:
         labels = None
         if options.to_manifest:
-            path = path_of(options.to_manifest, options.part)
+            path = path_of(options.to_manifest, options.own_job)
             labels = stack.enter_context(PseudoLabels(path, min_confidence=options.min_confidence))
         of_manifests = {entry.id for entry in todo if isinstance(entry, Utterance) and entry.duration_s > 0}
-        measured = with_durations(everything if options.part else todo)
-        shapes_of = [entry for entry in measured if isinstance(entry, Utterance)] if options.part else None
+        measured = with_durations(everything if options.own_job else todo)
+        shapes_of = [entry for entry in measured if isinstance(entry, Utterance)] if options.own_job else None
         names = {entry.id for entry in todo}
         measured = [entry for entry in measured if entry.id in names]
         unreadable = [entry for entry in measured if isinstance(entry, Rejected)]
@@ -184,9 +185,9 @@ def _work(
     if labels:
         print(labels.summary(), file=sys.stderr)
     failed = RunError(f"{len(rejected)} of {counted(len(todo), 'recording')} could not be transcribed")
-    if not options.part and len(unreadable) == len(entries):
+    if not options.own_job and len(unreadable) == len(entries):
         raise UserError("no input is readable audio; the reasons are above")
-    if not options.part and len(rejected) == len(todo):
+    if not options.own_job and len(rejected) == len(todo):
         raise failed
     return len(rejected), failed if rejected else None
 
@@ -200,7 +201,7 @@ def check(options: TranscribeOptions) -> None:
     """Checks the options.
 
     Raises:
-        UserError: If options cannot be combined, a value is out of range, or the manifest exists.
+        UserError: If options cannot be combined, or the manifest exists.
     """
     if options.json and options.format not in (None, "json"):
         raise UserError(f"--json and --format {options.format} contradict each other: expected one of them")
@@ -211,22 +212,17 @@ def check(options: TranscribeOptions) -> None:
         )
     if options.to_manifest and options.to_manifest.suffix != ".jsonl":
         raise UserError(f"--to-manifest {options.to_manifest}: expected a name that ends in .jsonl")
-    shard, manifest = options.part, options.to_manifest
-    if manifest and not options.force and path_of(manifest, shard).exists() and not _is_finished(options):
-        raise UserError(f"{path_of(manifest, shard)} already exists: choose another --to-manifest, or use --force")
+    job, manifest = options.own_job, options.to_manifest
+    if manifest and not options.force and path_of(manifest, job).exists() and not _is_finished(options):
+        raise UserError(f"{path_of(manifest, job)} already exists: choose another --to-manifest, or use --force")
     if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
         raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
-    if not 0 <= options.min_confidence <= 1 or not 0 <= options.window_seconds < 86400:
-        raise UserError(
-            f"--min-confidence {options.min_confidence:g}, --window-seconds {options.window_seconds:g}: expected "
-            "--min-confidence of 0 to 1, and --window-seconds of 0 or more and less than 86400"
-        )
 
 
 def _is_finished(options: TranscribeOptions) -> bool:
-    """Whether there is a receipt of this shard, which is checked when the recordings are known."""
-    whole, shard = options.out or options.to_manifest, options.part
-    return bool(shard and whole and shard.receipt(whole).exists())
+    """Whether there is a receipt of this job, which is checked when the recordings are known."""
+    whole, job = options.out or options.to_manifest, options.own_job
+    return bool(job and whole and job.receipt(whole).exists())
 
 
 @contextmanager
@@ -243,7 +239,7 @@ def _kept(options: TranscribeOptions) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="asr_jax-") as temporary:
             yield Path(temporary)
         return
-    manifest = path_of(options.to_manifest, options.part)
+    manifest = path_of(options.to_manifest, options.own_job)
     folder = manifest.absolute().with_suffix(".audio")
     was_there = folder.exists()
     made = check_writable(manifest)
@@ -267,7 +263,7 @@ def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[
         return {**maker_of(options.run, options, flags, head=options.head), "windows": _windows(options)}
 
     force = options.force or _is_unfinished(options)
-    return open_output(options.form, options.out, entries, force=force, maker=maker, shard=options.part)
+    return open_output(options.form, options.out, entries, force=force, maker=maker, job=options.own_job)
 
 
 def _windows(options: TranscribeOptions) -> str:
@@ -279,8 +275,8 @@ def _windows(options: TranscribeOptions) -> str:
 
 
 def _is_unfinished(options: TranscribeOptions) -> bool:
-    """Whether a file of this shard is from a job that ended before its receipt, and is written again."""
-    return bool(options.part and options.out) and not options.to_folder
+    """Whether a file of this job is from a job that ended before its receipt, and is written again."""
+    return bool(options.own_job and options.out) and not options.to_folder
 
 
 def _transcribe(
@@ -296,7 +292,7 @@ def _transcribe(
     """Transcribes the utterances; returns the rejected recordings, in order.
 
     `of_manifests` contains the ids of the utterances whose durations a manifest states. `shapes_of` contains all
-    recordings if `entries` are a shard.
+    recordings if `entries` are a job.
     """
     differing = list[Rejected]()
     rejected = [entry for entry in entries if isinstance(entry, Rejected)]

@@ -23,7 +23,7 @@ def tuning_lines(planned: PlannedData, experiment: Experiment) -> list[str]:
     largest = plan.buckets[largest_first(plan.buckets)[0]]
     reaching = {"utterances": math.ceil(UTTERANCES / utterances), "hours": math.ceil(3600 * HOURS / seconds)}
     # The rows of a file do not follow the settings of the size.
-    raised = [] if experiment.data.buckets.file else [
+    raised = [] if experiment.data.batching.file else [
         f"raise {_size(experiment)} until the largest batch fills the device: now {_shape(largest, per_s)}; --dry-run "
         "prints the memory of every shape"
     ]  # fmt: skip
@@ -50,17 +50,12 @@ def _split(experiment: Experiment) -> str:
 
 
 def _size(experiment: Experiment) -> str:
-    """Settings that determine the size of a batch in the sampling mode."""
-    sampling, buckets = experiment.data.sampling, experiment.data.buckets
-    if sampling.mode == "planned":
-        return f"--data.buckets.batch-seconds {buckets.batch_seconds:g} (over all devices)"
-    if sampling.device_seconds:
-        return f"--data.sampling.device-seconds {sampling.device_seconds:g} (on each device)"
-    if sampling.device_rows:
-        return f"--data.sampling.device-rows {sampling.device_rows} (on each device)"
-    if sampling.memory_gb:
-        return f"--data.sampling.memory-gb {sampling.memory_gb:g} (of each device)"
-    return f"--data.sampling.bin-rows {' '.join(map(str, sampling.bin_rows))} (on each device)"
+    """Setting that determines the size of a batch."""
+    batching = experiment.data.batching
+    scope = "over all devices" if batching.devices is None else "on each device"
+    if batching.rows and not batching.by_duration:
+        return f"--data.batching.rows {' '.join(map(str, batching.rows))} ({scope})"
+    return f"--data.batching.budget {batching.budget:g} ({batching.unit}, {scope})"
 
 
 def _shape(bucket: Bucket, per_s: float) -> str:

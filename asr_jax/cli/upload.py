@@ -6,7 +6,7 @@ background after each best checkpoint. The token is that of hf auth login, or HF
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +14,11 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
+from asr_jax.core.settings import command_options
 from asr_jax.pretrained.hub import Upload, UploadFormat, refuse_without_client
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class UploadOptions:
     """Options of `asr_jax.upload`."""
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.extend.backend import clear_backends
 
+from asr_jax.core.allocator import keep_memory
 from asr_jax.core.errors import UserError
-from asr_jax.core.kept_memory import keep_memory
 
 Kind = Literal["cpu", "gpu", "tpu"]
 # The CPU is added because callbacks to the host need it.

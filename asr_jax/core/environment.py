@@ -6,7 +6,7 @@ first.
 
 import os
 
-from asr_jax.core.kept_memory import limit_arenas
+from asr_jax.core.allocator import limit_arenas
 
 # XLA's CPU client sizes its thread pool by NPROC (default: the number of cores). A collective between virtual CPU
 # devices blocks one thread per device. With fewer threads than twice the number of devices, programs that are

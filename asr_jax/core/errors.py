@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
 
 
 class UserError(Exception):
@@ -30,28 +29,3 @@ def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.5) -> str:
     """
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f"; did you mean {found[0]!r}?" if found else ""
-
-
-def check_numbers(
-    settings: Any, *names: str, above: float | None = None, least: float | None = None, most: float | None = None
-) -> None:
-    """Checks that fields of `settings` are finite and within limits.
-
-    Args:
-        settings: Object with the fields.
-        above: Exclusive lower limit. None: no limit.
-        least: Inclusive lower limit. None: no limit.
-        most: Inclusive upper limit. None: no limit.
-
-    Raises:
-        ValueError: If a field is outside of a limit, infinite or NaN.
-    """
-    limits = {"above": above, "at least": least, "at most": most}
-    expected = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
-    for name in names:
-        value = getattr(settings, name)
-        is_within = (
-            (above is None or value > above) and (least is None or value >= least) and (most is None or value <= most)
-        )
-        if not (abs(value) < float("inf") and is_within):
-            raise ValueError(f"{name} is {value}: expected a finite number {expected}")

@@ -43,7 +43,7 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 
-class Array(NamedTuple):
+class ArrayShape(NamedTuple):
     """Type and shape of an array in a compiled program."""
 
     dtype: str
@@ -62,7 +62,7 @@ class Instruction:
 
     name: str
     opcode: str
-    outputs: tuple[Array, ...]
+    outputs: tuple[ArrayShape, ...]
     operands: tuple[str, ...]
     called: tuple[str, ...]
     """Names of the computations that it calls."""
@@ -255,13 +255,13 @@ def _instruction(name: str, line: str, *, is_root: bool) -> Instruction:
     )  # fmt: skip
 
 
-def _arrays(shape: str) -> Iterator[Array]:
+def _arrays(shape: str) -> Iterator[ArrayShape]:
     for dtype, dims, layout in _ARRAY.findall(shape):
         if dtype in BITS:
-            yield Array(dtype, tuple(int(each) for each in dims.split(",") if each), "S(1)" not in layout)
+            yield ArrayShape(dtype, tuple(int(each) for each in dims.split(",") if each), "S(1)" not in layout)
 
 
-def _shown(array: Array) -> str:
+def _shown(array: ArrayShape) -> str:
     return f"{array.dtype}[{','.join(map(str, array.dims))}]"
 
 

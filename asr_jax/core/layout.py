@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.meshes import num_row_devices
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Layout:
             sub_batches: Number of micro-batches of a batch.
         """
         processes = sorted({device.process_index for device in mesh.devices.flat})
-        return cls(num_row_shards(mesh), split, sub_batches, processes.index(jax.process_index()), len(processes))
+        return cls(num_row_devices(mesh), split, sub_batches, processes.index(jax.process_index()), len(processes))
 
     def num_rows(self, batch_size: int) -> int:
         """Returns the number of rows of a part on all devices, with padding rows."""

@@ -4,8 +4,7 @@ Rows of a batch are spread over `data` and `fsdp`. Large parameters and what bel
 (see `core.sharding`), and the products of layers over `model`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,36 +13,33 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from asr_jax.core.devices import devices, local_devices
 from asr_jax.core.errors import UserError
+from asr_jax.core.settings import PositiveInt, settings
 
 AXES = DATA, FSDP, MODEL = ("data", "fsdp", "model")
 ROWS = (DATA, FSDP)
 """Axes of the mesh that the rows of a batch are spread over."""
 
 
-@dataclass(frozen=True)
+@settings
 class MeshSizes:
     """Number of devices along each axis of the mesh. The product is the number of devices of the job."""
 
     data: int = -1
     """Number of groups of devices that have all parameters. -1: as many as there are devices for."""
-    fsdp: int = 1
+    fsdp: PositiveInt = 1
     """Number of devices that large parameters, their gradients, optimizer states and averages are spread over (fully
     sharded data parallelism). Each device computes its own rows, and fetches the parameters of a layer for as long as
     it computes the layer."""
-    model: int = 1
+    model: PositiveInt = 1
     """Number of devices that the products of a layer are spread over (tensor parallelism). They compute the same rows.
     It must divide the number of devices of a process."""
-    min_sharded: int = 1 << 16
+    min_sharded: PositiveInt = 1 << 16
     """Smallest number of elements of a parameter that is spread over the fsdp axis. The optimizer states
     of smaller parameters are spread nevertheless (ZeRO-1)."""
 
-    def __post_init__(self) -> None:
-        wrong = [f"{name} is {getattr(self, name)}, expected at least 1" for name in (FSDP, MODEL, "min_sharded")
-                 if getattr(self, name) < 1]  # fmt: skip
+    def problems(self) -> Iterator[str]:
         if self.data < 1 and self.data != -1:
-            wrong.append(f"data is {self.data}, expected at least 1, or -1 for all devices")
-        if wrong:
-            raise ValueError("; ".join(wrong))
+            yield f"data is {self.data}: expected at least 1, or -1 for all devices"
 
     def mesh(self, chosen: Sequence[jax.Device] | None = None) -> Mesh:
         """Returns the mesh of devices.
@@ -98,7 +94,7 @@ def described_devices(mesh: Mesh) -> str:
     return f"{mesh.size} × {mesh.devices.flat[0].device_kind}"
 
 
-def num_row_shards(mesh: Mesh) -> int:
+def num_row_devices(mesh: Mesh) -> int:
     """Returns the number of parts that the rows of a batch are divided into."""
     return int(mesh.shape[DATA] * mesh.shape[FSDP])
 

@@ -1,201 +1,375 @@
-"""Parses the options of a command into a frozen dataclass: one field per option, its docstring is the help text.
+"""Flags of the command line: one for each field of an options class, or of a tree of settings.
 
-Positional arguments have the type `tyro.conf.Positional[...]`. A field whose type is a dataclass adds the options of
-that class; with `tyro.conf.arg(name="")` they have no prefix.
+A flag is added by a field with a docstring, which is its help text. The type of the field says which values it takes;
+tyro converts them. `tyro.conf.Positional[...]` makes a positional argument, `tyro.conf.UseAppendAction[...]` a flag
+that can be repeated, and `tyro.conf.arg` sets the placeholder of the value, short forms, or another name.
 """
 
 import ast
-import contextlib
 import dataclasses
+import functools
 import inspect
-import io
 import itertools
+import operator
 import os
 import re
-import shutil
-import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from asr_jax.core.errors import UserError, nearest
+from asr_jax.core.foreign_words import meant_by, plain_word
 
 POSITIONAL = get_args(tyro.conf.Positional[int])[1]
-WIDTH = 120
-"""Width of help texts that are not printed in a terminal."""
-DEVICE_FLAGS = ("--device", "--devices")
-"""Flags that every command takes (`cli.command_line.run_command`)."""
-ABOUT_DEVICES = (
-    "Devices: --device cpu, gpu or tpu selects the kind, and --devices 0,2 selects devices of this kind by number. "
-    "Default: all devices that JAX finds; CUDA_VISIBLE_DEVICES and JAX_PLATFORMS limit these."
-)
-"""Help on `DEVICE_FLAGS`."""
-ABOUT_HELP = (
-    "Help: --help-all prints the whole text of each option, and --help WORD that of the options with a word in their "
-    "name or text."
-)
-COLUMN = 34
-"""Column of the texts in the list of options."""
+REPEATED = get_args(tyro.conf.UseAppendAction[tuple[int, ...]])[1]
 MAY_BE_EMPTY = "may be empty"
 """In an option's `Annotated`: the flag without a value is an empty tuple instead of an error."""
+MISSING = dataclasses.MISSING
+WRONG = object()
+"""Stands for settings with a mistake in them, which has been reported."""
+
+Place = tuple[Any, ...]
+"""Names of fields, keys and numbers of entries, from the root of a tree of settings to a field."""
 
 
-def parse[Options](
-    kind: type[Options],
-    arguments: Sequence[str],
-    *,
-    prog: str,
-    about: str | None,
-    meant: Callable[[str, Collection[str]], str] = lambda flag, known: "",
-) -> Options:
-    """Parses arguments. `--help` prints `about` and the options, `--help WORD` those with a word, and exits.
+@dataclasses.dataclass(frozen=True)
+class DeviceOptions:
+    """Devices: JAX_PLATFORMS and CUDA_VISIBLE_DEVICES limit those that JAX finds."""
+
+    device: Literal["cpu", "gpu", "tpu"] | None = None
+    """Kind of the devices. Default: that of the devices that JAX finds."""
+    devices: str | None = None
+    """Numbers of the devices, with commas between them, such as 0,2. Default: all devices of this kind."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flag:
+    """A flag or positional argument of the command line."""
+
+    name: str
+    """As on the command line, such as --optim.clip-at; for a positional argument its placeholder, such as RUN."""
+    aliases: tuple[str, ...] = ()
+    place: Place
+    owner: type
+    """Class of the settings, or class that defines the option."""
+    hint: Any
+    spec: PrimitiveConstructorSpec[Any]
+    value: Any
+    """Default; MISSING: the flag is required."""
+    text: str
+    """Docstring of the field, on one line."""
+    metavar: str
+    """Placeholder or choices of the value."""
+    may_be_empty: bool
+    """Whether a flag of several values may have none."""
+    is_repeated: bool
+
+    @property
+    def is_positional(self) -> bool:
+        return not is_flag(self.name)
+
+    def converted(self, values: Sequence[str]) -> Any:
+        """Returns the value of the words after the flag.
+
+        Raises:
+            ValueError: If they are not of the type of the field. The message says what was expected.
+        """
+        spec, number = self.spec, len(values)
+        try:
+            fits = number in spec.nargs if isinstance(spec.nargs, tuple) else spec.nargs in ("*", number)
+            if fits and (values or self.may_be_empty) and (not spec.choices or {*values} <= {*spec.choices}):
+                return spec.instance_from_str(list(values))
+        except ValueError:
+            pass
+        raise ValueError(f"expected {_expected(self.hint)}")
+
+
+class Given(NamedTuple):
+    """A flag on the command line."""
+
+    flag: Flag
+    written: str
+    """The flag as it is written; of a positional argument, its values."""
+    values: list[str]
+
+
+def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None) -> Options:
+    """Returns the options of a command. `--help` prints them and exits.
 
     Args:
         arguments: Command line without the command.
         prog: Name of the command, for messages.
         about: Description of the command, for the help.
-        meant: Returns the suggestion for an unknown flag, given the flags of the command; empty if it has none.
 
     Raises:
-        UserError: If options are unknown (all of them are listed, each with the nearest known option), are missing, or
-            have values of another type.
+        UserError: If flags are unknown or missing, or have values of another type. The message names all of them.
     """
+    from asr_jax.core.help import asks_for_help, show_help
+
+    flags = flags_of(kind)
     if asks_for_help(arguments):
-        if word := help_word(arguments):
-            print(
-                "\n".join(help_on_options(kind, word, about=about) or [f"no option has {word!r} in its name or text"])
-            )
-        else:
-            print_help(kind, prog=prog, about=about, shows_all="--help-all" in arguments)
-        sys.exit(0)
-    known = {option.flag for option in _options(kind)}
-    unknown = [flag for each in arguments if is_flag(each) and (flag := _flag(each)) not in spellings(kind)]
-    lines = [f"{flag} is not an option{meant(flag, known) or nearest(flag, sorted(known))}" for flag in unknown]
-    for each in arguments:  # such as model_path=a.nemo, or -b 4
-        is_word = re.match(r"\+*[A-Za-z][\w.-]*=|-[A-Za-z]\w*$", each) and not os.path.exists(each)
-        if is_word and (suggestion := meant(each, known)):
-            lines.append(f"{each} is not an option{suggestion}")
-    if lines:
-        given = {_flag(each) for each in arguments}
-        missing = [each.flag for each in _options(kind) if each.is_required and not {each.flag, *each.aliases} & given]
-        lines += [f"{flag} is missing" for flag in missing if is_flag(flag)]
-        raise UserError("\n".join(lines) + _hint(prog))
-    options, others = parse_known(kind, arguments, prog=prog)
-    if others:
-        raise UserError("\n".join(f"{other!r} belongs to no option" for other in others) + _hint(prog))
+        show_help(arguments, flags, prog=prog, about=about)
+    [options] = parse_flags([kind], flags, arguments, prog=prog)
     return options
 
 
 def parse_known[Options](kind: type[Options], arguments: Sequence[str], *, prog: str) -> tuple[Options, list[str]]:
-    """Parses arguments and returns the options and, in their order, the arguments that belong to no option.
-
-    Args:
-        arguments: Command line without the command.
-        prog: Name of the command, for messages.
+    """Returns the options and, in their order, the arguments that belong to other flags.
 
     Raises:
-        UserError: If options are missing or have values of another type.
+        UserError: If flags are missing, or have values of another type.
     """
-    if wrong := list(_wrong_values(kind, arguments)):
-        raise UserError("\n".join(wrong) + _hint(prog))
-    message = io.StringIO()
+    flags = flags_of(kind)
+    given, others = read(arguments, flags)
+    [options] = assembled([kind], flags, given, (), prog=prog)
+    return options, [argument for group in others for argument in group]
+
+
+def parse_flags(trees: Sequence[Any], flags: Sequence[Flag], arguments: Sequence[str], *, prog: str) -> list[Any]:
+    """Returns options and settings with the values of the command line.
+
+    Args:
+        trees: Options classes, and settings whose fields the flags replace.
+        flags: Flags of the first tree, then those of the next; of two with one name, the first is used.
+        arguments: Command line without the command.
+        prog: Name of the command, for the message.
+
+    Raises:
+        UserError: If flags are unknown or missing, or values are invalid. The message names all of them.
+    """
+    given, others = read(arguments, flags)
+    return assembled(trees, flags, given, others, prog=prog)
+
+
+def assembled(
+    trees: Sequence[Any], flags: Sequence[Flag], given: Sequence[Given], others: Sequence[Sequence[str]], *, prog: str
+) -> list[Any]:
+    """Returns options and settings with the values of the flags that `read` has found; arguments as for `parse_flags`.
+
+    Args:
+        given: The flags; those of trees that are not in `trees` are passed over.
+        others: Arguments that belong to no flag, which are mistakes.
+    """
+    problems = [unknown(group[0], flags) for group in others]
+    values, words = dict[Place, Any](), dict[Place, str]()
+    for flag, name, following in given:
+        if flag.place[0] >= len(trees):
+            continue
+        if flag.place in values and not flag.is_repeated:
+            problems.append(f"{name} is given twice: expected it once")
+        words[flag.place] = " ".join([name, *following] if is_flag(name) else [name])
+        try:
+            value = flag.converted(following)
+            values[flag.place] = (*values.get(flag.place, ()), value) if flag.is_repeated else value
+        except ValueError as error:
+            values[flag.place] = WRONG
+            problems.append(f"{words[flag.place]}: {error}")
+    taking = next((name for _, name, following in given if is_flag(name) and len(following) > 1), "")
+    for flag in flags:
+        if flag.value is MISSING and flag.place not in values:
+            values[flag.place] = WRONG
+            hint = f"; {taking} takes all values up to the next flag: put {flag.name} before it"
+            problems.append(f"{flag.name} is missing{hint * (flag.is_positional and bool(taking))}")
+    made = [_replaced(tree, values, (number,), words, problems) for number, tree in enumerate(trees)]
+    if problems:
+        raise UserError("\n".join([*problems, f"{prog} --help lists the flags"]))
+    return made
+
+
+def _replaced(
+    settings: Any, values: Mapping[Place, Any], place: Place, words: Mapping[Place, str], problems: list[str]
+) -> Any:
+    """Returns a part of a tree with the values at their places, or WRONG if a problem in it has been appended."""
+    given = [each for each in values if each[: len(place)] == place]
+    if place in values:
+        return values[place]
+    if not given and not isinstance(settings, type):
+        return settings
+    parts = {each[len(place)]: None for each in given}
+    parts = {name: _replaced(_part(settings, name), values, (*place, name), words, problems) for name in parts}
+    if any(part is WRONG for part in parts.values()):
+        return WRONG
     try:
-        with contextlib.redirect_stderr(message), contextlib.redirect_stdout(message):
-            options, others = tyro.cli(kind, args=list(arguments), prog=prog, return_unknown_args=True, add_help=False)
-    except SystemExit:
-        text = plain_message(message.getvalue())
-        if text.startswith("Missing from"):
-            words = set(text.split())
-            missing = [each.flag for each in _options(kind) if each.is_required and each.flag.split()[0] in words]
-            text = f"missing: {', '.join(missing)}"
-        raise UserError(text.rstrip(".") + _hint(prog)) from None
-    given = {_flag(each) for each in arguments}
-    for option in _options(kind):
-        value = getattr(options, option.name, None)
-        is_empty = isinstance(value, tuple) and (not value or () in value)
-        if is_empty and (option.is_required or given & {option.flag, *option.aliases}) and not option.may_be_empty:
-            positional = [each.flag for each in _options(kind) if each.is_required and not is_flag(each.flag)]
-            if positional and _has_value(arguments, option):  # tyro took the value for the missing positional argument
-                raise UserError(f"missing: {', '.join(positional)}{_hint(prog)}")
-            raise UserError(f"{option.flag}: expected at least one value{_hint(prog)}")
-    return options, others
+        if isinstance(settings, dict):
+            return settings | parts
+        if isinstance(settings, tuple):
+            return tuple(parts.get(number, part) for number, part in enumerate(settings))
+        return settings(**parts) if isinstance(settings, type) else dataclasses.replace(settings, **parts)
+    except (UserError, ValueError) as error:
+        of_it = [each for each in given if len(given) == 1 or re.search(rf"\b{each[-1]}\b", str(error))]
+        problems.append(f"{', '.join(words[each] for each in of_it)}: {error}".removeprefix(": "))
+        return WRONG
 
 
-def print_help(
-    kind: type[Any], *, prog: str, about: str | None, shows_all: bool = False, also: Sequence[type[Any]] = ()
-) -> None:
-    """Prints usage, description and options of a command, in groups. The command's own options are first.
+def _part(settings: Any, name: Any) -> Any:
+    return settings[name] if isinstance(settings, dict | tuple) else getattr(settings, name, None)
+
+
+def read(arguments: Sequence[str], flags: Sequence[Flag]) -> tuple[list[Given], list[list[str]]]:
+    """Assigns arguments to flags.
+
+    `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
+    equivalent to `--model.encoder.dim 256` if no other flag begins and ends so. A flag of a bool needs no value, and
+    `--no-flag` is its opposite.
+
+    Returns:
+        The flags that are given, with their values; and the other arguments in their order, each flag with the values
+        behind it.
+    """
+    names = names_of(flags)
+    awaited = [flag for flag in flags if flag.is_positional]
+    given, others, free, rest = list[Given](), list[list[str]](), list[str](), list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not is_flag(argument) and not _is_setting(argument, flags):
+            free.append(argument) if awaited else others.append([argument])
+            continue
+        name, equals, value = argument.partition("=")
+        values = [value] if equals else []
+        if flag := _found(name, names) if is_flag(argument) else None:
+            while rest and not equals and _takes(flag, values, rest[0]):
+                values.append(rest.pop(0))
+            if flag.hint is bool and not values:
+                values = ["False" if name.startswith("--no-") else "True"]
+            given.append(Given(flag, name, values))
+        else:
+            others.append([argument])
+            while rest and not equals and not is_flag(rest[0]) and not _is_setting(rest[0], flags):
+                others[-1].append(rest.pop(0))
+    for number, flag in enumerate(awaited):
+        most = 1 if flag.spec.nargs == 1 else len(free) - len(awaited[number + 1 :])
+        if free:
+            given.append(Given(flag, " ".join(free[:most]), free[:most]))
+            free = free[most:]
+    return given, others + [[argument] for argument in free]
+
+
+def _takes(flag: Flag, values: Sequence[str], following: str) -> bool:
+    """Whether an argument is a value of the flag before it, after other values of it."""
+    if is_flag(following) or (flag.hint is bool and following not in ("True", "False")):
+        return False
+    return not isinstance(flag.spec.nargs, int) or len(values) < flag.spec.nargs
+
+
+def names_of(flags: Sequence[Flag]) -> dict[str, Flag]:
+    """Returns the flags by all their spellings."""
+    spelled = [(name, flag) for flag in flags if not flag.is_positional for name in (flag.name, *flag.aliases)]
+    spelled += [(name.replace("--", "--no-", 1), flag) for name, flag in spelled if flag.hint is bool]
+    return dict(reversed(spelled))
+
+
+def _found(written: str, names: Mapping[str, Flag]) -> Flag | None:
+    """Returns the flag that an argument names, also without the middle of its name; None if there is none."""
+    name = "--" + written.removeprefix("--").removeprefix("config.").replace("_", "-")
+    found = {names[each].place: names[each] for each in ([name] if name in names else _ends(name, names))}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _ends(name: str, names: Collection[str]) -> list[str]:
+    """Returns the names that begin with the first part of a name and end with its other parts."""
+    first, _, last = name.partition(".")
+    return sorted(each for each in names if last and each.startswith(f"{first}.") and each.endswith(f".{last}"))
+
+
+def _is_setting(argument: str, flags: Sequence[Flag]) -> bool:
+    """Whether an argument without dashes sets a flag as in Hydra: `model.optim.lr=1e-4`, `+trainer.devices=1`."""
+    is_like = re.match(r"[+~]{0,2}[A-Za-z][\w./-]*=", argument) and not os.path.exists(argument)
+    return bool(is_like and (_found(f"--{plain_word(argument)}", names_of(flags)) or meant_by(argument, known(flags))))
+
+
+def known(flags: Sequence[Flag]) -> set[str]:
+    """Names of flags for suggestions, with those of every command."""
+    return {flag.name for flag in (*flags, *flags_of(DeviceOptions))}
+
+
+def unknown(argument: str, flags: Sequence[Flag]) -> str:
+    """Returns the message for an argument that is no flag, with the flags that may be meant."""
+    written, equals, value = argument.partition("=")
+    if not is_flag(argument) and not _is_setting(argument, flags):
+        return f"{argument!r} belongs to no flag: expected --flag before it"
+    if is_flag(argument):
+        argument = written
+    elif flag := _found(f"--{plain_word(argument)}", names_of(flags)):
+        return f"{argument} is not a flag; did you mean {flag.name}{equals}{value}?"
+    name, names = f"--{plain_word(written)}", known(flags)
+    if suggestion := meant_by(name, names):
+        return f"{argument} is not a flag{suggestion}"
+    if meant := _ends(name, names) or sorted(each for each in names if each.endswith(f".{name[2:]}")):
+        expected = f"expected one of {', '.join(meant)}" if meant[1:] else f"did you mean {meant[0]}?"
+        return f"{argument} is not a flag; {expected}"
+    spelled = sorted(each.removeprefix("--") for each in names_of(flags))
+    return f"{argument} is not a flag{nearest(name[2:], spelled).replace(chr(39), chr(39) + '--', 1)}"
+
+
+def flags_of(settings: Any, *, place: Place = (0,), prefix: str = "--") -> list[Flag]:
+    """Returns the flags of an options class, or of a tree of settings.
 
     Args:
-        kind: Dataclass of the options.
-        prog: Name of the command.
-        about: Description of the command.
-        shows_all: Whether the text of each option is whole; otherwise its first sentence and its default are printed.
-        also: Further dataclasses of options.
+        settings: The class, whose fields have no value yet; or a dataclass, or a dictionary or tuple of dataclasses.
+        place: Place of the settings in the trees of the command; its first part is the number of the tree.
+        prefix: Beginning of the names.
     """
-    options = [*_options(kind), *(option for each in also for option in _options(each))]
-    required = [f"{option.flag} {option.value}".strip() for option in options if option.is_required]
-    required.sort(key=is_flag)
-    print(" ".join(["usage:", prog, *required, "[OPTIONS]"]))
-    for paragraph in re.split(r"\n\s*\n", (about or "").strip("\n")):
-        is_list = any(line.startswith(" ") for line in paragraph.splitlines())
-        print("\n" + (paragraph if is_list else wrapped(" ".join(paragraph.split()), indent=0)))
-    texts = {name: text for each in (*also, kind) for name, text in _texts_of_options(each).items()}
-    parts = [part for part in get_type_hints(kind).values() if isinstance(part, type)]
-    for each in (kind, *also, *parts, *kind.__mro__[1:]):
-        names = inspect.get_annotations(each) if dataclasses.is_dataclass(each) else {}
-        group = [option for option in options if option.name in names]
-        group.sort(key=lambda option: (is_flag(option.flag), not option.is_required))  # keeps the order of the others
-        if group:
-            title = "Options" if each is kind else inspect.cleandoc(each.__doc__ or "").splitlines()[0].rstrip(".")
-            print(f"\n{title.partition(': ')[0]}:")
-        for option in group:
-            print(_described(option, texts.get(option.name, ""), shows_all=shows_all))
-    print()
-    print(wrapped(ABOUT_HELP, indent=0))
-    print(wrapped(ABOUT_DEVICES, indent=0))
+    found = list[Flag]()
+    if isinstance(settings, dict | tuple):
+        for key, value in settings.items() if isinstance(settings, dict) else enumerate(settings):
+            found += flags_of(value, place=(*place, key), prefix=f"{prefix}{key}.".replace("_", "-"))
+        return found
+    kind = settings if isinstance(settings, type) else type(settings)
+    hints, texts = get_type_hints(kind, include_extras=True), field_texts(kind)
+    for field in dataclasses.fields(kind):
+        value = _default(field) if isinstance(settings, type) else getattr(settings, field.name)
+        at, name = (*place, field.name), f"{prefix}{field.name}".replace("_", "-")
+        if _has_settings(value):
+            found += flags_of(value, place=at, prefix=f"{name}.")
+            continue
+        markers: tuple[Any, ...] = getattr(hints[field.name], "__metadata__", ())
+        hint = get_args(hints[field.name])[0] if markers else hints[field.name]
+        owner = kind
+        if isinstance(settings, type):
+            owner = next(each for each in kind.__mro__ if field.name in inspect.get_annotations(each))
+            hint = _without_none(hint)  # an option that is None is left out
+        spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(hint, {REPEATED} & {*markers}))
+        if not isinstance(spec, PrimitiveConstructorSpec):
+            continue  # such as an empty tuple of augmentations
+        named: Any = next((marker for marker in markers if hasattr(marker, "metavar")), tyro.conf.arg())
+        if named.name:
+            name = prefix + named.name
+        flag = Flag(
+            name=(named.metavar or field.name.upper()) if POSITIONAL in markers else name,
+            aliases=tuple(named.aliases or ()),
+            place=at,
+            owner=owner,
+            hint=hint,
+            spec=spec,
+            value=value,
+            text=texts.get(field.name, ""),
+            metavar=named.metavar or _placeholder(hint),
+            may_be_empty=MAY_BE_EMPTY in markers or not isinstance(settings, type),
+            is_repeated=REPEATED in markers,
+        )
+        found.append(flag)
+    return found
 
 
-def _described(option: "_Option", text: str, *, shows_all: bool) -> str:
-    """Returns the lines of an option in the help."""
-    sentences = re.split(r"(?<=[^.\d]\.) (?=[A-Z])", text)
-    default = [sentence for sentence in sentences[1:] if sentence.startswith("Default")]
-    shown = text if shows_all else " ".join([sentences[0], *default[:1]])
-    shown += f" (default: {option.default})" * bool(option.default)
-    flags = [option.flag, *option.aliases] + [option.flag.replace("--", "--no-", 1)] * bool(option.default == "True")
-    head = f"  {', '.join(flags)} {option.value}".rstrip()
-    lines = wrapped(shown, indent=COLUMN).splitlines()
-    return "\n".join([head, *lines] if len(head) > COLUMN - 2 else [head + lines[0][len(head) :], *lines[1:]])
+def _without_none(hint: Any) -> Any:
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    return functools.reduce(operator.or_, parts) if type(None) in get_args(hint) else hint
 
 
-def help_on_options(kind: type[Any], word: str, *, about: str | None) -> list[str]:
-    """Returns lines on the options whose name or text contains a word, and on the lines of `about` that contain it.
-
-    Args:
-        word: The word, in any case.
-        about: Description of the command.
-    """
-    name, spoken = word.lower().replace("_", "-").strip("-"), word.lower().replace("_", " ").replace("-", " ").strip()
-    lines, texts = list[str](), _texts_of_options(kind)
-    for option in _options(kind):
-        text = texts.get(option.name, "")
-        if name in option.flag.lower() or spoken in text.lower():
-            lines += [f"  {option.flag}", wrapped(text, indent=6)]
-    if any(name in flag for flag in DEVICE_FLAGS):
-        lines += [wrapped(ABOUT_DEVICES, indent=2)]
-    found = [line.strip() for line in (about or "").splitlines() if line.strip().startswith("--") and name in line]
-    return lines + [f"  {line}" for line in found]
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _texts_of_options(kind: type[Any]) -> dict[str, str]:
-    parts = [
-        hint for hint in get_type_hints(kind).values() if isinstance(hint, type) and dataclasses.is_dataclass(hint)
-    ]
-    return {name: text for part in (*parts, kind) for name, text in field_texts(part).items()}
+def _has_settings(value: Any) -> bool:
+    """Whether a value is a dataclass, or has dataclasses in it."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
+    return any(dataclasses.is_dataclass(item) and not isinstance(item, type) for item in items)
 
 
+@functools.cache
 def field_texts(kind: Any) -> dict[str, str]:
     """Docstring of each field of a dataclass, on one line, keyed by the field."""
     found: dict[str, str] = {}
@@ -210,164 +384,27 @@ def field_texts(kind: Any) -> dict[str, str]:
     return found
 
 
-def wrapped(text: str, *, indent: int) -> str:
-    """Returns a text in lines of the terminal's width, or of WIDTH if the output is not a terminal."""
-    width = terminal_width() or WIDTH
-    return textwrap.fill(
-        text, width, initial_indent=" " * indent, subsequent_indent=" " * indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+def _placeholder(hint: Any) -> str:
+    """Returns the choices of a type, or its name in upper case."""
+    origin, parts = get_origin(hint), [part for part in get_args(hint) if part is not type(None)]
+    if origin is tuple:
+        return " ".join("…" if part is ... else _placeholder(part) for part in parts)
+    if parts:
+        return "|".join(dict.fromkeys(str(part) if origin is Literal else _placeholder(part) for part in parts))
+    return "TEXT" if hint is str else hint.__name__.upper()
 
 
-def terminal_width() -> int | None:
-    """Returns the width of the terminal (COLUMNS, if it is set) in characters; None if the output is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def asks_for_help(arguments: Sequence[str]) -> bool:
-    return bool({"-h", "--help", "--help-all"} & set(arguments))
-
-
-def help_word(arguments: Sequence[str]) -> str:
-    """Returns the words after --help, up to the next flag; empty if there are none."""
-    places = [place for place, each in enumerate(arguments) if each in ("-h", "--help", "--help-all")]
-    after = arguments[places[0] + 1 :] if places else ()
-    return " ".join(itertools.takewhile(lambda word: not word.startswith("-"), after))
+def _expected(hint: Any) -> str:
+    """Returns what a value of a type is, such as `a whole number`."""
+    origin, parts = get_origin(hint), [part for part in get_args(hint) if part is not type(None)]
+    if origin is tuple and ... in parts:
+        return f"{_expected(parts[0])}, or several"
+    if parts:
+        *others, last = [str(part) if origin is Literal else _expected(part) for part in parts]
+        return f"{', '.join(others)} {'and' if origin is tuple else 'or'} {last}" if others else last
+    return {int: "a whole number", float: "a number", bool: "True or False"}.get(hint, "a value")
 
 
 def is_flag(argument: str) -> bool:
-    return argument.startswith("--")
-
-
-_KINDS = {"INT": "a whole number", "FLOAT": "a number"}
-"""Names of tyro's types in messages."""
-
-
-def plain_message(text: str) -> str:
-    """Returns an error message of tyro without its frame and title, such as `--rows: 'x' is not a whole number`."""
-    lines = [re.sub(r"^\s*[╭╮╰╯│|+]|[╭╮╰╯│|+]\s*$|[─-]{5,}", " ", line).strip() for line in text.splitlines()]
-    message = " ".join(line for line in lines[1:] if line and "For full helptext" not in line)
-    message, _, helptext = " ".join(message.split()).partition(" Argument helptext: ")
-    message = re.sub(r"^Error parsing ([\w.-]+: )", r"\1", message)
-    message = re.sub(
-        r"no type matching \{None\}\W(INT|FLOAT|\w+) could be instantiated from \[('.*?')\].*", _not_of_type, message
-    )
-    message = re.sub(
-        r"invalid choice ('.*?') for argument '([\w.-]+)'. Expected one of \((.*?)\)\.?", _of_choices, message
-    )
-    message = re.sub(r"Could not find valid parse for arguments: \[(.*?)\]", rf"\1{_expected_type(helptext)}", message)
-    message = re.sub(r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number", message)
-    message = re.sub(r"could not convert string to float: ('.*?')", r"\1 is not a number", message)
-    message = re.sub(r"Missing value for argument '(.*?)'. Expected .*", r"\1: expected a value", message)
-    return message.replace("'None', ", "").replace(", 'None'", "")
-
-
-def _expected_type(helptext: str) -> str:
-    pair = re.match(r"--[\w.-]+ \[(INT|FLOAT) (INT|FLOAT) \[", helptext)
-    return (
-        f": expected pairs of {_KINDS[pair[1]]} and {_KINDS[pair[2]]}" if pair else " is not of the type of this field"
-    )
-
-
-def _not_of_type(found: re.Match[str]) -> str:
-    return f"{found[2]} is not {_KINDS.get(found[1], f'of type {found[1]}')}"
-
-
-def _of_choices(found: re.Match[str]) -> str:
-    choices = found[3].replace("'", "").removesuffix(",").split(", ")  # a single choice has a comma behind it
-    if "None" in choices:  # tyro has no order of the others then
-        choices = sorted({*choices} - {"None"})
-    *others, last = choices
-    return f"{found[2]}: {found[1]} is not a choice; expected {', '.join(others) + ' or ' if others else ''}{last}"
-
-
-class _Option(NamedTuple):
-    name: str
-    flag: str
-    """As on the command line; for positional arguments the metavar."""
-    aliases: tuple[str, ...]
-    is_required: bool
-    is_bool: bool
-    is_optional: bool
-    """Whether None is a value."""
-    may_be_empty: bool
-    value: str
-    """Placeholder or choices of the value; empty for positional arguments and flags without a value."""
-    default: str
-    """Default as it is written on the command line; empty if it is empty, None, or the flag is not set."""
-
-
-def _options(kind: type[Any]) -> Iterator[_Option]:
-    """Yields the options of a class, and of the classes that it contains."""
-    hints, whole = get_type_hints(kind), get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        hint, markers = hints[field.name], getattr(whole[field.name], "__metadata__", ())
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            yield from _options(hint)
-            continue
-        named = [marker for marker in markers if hasattr(marker, "aliases")]
-        name = next((marker.name for marker in named if marker.name), field.name)
-        metavar = next((marker.metavar for marker in named if marker.metavar), name.upper())
-        missing = dataclasses.MISSING
-        has_value = POSITIONAL not in markers and hint is not bool
-        value = next((marker.metavar for marker in named if marker.metavar), _placeholder(hint)) if has_value else ""
-        default = field.default if field.default is not missing else None
-        if field.default_factory is not missing:
-            default = field.default_factory()
-        yield _Option(
-            field.name, metavar if POSITIONAL in markers else f"--{name.replace('_', '-')}",
-            tuple(alias for marker in named for alias in marker.aliases or ()),
-            is_required=field.default is missing is field.default_factory, is_bool=hint is bool,
-            is_optional=type(None) in get_args(hint), may_be_empty=MAY_BE_EMPTY in markers,
-            value=value, default=_written(default),
-        )  # fmt: skip
-
-
-def _placeholder(hint: Any) -> str:
-    """Returns the choices of a type, or its name in upper case."""
-    parts = [part for part in get_args(hint) if part is not type(None)]
-    if get_origin(hint) is Literal:
-        return "|".join(str(part) for part in parts if part is not None)
-    if get_origin(hint) is tuple:
-        return f"{_placeholder(parts[0])} …"
-    return "|".join(map(_placeholder, parts)) if parts else "TEXT" if hint is str else hint.__name__.upper()
-
-
-def _written(default: Any) -> str:
-    if isinstance(default, tuple):
-        return " ".join(map(str, default))
-    return "" if default is None or default is False else str(default)
-
-
-def spellings(kind: type[Any]) -> set[str]:
-    """Returns all spellings of the flags of an options class."""
-    found = set[str]()
-    for option in _options(kind):
-        found |= {option.flag, *option.aliases} | ({option.flag.replace("--", "--no-", 1)} if option.is_bool else set())
-    return found
-
-
-def _has_value(arguments: Sequence[str], option: _Option) -> bool:
-    """Returns whether a value follows the option's flag."""
-    following = itertools.pairwise(arguments)
-    return any(_flag(each) in (option.flag, *option.aliases) and not is_flag(value) for each, value in following)
-
-
-def _flag(argument: str) -> str:
-    return argument.partition("=")[0].replace("_", "-")
-
-
-def _wrong_values(kind: type[Any], arguments: Sequence[str]) -> Iterator[str]:
-    """Yields messages for values that tyro would accept in another sense."""
-    by_flag = {flag: option for option in _options(kind) for flag in (option.flag, *option.aliases)}
-    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
-        option = by_flag.get(_flag(argument))
-        _, equals, value = argument.partition("=")
-        if option and option.is_bool and equals:
-            yield f"{option.flag} takes no value: expected {option.flag}, or --no-{option.flag[2:]}"
-        if option and option.is_optional and (value if equals else following) == "None":
-            yield f"{option.flag} None: expected a value; leave the option out for its default"
-
-
-def _hint(prog: str) -> str:
-    return f"; {prog} --help lists the options"
+    """Whether an argument is a flag in any spelling; -1, -inf and - are values."""
+    return bool(re.match(r"--|-(?!inf$)[A-Za-z]", argument))

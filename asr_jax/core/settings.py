@@ -57,6 +57,16 @@ def settings[Settings](cls: type[Settings]) -> type[Settings]:
 
     An assignment without annotation to a field of a base class changes the default of the field in this class.
     """
+    return _made(cls, kw_only=False)
+
+
+@dataclass_transform(kw_only_default=True)
+def command_options[Options](cls: type[Options]) -> type[Options]:
+    """As `settings`, for the options of a command: fields are keyword-only, so that required ones may follow others."""
+    return _made(cls, kw_only=True)
+
+
+def _made[Settings](cls: type[Settings], *, kw_only: bool) -> type[Settings]:
     annotations = inspect.get_annotations(cls)
     for base in cls.__mro__[1:]:
         for name, annotation in inspect.get_annotations(base).items():
@@ -65,7 +75,7 @@ def settings[Settings](cls: type[Settings]) -> type[Settings]:
     cls.__annotations__ = annotations
     if not hasattr(cls, "__post_init__"):
         cls.__post_init__ = check  # type: ignore[attr-defined]
-    return dataclasses.dataclass(frozen=True)(cls)
+    return dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
 
 
 def check(values: Any) -> None:

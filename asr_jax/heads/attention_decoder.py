@@ -1,64 +1,49 @@
 """Head of an attention decoder (AED), which computes each label from the labels before it and the encoder's output."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
+from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.pytrees import Tree
+from asr_jax.core.settings import between, settings
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
+from asr_jax.heads.base import DecoderHead, LabelAxis, RecognisingHead
 from asr_jax.losses.cross_entropy import uniformly_smoothed_cross_entropy
 from asr_jax.losses.ctc_align import align
 from asr_jax.nn.decoders.label_decoder import Cache, LabelDecoder
 from asr_jax.search.base import Decoding
 from asr_jax.search.label_synchronous import Ids, LabelDecoding, Step, label_search, most_labels
 
-WeightBy = Literal["utterances", "labels"]
 
-
-@dataclass(frozen=True)
-class AttentionDecoder(HeadSettings):
+@settings
+class AttentionDecoder(DecoderHead):
     """Settings of an attention decoder. The defaults are those of icefall's zipformer recipe.
 
     In icefall, begin and end have the same id, 1 (`<sos/eos>`), and the scales of the losses are 0.9 for this head and
     0.1 for CTC.
     """
 
-    recognises: ClassVar[bool] = True
-
     decoder: LabelDecoder = LabelDecoder()
     """Settings of the decoder."""
     ctc: str = ""
     """Name of the CTC head whose log-probabilities the joint score (`decoding.ctc_weight`) and the times of labels are
     computed from. Empty: none; the times of labels are then those of the largest attention weights."""
-    smoothing: float = 0.1
-    """Share of the uniform distribution over all labels in the targets of the cross-entropy."""
-    begin_id: int = -1
+    begin_id: Annotated[int, between(-1)] = -1
     """Label id that the decoder begins with. -1: that of the end."""
-    end_id: int = -1
-    """Label id of the end. -1: that of the blank, which the decoder does not need."""
-    weight_by: WeightBy = "labels"
-    """Denominator of the loss: the number of utterances, or of labels with the end."""
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
+    end_id: Annotated[int, between(-1)] = -1
+    """Label id of the end, which counts as a label. -1: that of the blank, which the decoder does not need."""
     decoding: LabelDecoding = LabelDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing is {self.smoothing}: expected at least 0 and less than 1")
-        if min(self.begin_id, self.end_id) < -1:
-            raise ValueError(f"begin_id is {self.begin_id} and end_id is {self.end_id}: expected label ids, or -1")
+    def problems(self) -> Iterator[str]:
         if self.decoding.ctc_weight and not self.ctc:
-            raise ValueError(
+            yield (
                 f"decoding.ctc_weight is {self.decoding.ctc_weight} and ctc is empty: expected the name of a CTC head "
                 "in ctc, or ctc_weight 0"
             )
@@ -66,10 +51,6 @@ class AttentionDecoder(HeadSettings):
     @property
     def reads(self) -> Mapping[str, str]:
         return {self.ctc: self.tap} if self.ctc else {}
-
-    def check(self, *, taps: Collection[str], views: int) -> None:
-        if self.tap != OUTPUT and self.tap not in taps:
-            raise ValueError(no_such_tap(self.tap, taps))
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames, which is 1 for any number of labels."""
@@ -133,8 +114,7 @@ class AttentionDecoderHead(RecognisingHead):
         return {"loss": self._weight(lengths[self.tap], batch)}
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        num_labels = batch.token_lengths + 1
-        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else num_labels
+        counts = self.settings.counts(frame_lengths, batch.token_lengths + 1)
         return jnp.sum(jnp.where(frame_lengths > 0, batch.weights * counts, 0.0))
 
     def _frames(self, encoded: Encoded) -> Frames:

@@ -1,15 +1,16 @@
 """Base classes of heads, which compute loss terms and search results from an encoder's output."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded
+from asr_jax.core.batch import OUTPUT, Batch, Encoded, no_such_tap
 from asr_jax.core.pytrees import Tree
+from asr_jax.core.settings import NonNegativeFloat, ShareBelow1, settings
 from asr_jax.core.sums import Sums
 from asr_jax.search.base import Decoding
 
@@ -114,7 +115,7 @@ class LabelAxis(NamedTuple):
     """Number of entries behind those of the labels, such as those of durations. -1: the blank has no entry."""
 
 
-@dataclass(frozen=True)
+@settings
 class HeadSettings:
     """Settings of a head. `build` returns its module."""
 
@@ -123,12 +124,8 @@ class HeadSettings:
     aligns: ClassVar[bool] = False
     """Whether the head computes log-probabilities of CTC, which forced alignment uses."""
 
-    scale: float = 1.0
+    scale: NonNegativeFloat = 1.0
     """Factor of the head's terms in the sum of all heads' losses."""
-
-    def __post_init__(self) -> None:
-        if self.scale < 0:
-            raise ValueError(f"scale is {self.scale}: expected 0 or more")
 
     @property
     def reads(self) -> Mapping[str, str]:
@@ -200,3 +197,32 @@ class HeadSettings:
             dtype: Data type that the encoder computes in.
         """
         raise NotImplementedError
+
+
+@settings
+class LabelHead(HeadSettings):
+    """Settings of a head that learns from labels and finds token sequences."""
+
+    recognises: ClassVar[bool] = True
+
+    tap: str = OUTPUT
+    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
+    weight_by: Literal["utterances", "labels", "frames"] = "labels"
+    """Denominator of the losses: the number of utterances, of labels (all labels have the same weight) or of frames."""
+
+    def check(self, *, taps: Collection[str], views: int) -> None:
+        if self.tap != OUTPUT and self.tap not in taps:
+            raise ValueError(no_such_tap(self.tap, taps))
+
+    def counts(self, num_frames: Int[Array, " B"], num_labels: Int[Array, " B"]) -> Int[Array, " B"]:
+        """Returns the share of each row in the denominator of the losses."""
+        units = {"utterances": jnp.ones_like(num_labels), "labels": jnp.maximum(num_labels, 1), "frames": num_frames}
+        return units[self.weight_by]
+
+
+@settings
+class DecoderHead(LabelHead):
+    """Settings of a head with a decoder of labels, which learns by cross-entropy."""
+
+    smoothing: ShareBelow1 = 0.1
+    """Share of the targets of the cross-entropy that is spread over other labels, or over all by `AttentionDecoder`."""

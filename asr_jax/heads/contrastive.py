@@ -1,7 +1,6 @@
 """Contrastive pre-training of wav2vec 2.0: each masked frame is classified among quantised features and distractors."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -10,10 +9,10 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.across import all_rows, own_rows, part_of_rows, total
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, no_such_tap
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.collectives import all_rows, own_rows, part_of_rows, total
 from asr_jax.core.random_streams import row_keys
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, settings
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.kernels.glu.api import glu
@@ -26,7 +25,7 @@ FEATURES, EXTRACTOR = "features", "extractor"
 """Names of the encoder's taps that the head reads."""
 
 
-@dataclass(frozen=True)
+@settings
 class Contrastive(HeadSettings):
     """Settings of a contrastive pre-training head; the defaults are those of wav2vec 2.0 Base.
 
@@ -35,46 +34,35 @@ class Contrastive(HeadSettings):
 
     quantizer: Quantizer = Quantizer()
     """Settings of the quantiser of the target features."""
-    codes_dim: int = 256
+    codes_dim: PositiveInt = 256
     """Dimension of quantised features."""
     same_quantizer: bool = False
     """Whether the quantiser is that of the encoder's input (Wav2Vec2.quantized_input), whose settings and dimension
     must then be `quantizer` and `codes_dim`. Its noise is drawn for the targets separately."""
-    dim: int = 256
+    dim: PositiveInt = 256
     """Dimension in which targets and predictions are compared."""
-    num_negatives: int = 100
+    num_negatives: NonNegativeInt = 100
     """Number of distractors per frame from masked frames of the same utterance."""
-    across_negatives: int = 0
+    across_negatives: NonNegativeInt = 0
     """Number of distractors per frame from masked frames of the whole batch."""
-    codebook_negatives: int = 0
+    codebook_negatives: NonNegativeInt = 0
     """Number of distractors per frame from random codebook entries."""
     from_everywhere: bool = False
     """Whether distractors from the same utterance are drawn from all of its frames instead of masked frames only."""
     gated_targets: bool = False
     """Whether targets pass a gated linear unit before the comparison."""
-    temperature: float = 0.1
+    temperature: PositiveFloat = 0.1
     """Temperature that divides the cosine similarities in the contrastive loss."""
-    diversity: float = 0.1
+    diversity: NonNegativeFloat = 0.1
     """Factor of the diversity loss, the share of codebook entries that are not used."""
-    penalty: float = 10.0
+    penalty: NonNegativeFloat = 10.0
     """Factor of the mean square of the extractor's output."""
-    counts_padding: bool = False
-    """Whether means over all frames include padding, as in fairseq, whose batches rarely have any."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        numbers = ("num_negatives", "across_negatives", "codebook_negatives", "diversity", "penalty")
-        check_numbers(self, *numbers, least=0)
-        check_numbers(self, "temperature", above=0)
-        check_numbers(self, "codes_dim", "dim", least=1)
+    def problems(self) -> Iterator[str]:
         if self.codes_dim % self.quantizer.groups:
-            raise ValueError(
-                f"codes_dim is {self.codes_dim}: expected a multiple of quantizer.groups, {self.quantizer.groups}"
-            )
+            yield f"codes_dim is {self.codes_dim}: expected a multiple of quantizer.groups, {self.quantizer.groups}"
         if not (self.num_negatives or self.across_negatives or self.codebook_negatives):
-            raise ValueError(
-                "num_negatives, across_negatives and codebook_negatives are 0: expected one of them to be at least 1"
-            )
+            yield "num_negatives, across_negatives and codebook_negatives are 0: expected one of them to be at least 1"
 
     def check(self, *, taps: Collection[str], views: int) -> None:
         for tap in self.taps():
@@ -121,9 +109,9 @@ class ContrastiveHead(Head):
 
     Source: Baevski et al. 2020 (arXiv:2006.11477), section 3.2; `Wav2Vec2Model.forward` in fairseq's
     models/wav2vec/wav2vec2.py and criterions/wav2vec_criterion.py at commit 3d262bb2.
-    Differs from: the source in three points. With `from_everywhere` a distractor is never the frame itself. Distractors
-    of `across_negatives` are drawn for each frame instead of being shared with its neighbours. Each micro-batch has its
-    own perplexity, whereas NVIDIA uses that of the last one.
+    Differs from: the source in four points. Means over all frames exclude padding. With `from_everywhere` a distractor
+    is never the frame itself. Distractors of `across_negatives` are drawn for each frame instead of being shared with
+    its neighbours. Each micro-batch has its own perplexity, whereas NVIDIA uses that of the last one.
     """
 
     needs_mask: ClassVar[bool] = True
@@ -253,9 +241,7 @@ class ContrastiveHead(Head):
 
     def _counted_frames(self, frames: Frames, batch: Batch) -> Float[Array, "B T"]:
         """Returns the row's weight for frames that count in means over all frames, and 0 for all others."""
-        num_frames = frames.values.shape[1]
-        lengths = jnp.full_like(frames.lengths, num_frames) if self.settings.counts_padding else frames.lengths
-        return length_mask(lengths, num_frames) * batch.weights[:, None]
+        return length_mask(frames.lengths, frames.values.shape[1]) * batch.weights[:, None]
 
     def _of_sub_batches(
         self, encoded: Encoded, batch: Batch, quantized: Quantized, weights: Float[Array, "B T"]

@@ -1,7 +1,6 @@
 """Head of connectionist temporal classification (CTC): a projection of every frame to labels and blank."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -10,11 +9,11 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, no_such_tap
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import Tree
+from asr_jax.core.settings import Finite, NonNegativeFloat, ShareBelow1, settings
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import HeadSettings, RecognisingHead
+from asr_jax.heads.base import LabelHead, RecognisingHead
 from asr_jax.losses.consistency import view_divergence
 from asr_jax.losses.ctc import ctc_loss, is_feasible
 from asr_jax.nn.stochastic import Dropout
@@ -22,28 +21,22 @@ from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_greedy import greedy_search
 
-WeightBy = Literal["utterances", "labels", "frames"]
+CONSISTENCY_WARMUP = 2000
+"""Number of updates over which the factor `CTC.consistency` rises linearly from 0, as in icefall."""
 
 
-@dataclass(frozen=True)
-class CTC(HeadSettings):
+@settings
+class CTC(LabelHead):
     """Settings of a CTC head."""
 
-    recognises: ClassVar[bool] = True
     aligns: ClassVar[bool] = True
 
-    dropout: float = 0.1
+    dropout: ShareBelow1 = 0.1
     """Dropout rate before the projection."""
-    weight_by: WeightBy = "labels"
-    """Denominator of the loss: the number of utterances, of labels (all labels have the same weight) or of frames."""
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
-    consistency: float = 0.0
+    consistency: NonNegativeFloat = 0.0
     """Factor of the divergence between the views of an utterance (CR-CTC), for models with two views or more. The paper
     uses 0.2."""
-    consistency_warmup: int = 2000
-    """Number of updates over which the factor `consistency` rises linearly from 0."""
-    blank_weight: float = 0.0
+    blank_weight: Finite = 0.0
     """Value that is added to the logit of the blank, or that replaces it (`blank_mode`), in training and in search. 0:
     the logit is unchanged in both modes, as in fairseq."""
     blank_mode: Literal["add", "set"] = "add"
@@ -51,16 +44,8 @@ class CTC(HeadSettings):
     decoding: CTCDecoding = CTCDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
-        check_numbers(self, "consistency", "consistency_warmup", least=0)
-        check_numbers(self, "blank_weight")
-
     def check(self, *, taps: Collection[str], views: int) -> None:
-        if self.tap != OUTPUT and self.tap not in taps:
-            raise ValueError(no_such_tap(self.tap, taps))
+        super().check(taps=taps, views=views)
         if self.consistency and views < 2:
             raise ValueError(f"consistency is {self.consistency}, but model.views is {views}: expected 2 or more views")
 
@@ -111,7 +96,7 @@ class CTCHead(RecognisingHead):
     def _factor(self, step: Int[Array, ""] | None) -> Float[Array, ""]:
         """Returns the factor of the divergence after `step` updates."""
         assert step is not None, "several views exist only in training"
-        return self.settings.consistency * jnp.minimum((step + 1) / max(self.settings.consistency_warmup, 1), 1.0)
+        return self.settings.consistency * jnp.minimum((step + 1) / CONSISTENCY_WARMUP, 1.0)
 
     def denominators(
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
@@ -122,11 +107,7 @@ class CTCHead(RecognisingHead):
         return dict.fromkeys(terms, self._weight(frame_lengths, feasible, batch))
 
     def _weight(self, frame_lengths: Int[Array, " B"], feasible: Bool[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = {
-            "utterances": jnp.ones_like(frame_lengths),
-            "labels": jnp.maximum(batch.token_lengths, 1),
-            "frames": frame_lengths,
-        }[self.settings.weight_by]
+        counts = self.settings.counts(frame_lengths, batch.token_lengths)
         return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:

@@ -17,6 +17,11 @@ viterbi: the most probable path of CTC. uniform: labels and the blanks around th
 the most likely label of each frame, whose runs may differ from the labels in kind and number.
 """
 
+GATE_CENTRE, GATE_SLOPE = 0.55, 12.0
+"""Probability of a frame's label at which the gate of the frame is 0.5, and the slope of the gate."""
+BESIDE = 0.25
+"""Target of the frames beside a boundary. The Rust trainer's documentation has it; its code has no such targets."""
+
 
 class Runs(NamedTuple):
     """Runs of frames, one for each query."""
@@ -95,8 +100,6 @@ def gated_queries(
     boundaries: Float[Array, "B T"],
     *,
     size: int,
-    gate_centre: float,
-    gate_slope: float,
 ) -> tuple[Float[Array, "B U F"], Float[Array, "B U"]]:
     """Returns the features of each query of the enhanced Paraformer-v2, F = 2V + 4, and its confidence, from 0.05 to 1.
 
@@ -113,12 +116,11 @@ def gated_queries(
         runs: Frames of each query.
         boundaries: Probability of a boundary after each frame.
         size: Number U of queries of the result.
-        gate_centre: Probability at which the gate of a frame is 0.5.
     """
     inside = members(runs, size)
     of_label = [jnp.take_along_axis(each, runs.labels[..., None], axis=2)[..., 0] for each in (shallow, final)]
     confidence = 0.5 * (of_label[0] + of_label[1])
-    weights = inside * (nn.sigmoid(gate_slope * (confidence - gate_centre)) + 0.05)[:, None]
+    weights = inside * (nn.sigmoid(GATE_SLOPE * (confidence - GATE_CENTRE)) + 0.05)[:, None]
     means = mean_over(inside, jnp.stack([confidence, of_label[0]], axis=-1))
     starts, ends = spans(runs, size)
     is_first = jnp.arange(size)[None] == 0
@@ -130,8 +132,8 @@ def gated_queries(
     return amplified, jnp.clip(means[..., 0], 0.05, 1.0)
 
 
-def boundary_targets(labels: Int[Array, "B T"], lengths: Int[Array, " B"], *, smoothing: float) -> Float[Array, "B T"]:
-    """Returns 1 for frames before a change of the label, `smoothing` for those beside them, and otherwise 0.
+def boundary_targets(labels: Int[Array, "B T"], lengths: Int[Array, " B"]) -> Float[Array, "B T"]:
+    """Returns 1 for frames before a change of the label, BESIDE for those beside them, and otherwise 0.
 
     Args:
         labels: Label of each frame, or the blank.
@@ -140,4 +142,4 @@ def boundary_targets(labels: Int[Array, "B T"], lengths: Int[Array, " B"], *, sm
     num_frames = labels.shape[1]
     changes = jnp.pad(labels[:, 1:] != labels[:, :-1], ((0, 0), (0, 1))) & length_mask(lengths - 1, num_frames)
     beside = jnp.pad(changes[:, 1:], ((0, 0), (0, 1))) | jnp.pad(changes[:, :-1], ((0, 0), (1, 0)))
-    return jnp.where(changes, 1.0, jnp.where(beside, smoothing, 0.0))
+    return jnp.where(changes, 1.0, jnp.where(beside, BESIDE, 0.0))

@@ -1,8 +1,7 @@
 """Head of Paraformer: integrate-and-fire finds a vector for each label, and a decoder computes all labels at once."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,79 +9,60 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import uniform_of_rows
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, Share, between, settings
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
+from asr_jax.heads.base import DecoderHead, LabelAxis, RecognisingHead
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.nn.decoders.cif import CIF, Predictor, quantity_losses, without_padding
-from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, SANMDecoder
+from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, SANMDecoder, TransformerDecoder
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.schedules import Step
 from asr_jax.search.base import Decoding
 from asr_jax.search.parallel import ParallelDecoding, parallel_tokens
 
-WeightBy = Literal["utterances", "labels"]
+
+@settings
+class ParallelHead(DecoderHead):
+    """Settings of a head whose decoder computes all labels at once."""
+
+    decoder: DecoderSettings = TransformerDecoder()
+    """Settings of the decoder: SANMDecoder or TransformerDecoder."""
+    dropped_ids: tuple[NonNegativeInt, ...] = ()
+    """Label ids, besides those of blank and end, that are left out of texts, such as the begin of a sentence in
+    FunASR's models."""
+    decoding: ParallelDecoding = ParallelDecoding()
+    """Settings of the search in validation, and defaults of evaluation."""
 
 
-@dataclass(frozen=True)
-class Paraformer(HeadSettings):
+@settings
+class Paraformer(ParallelHead):
     """Settings of a Paraformer head. The defaults are FunASR's large model.
 
     FunASR's `ctc_weight` w is a CTC head with scale w and `label_scale` 1 - w.
     """
 
-    recognises: ClassVar[bool] = True
-
+    decoder = SANMDecoder()
     predictor: CIF = CIF()
     """Settings of the integration (CIF)."""
-    decoder: DecoderSettings = SANMDecoder()
-    """Settings of the decoder: SANMDecoder or TransformerDecoder."""
-    sampling: float = 0.75
+    sampling: Share = 0.75
     """Share of the wrong labels of a first pass whose number of vectors are replaced by embeddings of their labels in
     training (glancing). 0: no first pass."""
     shares_embedding: bool = False
     """Whether the embeddings of labels are the weights of the output layer."""
-    smoothing: float = 0.1
-    """Probability of all other labels together in the targets of the cross-entropy."""
-    label_scale: float = 1.0
+    label_scale: NonNegativeFloat = 1.0
     """Factor of the cross-entropy."""
-    quantity_scale: float = 1.0
+    quantity_scale: NonNegativeFloat = 1.0
     """Factor of the quantity loss, the difference of the sum of weights and the number of labels."""
-    weight_by: WeightBy = "labels"
-    """Denominator of the losses: the number of utterances, or of labels with the end."""
     ends: bool = True
-    """Whether a label for the end follows the labels of an utterance (FunASR's predictor_bias)."""
-    end_id: int = -1
+    """Whether a label for the end follows the labels of an utterance, and counts as one (FunASR's predictor_bias)."""
+    end_id: Annotated[int, between(-1)] = -1
     """Label id of the end. -1: that of the blank, which the decoder does not need."""
-    dropped_ids: tuple[int, ...] = ()
-    """Further label ids that are left out of texts, such as the begin of a sentence in FunASR's models."""
     mask_padding: bool = True
     """Whether labels are independent of padding. Otherwise the encoder's output for padding enters the integration, as
     in FunASR."""
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
-    decoding: ParallelDecoding = ParallelDecoding()
-    """Settings of the search in validation, and defaults of evaluation."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "label_scale", "quantity_scale", least=0)
-        if not 0 <= self.sampling <= 1 or not 0 <= self.smoothing < 1:
-            raise ValueError(
-                f"sampling is {self.sampling} and smoothing is {self.smoothing}: expected 0 to 1, and at least 0 and "
-                "less than 1"
-            )
-        if self.end_id < -1 or any(each < 0 for each in self.dropped_ids):
-            raise ValueError(
-                f"end_id is {self.end_id} and dropped_ids is {self.dropped_ids}: expected label ids, or end_id -1"
-            )
-
-    def check(self, *, taps: Collection[str], views: int) -> None:
-        if self.tap != OUTPUT and self.tap not in taps:
-            raise ValueError(no_such_tap(self.tap, taps))
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames: one for each label and for the end."""
@@ -158,7 +138,7 @@ class ParaformerHead(RecognisingHead):
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
         num_labels = batch.token_lengths + int(self.settings.ends)
-        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else jnp.maximum(num_labels, 1)
+        counts = self.settings.counts(frame_lengths, num_labels)
         return jnp.sum(jnp.where(frame_lengths >= num_labels, batch.weights * counts, 0.0))
 
     def _frames(self, encoded: Encoded) -> Frames:

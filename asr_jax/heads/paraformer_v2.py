@@ -1,8 +1,8 @@
 """Head of Paraformer-v2: averaged posteriors of a CTC head are the queries of a decoder of all labels at once."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
-from asr_jax.core.errors import check_numbers
 from asr_jax.core.pytrees import Tree
+from asr_jax.core.settings import Share, settings
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
+from asr_jax.heads.base import LabelAxis, RecognisingHead
 from asr_jax.heads.label_queries import (
     AlignmentMode,
     Runs,
@@ -27,11 +27,10 @@ from asr_jax.heads.label_queries import (
     runs_of_text,
     spans,
 )
-from asr_jax.heads.paraformer import Table, WeightBy
+from asr_jax.heads.paraformer import ParallelHead, Table
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.losses.ctc import is_feasible
 from asr_jax.nn.decoders.cif import without_padding
-from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, TransformerDecoder
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
 from asr_jax.nn.positions import sinusoids
@@ -40,8 +39,11 @@ from asr_jax.nn.stochastic import Dropout
 from asr_jax.search.base import Decoding
 from asr_jax.search.parallel import ParallelDecoding, parallel_tokens
 
+BOUNDARY_SCALE, REFINEMENT_SCALE = 0.1, 0.3
+"""Factors of two losses of the enhanced model: boundaries between labels, and the cross-entropy after refinement."""
 
-@dataclass(frozen=True)
+
+@settings
 class Enhancement:
     """Settings of the enhanced Paraformer-v2. The defaults are the Rust trainer's.
 
@@ -54,37 +56,20 @@ class Enhancement:
     """Name of the CTC head on an inner layer, whose posteriors are queries as well."""
     tap: str = "layer_5"
     """Name of the encoder's tap of that layer, which the boundaries are found from as well."""
-    boundary_scale: float = 0.1
-    """Factor of the loss of the boundaries between labels."""
-    boundary_smoothing: float = 0.25
-    """Target of the frames beside a boundary, whose own target is 1. 0: the targets of the sources' code."""
-    refinement_scale: float = 0.3
-    """Factor of the cross-entropy after refinement, which is that of all labels."""
-    gate_centre: float = 0.55
-    """Probability of a frame's label at which the gate of the frame is 0.5."""
-    gate_slope: float = 12.0
-    """Slope of the gate."""
-    refine_below: float = 0.7
+    refine_below: Share = 0.7
     """Probability of a label below which the second decoder computes it again. The output layer of refinement reads the
     first decoder for all others, which may change them as well."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "boundary_scale", "refinement_scale", "gate_slope", least=0)
-        for name in ("boundary_smoothing", "gate_centre", "refine_below"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 to 1")
 
-
-@dataclass(frozen=True)
-class ParaformerV2(HeadSettings):
+@settings
+class ParaformerV2(ParallelHead):
     """Settings of a Paraformer-v2 head. The defaults are those of the Rust trainer.
 
     The model needs a CTC head on the same tap. Its loss is that head's; with FunASR's `ctc_weight` w, that head has the
     scale w and this one 1 - w.
     """
 
-    recognises: ClassVar[bool] = True
-
+    smoothing = 0.0
     ctc: str = "ctc"
     """Name of the CTC head whose posteriors are the queries."""
     alignment: AlignmentMode = "viterbi"
@@ -97,29 +82,12 @@ class ParaformerV2(HeadSettings):
     """Whether the loss of the decoder has gradients with respect to the posteriors, as in FunASR. False: each CTC head
     learns from its own loss alone, and the decoder's loss reaches the encoder through the attention, and with
     `enhanced` also through the boundaries."""
-    decoder: DecoderSettings = TransformerDecoder()
-    """Settings of the decoder: TransformerDecoder or SANMDecoder."""
-    smoothing: float = 0.0
-    """Probability of all other labels together in the targets of the cross-entropy."""
     enhanced: Enhancement | None = None
     """Settings of the enhanced model. None: the plain one."""
-    weight_by: WeightBy = "labels"
-    """Denominator of the loss: the number of utterances or of labels."""
-    dropped_ids: tuple[int, ...] = ()
-    """Label ids, besides that of the blank, that are left out of texts, such as begin and end in FunASR's models."""
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
-    decoding: ParallelDecoding = ParallelDecoding()
-    """Settings of the search in validation, and defaults of evaluation."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing is {self.smoothing}: expected at least 0 and less than 1")
+    def problems(self) -> Iterator[str]:
         if self.enhanced and self.queries != "projection":
-            raise ValueError("enhanced is set and queries is 'normed': expected 'projection', as it has its own layers")
-        if any(each < 0 for each in self.dropped_ids):
-            raise ValueError(f"dropped_ids is {self.dropped_ids}: expected label ids, which are at least 0")
+            yield "queries is 'normed' and enhanced is set: expected 'projection', as it has its own layers"
 
     @property
     def reads(self) -> Mapping[str, str]:
@@ -136,9 +104,9 @@ class ParaformerV2(HeadSettings):
         return None
 
     def check(self, *, taps: Collection[str], views: int) -> None:
-        for tap in (self.tap, *((self.enhanced.tap,) if self.enhanced else ())):
-            if tap != OUTPUT and tap not in taps:
-                raise ValueError(no_such_tap(tap, taps))
+        super().check(taps=taps, views=views)
+        if self.enhanced and self.enhanced.tap not in (OUTPUT, *taps):
+            raise ValueError(no_such_tap(self.enhanced.tap, taps))
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         return num_labels + num_repeats
@@ -227,18 +195,18 @@ class ParaformerV2Head(RecognisingHead):
             "accuracy": correct(found.logits),
             "infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows)),
         }
-        if enhanced := settings.enhanced:
+        if settings.enhanced:
             assert found.refined is not None
             assert found.is_refined is not None
             assert found.boundary_logits is not None
-            terms["refinement"] = Sum(enhanced.refinement_scale * cross_entropy(found.refined), weight)
+            terms["refinement"] = Sum(REFINEMENT_SCALE * cross_entropy(found.refined), weight)
             terms["accuracy_refined"] = correct(found.refined)
             terms["refined"] = Sum(summed(found.is_refined.astype(jnp.float32)), summed(jnp.ones(counted.shape)))
-            targets = boundary_targets(runs.labels, frames.lengths, smoothing=enhanced.boundary_smoothing)
+            targets = boundary_targets(runs.labels, frames.lengths)
             losses = nn.softplus(found.boundary_logits) - targets * found.boundary_logits  # binary cross-entropy
             inside = length_mask(frames.lengths, losses.shape[1]) & feasible[:, None]
             total = jnp.sum(jnp.where(inside, losses * rows[:, None], 0.0))
-            terms["boundary"] = Sum(enhanced.boundary_scale * total, self._frames_weight(frames.lengths, batch))
+            terms["boundary"] = Sum(BOUNDARY_SCALE * total, self._frames_weight(frames.lengths, batch))
         return terms
 
     def denominators(
@@ -251,9 +219,8 @@ class ParaformerV2Head(RecognisingHead):
         return terms
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        num_labels = batch.token_lengths
-        counts = jnp.ones_like(num_labels) if self.settings.weight_by == "utterances" else jnp.maximum(num_labels, 1)
-        feasible = is_feasible(frame_lengths, batch.tokens, num_labels)
+        counts = self.settings.counts(frame_lengths, batch.token_lengths)
+        feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
         return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
 
     def _frames_weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
@@ -271,10 +238,7 @@ class ParaformerV2Head(RecognisingHead):
             return Decoded(self._logits(hidden), None, None, None)
         shallow, inner = self._posteriors(encoded, enhanced.shallow), without_padding(encoded.at(enhanced.tap))
         boundary_logits = self.boundary(jnp.concatenate([inner.values, frames.values], axis=-1))
-        features, confidences = gated_queries(
-            shallow, posteriors, runs, nn.sigmoid(boundary_logits), size=size, gate_centre=enhanced.gate_centre,
-            gate_slope=enhanced.gate_slope,
-        )  # fmt: skip
+        features, confidences = gated_queries(shallow, posteriors, runs, nn.sigmoid(boundary_logits), size=size)
         queries = self.query(features, frames.values.shape[-1], step=step)
         queries *= jnp.maximum(confidences, 0.1)[..., None].astype(queries.dtype)
         hidden = self.decoder(Frames(queries, runs.lengths), frames, step=step)

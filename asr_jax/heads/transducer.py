@@ -1,9 +1,8 @@
 """Head of transducers: a prediction network of labels, and a joint network of frames and predictions."""
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +10,14 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap
-from asr_jax.core.errors import UserError, check_numbers
-from asr_jax.core.products import float32_product
+from asr_jax.core.batch import Batch, Encoded, Frames, length_mask
+from asr_jax.core.errors import UserError
+from asr_jax.core.matmul_precision import float32_product
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, between, settings
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import HeadSettings, LabelAxis, RecognisingHead
-from asr_jax.heads.ctc import WeightBy
+from asr_jax.heads.base import LabelAxis, LabelHead, RecognisingHead
 from asr_jax.kernels.implementations import preferred
 from asr_jax.kernels.transducer_joint.api import reason_against, transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
@@ -47,104 +46,77 @@ from asr_jax.search.transducer_beam_state import TransducerFrames
 from asr_jax.search.transducer_greedy import Decision, greedy_transducer_search
 
 
-@dataclass(frozen=True)
+@settings
 class Pruning:
     """Settings of the pruned loss. The defaults are icefall's.
 
-    Source: Kuang et al. 2022 (arXiv:2206.13236); icefall's zipformer/train.py at commit 36e0420c.
+    Source: Kuang et al. 2022 (arXiv:2206.13236); icefall's zipformer/train.py at commit 36e0420c. Differs from: padding
+    does not count in the mean distribution of the language part.
     """
 
-    size: int = 5
+    size: Annotated[int, between(2)] = 5
     """Number of label positions that are kept at each frame."""
-    acoustic_scale: float = 0.0
+    acoustic_scale: NonNegativeFloat = 0.0
     """Share of the acoustic part alone in the simple loss."""
-    language_scale: float = 0.25
+    language_scale: NonNegativeFloat = 0.25
     """Share of the language part alone in the simple loss."""
-    simple_scale: float = 0.5
+    simple_scale: NonNegativeFloat = 0.5
     """Factor of the simple loss after the warm-up. It falls from 1 during the warm-up."""
-    warmup: int = 2000
+    warmup: NonNegativeInt = 2000
     """Number of updates over which the factor of the pruned loss rises from 0.1 to 1."""
-    counts_padding: bool = False
-    """Whether padding counts in the mean distribution of the language part, as in icefall. The loss of an utterance
-    then depends on the padding of its batch."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "size", least=2)
-        check_numbers(self, "acoustic_scale", "language_scale", "simple_scale", "warmup", least=0)
+    def problems(self) -> Iterator[str]:
         if self.acoustic_scale + self.language_scale > 1:
-            raise ValueError(
+            yield (
                 f"acoustic_scale is {self.acoustic_scale} and language_scale is {self.language_scale}: expected a sum "
                 "of at most 1"
             )
 
 
-@dataclass(frozen=True)
-class Transducer(HeadSettings):
+@settings
+class Transducer(LabelHead):
     """Settings of a transducer head. The defaults are CAIMAN-ASR's base model, with the exact loss in tiles."""
 
-    recognises: ClassVar[bool] = True
-
+    weight_by = "utterances"
     prediction: PredictionSettings = LSTMPrediction()
     """Prediction network: LSTMPrediction or StatelessPrediction."""
-    joint_dim: int = 768
+    joint_dim: PositiveInt = 768
     """Width of the joint network."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation of the joint network: relu in CAIMAN-ASR and NeMo, tanh in icefall."""
-    dropout: float = 0.3
+    dropout: Annotated[float, between(0, 255 / 256)] = 0.3
     """Dropout rate of the joint network, rounded to a multiple of 1/256."""
-    weight_by: WeightBy = "utterances"
-    """Denominator of the loss: the number of utterances, of labels or of frames."""
-    tap: str = OUTPUT
-    """Name of the encoder's tap that the head reads. Empty: the encoder's output."""
     pruning: Pruning | None = None
     """Settings of the pruned loss. None: the exact loss."""
-    durations: tuple[int, ...] = ()
+    durations: tuple[NonNegativeInt, ...] = ()
     """Durations of labels in frames for a token-and-duration transducer (TDT), such as 0 1 2 3 4. Empty: RNN-T."""
-    sigma: float = 0.0
+    sigma: NonNegativeFloat = 0.0
     """TDT: number that is subtracted from the log-probabilities of labels and blanks. NeMo uses 0.02 to 0.05."""
-    omega: float = 0.0
+    omega: Share = 0.0
     """TDT: share of the loss of RNN-T, which ignores durations, in the loss. NeMo uses 0.1. Differs from: NeMo, which
     draws one of the two losses for each batch; the expected gradient is the same."""
-    fast_emit: float = 0.0
+    fast_emit: NonNegativeFloat = 0.0
     """λ of FastEmit, which favours early labels."""
     penalties: Penalties = NO_PENALTIES
     """Delay penalty, EOS penalty, and label for missing text (star)."""
-    split: int = 1
+    split: PositiveInt = 1
     """Number of parts that the rows of a device are split into for the joint network and the loss (batch_split_factor);
     at most one for each row. The encoder and the prediction network compute whole batches. Only memory and speed depend
     on it."""
-    tile_frames: int = 0
-    """Number of frames for which logits exist at a time; they are computed again in the backward pass. 0: chosen for
-    about 16 million logits on each CPU and 64 million on each GPU or TPU. -1: all frames; logits are stored if `split`
-    is 1."""
     decoding: TransducerDecoding = TransducerDecoding()
     """Settings of the search in validation, and defaults of evaluation."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "joint_dim", "split", least=1)
-        check_numbers(self, "fast_emit", "sigma", least=0)
-        if not 0 <= self.dropout < 1 or round(256 * self.dropout) == 256:
-            raise ValueError(
-                f"dropout is {self.dropout}: expected at least 0 and at most 0.998, because it is rounded to a "
-                "multiple of 1/256 below 1"
-            )
-        if not 0 <= self.omega <= 1 or (self.omega and not self.durations):
-            raise ValueError(f"omega is {self.omega}: expected 0 to 1, and 0 without durations")
-        if self.tile_frames < -1:
-            raise ValueError(
-                f"tile_frames is {self.tile_frames}: expected a number of frames, 0 (automatic) or -1 (all)"
-            )
-        if self.durations:
-            tdt_arcs(self.durations)
-            if self.pruning:
-                raise ValueError("durations and pruning are set: expected one of them only")
-            if self.penalties != NO_PENALTIES:
-                raise ValueError("durations and penalties are set: expected one of them only")
-
-    def check(self, *, taps: Collection[str], views: int) -> None:
-        if self.tap != OUTPUT and self.tap not in taps:
-            raise ValueError(no_such_tap(self.tap, taps))
+    def problems(self) -> Iterator[str]:
+        if not self.durations:
+            if self.omega:
+                yield f"omega is {self.omega}: expected 0 without durations"
+            return
+        if len({*self.durations}) < len(self.durations) or 1 not in self.durations:
+            yield f"durations is {self.durations}: expected distinct numbers of frames, among them 1"
+        if self.pruning:
+            yield "durations and pruning are set: expected one of them only"
+        if self.penalties != NO_PENALTIES:
+            yield "durations and penalties are set: expected one of them only"
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
         """Returns the minimum number of frames: 1, more for pruning and for durations without 0."""
@@ -249,9 +221,9 @@ class TransducerHead(RecognisingHead):
     ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
         """Returns the log-probabilities of the loss whose joint network is an addition."""
         assert self.settings.pruning
-        pruning, positions = self.settings.pruning, predicted.shape[1]
-        counted = jnp.full(len(predicted), positions) if pruning.counts_padding else batch.token_lengths + 1
-        weights = length_mask(counted, positions) * batch.weights[:, None]  # padding rows depend on the devices
+        pruning = self.settings.pruning
+        # Neither padding nor padding rows count, which depend on the batch and on the devices.
+        weights = length_mask(batch.token_lengths + 1, predicted.shape[1]) * batch.weights[:, None]
         simple = simple_log_probs(
             self.simple_frames(frames.values), self.simple_labels(predicted), batch.tokens, blank_id=self.blank_id,
             acoustic_scale=pruning.acoustic_scale, language_scale=pruning.language_scale, weights=weights,
@@ -353,9 +325,7 @@ class TransducerHead(RecognisingHead):
         return parameters["kernel"], parameters["bias"][None, None, None]
 
     def _tile_frames(self, rows: int, num_frames: int, size: int) -> int:
-        """Returns the number of frames of a tile; 0 for all frames."""
-        if self.settings.tile_frames:
-            return max(self.settings.tile_frames, 0)
+        """Returns the number of frames for which logits exist at a time; 0 for all frames."""
         of_frame = rows * size * (self.vocab_size + len(self.settings.durations))
         return 0 if of_frame * num_frames <= logits_of_tile() else max(logits_of_tile() // of_frame, 1)
 
@@ -389,11 +359,7 @@ class TransducerHead(RecognisingHead):
         return frame_lengths >= self.settings.frames_needed(labels, 0 * labels)
 
     def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = {
-            "utterances": jnp.ones_like(frame_lengths),
-            "labels": jnp.maximum(batch.token_lengths, 1),
-            "frames": frame_lengths,
-        }[self.settings.weight_by]
+        counts = self.settings.counts(frame_lengths, batch.token_lengths)
         return jnp.sum(jnp.where(self._is_feasible(frame_lengths, batch), batch.weights * counts, 0.0))
 
     @property

@@ -1,13 +1,12 @@
 """Sizes of the batches of inference: options, and defaults that fit the device."""
 
 import math
-from dataclasses import dataclass
 
 import jax
 from jax.sharding import Mesh
 
 from asr_jax.audio.features import FrontEnd
-from asr_jax.core.errors import UserError
+from asr_jax.core.settings import PositiveFloat, PositiveInt, command_options
 from asr_jax.data.batching.limits import MAX_ROWS, BatchLimits
 
 ON_CPU_S = 60.0
@@ -21,19 +20,19 @@ MEMORY_SHARE = 0.5
 """Share of an accelerator's free memory that a batch takes. The rest is for the next batch and for fragmentation."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class BatchOptions:
     """Sizes of the batches of inference.
 
     The results do not depend on them, except for audio that is computed in windows and for losses of whole batches.
     """
 
-    batch_seconds: float | None = None
+    batch_seconds: PositiveFloat | None = None
     """Maximum padded audio per batch in seconds, over all devices. Default: 60 per CPU device; on accelerators, as much
     as fits the memory."""
-    batch_size: int | None = None
+    batch_size: PositiveInt | None = None
     """Maximum number of rows per batch, over all devices. Default: 512."""
-    max_duration: float | None = None
+    max_duration: PositiveFloat | None = None
     """Longest audio in seconds that is computed at once; longer audio is computed in windows. Default: the longest
     utterance of training in transcription, and four times as much in evaluation and alignment."""
 
@@ -42,14 +41,7 @@ class BatchOptions:
 
         Args:
             most_s: Upper limit of the default of `batch_seconds` in seconds.
-
-        Raises:
-            UserError: If an option is not above 0.
         """
-        for name in ("batch_seconds", "batch_size", "max_duration"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise UserError(f"{name} is {value:g}: expected a number above 0")
         return BatchLimits(
             seconds=self.batch_seconds or min(most_s, mesh.size * device_seconds(mesh.devices.flat[0], front_end)),
             rows=self.batch_size or MAX_ROWS,

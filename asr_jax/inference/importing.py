@@ -19,6 +19,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import flatten, num_elements, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, RESULTS, TOKENIZER
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.index import scale_of
@@ -157,8 +158,9 @@ def _experiment(source: Path, out: Path, published: Published) -> Experiment:
 
 def _bucket(experiment: Experiment) -> Bucket:
     """Returns the batch shape that stands for those of training."""
-    scale, settings = scale_of(experiment.model.front_end, of_features=False), experiment.data.buckets
-    return bucket_of(round(LONGEST_S * scale.per_s), int(settings.batch_seconds / LONGEST_S), scale)
+    scale, batching = scale_of(experiment.model.front_end, of_features=False), experiment.data.batching
+    seconds = batching.budget if batching.unit == "padded-seconds" else Batching.budget
+    return bucket_of(round(LONGEST_S * scale.per_s), int(seconds / LONGEST_S), scale)
 
 
 def _variables(source: Path, experiment: Experiment, published: Published) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.decoder import Decoder, Emitted
 from asr_jax.inference.trained import Trained
 from asr_jax.transcripts.seams import FrameLogProbs, Part, joined_windows
-from asr_jax.transcripts.windows import Window, Windows, windows_of
+from asr_jax.transcripts.windows import AudioWindow, Windows, windows_of
 
 READ_AHEAD = 2
 """Number of batches that are read while the device computes others."""
-UtteranceWindow = tuple[Utterance, Window | AudioError]
+UtteranceWindow = tuple[Utterance, AudioWindow | AudioError]
 
 
 class Emission(NamedTuple):
@@ -158,7 +158,7 @@ class LongAudio:
         """Joins the log-probabilities of the windows of one recording, with each frame once."""
         return joined_windows((each.log_probs for each in windows), blank_id=self.decoder.tokenizer.blank_id)
 
-    def _windows(self, utterance: Utterance) -> Iterator[Window | AudioError]:
+    def _windows(self, utterance: Utterance) -> Iterator[AudioWindow | AudioError]:
         """Yields the windows of a recording. If the audio cannot be read to its end, the last item is the error."""
         self.blocks[utterance.id] = blocks = UtteranceBlocks(utterance, int(self._scale.per_s))
         try:
@@ -171,7 +171,7 @@ class LongAudio:
         self.prepare()
         before: tuple[Sequence[UtteranceWindow], Emitted] | None = None
         for group in _ahead(batched(windows, self.bucket.batch_size), READ_AHEAD):
-            samples = [window.samples for _, window in group if isinstance(window, Window)]
+            samples = [window.samples for _, window in group if isinstance(window, AudioWindow)]
             batch = global_batch(_batch(samples, self.bucket), self.decoder.mesh)
             emitted = self.decoder(self.trained.variables, batch)
             if before:  # while the device computes this batch
@@ -182,7 +182,7 @@ class LongAudio:
 
     def _rows(self, group: Sequence[UtteranceWindow], emitted: Emitted) -> Iterator["UtteranceEmission"]:
         """Yields each window with its row of a batch."""
-        num_rows = sum(isinstance(window, Window) for _, window in group)
+        num_rows = sum(isinstance(window, AudioWindow) for _, window in group)
         by_frames = self.decoder.search.takes_frames
         every = emitted.found if by_frames else emitted.log_probs
         logps = None if every is None else np.asarray(jax.device_get(every.values), np.float32)

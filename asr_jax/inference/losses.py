@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from asr_jax.core.across import SAME, on_each_device, total
 from asr_jax.core.batch import Batch
+from asr_jax.core.collectives import SAME, on_each_device, total
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import gathered
 from asr_jax.core.programs import TRACED, Program, Programs

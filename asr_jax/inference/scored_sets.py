@@ -1,4 +1,4 @@
-"""Figures of evaluated sets from what was recognised of them: of a whole set, or of its shards together."""
+"""Figures of evaluated sets from what was recognised of them: of a whole set, or of its jobs together."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,8 +16,8 @@ from asr_jax.text.normalise import normalise
 from asr_jax.text.tokenizers import Tokenizer
 
 Findings = dict[str, Any]
-"""JSON object of what was recognised of a set or of a shard of it. `rows` has the row of each utterance in the set, by
-which the findings of shards are joined. `utterances`, `locations`, `words` (confidences, and whether they are right)
+"""JSON object of what was recognised of a set or of a job of it. `rows` has the row of each utterance in the set, by
+which the findings of jobs are joined. `utterances`, `locations`, `words` (confidences, and whether they are right)
 and `lines` (predictions) have an entry for each of them."""
 BY_ROW = ("utterances", "locations", "words", "lines")
 
@@ -32,7 +32,7 @@ def findings_of(
     rows: Int[np.ndarray, " R"],
     has_lines: bool,
 ) -> Findings:
-    """Collects what was recognised of a planned set, or of a shard of it.
+    """Collects what was recognised of a planned set, or of a job of it.
 
     Args:
         found: Their transcripts.
@@ -57,7 +57,7 @@ def findings_of(
 
 
 def joined_findings(parts: Sequence[Findings]) -> Findings:
-    """Joins the findings of all shards of a set, in the order of its rows."""
+    """Joins the findings of all jobs of a set, in the order of its rows."""
     order = np.argsort([row for part in parts for row in part["rows"]], kind="stable").tolist()
     whole: Findings = {"rows": sorted(row for part in parts for row in part["rows"])}
     for name in BY_ROW:

@@ -21,10 +21,11 @@ from asr_jax.core.precision import Precision
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, SPLIT, TOKENIZER
 from asr_jax.data.batching.buckets import Bucket, Scale
-from asr_jax.data.batching.dataset import PlannedData, Sets
+from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import plan_evaluation
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.batching.limits import BatchLimits
+from asr_jax.data.batching.sets import Sets
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.batches import BatchOptions
@@ -207,7 +208,7 @@ def load_trained(
     front_end, recognises = experiment.model.front_end, experiment.model.recognises
     limits = (batches or BatchOptions()).limits(mesh, front_end, most_s=math.inf if recognises else batch_s)
     if not recognises:  # the loss may depend on the rows of a batch, which are then those of training
-        limits = replace(limits, multiple=experiment.data.buckets.batch_multiple)
+        limits = replace(limits, multiple=experiment.data.batching.row_multiple)
     return Trained(
         experiment=experiment,
         model=model,

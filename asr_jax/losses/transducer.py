@@ -1,38 +1,33 @@
 """Log-probabilities of a transducer's arcs: penalties, and durations of TDT."""
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import Finite, above, between, settings
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
 from asr_jax.losses.lattice import Arcs
 
 
-@dataclass(frozen=True)
+@settings
 class Penalties:
     """Changes of the log-probabilities of a transducer's arcs.
 
     Source: Kang et al. 2022 (arXiv:2211.00490) for the delay penalty; the loss of CAIMAN-ASR 1.14 for the others.
     """
 
-    delay: float = 0.0
+    delay: Finite = 0.0
     """λ of the delay penalty: λ · ((T - 1) / 2 - t) is added to the log-probability of each label at frame t of T."""
-    eos: float = 0.0
+    eos: Finite = 0.0
     """λ of the same penalty for the label `eos_id` alone, in addition."""
-    eos_id: int = -1
+    eos_id: Annotated[int, between(-1)] = -1
     """Id of the label that ends an utterance. -1: none."""
-    star: float = 1.0
+    star: Annotated[float, above(0, most=1)] = 1.0
     """Probability with which a frame is skipped after the label `star_id`, which stands for any missing text."""
-    star_id: int = -1
+    star_id: Annotated[int, between(-1)] = -1
     """Id of the label that stands for missing text in partial transcripts. -1: none."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "delay", "eos")
-        check_numbers(self, "star", above=0, most=1)
-        check_numbers(self, "eos_id", "star_id", least=-1)
 
 
 NO_PENALTIES = Penalties()
@@ -89,11 +84,5 @@ def tdt_log_probs(
 
 
 def tdt_arcs(durations: tuple[int, ...]) -> Arcs:
-    """Returns the arcs of a token-and-duration transducer. A blank always consumes a frame.
-
-    Raises:
-        ValueError: If the durations are not distinct, are below 0, or lack 1.
-    """
-    if len({*durations}) < len(durations) or min(durations, default=-1) < 0 or 1 not in durations:
-        raise ValueError(f"durations is {durations}: expected distinct numbers of frames, 0 or more, among them 1")
+    """Returns the arcs of a token-and-duration transducer. A blank always consumes a frame."""
     return Arcs(blank=tuple(d for d in durations if d), label=durations)

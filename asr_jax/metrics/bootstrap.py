@@ -4,31 +4,26 @@ Source: Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR per
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float64, Int64, Shaped
+
+from asr_jax.core.settings import PositiveInt, above, settings
 
 AT_ONCE = 1 << 22
 """Number of draws that are in memory at once."""
 
 
-@dataclass(frozen=True)
+@settings
 class Bootstrap:
     """Settings of a bootstrap. Its draws are a deterministic function of the seed."""
 
-    level: float = 0.95
+    level: Annotated[float, above(0, below=1)] = 0.95
     """Share of resamples within the interval, in 0..1."""
-    resamples: int = 1000
+    resamples: PositiveInt = 1000
     """Number of resamples."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.level < 1 or self.resamples < 1:
-            raise ValueError(
-                f"level is {self.level} and resamples is {self.resamples}: expected a level within 0 and 1, and at "
-                "least 1 resample"
-            )
 
 
 def resampling_units(speakers: Sequence[str]) -> tuple[Int64[np.ndarray, " N"], str]:

@@ -91,7 +91,9 @@ class Recogniser(nn.Module):
                 if step is not None:
                     for augmentation in of_audio:
                         key = self.make_rng("augment")
-                        samples = augmentation(samples, batch.lengths, key, step=step, sounds=sounds)
+                        samples = augmentation(
+                            samples, batch.lengths, key, step=step, front_end=self.front_end, sounds=sounds
+                        )
                 dither = self.make_rng("dither") if step is not None and self.front_end.dither else None
                 frames = self.front_end.before_stacking(samples, batch.lengths, step=step, key=dither)
         if step is not None:
@@ -109,7 +111,10 @@ class Recogniser(nn.Module):
     ) -> Frames:
         for augmentation in augment:
             key = self.make_rng("augment")
-            frames = frames.replace(values=augmentation(frames.values, frames.lengths, key, step=step, sounds=sounds))
+            values = augmentation(
+                frames.values, frames.lengths, key, step=step, front_end=self.front_end, sounds=sounds
+            )
+            frames = frames.replace(values=values)
         return frames
 
     def search(
@@ -307,11 +312,10 @@ class Model:
     """Augmentations in training. Those of audio are applied first, then those of features, each in this order."""
     views: PositiveInt = 1
     """Number of differently augmented copies of each utterance in training (CR-CTC: 2), each with an equal part of the
-    utterance's weight. Memory grows by this factor: data.buckets.batch-seconds counts each utterance once."""
+    utterance's weight. Memory grows by this factor: data.batching.budget counts each utterance once."""
     sub_batches: PositiveInt = 1
     """Number of micro-batches, in each of which masks are drawn and codes are counted separately. With as many as there
-    are devices, results are as if each device had a batch of its own. data.buckets.batch_multiple must be a multiple
-    of it."""
+    are devices, results are as if each device had a batch of its own. It divides the rows of a batch."""
     primary: str = ""
     """Name of the primary head, whose search returns the texts. Empty: the only recognising head."""
 

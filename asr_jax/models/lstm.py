@@ -11,17 +11,17 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, zero_padding
-from asr_jax.core.settings import PositiveFloat, PositiveInt, ShareBelow1, settings
+from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.models.encoder import Encoder, EncoderOfMels
-from asr_jax.nn.recurrent.lstm import LSTM
-from asr_jax.nn.recurrent.lstm_cudnn import Implementation
+from asr_jax.nn.recurrent.lstm import LSTM, LSTMSettings
 from asr_jax.nn.schedules import Step
 
 
 @settings
-class LSTMEncoder(EncoderOfMels):
+class LSTMEncoder(LSTMSettings, EncoderOfMels):
     """Settings of an LSTM encoder. The defaults are those of CAIMAN-ASR's base model."""
 
+    dropout = 0.1
     num_mels = 240
     dim: PositiveInt = 1024
     """Width of the layers."""
@@ -31,16 +31,6 @@ class LSTMEncoder(EncoderOfMels):
     """Number of layers after frames are stacked."""
     stack: PositiveInt = 2
     """Number of frames that are stacked into one. The frame rate falls by this factor."""
-    dropout: ShareBelow1 = 0.1
-    """Dropout rate of the output of each layer."""
-    batch_norm: bool = False
-    """Whether the output of each layer is normalised with the statistics of the batch."""
-    forget_bias: float | None = 1.0
-    """Initial bias of the forget gates. None: uniform, as other biases."""
-    weight_scale: PositiveFloat = 0.5
-    """Factor of all other initial values."""
-    implementation: Implementation = "auto"
-    """Implementation of the LSTM: scan, a loop of JAX, or cudnn, cuDNN's in training on NVIDIA GPUs. auto: the scan."""
 
     @classmethod
     def testing(cls) -> "LSTMEncoder":
@@ -89,10 +79,7 @@ class LSTMEncoderModule(Encoder):
         self, name: str, num_layers: int, x: Float[Array, "B T D"], lengths: Int[Array, " B"], step: Step
     ) -> Float[Array, "B T E"]:
         settings = self.settings
-        module = LSTM(
-            settings.dim, num_layers, settings.dropout, settings.forget_bias, settings.weight_scale,
-            settings.batch_norm, self.dtype, settings.implementation, name=name,
-        )  # fmt: skip
+        module = LSTM(settings.dim, num_layers, settings, self.dtype, name=name)
         return module(x, lengths, step=step, passed_after=lengths)[0]
 
     def output_length(self, num_frames: Any) -> Any:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from asr_jax.core.across import total
+from asr_jax.core.collectives import total
 
 Scalar = float | Float[Array, ""]
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.across import total
 from asr_jax.core.batch import length_mask
+from asr_jax.core.collectives import total
 from asr_jax.kernels.bias_norm.api import bias_norm
 from asr_jax.kernels.masked_batch_norm.api import batch_norm, masked_batch_norm
 from asr_jax.nn.linear import per_channel

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from asr_jax.core.across import mean, total
+from asr_jax.core.collectives import mean, total
 
 Scalar = float | Float[Array, ""]
 Mask = Bool[Array, "B T"] | None

@@ -6,7 +6,6 @@
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ from tyro.conf import Positional, arg
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.settings import command_options
 from asr_jax.metrics.measure import MEAN, by_set, deciding_text
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.tables import validation_name
@@ -230,7 +230,7 @@ def _caption(steps: Sequence[Event], validations: Sequence[Event]) -> str:
     return "  ·  ".join(parts)
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class CurvesOptions:
     """Options of `asr_jax.observe.curves`."""
 

@@ -43,8 +43,6 @@ class Detectors:
     """
 
     warn: Warn
-    is_sharded: bool = False
-    """Whether `data.order` is sharded, which has no worker processes."""
     chance: Mapping[str, float] = field(default_factory=dict)
     """Values at chance level of pre-training metrics, by their names in events: the accuracy of guesses, and the
     perplexity of collapsed codes."""
@@ -88,13 +86,13 @@ class Detectors:
 
     def _waiting(self, data: dict[str, Any]) -> None:
         share = data.get("throughput", {}).get("waiting_share")
-        more = "--data.threads" if self.is_sharded else "--data.workers or --data.threads"
         if share is None:
             return
         self._report(
             "waiting for data", share > WAITING_SHARE, data,
-            f"{share:.0%} of the time was spent waiting for batches: raise {more}, or use "
-            "faster storage or formats (a local disk, FLAC instead of MP3, precomputed features)", waiting_share=share,
+            f"{share:.0%} of the time was spent waiting for batches: raise --data.threads (or --data.workers, "
+            "except with data.order sharded), or use faster storage or formats (a local disk, FLAC instead of MP3, "
+            "precomputed features)", waiting_share=share,
         )  # fmt: skip
 
     def _straggler(self, data: dict[str, Any]) -> None:

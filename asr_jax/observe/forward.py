@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -21,6 +20,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, write_whole
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
+from asr_jax.core.settings import command_options
 from asr_jax.observe.events import FILE_NAME, Event
 
 POLL_S = 2.0
@@ -100,7 +100,7 @@ def _parts(path: Path, position: int, *, follow: bool, poll_s: float) -> Iterato
         time.sleep(poll_s)
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ForwardOptions:
     """Options of `asr_jax.observe.forward`."""
 

@@ -3,7 +3,6 @@
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from asr_jax.core.files import size_of
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import CHECKPOINTS, REJECTED, VOIDED
+from asr_jax.core.settings import command_options
 from asr_jax.metrics.measure import deciding, deciding_text, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
@@ -176,7 +176,7 @@ def _best(validations: Sequence[Event], saved: Sequence[Event], folder: Path) ->
     return f"best checkpoint: {deciding_text(best)} at update {best['update']:,}, {where}; the last validation: {last}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class HealthOptions:
     """Options of `asr_jax.observe.health`."""
 

@@ -19,6 +19,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import COLLECTIVES, RUNS
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import PROFILE
+from asr_jax.core.settings import command_options
 from asr_jax.metrics.throughput import TRACED
 from asr_jax.observe.tables import percent, print_table
 
@@ -185,7 +186,7 @@ def newest_traces(folder: Path) -> list[Path]:
     return list(found.values())
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ProfileOptions:
     """Options of `asr_jax.observe.profile`."""
 

@@ -182,7 +182,7 @@ class ProgressView:
         self._say(f"checkpoint at update {data['update']:,}: {data.get('path', '')}")
 
     def _compile_start(self, data: Data) -> None:
-        trial = " (--data.buckets.num 1 compiles a single one, for trials)" if data["shapes"] > 1 else ""
+        trial = " (--data.batching.num-buckets 1 compiles a single one, for trials)" if data["shapes"] > 1 else ""
         self._say(f"compiling {counted(data['shapes'], 'batch shape')}{trial}; later starts load them from a cache")
         self._started_s = time.monotonic()
         if not self._live:  # a terminal has the elapsed time in its bar

@@ -22,7 +22,11 @@ class RunLength:
     num_updates: int
     """Number of updates of the run."""
     updates_per_epoch: float
-    """Number of updates per epoch, which may be a fraction."""
+    """Number of updates per epoch, which may be a fraction. Infinite: it is not known, and no setting is in epochs."""
+
+    def updates(self, epochs: float) -> float:
+        """Returns the number of updates of some epochs."""
+        return epochs * self.updates_per_epoch if epochs else 0
 
 
 @settings
@@ -53,8 +57,7 @@ class Schedule:
 
     def warmup_length(self, length: RunLength) -> float:
         """Returns the length of the warm-up in updates, for a run of some length."""
-        epochs = getattr(self, "warmup_epochs", 0)
-        return getattr(self, "warmup_updates", 0) + (epochs * length.updates_per_epoch if epochs else 0)
+        return getattr(self, "warmup_updates", 0) + length.updates(getattr(self, "warmup_epochs", 0))
 
     def build(self, length: RunLength) -> Rate:
         """Returns the learning rate as a function of the number of updates applied before, for a run of some length."""
@@ -121,8 +124,8 @@ class WarmupHoldDecay(Schedule):
 
     def factor(self, update: Float[Array, ""], epoch: Float[Array, ""], length: RunLength) -> Float[Array, ""]:
         update = update + self.counts_from
-        warmup = self.warmup_updates + self.warmup_epochs * length.updates_per_epoch
-        start = warmup + self.hold_updates + self.hold_epochs * length.updates_per_epoch
+        warmup = self.warmup_length(length)
+        start = warmup + self.hold_updates + length.updates(self.hold_epochs)
         since = jnp.maximum(update - start, 0)
         progress = jnp.minimum(since / (self.decay_updates or max(length.num_updates - start, 1)), 1.0)
         first = max(start, 1)

@@ -116,7 +116,7 @@ def heads_of(path: Path) -> dict[str, HeadSettings]:
     try:
         prediction = LSTMPrediction(
             weights["prediction.embed.weight"].shape[1],
-            _num_layers(weights, "prediction.dec_rnn"),
+            num_layers=_num_layers(weights, "prediction.dec_rnn"),
             batch_norm="prediction.dec_rnn.batch_norms.0.weight" in weights,
         )
         joint_dim = weights["joint_net.2.weight"].shape[1]

@@ -174,7 +174,9 @@ def _parakeet_transducer(config: Mapping[str, Any], path: Path) -> Transducer:
     )
     try:
         return Transducer(
-            prediction=LSTMPrediction(config["decoder_hidden_size"], config["num_decoder_layers"], dropout=0.0),
+            prediction=LSTMPrediction(
+                config["decoder_hidden_size"], num_layers=config["num_decoder_layers"], dropout=0.0
+            ),
             joint_dim=config["decoder_hidden_size"],
             activation=given["hidden_act"],
             dropout=0.0,

@@ -175,7 +175,7 @@ def front_end_of(config: Config, folder: Path | None, where: str) -> FrontEnd:
     check_settings(f"{where}: config", config, frontend=("WavFrontend", "wav_frontend"))
     given = config.get("frontend_conf") or {}
     num, every = given.get("lfr_m", 1), given.get("lfr_n", 1)
-    then: list[Any] = [Stack(num, every, before=(num - 1) // 2, at_end="last")] if (num, every) != (1, 1) else []
+    then: list[Any] = [Stack(num, every, ends="copies")] if (num, every) != (1, 1) else []
     statistics = folder / Path(given.get("cmvn_file") or STATISTICS).name if folder else None
     if statistics and (given.get("cmvn_file") or statistics.is_file()):
         then.append(NormaliseByDataSet.of_kaldi(statistics))
@@ -183,7 +183,7 @@ def front_end_of(config: Config, folder: Path | None, where: str) -> FrontEnd:
     fields |= {"window_ms": float(given.get("frame_length", 25)), "hop_ms": float(given.get("frame_shift", 10))}
     fields |= _fields(given, FRONT_END_FIELDS)
     scale = 32768.0 if given.get("upsacle_samples", True) else 1.0
-    return KaldiFbank(high_hz=0.0, low_hz=20.0, scale=scale, padding=0.0, then=tuple(then), **fields)
+    return KaldiFbank(high_hz=0.0, scale=scale, padding=0.0, then=tuple(then), **fields)
 
 
 ENCODER_LAYER = (

@@ -2,11 +2,12 @@
 
 import importlib.util
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.settings import settings
 
 PREFIX = "hf://"
 UploadFormat = Literal[
@@ -14,9 +15,12 @@ UploadFormat = Literal[
 ]
 
 
-@dataclass(frozen=True)
+@settings
 class Upload:
-    """Upload of the best checkpoint of a run to the Hugging Face Hub, without waiting for it."""
+    """Upload of the best checkpoint of a run to the Hugging Face Hub, without waiting for it.
+
+    An upload that takes longer than an hour is stopped. The end of a run waits 10 minutes for the last one.
+    """
 
     to: str = ""
     """Repository, as hf://ORGANISATION/NAME. It is created if it does not exist. The token is that of hf auth login, or
@@ -29,17 +33,10 @@ class Upload:
     """Format of the files. ours: experiment.json, tokenizer and weights, which all commands read. huggingface, funasr:
     a folder for these systems. Others: as ours, but with the weights in the names and the file format of that
     system."""
-    max_minutes: float = 60.0
-    """Minutes after which an upload is stopped. It is tried again after the next checkpoint."""
-    wait_minutes: float = 10.0
-    """Longest time in minutes that the end of a complete run waits for the last upload."""
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[str]:
         if self.to and not re.fullmatch(r"hf://[\w.-]+/[\w.-]+", self.to):
-            raise ValueError(f"to is {self.to!r}: expected hf://ORGANISATION/NAME")
-        for name in ("max_minutes", "wait_minutes"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 or more")
+            yield f"to is {self.to!r}: expected hf://ORGANISATION/NAME"
 
     @property
     def repository(self) -> str:

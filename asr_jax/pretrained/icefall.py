@@ -282,8 +282,8 @@ def attention_of(weights: NamedWeights, *, num_heads: int | None, ctc: str) -> A
         )
     layers = {int(found[1]) for name in weights if (found := re.match(rf"{re.escape(DECODER)}\.layers\.(\d+)\.", name))}
     decoder = LabelDecoder(
-        dim, len(layers), width, num_heads or width // OF_DECODER_HEAD,
-        len(weights[f"{DECODER}.layers.0.feed_forward.0.weight"]),
+        dim=dim, num_layers=len(layers), attention_dim=width, num_heads=num_heads or width // OF_DECODER_HEAD,
+        feedforward_dim=len(weights[f"{DECODER}.layers.0.feed_forward.0.weight"]),
     )  # fmt: skip
     return AttentionDecoder(decoder=decoder, ctc=ctc, begin_id=SOS_EOS, end_id=SOS_EOS, scale=0.9 if ctc else 1.0)
 

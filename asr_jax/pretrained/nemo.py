@@ -6,7 +6,7 @@ from typing import Any
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.logmel import LogMel
-from asr_jax.audio.spectrum import Window
+from asr_jax.audio.spectrum import WindowShape
 from asr_jax.audio.stages import Normalise
 from asr_jax.core.errors import UserError
 from asr_jax.heads.base import HeadSettings
@@ -51,7 +51,7 @@ PREPROCESSOR: dict[str, Any] = {
     "dither": 1e-5,
 }
 """NeMo's defaults of the front-end's settings."""
-WINDOWS: dict[str, Window] = {"hann": "hann", "hamming": "hamming", "blackman": "blackman"}
+WINDOWS: dict[str, WindowShape] = {"hann": "hann", "hamming": "hamming", "blackman": "blackman"}
 NORMALISED: dict[str | None, tuple[Normalise, ...]] = {
     "per_feature": (Normalise(),),
     "all_features": (Normalise(over="all"),),
@@ -285,8 +285,8 @@ def front_end(path: Path) -> FrontEnd:
         high_hz=float(given["highfreq"] or 0.0),
         preemphasis=given["preemph"] or 0.0,
         edges="zeros",
-        log_floor=0.0,
-        log_offset=float(given["log_zero_guard_value"]),
+        log="natural_of_sum",
+        log_guard=float(given["log_zero_guard_value"]),
         dither=given["dither"],
         then=NORMALISED[given["normalize"]],
     )
@@ -357,7 +357,9 @@ def transducer_of(config: Mapping[str, Any], path: Path) -> Transducer:
     try:
         return Transducer(
             prediction=LSTMPrediction(
-                int(prediction["pred_hidden"]), int(prediction["pred_rnn_layers"]), prediction.get("dropout") or 0.0
+                int(prediction["pred_hidden"]),
+                num_layers=int(prediction["pred_rnn_layers"]),
+                dropout=prediction.get("dropout") or 0.0,
             ),
             joint_dim=int(network["joint_hidden"]),
             activation="relu" if activation == "relu" else "tanh",

@@ -208,7 +208,8 @@ def _parts(model: Model) -> tuple[Wav2Vec2, Contrastive | None, bool]:
 
 def _mask_section(prefix: str, mask: SpanMask) -> dict[str, Any]:
     return {
-        **written(mask, of_mask(prefix)), f"no_{prefix}_overlap": not mask.overlap,
+        **written(mask, of_mask(prefix)), f"no_{prefix}_overlap": mask.min_space is not None,
+        f"{prefix}_min_space": 1 if mask.min_space is None else mask.min_space,
         **({"require_same_masks": mask.same_count, "mask_dropout": mask.dropout} if prefix == "mask" else {}),
     }  # fmt: skip
 

@@ -85,7 +85,6 @@ def of_mask(prefix: str, probability: float = 0.0) -> Names:
         "length": (f"{prefix}_length", 10),
         "selection": (f"{prefix}_selection", "static"),
         "other": (f"{prefix}_other", 0.0),
-        "min_space": (f"{prefix}_min_space", 1),
     }
 
 
@@ -249,8 +248,8 @@ def _mask(config: Mapping[str, Any], prefix: str, *, probability: float, min_spa
     own = {}
     if prefix == "mask":
         own = read(config, {"same_count": ("require_same_masks", True), "dropout": ("mask_dropout", 0.0)})
-    overlap = not config.get(f"no_{prefix}_overlap", False)
-    return SpanMask(min_spans=min_spans, overlap=overlap, **read(config, of_mask(prefix, probability)), **own)
+    space = config.get(f"{prefix}_min_space", 1) if config.get(f"no_{prefix}_overlap", False) else None
+    return SpanMask(min_spans=min_spans, min_space=space, **read(config, of_mask(prefix, probability)), **own)
 
 
 def _final_dim(config: Mapping[str, Any], dim: int) -> int:

@@ -1,14 +1,14 @@
 """Interfaces that the searches of all heads share: their settings, and the stage of a search that runs on the host."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.text.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
+@settings
 class Decoding:
     """Settings of a head's search. `str` returns its name for tables and results."""
 
@@ -32,6 +32,28 @@ class Decoding:
             UserError: If a language model or a lexicon cannot be read or does not fit the vocabulary.
         """
         return None
+
+
+@settings
+class GreedyOrBeam(Decoding):
+    """Settings of a search that is greedy or has a beam."""
+
+    kind: Literal["greedy", "beam"] = "greedy"
+    """greedy: the most likely label at each step; beam: beam search with n-best lists."""
+
+    @property
+    def gives_n_best(self) -> bool:
+        return self.kind == "beam"
+
+
+@settings
+class BeamSize:
+    """Settings of all beam searches."""
+
+    beam_width: PositiveInt = 10
+    """Number of hypotheses that continue to the next step."""
+    num_best: PositiveInt = 10
+    """Largest number of hypotheses in an n-best list."""
 
 
 class HostStage:

@@ -5,9 +5,9 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,9 @@ from jaxtyping import Float, Int
 from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.settings import settings
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.search.base import Decoding, HostStage
+from asr_jax.search.base import GreedyOrBeam, HostStage
 from asr_jax.search.hypotheses import Hypothesis
 from asr_jax.search.language_model import arpa_words
 from asr_jax.search.rerank import Reranking
@@ -34,27 +35,23 @@ TRIED = 10_000
 """Maximum number of a language model's words that are checked."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeamDecoding(Decoding):
+@settings
+class BeamDecoding(GreedyOrBeam):
     """Settings of greedy search or beam search. Subclasses have the settings of the beam search in `search`."""
 
-    kind: Literal["greedy", "beam"] = "greedy"
-    """greedy: the most likely label of each frame; beam: beam search with n-best lists and fusion."""
     fusion: Fusion = Fusion()
     """Language model, hot words and lexicon in the beam search (shallow fusion)."""
     reranking: Reranking = Reranking()
     """Language model that re-ranks the n-best lists of the beam search."""
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[str]:
         used = [name for name in ("fusion", "reranking") if getattr(self, name) != type(getattr(self, name))()]
         if self.kind == "greedy" and used:
-            raise ValueError(
-                f"kind is 'greedy' and {used[0]} is set: expected kind 'beam', since greedy search does not use it"
-            )
+            yield f"kind is 'greedy' and {used[0]} is set: expected kind 'beam', since greedy search does not use it"
         if self.reranking.kenlm and (self.fusion.kenlm or self.fusion.hot_words):
-            raise ValueError(
-                "reranking.kenlm replaces the scores that fusion.kenlm and fusion.hot_words add: expected one of them "
-                "only"
+            yield (
+                f"reranking.kenlm is {self.reranking.kenlm!r}, which replaces the scores that fusion.kenlm and "
+                "fusion.hot_words add: expected one of them only"
             )
 
     def _fused(self) -> Iterator[str]:
@@ -78,10 +75,6 @@ class BeamDecoding(Decoding):
         files = [Path(file) for file in (*files, settings["reranking"].pop("kenlm")) if file]
         made_of = [settings, [(file.name, file.stat().st_size if file.exists() else 0) for file in files]]
         return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
-
-    @property
-    def gives_n_best(self) -> bool:
-        return self.kind == "beam"
 
 
 class BeamStage(HostStage):

@@ -1,25 +1,26 @@
 """Searches of a CTC head: greedy search on the device, and prefix beam search as a stage on the host."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.settings import settings
 from asr_jax.search.beam_stage import BeamDecoding, BeamStage
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.hypotheses import Search
 from asr_jax.text.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class CTCDecoding(BeamDecoding):
     """Settings of the search in the output of a CTC head. With kind `beam`, it is prefix beam search."""
 
     search: Search = Search()
     """Settings of the beam search."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.fusion.unit == "labels":
-            raise ValueError("fusion.unit is 'labels': expected 'words', the only unit that the search supports")
+            yield "fusion.unit is 'labels': expected 'words', the only unit that the search supports"
 
     def __str__(self) -> str:
         return "greedy" if self.kind == "greedy" else ", ".join([f"beam {self.search.beam_width}", *self._fused()])

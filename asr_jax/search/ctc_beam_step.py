@@ -40,13 +40,13 @@ def step(
         The new beam, the back-pointers of the frame, and the origin of each prefix.
     """
     beam, was_label = _after_blanks(beam, frame.is_blank_before, search)
-    is_border = (beam.last == border) & (border >= 0 and search.same != "labels")
+    is_border = (beam.last == border) & (border >= 0 and search.merges_borders)
     parents = beam.parents()
     stays, stays_back = _stay(beam, frame, is_border, parents, search, blank_id=blank_id)
     grows = _grow(beam, frame, is_border, parents, search)
     pairs = jax.tree.map(lambda each: jnp.broadcast_to(each[:, None], grows.shape), (beam.words, closing))
     longer_words = grown_words(pairs[0], jnp.broadcast_to(frame.tokens[None], grows.shape), tables, pairs[1])
-    merged = stays.max(1) if search.counts == "endings" else _combined(stays, search)[:, 0]
+    merged = stays.max(1) if search.counts_endings else _combined(stays, search)[:, 0]
     source, column, is_new = _best(merged + beam.words.extra, grows + longer_words.extra)
 
     token, before = frame.tokens[column], jax.tree.map(lambda each: each[source], beam.words)
@@ -87,7 +87,7 @@ def _shown(ways: Float[Array, "W N"], scores: Float[Array, "W N"], search: Searc
         ways: Log-probabilities by origin.
         scores: Scores of the endings that the origins are.
     """
-    if search.frames == "likeliest":
+    if search.shows_likeliest:
         return ways.argmax(1)
     return jnp.where(ways > NEVER, scores, jnp.inf).argmin(1)
 
@@ -174,10 +174,10 @@ def _best(staying: Float[Array, " W"], growing: Float[Array, "W K"]) -> tuple[Ar
 def _prune(endings: Float[Array, "W 2"], extra: Float[Array, " W"], search: Search) -> Float[Array, "W 2"]:
     """Returns the endings with minus infinity for those whose score is too low."""
     scores = endings + extra[:, None]
-    if search.counts == "prefixes":
+    if not search.counts_endings:
         scores = _combined(scores, search)
     least = scores.max() + search.beam_prune_logp
-    if search.counts == "endings":
+    if search.counts_endings:
         # min() instead of a slice of top_k's result: for a slice, XLA sorts everything on CPUs, ten times slower
         least = jnp.maximum(least, jax.lax.top_k(scores.reshape(-1), len(extra))[0].min())
     return jnp.where((scores >= least) & (scores > NEVER), endings, NEVER)

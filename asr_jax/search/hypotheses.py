@@ -3,76 +3,69 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import NonNegativeInt, between, settings
 from asr_jax.core.timed_tokens import TokenSequence
+from asr_jax.search.base import BeamSize
 from asr_jax.search.word_scores import WordScores
 from asr_jax.text.spelling import Spelling
 
 
-@dataclass(frozen=True)
-class Search:
+@settings
+class Search(BeamSize):
     """Settings of prefix beam search over the labels of CTC. Scores are natural logarithms."""
 
-    beam_width: int = 20
-    """Number of prefixes (or of endings of prefixes, see `counts`) that continue to the next frame."""
-    num_best: int = 10
-    """Largest number of texts in an n-best list."""
-    beam_prune_logp: float = -10.0
+    beam_width = 20
+    beam_prune_logp: Annotated[float, between(-math.inf, 0)] = -10.0
     """Prefixes with a score lower than the best one plus this (negative) threshold are pruned."""
-    token_min_logp: float = -5.0
+    token_min_logp: Annotated[float, between(-math.inf, 0)] = -5.0
     """Labels with a lower log-probability are not candidates, except for the most likely label of a frame."""
-    max_tokens: int = 0
+    max_tokens: NonNegativeInt = 0
     """Number of the most likely labels of a frame that are candidates. 0: all. With a lexicon, this and
     `token_min_logp` only exclude labels that extend a prefix, because an unfinished word has few continuations."""
-    counts: Literal["prefixes", "endings"] = "prefixes"
-    """Unit of the beam's width and of thresholds: prefixes, or endings, where a prefix counts separately for alignments
-    that end in its last label and in a blank (pyctcdecode, flashlight)."""
-    same: Literal["labels", "borders"] = "borders"
-    """Which prefixes are equal: those with the same labels (flashlight without a lexicon), or also those that differ
-    only in repeated word borders. In both cases the search starts as if after a border."""
     alignments: Literal["sum", "max"] = "sum"
     """Probability of a prefix: the sum over its alignments, or that of its most likely alignment."""
-    frames: Literal["likeliest", "least_likely"] = "likeliest"
-    """Which of merged alignments determines the frames of words: the most likely one, or the one with the lower score
-    (pyctcdecode)."""
-    last_word: Literal["free", "border", "no_border"] = "free"
-    """End of a text. free: with or without a border. border: with a border, unless no hypothesis has one (flashlight
-    with a lexicon). no_border: a text that ends with a border scores as if an unknown word without letters followed
-    (pyctcdecode)."""
+    rules: Literal["own", "pyctcdecode", "flashlight", "flashlight_lexicon"] = "own"
+    """System whose rules the search follows. own: those of this package. pyctcdecode: those of pyctcdecode 0.5.0 for
+    characters, without `prune_history`; its width is 100. With pieces, texts that differ only in their pieces are
+    merged only at the end. flashlight, flashlight_lexicon: those of flashlight-text 0.0.7 without and with a lexicon;
+    its `beam_size` is `beam_width`, its `beam_threshold` is `-beam_prune_logp`, its `beam_size_token` is `max_tokens`,
+    and `token_min_logp` is minus infinity."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "beam_width", "num_best", least=1)
-        check_numbers(self, "max_tokens", least=0)
-        if not max(self.beam_prune_logp, self.token_min_logp) <= 0:
-            raise ValueError(
-                f"beam_prune_logp is {self.beam_prune_logp} and token_min_logp is {self.token_min_logp}: expected 0 or "
-                "less"
-            )
+    @property
+    def counts_endings(self) -> bool:
+        """Whether the beam's width and thresholds count endings, not prefixes.
 
-    @classmethod
-    def of_pyctcdecode(cls, **options: Any) -> "Search":
-        """Returns the settings with which pyctcdecode 0.5.0 searches characters, without `prune_history`.
-
-        Differs from: with pieces, texts that differ only in their pieces are merged only at the end.
+        A prefix then counts separately for alignments that end in its last label and in a blank.
         """
-        fixed = {"counts": "endings", "frames": "least_likely", "last_word": "no_border"}
-        return cls(**({"beam_width": 100} | options | fixed))
+        return self.rules != "own"
 
-    @classmethod
-    def of_flashlight(cls, *, lexicon: bool, **options: Any) -> "Search":
-        """Returns the settings with which flashlight-text 0.0.7 searches.
+    @property
+    def merges_borders(self) -> bool:
+        """Whether prefixes that differ only in repeated word borders, or in one at the start, are equal.
 
-        flashlight's `beam_size` is `beam_width`, its `beam_threshold` is `-beam_prune_logp`, and its `beam_size_token`
-        is `max_tokens`.
+        Otherwise, only prefixes with the same labels are equal.
         """
-        fixed = {"counts": "endings", "same": "borders" if lexicon else "labels", "token_min_logp": -math.inf}
-        rest = {"last_word": "border"} if lexicon else {}
-        return cls(**(options | fixed | rest))
+        return self.rules != "flashlight"
+
+    @property
+    def shows_likeliest(self) -> bool:
+        """Whether words have the frames of the likeliest of merged alignments, not of the one with the lower score."""
+        return self.rules != "pyctcdecode"
+
+    @property
+    def needs_border(self) -> bool:
+        """Whether a text ends with a border, unless no hypothesis has one."""
+        return self.rules == "flashlight_lexicon"
+
+    @property
+    def adds_empty_word(self) -> bool:
+        """Whether a text that ends with a border scores as if an unknown word without letters followed."""
+        return self.rules == "pyctcdecode"
 
 
 @dataclass(frozen=True)
@@ -157,12 +150,12 @@ def finish(
     complete = [each for each in ended if each.may_end(search, scores)]
     groups: dict[Any, list[_Ended]] = {}
     for each in complete or ended:
-        groups.setdefault(each.labels if search.same == "labels" else each.words, []).append(each)
+        groups.setdefault(each.words if search.merges_borders else each.labels, []).append(each)
     texts = [_Text.of(group, spelling, search, scores, is_complete=bool(complete)) for group in groups.values()]
     texts.sort(key=lambda text: -text.score)
     distinct: dict[Any, _Text] = {}
     for text in texts:
-        distinct.setdefault(text.shown.labels if search.same == "labels" else text.words, text)
+        distinct.setdefault(text.words if search.merges_borders else text.shown.labels, text)
     least = texts[0].score + search.beam_prune_logp
     best = [text for text in distinct.values() if text.score >= least][: search.num_best]
     return [text.hypothesis(spelling) for text in best]
@@ -186,7 +179,7 @@ class _Ended(NamedTuple):
     def may_end(self, search: Search, scores: WordScores | None) -> bool:
         if not self.has_open_word:
             return True
-        return search.last_word != "border" and (scores is None or scores.may_be(self.words[-1]))
+        return not search.needs_border and (scores is None or scores.may_be(self.words[-1]))
 
 
 class _Text(NamedTuple):
@@ -210,13 +203,13 @@ class _Text(NamedTuple):
             scores: Language model, hot words and lexicon. None: no fusion.
             is_complete: Whether any text is complete. If not, an open word is removed, but its score remains.
         """
-        shown = group[0] if search.frames == "likeliest" else group[-1]
+        shown = group[0] if search.shows_likeliest else group[-1]
         words, added = shown.words, 0.0
         if scores is not None:
             if not is_complete and shown.has_open_word:
                 words, added = words[:-1], scores.open(words[-1])
             units = list(scores.units(words, spelling, shown.labels))
-            if search.last_word == "no_border" and not shown.has_open_word:
+            if search.adds_empty_word and not shown.has_open_word:
                 units.append("")
             added += scores.text(units)
         return cls(shown, words, combined([each.ending.log_prob for each in group], search), added)

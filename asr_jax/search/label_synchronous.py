@@ -7,50 +7,36 @@ likely, and which stops when no better end has appeared for some labels.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import Finite, PositiveFloat, ShareBelow1, settings
 from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.kernels.log_space import NEVER
-from asr_jax.search.base import Decoding
+from asr_jax.search.base import BeamSize, GreedyOrBeam
 from asr_jax.search.ctc_prefix import Prefixes, empty_prefixes, extended, prefix_scores, without_padding
 
 POSSIBLE = NEVER / 2
 """Scores below this belong to hypotheses that do not exist."""
 
 
-@dataclass(frozen=True)
-class LabelDecoding(Decoding):
-    """Settings of the search of an attention decoder. Scores are natural logarithms."""
+@settings
+class LabelDecoding(BeamSize, GreedyOrBeam):
+    """Settings of the search of an attention decoder. Scores are natural logarithms.
 
-    kind: Literal["greedy", "beam"] = "greedy"
-    """greedy: the best next label, until the end; beam: beam search with n-best lists."""
-    beam_width: int = 10
-    """Number of hypotheses of beam search, those that have ended included."""
-    num_best: int = 10
-    """Largest number of hypotheses in an n-best list."""
-    ctc_weight: float = 0.0
-    """Share of the CTC score in the score of a hypothesis, at least 0 and less than 1. 0: attention alone."""
-    label_bonus: float = 0.0
+    The width of the beam includes hypotheses that have ended.
+    """
+
+    ctc_weight: ShareBelow1 = 0.0
+    """Share of the CTC score in the score of a hypothesis. 0: attention alone. For CTC alone, --head names its head."""
+    label_bonus: Finite = 0.0
     """Number that is added to the score for each label. Values above 0 favour long texts, values below 0 short ones."""
-    max_labels_per_frame: float = 1.0
+    max_labels_per_frame: PositiveFloat = 1.0
     """Largest number of labels for each frame of an utterance. A hypothesis of this length must end."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "beam_width", "num_best", least=1)
-        check_numbers(self, "ctc_weight", least=0)
-        check_numbers(self, "label_bonus")
-        check_numbers(self, "max_labels_per_frame", above=0)
-        if self.ctc_weight >= 1:
-            raise ValueError(
-                f"ctc_weight is {self.ctc_weight}: expected less than 1; --head with the CTC head searches CTC alone"
-            )
 
     def __str__(self) -> str:
         parts = ["greedy" if self.kind == "greedy" else f"beam {self.beam_width}"]
@@ -64,10 +50,6 @@ class LabelDecoding(Decoding):
 
     def digest(self) -> str:
         return f"attention {self}"
-
-    @property
-    def gives_n_best(self) -> bool:
-        return self.kind == "beam"
 
     @property
     def width(self) -> int:

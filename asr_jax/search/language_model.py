@@ -8,8 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.settings import Finite, settings
 
 NOT_WORDS = {"<s>", "</s>", "<unk>"}
+
+
+@settings
+class LanguageModel:
+    """Settings of an n-gram language model and its scores."""
+
+    kenlm: str = ""
+    """Path of a KenLM n-gram model of words. Empty: none."""
+    lm_weight: Finite = 0.5
+    """Factor of the language model's natural log-probabilities (alpha)."""
+    word_bonus: Finite = 0.0
+    """Score added for each word if there is a language model (beta)."""
+    bos: bool = True
+    """Whether the language model's context begins with the start of the sentence."""
+    eos: bool = True
+    """Whether the language model scores the end of the sentence."""
 
 
 def load_kenlm(path: str | Path) -> Any:

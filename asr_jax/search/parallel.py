@@ -1,23 +1,19 @@
 """Search of decoders that compute all labels of an utterance at once: the most likely label of each query."""
 
-from dataclasses import dataclass
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
+from asr_jax.core.settings import settings
 from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.search.base import Decoding
 
 
-@dataclass(frozen=True)
+@settings
 class ParallelDecoding(Decoding):
-    """Settings of the search of Paraformer."""
+    """Settings of the search of Paraformer: the most likely label of each query, all in one pass of the decoder."""
 
-    kind: Literal["parallel"] = "parallel"
-    """parallel: the most likely label of each query, all in one pass of the decoder."""
     refine: bool = True
     """Whether labels are those after refinement in the enhanced Paraformer-v2. Refinement has its own output layer,
     which reads a second decoder for labels of low confidence. Other models have no refinement."""

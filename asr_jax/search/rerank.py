@@ -1,16 +1,16 @@
 """Re-ranking of n-best lists with a language model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import settings
 from asr_jax.search.hypotheses import Hypothesis
-from asr_jax.search.language_model import load_kenlm
+from asr_jax.search.language_model import LanguageModel, load_kenlm
 from asr_jax.search.word_scores import LN10
 
 
-@dataclass(frozen=True)
-class Reranking:
+@settings
+class Reranking(LanguageModel):
     """Settings of re-ranking.
 
     The score is `log-probability + lm_weight · ln 10 · log10(LM probability) + word_bonus · number of words`.
@@ -18,19 +18,7 @@ class Reranking:
     Source: RustedBytes/w2v-bert-uk at commit adec09e, src/ctc.rs; its documentation calls it shallow fusion.
     """
 
-    kenlm: str = ""
-    """Path of a KenLM n-gram model of words. Empty: no re-ranking."""
-    lm_weight: float = 0.45
-    """Factor of the language model's natural log-probabilities."""
-    word_bonus: float = 0.0
-    """Score added for each word."""
-    bos: bool = True
-    """Whether the language model's context begins with the start of the sentence."""
-    eos: bool = True
-    """Whether the language model scores the end of the sentence."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "lm_weight", "word_bonus")
+    lm_weight = 0.45
 
     def build(self) -> "Reranker | None":
         """Returns the re-ranker; None if there is no language model.

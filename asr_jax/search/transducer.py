@@ -1,32 +1,25 @@
 """Searches of a transducer: greedy search on the device, and beam search as a stage on the host."""
 
-from dataclasses import dataclass
-
-from asr_jax.core.errors import UserError, check_numbers
+from asr_jax.core.errors import UserError
+from asr_jax.core.settings import Finite, PositiveFloat, PositiveInt, settings
 from asr_jax.search.beam_stage import BeamDecoding, BeamStage
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
 from asr_jax.text.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TransducerDecoding(BeamDecoding):
     """Settings of the search of a transducer. With kind `beam`, lists have several hypotheses."""
 
-    max_symbols: int = 10
+    max_symbols: PositiveInt = 10
     """Largest number of labels of one frame. 1: a label leaves no blank to its frame, as in icefall's modified beam
     search, which extends all hypotheses of a frame at once and is faster."""
-    blank_penalty: float = 0.0
+    blank_penalty: Finite = 0.0
     """Number that is subtracted from the logits of the blank."""
-    temperature: float = 1.0
+    temperature: PositiveFloat = 1.0
     """Divisor of the logits. CAIMAN-ASR's beam search uses 1.4."""
     search: TransducerSearch = TransducerSearch()
     """Settings of the beam search."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "max_symbols", least=1)
-        check_numbers(self, "blank_penalty")
-        check_numbers(self, "temperature", above=0)
 
     def __str__(self) -> str:
         parts = ["greedy"] if self.kind == "greedy" else [f"beam {self.search.beam_width}"]

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from jax import Array
 from jaxtyping import Float
 
 from asr_jax.core.devices import local_devices
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import between, settings
+from asr_jax.search.base import BeamSize
 from asr_jax.search.ctc_beam_state import Moves
 from asr_jax.search.hypotheses import Hypothesis, WordSpan
 from asr_jax.search.transducer_beam_state import (
@@ -31,48 +32,41 @@ from asr_jax.search.transducer_beam_state import (
     begin,
     texts_of,
 )
-from asr_jax.search.transducer_beam_step import Rules, extend_all, extend_best, grown
+from asr_jax.search.transducer_beam_step import StepLimits, extend_all, extend_best, grown
 from asr_jax.search.transducer_proposals import blank_durations, propose
 from asr_jax.search.word_scores import WordScores
 from asr_jax.search.word_states import LabelStates, WordStates
 from asr_jax.search.word_tables import WordTables, word_tables
 from asr_jax.text.spelling import Spelling
 
+FUSION_LABELS = 20
+"""Number of the most likely labels after a hypothesis (TDT: pairs of a label and a duration) that are candidates in
+fusion. Without fusion, and at least, there are as many as the beam is wide: others could not be chosen."""
+KEPT_IN_FRAME = 16
+"""Number of hypotheses that are kept until a frame ends, for each of `beam_width`, if a frame may have several labels.
+The worst others are given up. A frame ends when as many were extended."""
 
-@dataclass(frozen=True)
-class TransducerSearch:
+
+@settings
+class TransducerSearch(BeamSize):
     """Settings of the beam search of transducers. Scores are natural logarithms.
 
     CAIMAN-ASR's settings are beam_width 4, temperature 1.4, label_prune_logp -0.4, token_prune_logp -1.5, same texts
-    and max_symbols 8. icefall's modified beam search has max_symbols 1, and its beam_search no limit.
+    and max_symbols 8. icefall's modified beam search has max_symbols 1, and its beam_search no limit. At most
+    `beam_width` hypotheses are found.
     """
 
-    beam_width: int = 4
-    """Number of hypotheses that continue to the next frame."""
-    num_best: int = 10
-    """Largest number of hypotheses in an n-best list; at most `beam_width` are found."""
-    label_prune_logp: float = -math.inf
+    beam_width = 4
+    label_prune_logp: Annotated[float, between(-math.inf, 0)] = -math.inf
     """Hypotheses whose score per label is lower than the best one's plus this (negative) threshold are pruned."""
-    token_prune_logp: float = -math.inf
+    token_prune_logp: Annotated[float, between(-math.inf, 0)] = -math.inf
     """Labels whose log-probability is lower than the largest one plus this (negative) threshold are not candidates."""
-    max_tokens: int = 20
-    """Number of the most likely labels after a hypothesis (TDT: pairs of a label and a duration) that are candidates in
-    fusion. Without fusion, and at least, there are as many as the beam is wide: others could not be chosen."""
-    frame_width: int = 16
-    """Number of hypotheses that are kept until a frame ends, for each of `beam_width`, if a frame may have several
-    labels. The worst others are given up. A frame ends when as many were extended."""
     same: Literal["labels", "texts"] = "labels"
     """Which hypotheses are equal, and add their probabilities: those with the same labels, or with the same text. The
     prediction network continues from the more likely one."""
     length_normalised: bool = True
     """Whether lists are ordered by the score per label; otherwise, by the score. Labels before the first one count: the
     context of a stateless prediction network, or one."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "beam_width", "num_best", "max_tokens", "frame_width", least=1)
-        for name in ("label_prune_logp", "token_prune_logp"):
-            if not getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 or less")
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,7 @@ class Program:
         """
         beam, nodes, proposal = state
         networks = frames.networks
-        rules = Rules(
+        limits = StepLimits(
             blank_durations(networks.durations), self.max_symbols, width=self.search.beam_width,
             least=self.search.label_prune_logp, start=networks.start_labels,
         )  # fmt: skip
@@ -132,7 +126,7 @@ class Program:
 
         def of_row(beam: FrameBeam, proposal: Proposal, length: Array, given: Array | None) -> tuple[FrameBeam, Moves]:
             words = grown(beam.hypotheses.words, proposal, tables, given)
-            return extend(beam, proposal, length, words, texts, rules=rules)
+            return extend(beam, proposal, length, words, texts, limits=limits)
 
         beam, moves = jax.vmap(of_row)(beam, proposal, frames.lengths, given)
         return self._proposed(beam, nodes, frames), moves
@@ -181,11 +175,11 @@ class TransducerBeamSearch:
         self._states: WordStates | LabelStates | None = None
         if scores and scores.model:
             self._states = (WordStates if are_words else LabelStates)(spelling, scores)
-        most = max(search.beam_width, search.max_tokens) if scores else search.beam_width
+        most = max(search.beam_width, FUSION_LABELS) if scores else search.beam_width
         self._program = Program(
             search, max_symbols, Scaling(temperature, blank_penalty, spelling.blank_id),
             num_candidates=most + 1,
-            num_slots=search.beam_width if max_symbols == 1 else max(search.frame_width * search.beam_width, most + 1),
+            num_slots=search.beam_width if max_symbols == 1 else max(KEPT_IN_FRAME * search.beam_width, most + 1),
         )  # fmt: skip
 
     def __call__(self, frames: TransducerFrames) -> list[list[Hypothesis]]:

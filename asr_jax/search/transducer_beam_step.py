@@ -36,7 +36,7 @@ from asr_jax.search.transducer_beam_state import FrameBeam, Hypotheses, Proposal
 from asr_jax.search.word_tables import Words, WordTables, grown_words
 
 
-class Rules(NamedTuple):
+class StepLimits(NamedTuple):
     """Static settings of a step."""
 
     blank_durations: tuple[int, ...]
@@ -70,7 +70,7 @@ class Candidates(NamedTuple):
 
 
 def extend_all(
-    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, *, rules: Rules
+    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, *, limits: StepLimits
 ) -> tuple[FrameBeam, Moves]:
     """Extends all hypotheses of a row by the blank or one label, and keeps the best.
 
@@ -83,7 +83,7 @@ def extend_all(
         words: Word scores of each hypothesis extended by each candidate.
         texts: Hash functions.
     """
-    found = _candidates(beam, proposal, length, words, texts, rules)
+    found = _candidates(beam, proposal, length, words, texts, limits)
     num_slots, num_candidates = found.token.shape
     scores, index = jax.lax.top_k(found.score.reshape(-1), num_slots)
     source, column = jnp.divmod(index, num_candidates)
@@ -91,7 +91,7 @@ def extend_all(
     totals, is_first = merged(scores, chosen.prefix, chosen.reached)
     chosen = chosen._replace(log_prob=jnp.where(is_first, chosen.log_prob + totals - scores, NEVER))
     after = _extended(jax.tree.map(lambda each: each[source], beam.hypotheses), chosen, beam.frame)
-    after = after.replace(log_prob=_pruned(after, rules))
+    after = after.replace(log_prob=_pruned(after, limits))
     moves = Moves(source, chosen.token)
     ended = beam.replace(hypotheses=after, frame=_next_frame(after, length))
     is_there = beam.frame < length
@@ -99,7 +99,7 @@ def extend_all(
 
 
 def extend_best(
-    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, *, rules: Rules
+    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, *, limits: StepLimits
 ) -> tuple[FrameBeam, Moves]:
     """Extends one hypothesis of a row by blanks and by labels, and ends the frame if its hypotheses are found.
 
@@ -113,12 +113,12 @@ def extend_best(
         texts: Hash functions.
     """
     is_there, i, hypotheses = beam.frame < length, proposal.slots[0], beam.hypotheses
-    found = jax.tree.map(lambda each: each[0], _candidates(beam, proposal, length, words, texts, rules))
+    found = jax.tree.map(lambda each: each[0], _candidates(beam, proposal, length, words, texts, limits))
     others = hypotheses.replace(log_prob=hypotheses.log_prob.at[i].set(NEVER))
     scores, is_first = merged(jnp.where(is_there, found.score, NEVER), found.prefix, found.reached)
     log_prob, scores = _added(others, found, jnp.where(is_first, scores, NEVER))
     others = others.replace(log_prob=log_prob)
-    to, column = _places(others, scores, beam.frame, rules.width)
+    to, column = _places(others, scores, beam.frame, limits.width)
     chosen = jax.tree.map(lambda each: each[column], found)
     chosen = chosen._replace(log_prob=scores[column] - chosen.words.extra)
     # The states of the prediction network are large. They are written to their places alone.
@@ -130,7 +130,7 @@ def extend_best(
         others.replace(predicted=()),
         _extended(before, chosen, beam.frame),
     )
-    ended = _ended(beam.replace(hypotheses=after), length, rules)
+    ended = _ended(beam.replace(hypotheses=after), length, limits)
     small = beam.replace(hypotheses=hypotheses.replace(predicted=()))
     after = jax.tree.map(lambda new, old: jnp.where(is_there, new, old), ended, small)
     predicted = jax.tree.map(lambda each: each.at[to].set(each[i][None], mode="drop"), hypotheses.predicted)
@@ -173,7 +173,7 @@ def merged(
 
 
 def _candidates(
-    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, rules: Rules
+    beam: FrameBeam, proposal: Proposal, length: Int[Array, ""], words: Words, texts: Texts, limits: StepLimits
 ) -> Candidates:
     """Returns the extensions of the proposed hypotheses by blanks and labels, in this order.
 
@@ -185,10 +185,10 @@ def _candidates(
         shape = (*proposal.blanks.shape, *of_labels.shape[2:])
         return jnp.concatenate([jnp.broadcast_to(of_blanks, shape), of_labels], axis=1)
 
-    may_grow = before.at_frame < rules.max_symbols
+    may_grow = before.at_frame < limits.max_symbols
     values = joined(proposal.blanks, jnp.where(may_grow[:, None], proposal.values, NEVER))
-    durations = proposal.durations if rules.max_symbols > 1 else jnp.maximum(proposal.durations, 1)
-    durations = joined(jnp.array(rules.blank_durations, jnp.int32)[None], durations)
+    durations = proposal.durations if limits.max_symbols > 1 else jnp.maximum(proposal.durations, 1)
+    durations = joined(jnp.array(limits.blank_durations, jnp.int32)[None], durations)
     longer, is_border = texts.longer(before.prefix[:, None], before.is_border[:, None], proposal.tokens)
     waits = (before.reached > beam.frame)[:, None]
     stays = jnp.where(jnp.arange(values.shape[1])[None] == 0, 0.0, NEVER)
@@ -256,7 +256,7 @@ def _places(
     return jnp.where(scores > -lowest, place, num_slots), column
 
 
-def _ended(beam: FrameBeam, length: Int[Array, ""], rules: Rules) -> FrameBeam:
+def _ended(beam: FrameBeam, length: Int[Array, ""], limits: StepLimits) -> FrameBeam:
     """Ends the frame of a row if enough of the hypotheses that wait are better than those in the frame.
 
     It also ends after as many steps as there are slots, since each adds a node.
@@ -264,11 +264,11 @@ def _ended(beam: FrameBeam, length: Int[Array, ""], rules: Rules) -> FrameBeam:
     hypotheses, num_extended = beam.hypotheses, beam.num_extended + 1
     score, waits = _scores(hypotheses), hypotheses.reached > beam.frame
     best_open = jnp.where(waits, NEVER, score).max()
-    has_ended = ((waits & (score > best_open)).sum() >= rules.width) | (best_open == NEVER)
+    has_ended = ((waits & (score > best_open)).sum() >= limits.width) | (best_open == NEVER)
     has_ended |= num_extended >= len(score)
-    is_kept = _best_waiting(hypotheses, beam.frame, rules.width)
+    is_kept = _best_waiting(hypotheses, beam.frame, limits.width)
     kept = hypotheses.replace(log_prob=jnp.where(is_kept, hypotheses.log_prob, NEVER))
-    kept = kept.replace(log_prob=_pruned(kept, rules))
+    kept = kept.replace(log_prob=_pruned(kept, limits))
     return FrameBeam(
         hypotheses.replace(log_prob=jnp.where(has_ended, kept.log_prob, hypotheses.log_prob)),
         frame=jnp.where(has_ended, _next_frame(kept, length), beam.frame),
@@ -292,10 +292,10 @@ def _scores(hypotheses: Hypotheses) -> Float[Array, " S"]:
     return jnp.where(hypotheses.log_prob > NEVER, hypotheses.score, NEVER)
 
 
-def _pruned(hypotheses: Hypotheses, rules: Rules) -> Float[Array, " S"]:
+def _pruned(hypotheses: Hypotheses, limits: StepLimits) -> Float[Array, " S"]:
     """Returns the log-probabilities, with minus infinity for hypotheses whose score per label is too low."""
-    per_label = _scores(hypotheses) / (hypotheses.length + rules.start)
-    return jnp.where(per_label >= per_label.max() + rules.least, hypotheses.log_prob, NEVER)
+    per_label = _scores(hypotheses) / (hypotheses.length + limits.start)
+    return jnp.where(per_label >= per_label.max() + limits.least, hypotheses.log_prob, NEVER)
 
 
 def _unmoved(num_slots: int) -> Moves:

@@ -3,11 +3,11 @@
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from asr_jax.core.errors import UserError, check_numbers
-from asr_jax.search.language_model import arpa_words, listed_words, load_kenlm
+from asr_jax.core.errors import UserError
+from asr_jax.core.settings import Finite, settings
+from asr_jax.search.language_model import LanguageModel, arpa_words, listed_words, load_kenlm
 from asr_jax.text.spelling import Spelling
 
 LN10 = math.log(10)
@@ -15,17 +15,12 @@ USUAL_WORD = 6
 """Number of letters above which the penalty of an unknown open word grows: pyctcdecode's AVG_TOKEN_LEN."""
 
 
-@dataclass(frozen=True)
-class Fusion:
+@settings
+class Fusion(LanguageModel):
     """Settings of shallow fusion in beam search. The default is no fusion."""
 
-    kenlm: str = ""
-    """Path of a KenLM n-gram model of words. Empty: none."""
-    lm_weight: float = 0.5
-    """Factor of the language model's natural log-probabilities (alpha)."""
-    word_bonus: float = 1.5
-    """Score added for each word if there is a language model (beta)."""
-    unknown_score: float = -10.0
+    word_bonus = 1.5
+    unknown_score: Finite = -10.0
     """Penalty of an unknown word. It is added to the word's log10 probability before `lm_weight` is applied. While a
     word is open and no listed word begins like it, it is added to the score, multiplied by the number of letters / 6 if
     there are more than 6. With a binary model and no `known_words`, all open words are treated as unknown."""
@@ -35,7 +30,7 @@ class Fusion:
     hot_words: tuple[str, ...] = ()
     """Words to favour, whether or not the language model contains them. `WORD:WEIGHT` has another weight than
     `hot_word_weight`."""
-    hot_word_weight: float = 10.0
+    hot_word_weight: Finite = 10.0
     """Score added for each hot word. While a word is open, the share of its letters that are present is added."""
     lexicon: str = ""
     """Path of a list with a word at the start of each line. No other words are allowed. Empty: all words are."""
@@ -43,18 +38,15 @@ class Fusion:
     """Whether an open word scores as the most likely word of the lexicon with this beginning, at a sentence's start."""
     unit: Literal["words", "labels"] = "words"
     """Unit of the language model: words, or labels (characters, with | for the space; or pieces, with ▁)."""
-    bos: bool = True
-    """Whether the language model's context begins with the start of the sentence."""
-    eos: bool = True
-    """Whether the language model scores the end of the sentence."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "lm_weight", "word_bonus", "unknown_score", "hot_word_weight")
-        hot_word_weights(self)
+    def problems(self) -> Iterator[str]:
+        for entry in self.hot_words:
+            if not math.isfinite(_weighted(entry, self.hot_word_weight)[1]):
+                yield f"hot_words is {self.hot_words}: expected a finite weight of {entry!r}"
         if self.lookahead and not (self.lexicon and self.kenlm):
-            raise ValueError("lookahead: expected a lexicon and a language model; set lexicon and kenlm")
+            yield "lookahead is True: expected a lexicon and a language model; set lexicon and kenlm"
         if self.unit == "labels" and (self.lexicon or self.hot_words):
-            raise ValueError("unit='labels': expected neither lexicon nor hot words, which need unit='words'")
+            yield "unit is 'labels': expected neither lexicon nor hot words, which need unit 'words'"
 
     def build(self) -> "WordScores | None":
         """Returns the word scores; None if nothing is fused.
@@ -67,17 +59,17 @@ class Fusion:
 
 def hot_word_weights(settings: Fusion) -> dict[str, float]:
     """Returns the score of each hot word: the number after its colon, otherwise `hot_word_weight`."""
-    found: dict[str, float] = {}
-    for entry in settings.hot_words:
-        words, _, number = entry.rpartition(":")
-        try:
-            weight = float(number) if words else settings.hot_word_weight
-        except ValueError:
-            words, weight = "", settings.hot_word_weight
-        if not math.isfinite(weight):
-            raise ValueError(f"hot_words: {entry!r} has the weight {number}; expected a finite number")
-        found |= dict.fromkeys((words or entry).split(), weight)
-    return found
+    entries = (_weighted(entry, settings.hot_word_weight) for entry in settings.hot_words)
+    return {word: weight for words, weight in entries for word in words.split()}
+
+
+def _weighted(entry: str, usual: float) -> tuple[str, float]:
+    """Returns the words of an entry of hot words, and their weight."""
+    words, _, number = entry.rpartition(":")
+    try:
+        return (words, float(number)) if words else (entry, usual)
+    except ValueError:
+        return entry, usual
 
 
 class WordScores:

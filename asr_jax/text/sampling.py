@@ -18,6 +18,9 @@ from asr_jax.text.base import Tokenizer
 from asr_jax.text.normalise import normalise
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 
+ALPHA = 0.1
+"""Default of `SampledPieces.alpha`, as in SentencePiece's documentation."""
+
 
 @dataclass(frozen=True)
 class SampledPieces:
@@ -35,7 +38,7 @@ class SampledPieces:
     seed: int
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, *, probability: float, alpha: float, seed: int) -> "SampledPieces | None":
+    def of(cls, tokenizer: Tokenizer, *, probability: float, seed: int, alpha: float = ALPHA) -> "SampledPieces | None":
         """Returns the sampler of a training set; None if nothing is sampled.
 
         Args:

@@ -55,7 +55,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], *, vocab_size: int, pieces: Pieces, character_coverage: float, normaliser: str
+        cls, texts: Iterable[str], *, vocab_size: int, pieces: Pieces, character_coverage: float = 1.0, normaliser: str
     ) -> "SentencePieceTokenizer":
         """Trains a SentencePiece model and creates its tokenizer. The blank is the last id.
 

@@ -1,12 +1,12 @@
 """Settings of tokenizers, and functions that train and load them."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from asr_jax.core.errors import UserError, nearest
+from asr_jax.core.settings import Share, between, settings
 from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, NoTokenizer, WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
@@ -26,7 +26,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@settings
 class TokenizerSettings:
     """Settings of the tokenizer, which is trained on the training texts and stored with the run."""
 
@@ -40,7 +40,7 @@ class TokenizerSettings:
     .model, Hugging Face's vocab.json or tokenizer.json, fairseq's dict.ltr.txt, or a model with a tokenizer (a .nemo
     file or a Hugging Face folder). With it, token ids in a manifest take precedence over texts. Empty: the tokenizer is
     trained."""
-    blank_id: int = -1
+    blank_id: Annotated[int, between(-1)] = -1
     """Id of the blank in vocabularies of `path` and of the kind ids. -1: the vocabulary's own blank, otherwise one more
     id after all others."""
     normaliser: str = "lower.v1"
@@ -50,41 +50,25 @@ class TokenizerSettings:
     whisper_basic.v1 and whisper_english.v1 (Whisper's normalisers for scoring)."""
     alphabet: str = ""
     """Characters of the kind characters, in the order of their ids. Empty: the characters of the training texts."""
-    vocab_size: int = 500
-    """Number of labels of the kind sentencepiece, including the blank, unlike --vocab-size of asr_jax.tokenizer. It is
-    smaller if the training texts do not have as many pieces."""
+    vocab_size: Annotated[int, between(4)] = 500
+    """Number of labels of the kind sentencepiece, including the blank, unlike --vocab-size of asr_jax.tokenizer: at
+    least the blank, the unknown piece and two others. It is smaller if the training texts do not have as many
+    pieces."""
     pieces: Pieces = "unigram"
     """SentencePiece's training algorithm."""
-    character_coverage: float = 1.0
-    """Fraction of the training texts' characters that get SentencePiece pieces, from 0.98 to 1. The rarest characters
-    become the unknown piece."""
-    sampling: float = 0.0
+    sampling: Share = 0.0
     """Probability that a word of a training text is segmented into unigram pieces at random, in each epoch differently,
     from 0 to 1. CAIMAN-ASR uses 0.05."""
-    sampling_alpha: float = 0.1
-    """Factor of the pieces' log-probabilities for random segmentations, above 0."""
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[str]:
         if self.normaliser not in NORMALISERS:
-            raise ValueError(f"normaliser: {unknown_normaliser(self.normaliser)}")
+            yield f"normaliser: {unknown_normaliser(self.normaliser)}"
         if len(set(self.alphabet)) != len(self.alphabet):
-            raise ValueError(f"alphabet {self.alphabet!r}: expected each character once")
-        if not (0 <= self.sampling <= 1 and self.sampling_alpha > 0):
-            raise ValueError(
-                f"sampling {self.sampling}, sampling_alpha {self.sampling_alpha}: expected a probability from 0 to 1 "
-                "and a factor above 0"
-            )
-        if self.vocab_size < 4:
-            raise ValueError(f"vocab_size {self.vocab_size}: expected at least 4 (blank, unknown and two pieces)")
-        if not 0.98 <= self.character_coverage <= 1:  # SentencePiece's own limits
-            raise ValueError(
-                f"character_coverage {self.character_coverage} (--data.tokenizer.character-coverage): expected a value "
-                "from 0.98 to 1"
-            )
+            yield f"alphabet is {self.alphabet!r}: expected each character once"
         if self.kind == "none" and self.path:
-            raise ValueError(f"kind is none (no labels), but path is {self.path}: expected only one of the two")
+            yield f"kind is none (no labels), but path is {self.path}: expected only one of the two"
         if self.blank_id >= 0 and not self.takes_ids:
-            raise ValueError(f"blank_id {self.blank_id}: expected -1 if the tokenizer is trained on texts")
+            yield f"blank_id is {self.blank_id}: expected -1 if the tokenizer is trained on texts"
 
     @property
     def blank(self) -> int | None:
@@ -132,7 +116,6 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], *, larges
         texts,
         vocab_size=settings.vocab_size,
         pieces=settings.pieces,
-        character_coverage=settings.character_coverage,
         normaliser=settings.normaliser,
     )
 

@@ -30,20 +30,20 @@ def open_data(setup: Setup, start: int, state: dict[str, Any] | None) -> Abstrac
 
     Args:
         start: Position of the first batch.
-        state: State of the shards of this process before it; None at the beginning, or without shards.
+        state: `LoadedBatch.state` of the batch before it; None at the beginning.
     """
-    data = setup.experiment.data
-    if setup.data.sets.shards:
+    data, train = setup.experiment.data, setup.data.train
+    if train.shards:
         return open_sharded(stream_of(setup), state, start=start)
-    source = BatchSource(setup.data.train.index, setup.data.train.plan, setup.layout, storage=data.storage)
+    source = BatchSource(train.index, train.plan, setup.layout, storage=data.storage)
     return open_batches(source, start=start, workers=data.workers, threads=data.threads)
 
 
 def stream_of(setup: Setup) -> Stream:
     """Settings of the batches of shards of this process."""
-    data, scale, plan = setup.experiment.data, setup.data.train.index.scale, setup.data.train.plan
+    data, train, scale = setup.experiment.data, setup.data.train, setup.data.train.index.scale
     return Stream(
-        shards=setup.data.sets.shards, buckets=plan.buckets, shares=shares_of(plan), scale=scale, layout=setup.layout,
+        shards=train.shards, buckets=train.plan.buckets, shares=shares_of(train.plan), scale=scale, layout=setup.layout,
         tokenizer=setup.data.tokenizer if setup.data.tokenizer.has_labels else None, filters=data.filters,
         output_length=functools.partial(setup.model.label_length, of_features=scale.of_features),
         frames_needed=setup.experiment.model.frames_needed, takes_ids=data.tokenizer.takes_ids, speeds=data.speeds,
@@ -53,14 +53,15 @@ def stream_of(setup: Setup) -> Stream:
 
 
 def state_of_data(checkpoints: Checkpoints) -> dict[str, Any] | None:
-    """State of the shards of this process in the newest checkpoint; None without a checkpoint.
+    """`LoadedBatch.state` of this process in the newest checkpoint; None if there is none.
 
     Raises:
         UserError: If the number of processes has changed.
     """
-    if checkpoints.latest is None:
+    meta = restore_meta(checkpoints.folder, checkpoints.latest) if checkpoints.latest else {}
+    states = meta.get("data_states")
+    if states is None:
         return None
-    states = restore_meta(checkpoints.folder, checkpoints.latest).get("data_states") or []
     if len(states) != jax.process_count():
         raise UserError(
             f"the checkpoint has the states of the shards of {len(states)} processes, and there are "

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
-from asr_jax.core import draws
+from asr_jax.core import draw_loop
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import placed, replicated
 from asr_jax.core.programs import TRACED, Programs
@@ -40,13 +40,13 @@ def lower_initial_state(recipe: Recipe, *, seed: int, programs: Programs = TRACE
     """
 
     def begin() -> InitialState:
-        key = jax.random.key(seed, impl=draws.GENERATOR)
+        key = jax.random.key(seed, impl=draw_loop.GENERATOR)
         streams = {"params": key, "mask": key, "dropout": key}  # some heads also draw in evaluation
         variables = recipe.model.init(streams, example_batch(recipe.model), step=None)
         state = fresh_state(recipe, variables["params"], variables.get("batch_stats", {}), seed=seed)
         return InitialState(state, jax.tree.map(jnp.copy, recipe.evaluated(state)))
 
-    return programs.given(seed=seed).lower("begin", draws.drawn_at_once(begin)).lowered
+    return programs.given(seed=seed).lower("begin", draw_loop.drawn_at_once(begin)).lowered
 
 
 def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -> TrainState:
@@ -60,7 +60,7 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
     Raises:
         UserError: If the optimizer's rules do not match each parameter exactly once.
     """
-    params = recipe.lora.with_adapters(params, jax.random.key(seed + 1, impl=draws.GENERATOR))
+    params = recipe.lora.with_adapters(params, jax.random.key(seed + 1, impl=draw_loop.GENERATOR))
     recipe.updater.check(params)
     return TrainState(
         updates=jnp.zeros((), jnp.int32),
@@ -98,14 +98,14 @@ def fresh_scaling(recipe: Recipe) -> Scaling:
     return Scaling(jnp.full((), scale.initial), jnp.zeros((), jnp.int32)) if scale else no_scaling()
 
 
-def abstract_state(beginning: Lowered, mesh: Mesh, sharding: Sharding = UNSPREAD) -> InitialState:
+def abstract_state(lowered: Lowered, mesh: Mesh, sharding: Sharding = UNSPREAD) -> InitialState:
     """Returns shapes, dtypes and shardings of the initial state without computing it.
 
     Args:
-        beginning: Output of `lower_initial_state`.
+        lowered: Output of `lower_initial_state`.
         sharding: How parameters are spread over them.
     """
-    given: InitialState = beginning.out_info
+    given: InitialState = lowered.out_info
     shapes: InitialState = jax.tree.map(
         lambda leaf, of: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=of),
         given, _shardings(given, mesh, sharding),
@@ -113,15 +113,15 @@ def abstract_state(beginning: Lowered, mesh: Mesh, sharding: Sharding = UNSPREAD
     return shapes
 
 
-def initial_state(beginning: Compiled, mesh: Mesh, sharding: Sharding = UNSPREAD) -> tuple[TrainState, Tree]:
+def initial_state(compiled: Compiled, mesh: Mesh, sharding: Sharding = UNSPREAD) -> tuple[TrainState, Tree]:
     """Returns the state and the averaged parameters of a new run.
 
     Args:
-        beginning: Compiled output of `lower_initial_state`.
+        compiled: Compiled output of `lower_initial_state`.
         sharding: How parameters are spread over them.
     """
     # Drawn on one device and copied, because several devices might draw other numbers.
-    return placed_state(beginning(), mesh, sharding)
+    return placed_state(compiled(), mesh, sharding)
 
 
 def placed_state(begun: InitialState, mesh: Mesh, sharding: Sharding) -> tuple[TrainState, Tree]:

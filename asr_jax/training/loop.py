@@ -80,11 +80,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
             ]
         log = stack.enter_context(EventLog(folder / EVENTS, enabled=is_main(), sinks=sinks))
         warn = functools.partial(log.write, "warning")
-        sinks.append(
-            Detectors(
-                warn, is_sharded=experiment.data.order == "sharded", chance=_chance(experiment),
-            )
-        )  # fmt: skip
+        sinks.append(Detectors(warn, chance=_chance(experiment)))
         for line in begun["refused"]:
             log.write("warning", message=line)
         checkpoints = stack.enter_context(
@@ -183,7 +179,7 @@ def _train(
     signals.wait_for_save()
     with ExitStack() as stack:
         stack.enter_context(profile := Profile(training, setup.folder, log))
-        data_state = state_of_data(checkpoints) if setup.data.sets.shards else None
+        data_state = state_of_data(checkpoints)
         batches = stack.enter_context(open_data(setup, groups.positions(first).start, data_state))
         update = first
         while True:
@@ -239,10 +235,8 @@ def _train(
 
 def _parts(setup: Setup, loaded: LoadedBatch) -> list[Part]:
     """Returns the parts of a batch on the devices, each with its shape and the batch's position in the plan."""
-    plan = setup.data.train.plan
-    number = plan[loaded.position].bucket if loaded.bucket is None else loaded.bucket
-    parts = setup.layout.parts(loaded.batch, plan.buckets[number].batch_size)
-    return [(setup.shapes[number], global_batch(part, setup.mesh), np.int32(loaded.position)) for part in parts]
+    parts = setup.layout.parts(loaded.batch, setup.data.buckets[loaded.bucket].batch_size)
+    return [(setup.shapes[loaded.bucket], global_batch(part, setup.mesh), np.int32(loaded.position)) for part in parts]
 
 
 def _ended(

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.meshes import num_row_devices
 from asr_jax.core.names import counted
 from asr_jax.core.programs import TRACED, Programs
 from asr_jax.data.batching.buckets import Bucket, Scale
@@ -28,7 +28,7 @@ the run is not known before the rows are."""
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Finds the largest number of rows of each bucket whose compiled step fits a budget; see `sampled.FitRows`."""
+    """Finds the largest number of rows of each bucket whose compiled step fits a budget; see `buckets.FitRows`."""
 
     budget_bytes: float
     """Memory of a device that a step may take, with the training state."""
@@ -65,10 +65,10 @@ class MemoryFit:
             rows = unit * most_within(needed, bucket.batch_size // unit, self.budget_bytes)
             if not rows:
                 raise UserError(
-                    f"data.sampling.memory_gb is {self.budget_bytes / 1e9:g}, and a batch of {unit} × "
+                    f"data.batching.budget is {self.budget_bytes / 1e9:g} GB, and a batch of {unit} × "
                     f"{bucket.length / scale.per_s:.2f} s with {bucket.num_tokens} labels needs "
                     f"{needed(1) / 1e9:.3g} GB on each of {counted(devices, 'device')}: expected at least as much, "
-                    "smaller bins, or a larger training.split"
+                    "shorter buckets, or a larger training.split"
                 )
             found.append(rows)
         return found
@@ -77,7 +77,7 @@ class MemoryFit:
         self, bucket: Bucket, shapes: InitialState, scale: Scale, unit: int, devices: int, number: int
     ) -> float:
         """Memory in bytes that `number` × `unit` rows need on a device, as in `programs.CompiledSteps.memory`."""
-        rows = -(-number * unit // devices) * num_row_shards(self.mesh)
+        rows = -(-number * unit // devices) * num_row_devices(self.mesh)
         try:
             return self.step_bytes(self.layout.shape(replace(bucket, batch_size=rows)), shapes, scale=scale)
         except jax.errors.JaxRuntimeError as error:

@@ -124,12 +124,12 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
 
 def _of_devices(setup: Setup, meta: Mapping[str, Any]) -> str:
     """Returns the hint that batches have rows for each device, if the number of devices has changed; otherwise none."""
-    there, sampling = meta["devices"]["number"], setup.experiment.data.sampling
-    if there == setup.mesh.size or sampling.mode == "planned" or sampling.devices:
+    there = meta["devices"]["number"]
+    if there == setup.mesh.size or setup.experiment.data.batching.devices != 0:
         return ""
     return (
-        f". The run had {counted(there, 'device')}, and batches of data.sampling.mode {sampling.mode} have rows for "
-        f"each device: --data.sampling.devices {there} keeps them"
+        f". The run had {counted(there, 'device')}, and its batches have rows for each of them (data.batching.devices "
+        f"0): --data.batching.devices {there} keeps them"
     )
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from asr_jax.config import Experiment
 from asr_jax.core import devices
-from asr_jax.core.meshes import global_batch, num_row_shards
+from asr_jax.core.meshes import global_batch, num_row_devices
 from asr_jax.core.names import counted
 from asr_jax.core.processes import is_main
 from asr_jax.core.pytrees import num_elements
@@ -93,8 +93,8 @@ def dry_run(experiment: Experiment) -> None:
         experiment.primary_decoding.host_stage(
             setup.data.tokenizer
         )  # raises an error if one of its files cannot be read
-    beginning = lower_initial_state(setup.recipe, seed=experiment.seed, programs=setup.programs)
-    shapes = abstract_state(beginning, setup.mesh, setup.recipe.sharding)
+    lowered = lower_initial_state(setup.recipe, seed=experiment.seed, programs=setup.programs)
+    shapes = abstract_state(lowered, setup.mesh, setup.recipe.sharding)
     if experiment.init.path:
         given = read_initial_weights(experiment, setup.data.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
@@ -102,11 +102,11 @@ def dry_run(experiment: Experiment) -> None:
         setup.recipe, setup.shapes, shapes, scale=setup.data.train.index.scale, mesh=setup.mesh,
         num_batches=setup.most_parts, sounds=setup.data.sounds, programs=setup.programs,
     )  # fmt: skip
-    state, _ = initial_state(beginning.compile(), setup.mesh, setup.recipe.sharding)
+    state, _ = initial_state(lowered.compile(), setup.mesh, setup.recipe.sharding)
 
     @jax.jit
     def norm_of(accumulated: Accumulated) -> Float[Array, ""]:
-        return optax.tree.norm(checked(summed(accumulated, num_devices=num_row_shards(setup.mesh))).grads)
+        return optax.tree.norm(checked(summed(accumulated, num_devices=num_row_devices(setup.mesh))).grads)
 
     source = BatchSource(setup.data.train.index, setup.data.train.plan, setup.layout)
     rows = []
@@ -126,8 +126,9 @@ def dry_run(experiment: Experiment) -> None:
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
         print(memory_line(steps.memory))
         parameters = quantity(num_elements(shapes.state.params))
-        of_sample = " in the sample of the shards" if setup.data.sets.shards else ""
-        per_epoch = "" if setup.data.sets.shards else f", {setup.updates_per_epoch:,.4g} per epoch"
+        is_sample = bool(setup.data.train.shards)
+        of_sample = " in the sample of the shards" if is_sample else ""
+        per_epoch = "" if is_sample else f", {setup.updates_per_epoch:,.4g} per epoch"
         print(
             f"{parameters} parameters; {counted(len(setup.data.train.index), 'utterance')}, "
             f"{setup.data.train.index.hours:,.2f} h{of_sample}; {counted(setup.num_updates, 'update')}{per_epoch}; "

@@ -21,7 +21,7 @@ from jaxtyping import Array, Int, UInt32
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
-from asr_jax.core.meshes import abstract, num_row_shards, replicated
+from asr_jax.core.meshes import abstract, num_row_devices, replicated
 from asr_jax.core.programs import TRACED, Program, Programs, memory_of
 from asr_jax.core.pytrees import Tree, flatten, num_elements, unflatten
 from asr_jax.core.random_streams import random_streams
@@ -113,7 +113,7 @@ class StepPrograms:
         """Shardings of the gradients of a batch, which have a first dimension of devices if rows are spread."""
         params = self.shapes.state.params
         trained, specs = flatten(self.recipe.split(params)[0]), self.recipe.sharding.specs(params, self.mesh)
-        with_devices = num_row_shards(self.mesh) > 1
+        with_devices = num_row_devices(self.mesh) > 1
         return unflatten(
             {
                 path: NamedSharding(self.mesh, by_device(specs[path]) if with_devices else specs[path])
@@ -128,7 +128,7 @@ class StepPrograms:
             accumulated: Output of `accumulated`.
         """
         state, average = self.shapes
-        function: Any = functools.partial(apply_update, self.recipe, num_devices=num_row_shards(self.mesh))
+        function: Any = functools.partial(apply_update, self.recipe, num_devices=num_row_devices(self.mesh))
         if is_sharded(self.mesh):
             function = _with_shardings(function, (*_shardings_of(self.shapes), replicated(self.mesh)))
         return self._lower("apply_update", function, state, average, accumulated, donate=(0, 1))
@@ -198,8 +198,7 @@ Part = tuple[Bucket, Batch, np.int32]
 """Batch of an update on all devices, with its bucket and its position in the plan."""
 
 SMALLER_BATCHES = (
-    "compute each batch in parts (--training.split 2), lower --data.buckets.batch-seconds (or the rows or seconds of "
-    "--data.sampling), or lower "
+    "compute each batch in parts (--training.split 2), lower --data.batching.budget (or rows), or lower "
     "--data.filters.max-duration-s if one long recording fills the batch"
 )
 

@@ -92,13 +92,13 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
     """
     data = setup.experiment.data
     roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))
-    if setup.data.sets.shards:
+    if shards := setup.data.train.shards:
         message = (
-            f"{counted(len(setup.data.sets.shards), 'shard')}, read one after the other; tokenizer, buckets and "
+            f"{counted(len(shards), 'shard')}, read one after the other; tokenizer, buckets and "
             f"checks are of {counted(len(setup.data.sets.train), 'sampled item')}"
         )
         write("data", set="train", message=message)
-    for role, paths in roles[1:] if setup.data.sets.shards else roles:
+    for role, paths in roles[1:] if shards else roles:
         for line in described(paths, role, ReadOptions(texts_may_lack=not setup.data.tokenizer.has_labels)):
             write("data", set=role, message=line)
     if message := about_crops(setup.data.train.index, data.crop_s):
@@ -410,7 +410,7 @@ def announce(setup: Setup, log: EventLog, shapes: InitialState, *, changed: list
         log.write(
             "warning", detector="padding rows", message=f"padding rows add {100 * more:.0f} % to the rows of the "
             f"batches, because the rows of some are not a multiple of {each} (devices × training.split); in a new run, "
-            f"data.buckets.batch_multiple {each} avoids them",
+            f"data.batching.row_multiple {each} avoids them",
         )  # fmt: skip
     report_data(setup, log.write)
     for message in other_product(setup.experiment, setup.mesh.size):

@@ -134,10 +134,10 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
             1, f"  continue it with the changes of {', '.join(allowable)}, and with the former {', '.join(others)}: "
             f"--resume.allow {groups}",
         )  # fmt: skip
-    if "training.accumulate" in names or any(name.startswith(("data.buckets.", "data.sampling.")) for name in names):
+    if "training.accumulate" in names or any(name.startswith("data.batching.") for name in names):
         ways += [
             "  continue it with less memory and the same utterances in each update: --training.split N --resume.allow "
-            "accumulation, with the former training.accumulate, data.buckets and data.sampling (each batch is computed "
+            "accumulation, with the former training.accumulate and data.batching (each batch is computed "
             "in N parts, from 1 to its number of rows)"
         ]
     raise UserError("\n".join([f"{folder} has a run with other settings:", *lines, "Ways to go on:", *ways]))

@@ -13,15 +13,16 @@ from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment, Training, load_experiment
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.meshes import num_row_devices
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.buckets import Bucket
-from asr_jax.data.batching.dataset import Data, PlannedData, Sets, check_labels, plan_training, read_sets
+from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_training
 from asr_jax.data.batching.evaluation import about_long, plan_evaluation, plan_with_labels
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.batching.overlap import Overlap, find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_absent, count_removed
+from asr_jax.data.batching.sets import Sets, read_sets
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
@@ -137,7 +138,7 @@ def read_run_data(experiment: Experiment, mesh: Mesh, source: Path) -> RunData:
 def plan_train(
     utterances: Utterances, experiment: Experiment, model: Recogniser, tokenizer: Tokenizer, mesh: Mesh
 ) -> PlannedData:
-    """Plans the training set. With `data.sampling.memory_gb`, training steps are compiled to measure their memory.
+    """Plans the training set. With a budget of memory, training steps are compiled to measure their memory.
 
     Args:
         utterances: Training set.
@@ -145,13 +146,13 @@ def plan_train(
         mesh: Devices of the job.
 
     Raises:
-        UserError: As `plan_training`, or if the smallest batch does not fit `memory_gb`.
+        UserError: As `plan_training`, or if the smallest batch does not fit the memory.
     """
-    training, settings, budget_gb = experiment.training, experiment.model, experiment.data.sampling.memory_gb
+    training, settings, batching = experiment.training, experiment.model, experiment.data.batching
     fit = None
-    if budget_gb:
+    if batching.fits_memory:
         fit = MemoryFit(
-            1e9 * budget_gb, make_recipe(experiment, model, ANY_LENGTH),
+            1e9 * batching.budget, make_recipe(experiment, model, ANY_LENGTH),
             Layout.of(mesh, split=training.split, sub_batches=settings.sub_batches), mesh,
             accumulate=training.accumulate, seed=experiment.seed, sounds=_sounds(experiment),
             programs=programs_of(experiment, tokenizer, length=ANY_LENGTH),
@@ -159,7 +160,7 @@ def plan_train(
     return plan_training(
         utterances, experiment.data, tokenizer=tokenizer, output_length=model.label_length,
         frames_needed=settings.frames_needed, front_end=settings.front_end, seed=experiment.seed,
-        row_parts=settings.row_parts, devices=num_row_shards(mesh), fit_rows=fit,
+        row_parts=settings.row_parts, devices=num_row_devices(mesh), fit_rows=fit,
     )  # fmt: skip
 
 
@@ -177,7 +178,7 @@ def validation_limits(train: PlannedData, training: Training, data: Data) -> Bat
     """
     longest_s, batch_s = longest_and_batch_s(train.plan.buckets, train.index.scale)
     whole_s = training.validation.max_duration_s or max(WHOLE * longest_s, LEAST_WHOLE_S)
-    return BatchLimits(batch_s, longest_s=whole_s, multiple=data.buckets.batch_multiple)
+    return BatchLimits(batch_s, longest_s=whole_s, multiple=data.batching.row_multiple)
 
 
 def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, tokenizer: Tokenizer) -> PlannedData:
@@ -262,7 +263,7 @@ def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:
     """Opens the audio of some utterances of each input, or of all with data.check_all."""
     train: list[tuple[Utterances, tuple[str, ...], Role]] = [(sets.train, data.train, "train")]
     both: tuple[tuple[Utterances, tuple[str, ...], Role], ...] = (
-        *([] if sets.shards else train),
+        *([] if sets.train.shards else train),
         (sets.validation, sets.validation_paths, "train" if sets.is_split else "validation"),
     )
     return [check for of, paths, role in both for check in check_audio(of, paths, role=role, opens_all=data.check_all)]

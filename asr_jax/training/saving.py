@@ -113,7 +113,7 @@ class Saver:
             summary: Summary of the validation after this update; None if there was none.
             best: Best value of all validations; None if there was none.
             num_without_gain: Number of validations since the best one.
-            data_state: State of the shards of this process. None: the position determines the next batch.
+            data_state: `LoadedBatch.state` of the last batch. None: the position determines the next batch.
 
         Raises:
             RunError: If the previous checkpoint could not be written.
@@ -121,7 +121,7 @@ class Saver:
         self.finish()
         meta = {
             "data_position": self._setup.groups.positions(update).start,
-            **({"data_states": gathered(data_state)} if self._setup.data.sets.shards else {}),
+            **({} if data_state is None else {"data_states": gathered(data_state)}),
             "num_without_gain": num_without_gain,
             self._name_of_best: best,
             "decoding": self._setup.decoding_digest,

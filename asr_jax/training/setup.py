@@ -14,7 +14,8 @@ from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import MODEL, described_devices
 from asr_jax.core.names import counted
 from asr_jax.core.programs import TRACED, Programs
-from asr_jax.data.batching.buckets import AGAIN, Bucket, load_buckets
+from asr_jax.data.batching.bucket_files import AGAIN, load_buckets
+from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.inference.model import make_model, programs_of
 from asr_jax.kernels.implementations import check_selected, selected_kernels
@@ -139,10 +140,6 @@ class Setup:
         return replace(self, groups=groups, num_updates=num_updates, recipe=recipe)
 
 
-NO_EPOCH = 1 << 40
-"""Updates of an epoch of shards, whose number of items is not known."""
-
-
 def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) -> Setup:
     """Reads and plans the data, and builds model and optimizer.
 
@@ -159,11 +156,6 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     training = experiment.training
     check_length(training.num_updates, training.num_epochs)
     traced_processes(training)
-    if experiment.data.order == "sharded" and (training.num_epochs or training.pass_states.is_on):
-        raise UserError(
-            "data.order sharded with training.num_epochs or training.pass_states: the number of items is not known; "
-            "expected training.num_updates, and data.order planned for state passing"
-        )
     if not experiment.model.heads:
         raise UserError("model.heads is empty: expected at least one head to train, such as {'ctc': CTC()}")
     experiment.init.check_exists()
@@ -196,35 +188,35 @@ def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Program
 
 
 def other_product(experiment: Experiment, num_devices: int) -> list[str]:
-    """Returns a warning if the product of rows, accumulation and devices is not `Sampling.rows_product`.
+    """Returns a warning if the product of rows, accumulation and devices is not `Batching.rows_product`.
 
     Args:
         experiment: Settings of the run.
         num_devices: Number of devices of the job.
     """
-    sampling, accumulate = experiment.data.sampling, experiment.training.accumulate
-    devices = sampling.devices or num_devices
-    product = sampling.device_rows * accumulate * devices
-    if product == sampling.rows_product or not sampling.rows_product:
+    batching, accumulate = experiment.data.batching, experiment.training.accumulate
+    devices = batching.num_parts(num_devices)
+    product = sum(batching.rows) * accumulate * devices
+    if product == batching.rows_product or not batching.rows_product:
         return []
     return [
-        f"an update has {product:,} rows (data.sampling.device_rows {sampling.device_rows} × training.accumulate "
-        f"{accumulate} × {counted(devices, 'device')}), and data.sampling.rows_product is {sampling.rows_product:,}: "
+        f"an update has {product:,} rows (data.batching.rows {batching.rows[0]} × training.accumulate {accumulate} × "
+        f"{counted(devices, 'device')}), and data.batching.rows_product is {batching.rows_product:,}: "
         "the learning rate may not fit; change the rows or the accumulation, or set rows_product to the new product"
     ]
 
 
 def other_devices(experiment: Experiment, mesh: Mesh) -> list[str]:
-    """Returns a warning if `Buckets.file` was made for another kind or number of devices, otherwise nothing.
+    """Returns a warning if `Batching.file` was made for another kind or number of devices, otherwise nothing.
 
     Args:
         experiment: Settings of the run.
     """
-    path, now = experiment.data.buckets.file, described_devices(mesh)
+    path, now = experiment.data.batching.file, described_devices(mesh)
     if not path or (before := load_buckets(Path(path)).devices) == now:
         return []
     return [
-        f"data.buckets.file {path} has rows for the memory of {before}, and the devices are {now}: a step may need "
+        f"data.batching.file {path} has rows for the memory of {before}, and the devices are {now}: a step may need "
         f"more memory than they have, or use little of it; {AGAIN}"
     ]
 
@@ -257,10 +249,25 @@ def check_length(num_updates: int, num_epochs: float) -> None:
 
 
 def groups_of(train: PlannedData, experiment: Experiment) -> Groups:
-    """Returns the batches of each update. Shards have no epochs of batches: an epoch of updates never ends."""
-    training, is_sharded = experiment.training, experiment.data.order == "sharded"
-    of_epoch = NO_EPOCH * training.accumulate if is_sharded else train.plan.batches_per_epoch
-    return Groups(of_epoch, training.accumulate, training.epoch_end)
+    """Returns the batches of each update.
+
+    Raises:
+        UserError: If settings need the number of batches of an epoch, and it is not known.
+    """
+    training = experiment.training
+    needing = {
+        "training.num_epochs": training.num_epochs, "training.limits.epochs_this_job": training.limits.epochs_this_job,
+        "training.pass_states": training.pass_states.is_on,
+        "a warm-up in epochs (optim.schedule)": math.isinf(
+            experiment.optim.schedule.warmup_length(RunLength(1, math.inf))
+        ),
+    }  # fmt: skip
+    if train.batches_per_epoch is None and (found := [name for name, value in needing.items() if value]):
+        raise UserError(
+            f"{', '.join(found)} with data.order sharded: the number of items is not known; expected lengths in "
+            "updates (training.num_updates), and data.order planned for state passing"
+        )
+    return Groups(train.batches_per_epoch, training.accumulate, training.epoch_end)
 
 
 def run_length(num_updates: int, num_epochs: float, groups: Groups) -> int:

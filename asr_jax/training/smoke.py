@@ -10,7 +10,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.processes import on_main
 from asr_jax.core.run_folder import EVENTS, LOCK, SMOKE
-from asr_jax.data.batching.sampling import Sampling
+from asr_jax.data.batching.batching import Batching
 from asr_jax.metrics.measure import deciding_text
 from asr_jax.observe.events import read_events
 from asr_jax.pretrained.hub import Upload
@@ -68,10 +68,10 @@ def smoke_of(experiment: Experiment) -> Experiment:
             "--run-dir"
         )
     data, model = experiment.data, replace(experiment.model, sub_batches=1)
-    buckets = replace(
-        data.buckets, num=1, num_by_labels=1, edges_s=(), batch_seconds=min(data.buckets.batch_seconds, BATCH_SECONDS),
-        budget=0.0, unit="", batch_multiple=model.row_parts,
-    )  # fmt: skip
+    seconds = min(data.batching.budget, BATCH_SECONDS) if data.batching.unit == "padded-seconds" else BATCH_SECONDS
+    batching = Batching.planned(
+        num_buckets=1, seconds=seconds, row_multiple=model.row_parts, sort_window=data.batching.sort_window
+    )
     training = replace(
         experiment.training,
         num_updates=NUM_UPDATES,
@@ -96,8 +96,7 @@ def smoke_of(experiment: Experiment) -> Experiment:
             data,
             max_train_utterances=min(NUM_UTTERANCES, data.max_train_utterances or NUM_UTTERANCES),
             max_validation_utterances=min(NUM_VALIDATED, data.max_validation_utterances or NUM_VALIDATED),
-            buckets=buckets,
-            sampling=Sampling(),
+            batching=batching,
         ),
         training=training,
         upload=Upload(),

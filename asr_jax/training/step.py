@@ -22,9 +22,9 @@ from flax.core import meta
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.across import BY_ROWS, SAME, on_each_device, total
 from asr_jax.core.batch import Batch
-from asr_jax.core.meshes import num_row_shards
+from asr_jax.core.collectives import BY_ROWS, SAME, on_each_device, total
+from asr_jax.core.meshes import num_row_devices
 from asr_jax.core.pytrees import AnyArray, Node, Tree, join, unflatten
 from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sharding import by_device, manual, sharded
@@ -150,7 +150,7 @@ def gradient_of(
     specs = recipe.sharding.specs(state.params, mesh)
     of_rows = functools.partial(_gradient_of_rows, recipe, specs)
     same, rows = (state, batch_stats, denominators, dict(sounds)), (batch, states)
-    if mesh is None or num_row_shards(mesh) == 1:
+    if mesh is None or num_row_devices(mesh) == 1:
         found = of_rows(same, rows)
     else:
 

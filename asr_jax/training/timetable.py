@@ -1,5 +1,6 @@
 """Schedule of a job: the batches of each update, and the actions before it."""
 
+import math
 import time
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +20,8 @@ class Groups:
     (`epoch_end="carried"`), form a smaller update ("flushed") or are not used ("dropped").
     """
 
-    batches_per_epoch: int
+    batches_per_epoch: int | None
+    """None: it is not known, and an epoch of updates does not end."""
     accumulate: int
     epoch_end: str
     first: int = 0
@@ -28,7 +30,7 @@ class Groups:
     """Position of the first batch of update `first`."""
 
     def __post_init__(self) -> None:
-        if self.epoch_end == "dropped" and self.accumulate > self.batches_per_epoch:
+        if self.epoch_end == "dropped" and self.batches_per_epoch and self.accumulate > self.batches_per_epoch:
             raise UserError(
                 f"training.epoch_end is dropped, training.accumulate {self.accumulate}, and an epoch has "
                 f"{self.batches_per_epoch} batches: no update would remain; lower "
@@ -37,7 +39,9 @@ class Groups:
 
     @property
     def updates_per_epoch(self) -> float:
-        """Number of updates per epoch; may be fractional if batches are carried."""
+        """Number of updates per epoch; may be fractional if batches are carried. Infinite if it is not known."""
+        if self.batches_per_epoch is None:
+            return math.inf
         exact = self.batches_per_epoch / self.accumulate
         return {"carried": exact, "flushed": -(-self.batches_per_epoch // self.accumulate), "dropped": int(exact)}[
             self.epoch_end
@@ -46,7 +50,7 @@ class Groups:
     def positions(self, update: int) -> range:
         """Returns the positions of the batches of an update; the first update is 0."""
         number = update - self.first
-        if self.epoch_end == "carried":
+        if self.epoch_end == "carried" or self.batches_per_epoch is None:
             first = self.start + number * self.accumulate
             return range(max(first, 0), first + self.accumulate)
         epoch, offset = divmod(self.start, self.batches_per_epoch)
@@ -60,12 +64,15 @@ class Groups:
 
     def updates_until(self, epochs: float) -> Fraction:
         """Returns the number of updates until a number of epochs, which may be fractional, is complete."""
+        assert self.batches_per_epoch is not None  # `groups_of` refuses lengths in epochs
         # Fractions avoid rounding: 27 epochs of 7 batches, 3 per update, are exactly 63 updates.
         more = Fraction(epochs).limit_denominator(10**6) - Fraction(self.start, self.batches_per_epoch)
         return self.first + more * Fraction(self.updates_per_epoch).limit_denominator(10**6)
 
     def epoch(self, update: int) -> int:
         """Returns the epoch (from 1) of the last batch before `update`; 1 before the first update."""
+        if self.batches_per_epoch is None:
+            return 1
         return (self.positions(update - 1)[-1] if update else 0) // self.batches_per_epoch + 1
 
     def ends_epoch(self, update: int, every: int = 1) -> bool:
@@ -74,7 +81,7 @@ class Groups:
         Args:
             every: Number of epochs of which only the last one counts.
         """
-        if not update:
+        if not update or self.batches_per_epoch is None:
             return False
         after, size = self.positions(update).start, every * self.batches_per_epoch
         return after // size > self.positions(update - 1).start // size

@@ -20,6 +20,10 @@ from asr_jax.pretrained.hub import Upload, has_token, refuse_without_client
 
 OF_PROCESSES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 POLL_S, KILL_S = 0.2, 5.0
+MAX_S = 3600.0
+"""Time in seconds after which an upload is stopped."""
+WAIT_S = 600.0
+"""Longest time in seconds that the end of a complete run waits for the last upload."""
 NICENESS = 10
 """Priority of the process below that of the run, which reads its data on the same cores."""
 
@@ -45,7 +49,7 @@ class Uploads:
     """Context manager that uploads the best checkpoint after it is saved, with `python -m asr_jax.upload`.
 
     The main process starts at most one upload at a time, and writes an event when it ends. An upload that fails, or
-    that takes longer than upload.max_minutes, is tried again after the next checkpoint, and by the next job. Nothing
+    that takes longer than an hour, is tried again after the next checkpoint, and by the next job. Nothing
     here raises an error because of the hub. An upload that still runs when the context ends is stopped.
     """
 
@@ -89,24 +93,22 @@ class Uploads:
             return
         if self._child and self._child.poll() is not None:
             self._ended(self._child.returncode)
-        elif self._child and time.monotonic() - self._began_s > 60 * self._upload.max_minutes:
+        elif self._child and time.monotonic() - self._began_s > MAX_S:
             self._stop()
-            self._failed(f"stopped after upload.max_minutes, {self._upload.max_minutes:g}")
+            self._failed(f"stopped after {MAX_S:g} s")
         if self._child is None and self._best is not None and self._best != self._tried:
             self._tried = self._best
             if uploaded(self._run, self._upload).get("update") != self._best:
                 self._start(self._best)
 
     def finish(self) -> None:
-        """Waits for the last upload, and stops it after upload.wait_minutes. All processes must call it together."""
-        until_s = time.monotonic() + 60 * self._upload.wait_minutes
+        """Waits for the last upload, and stops it after 10 minutes. All processes must call it together."""
+        until_s = time.monotonic() + WAIT_S
         while self._upload.to and on_main(lambda: self._goes_on(until_s)):
             time.sleep(POLL_S)
         if self._child:
             self._stop()
-            self._failed(
-                f"not complete after upload.wait_minutes, {self._upload.wait_minutes:g}; the next job repeats it"
-            )
+            self._failed(f"not complete {WAIT_S:g} s after the end of the run; the next job repeats it")
 
     def _goes_on(self, until_s: float) -> bool:
         self.poll()

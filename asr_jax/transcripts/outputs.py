@@ -11,8 +11,8 @@ from typing import TextIO
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, remove_empty, write_whole
+from asr_jax.core.jobs import Job, path_of
 from asr_jax.core.names import unique
-from asr_jax.core.shards import Shard, path_of
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.transcripts.files import FORMS, Form, FormName, Named, ctm_labels
 
@@ -63,7 +63,7 @@ def open_output(
     *,
     force: bool,
     maker: Callable[[], Maker],
-    shard: Shard | None = None,
+    job: Job | None = None,
 ) -> Output:
     """Returns the output for a destination.
 
@@ -73,7 +73,7 @@ def open_output(
         recordings: All recordings, with different ids.
         force: Whether existing transcripts are overwritten.
         maker: Function that returns the origin of the transcripts; called only if `out` is a folder.
-        shard: Shard of the recordings that this process writes, to a file of its own or to the same folder as the
+        job: Job of the recordings that this process writes, to a file of its own or to the same folder as the
             others. None: all of them.
 
     Raises:
@@ -81,8 +81,8 @@ def open_output(
             transcripts of another origin.
     """
     if out and (out.is_dir() or not out.suffix):
-        return Folder(FORMS[form], out, recordings, force=force, maker=maker(), shard=shard)
-    out = out and path_of(out, shard)
+        return Folder(FORMS[form], out, recordings, force=force, maker=maker(), job=job)
+    out = out and path_of(out, job)
     if not FORMS[form].is_of_many and len(recordings) > 1:
         raise UserError(
             f"{len(recordings)} recordings: expected --out FOLDER, since a file of {form} contains only one"
@@ -148,14 +148,14 @@ class Folder(Output):
         *,
         force: bool,
         maker: Maker,
-        shard: Shard | None = None,
+        job: Job | None = None,
     ) -> None:
         names = [each.id for each in recordings]
         self._form, self._folder, self._force, self._maker = form, folder, force, maker
         self._paths = dict(zip(names, _paths(names, form.ending), strict=True))
         self._labels, self._rejected = _labels(recordings), list[dict[str, str]]()
         self._is_signed = not force and _is_signed(folder, maker)
-        self._rejected_path = path_of(folder / REJECTED, shard)
+        self._rejected_path = path_of(folder / REJECTED, job)
 
     def has(self, name: str) -> bool:
         return not self._force and (self._folder / self._paths[name]).exists()

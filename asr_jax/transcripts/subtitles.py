@@ -9,33 +9,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import NonNegativeFloat, PositiveFloat, PositiveInt, settings
 from asr_jax.transcripts.transcript import Transcript, Word
 
 
-@dataclass(frozen=True)
+@settings
 class CueRules:
     """Limits of a cue. The defaults are close to the guidelines of the BBC and Netflix."""
 
-    max_chars: int = 42
+    max_chars: PositiveInt = 42
     """Largest number of characters in a line. A longer word has a line of its own."""
-    max_lines: int = 2
+    max_lines: PositiveInt = 2
     """Largest number of lines."""
-    max_s: float = 7.0
+    max_s: PositiveFloat = 7.0
     """Largest duration of a cue in seconds. A longer word is a cue of its own."""
-    min_s: float = 1.0
+    min_s: PositiveFloat = 1.0
     """Smallest duration of a cue in seconds, unless the next cue begins earlier."""
-    pause_s: float = 0.8
+    pause_s: NonNegativeFloat = 0.8
     """Pause in seconds above which words are in different cues."""
-    gap_s: float = 0.08
+    gap_s: NonNegativeFloat = 0.08
     """Gap between consecutive cues in seconds: two frames of film, which make the change visible."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "max_chars", "max_lines", least=1)
-        check_numbers(self, "max_s", "min_s", above=0)
-        check_numbers(self, "pause_s", "gap_s", least=0)
+    def problems(self) -> Iterator[str]:
         if self.min_s > self.max_s:
-            raise ValueError(f"min_s is {self.min_s} and max_s is {self.max_s}: expected min_s of at most max_s")
+            yield f"min_s is {self.min_s}: expected at most max_s, {self.max_s}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def _groups(words: Sequence[Word], rules: CueRules) -> Iterator[list[Word]]:
         yield group
 
 
-def _lines(words: Sequence[str], max_chars: int) -> list[str]:
+def _lines(words: Sequence[str], max_chars: PositiveInt) -> list[str]:
     """Breaks words into as few lines as possible."""
     lines: list[str] = []
     for word in words:

@@ -66,7 +66,7 @@ class Windows:
         return self.per_frame * GRID
 
 
-class Window(NamedTuple):
+class AudioWindow(NamedTuple):
     """A part of a recording that the model computes at once."""
 
     samples: Int16[np.ndarray, " S"]
@@ -74,7 +74,7 @@ class Window(NamedTuple):
     """Frame number in the recording of the window's first frame."""
 
 
-def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> Iterator[Window]:
+def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> Iterator[AudioWindow]:
     """Yields the windows of a recording.
 
     The last window overlaps more than the others, unless `windows.is_last_full` is False. A recording shorter than a
@@ -87,11 +87,11 @@ def windows_of(blocks: Iterable[Int16[np.ndarray, "_"]], windows: Windows) -> It
     for block in blocks:
         held = np.concatenate([held, block])
         while len(held) > windows.size:
-            yield Window(held[: windows.size], begin // windows.per_frame)
+            yield AudioWindow(held[: windows.size], begin // windows.per_frame)
             before, held, begin = held[: windows.step], held[windows.step :], begin + windows.step
     free = windows.size - len(held) if windows.is_last_full else 0
     back = min(free, len(before)) // windows.grid * windows.grid
-    yield Window(np.concatenate([before[len(before) - back :], held]), (begin - back) // windows.per_frame)
+    yield AudioWindow(np.concatenate([before[len(before) - back :], held]), (begin - back) // windows.per_frame)
 
 
 def pieces(parts: Iterable[FrameLogProbs], spelling: Spelling, *, most_frames: int) -> Iterator[FrameLogProbs]:

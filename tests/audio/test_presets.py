@@ -15,13 +15,14 @@ from asr_jax.audio.features import KaldiFbank, Waveform
 from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.presets import ARCHITECTURES, PRESETS, funasr, of_architecture, rnnt
-from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
+from asr_jax.audio.ramp import Ramp
+from asr_jax.audio.stages import Normalise, NormaliseByDataSet, Stack
 from asr_jax.core.batch import Frames
 from asr_jax.core.devices import tracing_for
 from asr_jax.core.errors import UserError
 from tests.support import assert_close, max_abs
 
-STATISTICS = NormaliseByDataSet(mean=(-6.0,) * 80, deviation=(3.0,) * 80, begin_share=0.0, ramp_updates=10)
+STATISTICS = NormaliseByDataSet(mean=(-6.0,) * 80, deviation=(3.0,) * 80, share=Ramp((0.0,), (1.0,), ramp_updates=10))
 OF_STACKED = NormaliseByDataSet(mean=(12.0,) * 560, deviation=(4.0,) * 560)
 FRONT_ENDS = {name: make() for name, make in PRESETS.items()} | {
     "wav2vec2_normalised": PRESETS["wav2vec2"](normalise=True),
@@ -185,9 +186,8 @@ def test_dither_is_for_training_alone_and_the_same_for_a_row_in_any_batch():
 
 
 def test_normalisation_moves_from_the_utterance_to_the_data_set():
-    stage = NormaliseByDataSet(
-        mean=(1.0, 2.0), deviation=(2.0, 4.0), begin_updates=100, ramp_updates=50, begin_share=0.2
-    )
+    share = Ramp((0.2,), (1.0,), begin_updates=100, ramp_updates=50)
+    stage = NormaliseByDataSet(mean=(1.0, 2.0), deviation=(2.0, 4.0), share=share)
     values = np.random.default_rng(0).normal(3, 5, (1, 30, 2)).astype(np.float32)
     frames = Frames(values, np.array([30]))
     by_data = (values - np.array([1.0, 2.0])) / np.array([2.0, 4.0])
@@ -200,7 +200,7 @@ def test_normalisation_moves_from_the_utterance_to_the_data_set():
 
 def test_stacking_at_both_ends():
     values = np.broadcast_to(np.arange(1.0, 9, dtype=np.float32)[None, :, None], (2, 8, 1))
-    stages = Stack(3, 3), Stack(3, 2, before=1, at_end="last"), Stack(3, 3, at_end="dropped")
+    stages = Stack(3, 3), Stack(3, 2, ends="copies"), Stack(3, 3, ends="dropped")
     frames = Frames(values, np.array([8, 4]))
     zeros, low_rate, dropped = jax.device_get(
         jax.jit(lambda frames: [stage(frames, step=None) for stage in stages])(frames)
@@ -221,9 +221,8 @@ def test_statistics_of_files(tmp_path):
     )
     assert NormaliseByDataSet.of_kaldi(tmp_path / "am.mvn") == NormaliseByDataSet((1.5, 2.0), (2.0, 4.0))
     (tmp_path / "s.json").write_text('{"mean": [1.0], "deviation": [2.0]}')
-    assert NormaliseByDataSet.of_json(tmp_path / "s.json", ramp_updates=7) == NormaliseByDataSet(
-        (1.0,), (2.0,), ramp_updates=7
-    )
+    share = Ramp((0.0,), (1.0,), ramp_updates=7)
+    assert NormaliseByDataSet.of_json(tmp_path / "s.json", share=share) == NormaliseByDataSet((1.0,), (2.0,), share)
     (tmp_path / "wrong").write_text("<AddShift> [ 1 ]")
     with pytest.raises(UserError, match="1 values of <AddShift> and 0 of <Rescale>"):
         NormaliseByDataSet.of_kaldi(tmp_path / "wrong")
@@ -234,17 +233,16 @@ def test_statistics_of_files(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LogMel(fft_length=256), "fft_length is 256: expected at least the window's length, 400 samples"),
-        (lambda: LogMel(log_floor=0.0), "log_floor 0.0 and log_offset 0.0"),
+        (lambda: LogMel(fft_length=256), "fft_length is 256: expected at least the samples of a window, 400"),
+        (lambda: LogMel(log_guard=0.0), "log_guard is 0.0"),
         (lambda: LogMel(then=(OF_STACKED,)), "statistics of 560 bins cannot normalise frames of 80 values"),
         (lambda: KaldiFbank(dither=-1.0), "dither is -1.0"),
         (lambda: Waveform(rate_hz=0), "rate_hz is 0"),
-        (lambda: Stack(2, 3), "num 2, every 3"),
-        (lambda: RoundUp(0), "frames is 0"),
-        (lambda: Normalise(ddof=2), "ddof is 2"),
+        (lambda: Stack(2, 3), "every is 3: expected at most num, 2"),
         (lambda: Normalise(eps=0.0), "eps is 0.0"),
-        (lambda: NormaliseByDataSet((1.0,), (0.0,)), "deviations above 0"),
+        (lambda: NormaliseByDataSet((1.0,), (0.0,)), r"deviation is \(0.0,\): expected each above 0"),
         (lambda: NormaliseByDataSet((1.0,), ()), "1 means and 0 deviations"),
+        (lambda: NormaliseByDataSet(share=Ramp((0.5,), (2.0,))), "share is .*: expected one value from 0 to 1"),
     ],
 )
 def test_impossible_settings_are_named(make, message):

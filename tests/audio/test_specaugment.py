@@ -1,5 +1,6 @@
 """Masks, rectangles and warps: masked values, distributions of widths, and reproducibility."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +26,7 @@ def random_values(num_rows, num_frames=100, num_bins=20):
 
 @partial(jax.jit, static_argnums=0)
 def change(settings, values, lengths, key):
-    return settings(values, lengths, key, step=STEP, sounds={})
+    return settings(values, lengths, key, step=STEP, front_end=KaldiFbank(), sounds={})
 
 
 @partial(jax.jit, static_argnums=0)
@@ -35,7 +36,7 @@ def draw(settings, values, lengths, key):
 
 @partial(jax.jit, static_argnums=0)
 def apply(settings, values, lengths, found):
-    return settings.changed(values, lengths, found, sounds={})
+    return settings.changed(values, lengths, found, front_end=KaldiFbank(), sounds={})
 
 
 def changed(settings, values, lengths, key=0):
@@ -65,21 +66,20 @@ def test_specaugment_masks_whole_bins_and_frames_with_the_mean_in_as_many_rows_a
 
 
 @pytest.mark.parametrize(
-    ("draws_widest", "widest", "within", "farthest"), [(True, 10, "valid", 100), (False, 9, "padded", 130)]
-)
-def test_specaugment_widths_are_uniform_within_the_utterance_or_the_padded_row(draws_widest, widest, within, farthest):
+    ("system", "least", "widest", "last_end"),
+    [("icefall", 0, 9, 99), ("nemo", 0, 9, 99), ("quartznet", 0, 10, 129), ("rnnt", 0, 10, 130), ("rust", 1, 10, 100)],
+)  # fmt: skip
+def test_specaugment_widths_are_uniform_within_the_utterance_or_the_padded_row(system, least, widest, last_end):
     settings = SpecAugment(
-        probability=1.0, num_freq_masks=0, num_time_masks=1, min_time_frames=2, max_time_frames=10, max_time_share=1.0,
-        draws_widest=draws_widest, draws_last_start=draws_widest, within=within,
+        probability=1.0, num_freq_masks=0, num_time_masks=1, max_time_frames=10, max_time_share=1.0, system=system,
     )  # fmt: skip
     found = drawn(settings, random_values(6000, 130, 1), [100] * 6000)
     counts = np.bincount(found["time_widths"][:, 0], minlength=widest + 1)
     assert len(counts) == widest + 1
-    assert not counts[:2].any()
-    expected = counts.sum() / (widest - 1)
-    assert np.abs(counts[2:] - expected).max() < 4 * np.sqrt(expected)
-    last_starts = found["time_starts"] + found["time_widths"]
-    assert last_starts.max() == farthest - (not draws_widest)  # masks end with the last frame, or one before it
+    assert not counts[:least].any()
+    expected = counts.sum() / (widest - least + 1)
+    assert np.abs(counts[least:] - expected).max() < 4 * np.sqrt(expected)
+    assert (found["time_starts"] + found["time_widths"]).max() == last_end
 
 
 def test_a_row_is_changed_alike_in_any_batch():
@@ -95,14 +95,13 @@ def test_no_room_for_masks_changes_nothing():
 
 def test_cutout_zeroes_rectangles():
     values = np.ones((300, 50, 40), np.float32)
-    settings = Cutout(num=1, min_freq_bins=3, max_freq_bins=5, min_time_frames=2, max_time_frames=9, within="valid")
+    settings = Cutout(num=1, freq_bins=(3, 5), time_frames=(2, 9))
     masked = changed(settings, values, [30] * 300)
     for row in masked == 0:
         frames, bins = np.flatnonzero(row.any(axis=1)), np.flatnonzero(row.any(axis=0))
         assert row[np.ix_(frames, bins)].all()
         assert np.ptp(frames) + 1 == len(frames) in range(2, 10)
         assert np.ptp(bins) + 1 == len(bins) in range(3, 6)
-        assert frames.max() < 30
 
 
 def test_time_warp_moves_a_frame_and_keeps_both_ends_and_rows_without_room():
@@ -136,8 +135,6 @@ def test_vocal_tract_moves_a_peak_by_the_factor():
 
 
 def test_what_is_made_for_another_mel_bank_is_refused():
-    with pytest.raises(ValueError, match="set both to the same edges"):
-        VocalTract(high_hz=7000.0).check(KaldiFbank())
     with pytest.raises(ValueError, match="the front-end's bins are on Slaney's"):
         VocalTract().check(quartznet())
     for augmentation in (SpecAugment(), Cutout(), TimeWarp(), VocalTract()):
@@ -168,11 +165,11 @@ def test_the_presets_of_systems_without_statistics():
     [
         (SpecAugment, {"probability": 1.5}), (SpecAugment, {"num_time_masks": -1}),
         (SpecAugment, {"max_time_share": 2}),
-        (Cutout, {"min_freq_bins": 21}), (TimeWarp, {"max_frames": 0}), (VocalTract, {"max_warp": 1.0}),
+        (Cutout, {"freq_bins": (21, 20)}), (TimeWarp, {"max_frames": 0}), (VocalTract, {"max_warp": 1.0}),
     ],
 )  # fmt: skip
 def test_impossible_values_are_named(cls, wrong):
-    with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
+    with pytest.raises(ValueError, match=re.escape(str(next(iter(wrong.values()))))):
         cls(**wrong)
 
 

@@ -156,8 +156,8 @@ def test_only_caches_that_were_not_used_for_some_days(caches, capsys):
 def test_wrong_options(caches):
     for arguments, message in (
         (["--yes", "--dry-run"], "contradict each other"),
-        (["--unused-days", "-1"], "expected 0 or more days"),
-        (["runs"], "'runs' is not a choice; expected manifests, traced, compiled, imported, logs or tests"),
+        (["--unused-days", "-1"], "unused_days is -1.0: expected at least 0"),
+        (["runs"], "runs: expected manifests, traced, compiled, imported, logs or tests"),
     ):
         with pytest.raises(UserError, match=message):
             main(arguments)

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from asr_jax.cli import train
-from asr_jax.cli.command_line import field_flags, load_config, parse_experiment, run_command
+from asr_jax.cli.command_line import flags_of_experiment, load_config, parse_experiment, run_command
 from asr_jax.config import (
     Experiment,
     differences,
@@ -89,9 +89,9 @@ def test_the_middle_of_a_name_may_be_left_out_where_it_is_one_fields_alone():
     with pytest.raises(UserError) as caught:
         parse("--model.tap", "x", "--model.frobnicate", "1", "--model.probability", "0.5")
     message = str(caught.value)
-    assert "--model.frobnicate is not a field" in message
+    assert "--model.frobnicate is not a flag" in message
     assert (
-        "--model.probability is not a field; expected one of --model.augment.0.probability, --model.augment." in message
+        "--model.probability is not a flag; expected one of --model.augment.0.probability, --model.augment." in message
     )
 
 
@@ -118,36 +118,35 @@ def test_a_new_run_takes_the_settings_of_the_run_of_its_weights(tmp_path):
 def test_all_mistakes_are_named_at_once_with_the_nearest_field():
     with pytest.raises(UserError) as caught:
         parse(
-            "--optim.schedule.peak-rl", "3", "--data.buckets.num", "many", "--training.precision", "f17",
+            "--optim.schedule.peak-rl", "3", "--data.batching.num-buckets", "many", "--training.precision", "f17",
             "--model.heads.ctc.dropout", "1.5", "--training.ema.decay", "2",
         )  # fmt: skip
     message = str(caught.value)
-    assert message.startswith("5 settings of --config configs/quickstart.py cannot be used")
-    for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "decay is 2.0", "--data.buckets.num"):
+    assert len(message.splitlines()) == 6
+    assert message.endswith("\ntrain --config configs/quickstart.py --help lists the flags")
+    for part in ("--optim.schedule.peak-lr", "many", "f17", "1.5", "decay is 2.0", "--data.batching.num-buckets"):
         assert part in message, f"{part!r} is not in\n{message}"
     assert caught.value.exit_code == 2
 
 
-def test_pairs_are_asked_for_once():
-    with pytest.raises(UserError) as caught:
-        parse("--data.sampling.mode", "2D-bucketing", "--data.sampling.bins", "8", "40", "9")
-    assert str(caught.value).startswith("1 setting ")
-    assert "--data.sampling.bins 8 40 9: '8', '40', '9': expected pairs of a number and a whole number" in str(
-        caught.value
-    )
-
-
 def test_a_value_of_another_type_hides_no_mistake_in_other_settings():
     with pytest.raises(UserError) as caught:
-        parse("--data.buckets.batch-multiple", "x", "--model.encoder.dropout", "7", "--data.sampling.num-buckets", "-1")
-    assert str(caught.value).startswith("3 settings ")
+        parse("--data.batching.row-multiple", "x", "--model.encoder.dropout", "7", "--data.filters.min-chars", "-1")
+    assert len(str(caught.value).splitlines()) == 4
 
 
 def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_in_them():
     with pytest.raises(UserError) as caught:
-        parse("--data.filters.min-duration-s", "5", "--data.filters.max-duration-s", "2", "--data.buckets.num", "x")
-    assert str(caught.value).startswith("2 settings")
-    assert "'x' is not a whole number" in str(caught.value)
+        parse(
+            "--data.filters.min-duration-s",
+            "5",
+            "--data.filters.max-duration-s",
+            "2",
+            "--data.batching.num-buckets",
+            "x",
+        )
+    assert len(str(caught.value).splitlines()) == 3
+    assert "--data.batching.num-buckets x: expected a whole number" in str(caught.value)
     assert "expected 0 ≤ min < max" in str(caught.value)
 
 
@@ -163,21 +162,21 @@ def test_settings_that_need_each_other_are_not_accused_of_what_others_do(weights
         parse(
             "--data.train", "a", "b", "c", "--data.mixing.kind", "absolute", "--data.mixing.weights", *weights, *more
         )  # fmt: skip
-    assert str(caught.value).startswith("1 setting ")
+    assert len(str(caught.value).splitlines()) == 2
     assert message in str(caught.value)
 
 
 def test_fields_that_are_right_together_only_are_no_mistakes():
     sizes = ["--model.encoder.dims", *["64"] * 4, "--model.encoder.unmasked-dims", *["32"] * 4]
     with pytest.raises(UserError) as caught:
-        parse(*sizes, "--data.buckets.num", "many")
-    assert str(caught.value).startswith("1 setting ")
+        parse(*sizes, "--data.batching.num-buckets", "many")
+    assert len(str(caught.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--seed", "1", "--seed", "2"), "--seed is given 2 times"),
+        (("--seed", "1", "--seed", "2"), "--seed is given twice"),
         (("--seed", "-1"), "seed is -1"),
         (("--optim.schedule.peak-lr", "nan"), "peak_lr is nan: expected above 0"),
         (("--model.heads.ctc.scale", "-1"), "scale is -1.0"),
@@ -212,7 +211,7 @@ def test_commands_in_the_place_of_files_are_allowed_by_a_flag():
 
 
 def test_values_without_a_field_are_named():
-    with pytest.raises(UserError, match="'3' does not belong to a field"):
+    with pytest.raises(UserError, match="'3' belongs to no flag"):
         parse("3")
 
 
@@ -267,7 +266,7 @@ def test_every_config_loads_and_survives_json(path, tmp_path):
     assert from_json(to_json(experiment)) == experiment
     save_experiment(experiment, tmp_path / "experiment.json")
     assert load_experiment(tmp_path / "experiment.json") == experiment
-    flags = list(field_flags(experiment))
+    flags = [flag.name for flag in flags_of_experiment(experiment)]
     assert len(flags) == len(set(flags)) > 40
 
 
@@ -326,9 +325,14 @@ def test_a_recipe_of_fine_tuning_takes_the_sizes_of_the_run_that_it_begins_with(
 
 def test_differences_name_fields_and_pass_over_what_may_change():
     before = parse()
-    after = parse("--seed", "3", "--training.log-every", "9", "--data.buckets.num", "5", "--run-dir", "elsewhere")
+    after = parse(
+        "--seed", "3", "--training.log-every", "9", "--data.batching.num-buckets", "5", "--run-dir", "elsewhere"
+    )
     found = differences(before, after)
-    assert [change for change in found if not may_change(change[0])] == [("data.buckets.num", 3, 5), ("seed", 0, 3)]
+    assert [change for change in found if not may_change(change[0])] == [
+        ("data.batching.num_buckets", 3, 5),
+        ("seed", 0, 3),
+    ]
     assert [change for change in found if may_change(change[0])] == [
         ("run_dir", "", "elsewhere"),
         ("training.log_every", 50, 9),
@@ -340,8 +344,8 @@ def test_help_lists_every_field_quickly():
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     seconds = time.monotonic() - start
-    for flag in field_flags(load_config(CONFIG)):
-        assert flag in done.stdout, flag
+    for flag in flags_of_experiment(load_config(CONFIG)):
+        assert flag.name in done.stdout, flag.name
     assert isinstance(load_config(CONFIG), Experiment)
     print(f"{seconds:.1f} s")
     assert seconds < 30  # 3 s are promised on an idle machine; tests share theirs

@@ -144,7 +144,7 @@ def test_files_that_cannot_be_read(tmp_path):
     for path in (tmp_path / "gone.jsonl", tmp_path, binary):
         with pytest.raises(UserError, match=r"cannot be read.*evaluate --predictions"):
             main([str(good), str(path)])
-    with pytest.raises(UserError, match="--show -1: expected 0 or more"):
+    with pytest.raises(UserError, match="show is -1: expected at least 0"):
         main([str(good), str(good), "--show", "-1"])
     with pytest.raises(UserError, match=r"'lower\.v2'"):
         main([str(good), str(good), "--normaliser", "lower.v2"])

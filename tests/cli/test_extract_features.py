@@ -17,7 +17,7 @@ from asr_jax.audio.presets import rust_zipformer, w2v_bert
 from asr_jax.cli import evaluate, extract_features, train
 from asr_jax.config import save_experiment
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data, plan_training
 from asr_jax.data.loading import extraction
 from asr_jax.data.loading.source import BatchSource
@@ -82,7 +82,7 @@ def test_features_give_the_loss_of_their_audio(folder, tmp_path):
 def planned(utterances, model):
     """Source of the batches of a training plan."""
     data = plan_training(
-        utterances, Data(train=("x",), buckets=Buckets(num=1)), tokenizer=TOKENIZER,
+        utterances, Data(train=("x",), batching=Batching.planned(num_buckets=1)), tokenizer=TOKENIZER,
         output_length=model.output_length, frames_needed=np.add,
         front_end=model.front_end, seed=0,
     )  # fmt: skip
@@ -140,23 +140,23 @@ def test_an_interrupted_call_goes_on_with_its_parts(folder, tmp_path, monkeypatc
 
 def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_left_out(folder, tmp_path):
     lines = (folder / "audio.jsonl").read_text().splitlines()
-    shards = tmp_path / "shards"
-    shards.mkdir()
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
     for name, part in (("a", lines[:3]), ("b", lines[3:7])):
         rows = [json.loads(line) for line in part]
         for row in rows:
             row["audio_path"] = str(folder / row["audio_path"])
-        (shards / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (jobs / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     copy = tmp_path / "cut.flac"
     copy.write_bytes((folder / "2.flac").read_bytes()[:3000])
-    (shards / "a.jsonl").write_text((shards / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
+    (jobs / "a.jsonl").write_text((jobs / "a.jsonl").read_text().replace(str(folder / "2.flac"), str(copy)))
     with pytest.raises(RunError, match="rejected: 1 utterance;"):
-        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+        extract_features.main(["--input", str(jobs), "--output", str(tmp_path / "out")])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "0000-a.parquet", "0000-a.rejected.jsonl", "0001-b.parquet",
     ]  # fmt: skip
     with pytest.raises(RunError, match="rejected: 1 utterance;"):  # also reported for existing files
-        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+        extract_features.main(["--input", str(jobs), "--output", str(tmp_path / "out")])
     rejected = json.loads((tmp_path / "out/0000-a.rejected.jsonl").read_text())
     assert (rejected["id"], rejected["location"]) == ("u2", str(copy))
     assert [utterance.id for utterance in read_utterances([tmp_path / "out"])] == ["u0", "u1", "u3", "u4", "u5", "u6"]
@@ -223,14 +223,14 @@ def test_two_at_once_are_refused_and_lose_nothing(folder, tmp_path, monkeypatch)
 
 
 def test_files_of_other_inputs_in_the_folder_are_named(folder, tmp_path):
-    shards = tmp_path / "shards"
-    shards.mkdir()
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
     row = json.loads((folder / "audio.jsonl").read_text().splitlines()[0]) | {"audio_path": str(folder / "0.flac")}
-    (shards / "b.jsonl").write_text(json.dumps(row) + "\n")
-    extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
-    (shards / "a.jsonl").write_text(json.dumps(row) + "\n")
+    (jobs / "b.jsonl").write_text(json.dumps(row) + "\n")
+    extract_features.main(["--input", str(jobs), "--output", str(tmp_path / "out")])
+    (jobs / "a.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(UserError, match=r"0000-b\.parquet"):
-        extract_features.main(["--input", str(shards), "--output", str(tmp_path / "out")])
+        extract_features.main(["--input", str(jobs), "--output", str(tmp_path / "out")])
 
 
 def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_path, capsys):
@@ -246,7 +246,7 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
     extract(folder, tmp_path / "short.parquet", "--reject-above", "0.8")  # requested, so this is not an error
     assert "utterances are longer than --reject-above 0.8" in capsys.readouterr().out
     for option, value in (("--reject-above", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):
-        with pytest.raises(UserError, match=option):
+        with pytest.raises(UserError, match=f"{option[2:].replace('-', '_')} is {value}"):
             extract(folder, tmp_path / "n.parquet", option, value)
 
 

@@ -179,7 +179,7 @@ def test_wrong_arguments(run: Path, tmp_path: Path) -> None:
         ([str(tmp_path), "--out", str(tmp_path / "x")], "is not a published model"),
         ([str(CASES / "icefall"), "--out", str(tmp_path / "x")], r"expected the path of the file, such as .*model\.pt"),
         ([str(SOURCE / "config.json"), "--out", str(tmp_path / "x")], r"no weights(.|\n)*--init-from"),
-        ([str(SOURCE), "--out", str(tmp_path / "x"), "--model.dim", "3"], "--config FILE before fields of it"),
+        ([str(SOURCE), "--out", str(tmp_path / "x"), "--model.dim", "3"], "--model.dim is not a flag"),
         ([str(SOURCE), "--out", str(tmp_path / "x"), "--normaliser", "low"], "unknown normaliser 'low'"),
         ([str(SOURCE), "--out", str(tmp_path / "x"), "--front-end", "nmo"], "unknown front-end 'nmo'(.|\n)*'nemo'"),
     ):

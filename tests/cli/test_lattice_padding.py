@@ -23,7 +23,7 @@ def test_padding_is_that_of_the_batches(tmp_path):
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = ["--config", CONFIG, "--data.train", str(path), "--run-dir", str(tmp_path / "run")]
-    experiment = parse_experiment([*given, "--data.buckets.num", "2", "--data.speeds", "0.9", "1.1"], prog="")
+    experiment = parse_experiment([*given, "--data.batching.num-buckets", "2", "--data.speeds", "0.9", "1.1"], prog="")
     planned = command.plan(experiment).train
     lengths, labels, plan = planned.index.lengths, planned.index.num_labels(), planned.plan
     real, padded = np.zeros(3), np.zeros(3)

@@ -32,7 +32,7 @@ from tests.support import approx
 
 ROOT = Path(__file__).parents[2]
 BUCKET = {"length": 16000, "num_tokens": 8, "batch_size": 4, "longest": 15000}
-ROWS = ("--data.buckets.batch-multiple", "4", "--data.buckets.max-batch", "512")
+ROWS = ("--data.batching.row-multiple", "4", "--data.batching.max-rows", "512")
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_rows_that_fit_are_those_of_training(manifest, tmp_path, capsys):  # noq
     assert len(shares) == 4  # two buckets, on one device and on all
     assert max(int(share) for number, share in shares if int(number) == devices) <= 75
 
-    fitted = parse_experiment([*given, "--data.buckets.file", str(file)], prog="")
+    fitted = parse_experiment([*given, "--data.batching.file", str(file)], prog="")
     made = set_up(fitted, find_run(fitted))
     assert [bucket.batch_size for bucket in made.data.train.plan.buckets] == rows
     buckets, scale = made.data.train.plan.buckets, made.data.train.index.scale
@@ -116,7 +116,7 @@ def test_a_file_that_does_not_fit_the_data_is_refused(manifest, tmp_path, conten
     file = tmp_path / "none.json"
     if content is not None:
         file.write_text(json.dumps(content))
-    experiment = parse_experiment(arguments(manifest, tmp_path, "--data.buckets.file", str(file)), prog="")
+    experiment = parse_experiment(arguments(manifest, tmp_path, "--data.batching.file", str(file)), prog="")
     with pytest.raises(UserError, match=message):
         command.plan(experiment)
 
@@ -135,11 +135,11 @@ def test_a_file_that_does_not_fit_the_data_is_refused(manifest, tmp_path, conten
 def test_a_file_for_other_devices_is_named(manifest, tmp_path, devices, message, capsys):  # noqa: F811
     room, file = {"length": 80000, "num_tokens": 8, "batch_size": 4, "longest": 79000}, tmp_path / "fit.json"
     file.write_text(json.dumps({"per_s": 16000, "buckets": [room]} | ({"devices": devices} if devices else {})))
-    given = arguments(manifest, tmp_path, "--data.validation", manifest, "--data.buckets.file", str(file))
+    given = arguments(manifest, tmp_path, "--data.validation", manifest, "--data.batching.file", str(file))
     command.main(given)
     printed = capsys.readouterr().out
-    assert re.search(f"warning: data.buckets.{message}", printed) if message else "the devices are" not in printed
-    assert "batch-seconds" not in printed  # the rows of the file do not follow it
+    assert re.search(f"warning: data.batching.{message}", printed) if message else "the devices are" not in printed
+    assert "--data.batching.budget" not in printed  # the rows of the file do not follow it
     assert [row(printed, f"{number}. ")[1] for number in range(1, 5)] == ["start", "raise", "the", "set"]
     experiment, warnings = parse_experiment(given, prog=""), []
     reporting.report_data(set_up(experiment, find_run(experiment)), lambda name, **more: warnings.append(more))
@@ -164,14 +164,14 @@ def test_the_limit_of_rows_is_named(manifest, tmp_path, monkeypatch, capsys):  #
     )
     monkeypatch.setattr(TargetSteps, "rows", lambda *_: [{"program": "gradient", "devices": 1}])
     monkeypatch.setattr(targets, "_memory_of_this_machine", lambda: 65_000_000)
-    given = arguments(manifest, tmp_path, *ROWS[:2], "--data.buckets.max-batch", "66", "--target", "cpu")
+    given = arguments(manifest, tmp_path, *ROWS[:2], "--data.batching.max-rows", "66", "--target", "cpu")
     command.main([*given, "--fit", str(tmp_path / "fit.json")])
     printed = capsys.readouterr().out
-    assert "the most rows that fit the memory, up to data.buckets.max_batch 66; train with" in printed
+    assert "the most rows that fit the memory, up to data.batching.max_rows 66; train with" in printed
     rows = -(-64 // len(jax.devices()))
     assert (
-        "warning: data.buckets.max_batch 66 (rows over all devices) limits 1 of 2 buckets, and a higher "
-        f"--data.buckets.max-batch allows more rows: {short.length / 16000:.2f} s, 8 labels: {rows} rows per device, "
+        "warning: data.batching.max_rows 66 (rows over all devices) limits 1 of 2 buckets, and a higher "
+        f"--data.batching.max-rows allows more rows: {short.length / 16000:.2f} s, 8 labels: {rows} rows per device, "
         "10% of its memory\n"
     ) in printed
     content = json.loads((tmp_path / "fit.json").read_text())
@@ -249,14 +249,10 @@ def test_a_program_is_compiled_once_for_the_search_and_the_table(manifest, tmp_p
     [
         (("--fit", "x.json"), "--fit without --target"),
         (
-            ("--target", "cpu", "--fit", "x.json", "--data.sampling.mode", "fixed", "--data.sampling.device-rows", "4"),
-            "--fit with --data.sampling.mode fixed: training reads the file of --fit in mode planned only",
+            ("--target", "cpu", "--fit", "x.json", "--data.batching.devices", "0"),
+            "--fit finds rows of buckets over all devices",
         ),
-        (("--target", "cpu", "--margin", "1"), "--margin 1: expected 0 or more, and less than 1"),
-        (
-            ("--data.sampling.mode", "fixed", "--data.sampling.device-rows", "4", "--data.buckets.order", "sorted"),
-            "data.buckets.order is sorted, and data.sampling.mode fixed does not use it",
-        ),
+        (("--target", "cpu", "--margin", "1"), "margin is 1.0: expected at least 0 and below 1"),
     ],
 )
 def test_options_that_do_not_go_together(manifest, tmp_path, given, message):  # noqa: F811

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
         "def experiment():\n"
         "    e = toy()\n"
         f"    noise = BackgroundNoise(folder={str(folder / 'noise')!r})\n"
-        "    augment = (SpecAugment(probability=0.5), Gain(min_db=-6, max_db=-3), noise)\n"
+        "    augment = (SpecAugment(probability=0.5), Gain(db=(-6.0, -3.0)), noise)\n"
         "    return replace(e, model=replace(e.model, augment=augment))\n"
     )
     return folder
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 def test_audio_and_pictures_before_and_after_each_augmentation(folder, tmp_path, capsys):
     given = ["--config", folder / "config.py", "--data", folder / "train.jsonl", "--out", tmp_path, "--num", 1,
-             "--model.augment.1.max-db", "-5"]  # fmt: skip
+             "--model.augment.1.db", "-6", "-5"]  # fmt: skip
     augment.main([str(word) for word in given])
     assert "1 utterance\n" in capsys.readouterr().out
     shown = sorted(path.name for path in tmp_path.iterdir())
@@ -76,11 +76,11 @@ def test_data_without_audio_are_named(folder, tmp_path):
     config = ["--config", str(folder / "config.py")]
     with pytest.raises(UserError, match=r"no audio could be read: .*gone\.flac"):
         augment.main([*config, "--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path)])
-    with pytest.raises(UserError, match="--at-update 99999999999"):
+    with pytest.raises(UserError, match="at_update is 99999999999"):
         augment.main([*config, "--data", "x", "--out", "x", "--at-update", "99999999999"])
-    with pytest.raises(UserError, match=r"--max-hours nan"):
+    with pytest.raises(UserError, match="max_hours is nan"):
         feature_statistics.main(["--preset", "rnnt", "--data", "x", "--out", "x.json", "--max-hours", "nan"])
-    with pytest.raises(UserError, match="--num 0"):
+    with pytest.raises(UserError, match="num is 0"):
         augment.main([*config, "--data", "x", "--out", "x", "--num", "0"])
 
 

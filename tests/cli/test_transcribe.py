@@ -38,7 +38,7 @@ def run(tmp_path_factory):
         write(folder / f"{n}.flac", sound(seconds, n))
         lines.append({"audio_path": f"{n}.flac", "text": "ab a b"[: 2 + n % 5].strip(), "duration": seconds})
     sets = (jsonl(folder / "train.jsonl", *lines), jsonl(folder / "validation.jsonl", *lines[:4]))
-    flags = ["--updates", "2", "--training.validation.every", "2", "--data.buckets.batch-seconds", "6"]
+    flags = ["--updates", "2", "--training.validation.every", "2", "--data.batching.budget", "6"]
     train.main(["--config", "tests/toy_config.py", "--run-dir", str(folder / "run"), *flags,
                 "--data.train", str(sets[0]), "--data.validation", str(sets[1])])  # fmt: skip
     return str(folder / "run")
@@ -267,7 +267,7 @@ def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys)
         (["--to-manifest", "out.jsonl", "--out", "folder"], "expected a file"),
         (["--format", "srt", "--out", "o.vtt"], r"ends in .srt, or --format vtt"),
         (["--json", "--out", "o.srt"], r"another format than json: expected a name that ends in .json"),
-        (["--min-confidence", "1.5"], "--min-confidence 1.5"),
+        (["--min-confidence", "1.5"], "min_confidence is 1.5"),
         (["--window-seconds", "0.3", "--overlap-seconds", "0.25"], "windows of 0.3 s"),
     ],
 )

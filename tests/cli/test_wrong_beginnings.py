@@ -131,7 +131,7 @@ CASES = {
     "a config that fails": (lambda place: config(place, "x = 1 / 0\n"), 2, ["mine.py:1: ZeroDivisionError"]),
     "a config without experiment()": (lambda place: config(place, "x = 1\n"), 2, ["mine.py: AttributeError", "experiment"]),
     "a config with a word that is none of a setting's": (
-        lambda place: config(place, masked("SpecAugment(fill='banana')")), 2, ["mine.py:6", "model.augment.0.fill is 'banana': expected Literal['mean', 'zero']"],
+        lambda place: config(place, masked("SpecAugment(system='banana')")), 2, ["mine.py:6", "model.augment.0.system is 'banana': expected Literal['icefall', 'nemo', 'quartznet', 'rnnt', 'rust']"],
     ),
     "a config with a fraction of a mask": (
         lambda place: config(place, masked("SpecAugment(num_time_masks=2.5)")), 2, ["model.augment.0.num_time_masks is 2.5: expected int"],
@@ -143,7 +143,7 @@ CASES = {
         lambda place: ["train", "--run-dir", place / "audio"], 2, ["audio is not a run", "--config"],
     ),
     "a field that does not exist": (lambda place: new(place, "--optim.schedule.peak-rate", 1), 2, ["--optim.schedule.peak-lr"]),
-    "a value of the wrong type": (lambda place: new(place, "--seed", "one"), 2, ["'one' is not a whole number"]),
+    "a value of the wrong type": (lambda place: new(place, "--seed", "one"), 2, ["--seed one: expected a whole number"]),
     "values that exclude each other": (
         lambda place: new(place, "--data.filters.min-duration-s", 5, "--data.filters.max-duration-s", 2), 2, ["min < max"],
     ),
@@ -189,7 +189,7 @@ CASES = {
     "durations in milliseconds": (lambda place: new(place, **with_lines(place, lambda row: row | {"duration": 1000.0})), 2, ["no training utterance is left", "too long"]),
     "texts that are all empty": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": " "})), 2, ["training texts are empty"]),
     "texts that no path fits": (lambda place: new(place, **with_lines(place, lambda row: row | {"text": "ab " * 19})), 2, ["fewer frames than its labels need"]),
-    "edges below the longest utterance": (lambda place: new(place, "--data.buckets.edges-s", 0.5), 2, ["edges_s ends at 0.5"]),
+    "edges below the longest utterance": (lambda place: new(place, "--data.batching.edges-s", 0.5), 2, ["longer than the last bucket"]),
     "a folder that is a file": (lambda place: ["train", *begin(place), "--run-dir", place / "train.jsonl"], 2, ["train.jsonl is a file"]),
     "a folder with other things": (lambda place: ["train", *begin(place), "--run-dir", place / "audio"], 2, ["is not empty and is not a run"]),
     "a folder without rights": (

@@ -14,6 +14,7 @@ from asr_jax.core.settings import (
     ShareBelow1,
     above,
     between,
+    command_options,
     settings,
 )
 
@@ -71,6 +72,17 @@ def test_a_subclass_changes_a_default_and_keeps_type_and_range():
 def test_settings_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Base().num = 2
+
+
+def test_a_required_option_of_a_command_may_follow_another():
+    @command_options
+    class Options:
+        num: PositiveInt = 1
+        out: str
+
+    assert Options(out="x").num == 1
+    with pytest.raises(ValueError, match="num is 0: expected at least 1"):
+        Options(num=0, out="x")
 
 
 def test_ranges_as_text():

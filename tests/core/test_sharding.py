@@ -71,7 +71,9 @@ def test_what_the_axis_model_cannot_spread_is_named(rules, sizes, message):
 
 def test_the_sizes_of_a_mesh_are_checked():
     assert dict(MeshSizes(fsdp=2).mesh(jax.devices()[:4]).shape) == {"data": 2, "fsdp": 2, "model": 1}
-    with pytest.raises(ValueError, match="fsdp is 0, expected at least 1; data is 0, expected at least 1, or -1"):
+    with pytest.raises(ValueError, match="data is 0: expected at least 1, or -1"):
+        MeshSizes(data=0)
+    with pytest.raises(ValueError, match="fsdp is 0: expected at least 1"):
         MeshSizes(data=0, fsdp=0)
     with pytest.raises(UserError, match=r"--mesh\.data -1 --mesh\.fsdp 3 --mesh\.model 1: expected a product of 4"):
         MeshSizes(fsdp=3).mesh(jax.devices()[:4])

@@ -121,7 +121,7 @@ def test_a_hardware_checkpoint_is_complete() -> None:
     assert_close(statistics.mean, stored["melmeans"], rtol=1e-6)
     assert_close(statistics.deviation, stored["melvars"] ** 0.5, rtol=1e-6)
     assert stack == Stack(3, 3)
-    assert (found.model.front_end.window_ms, found.model.front_end.place) == (20.0, "hop_end")
+    assert (found.model.front_end.window_ms, found.model.front_end.framing) == (20.0, "hop_end")
     assert found.tokenizer.vocab_size == 41
     assert found.model.recognising == "transducer"
 

@@ -36,8 +36,8 @@ def test_all_paths(key, sizes, blank_id, where):
     if where == "device" and num_prefixes > MOST_ON_DEVICE:
         pytest.skip(f"{num_prefixes} prefixes are too many for the device")
     search = Search(
-        beam_width=num_prefixes, num_best=num_prefixes, beam_prune_logp=-np.inf, token_min_logp=-np.inf, same="labels"
-    )
+        beam_width=num_prefixes, num_best=num_prefixes, beam_prune_logp=-np.inf, token_min_logp=-np.inf
+    )  # fmt: skip
     if where == "host":
         with unchecked():
             found = beam_search(log_probs, spelling, search=search)

@@ -22,8 +22,9 @@ def asked(entries, *, peer, fusion):
     options = entries[0]["opts"]
     spelling = Spelling.of_surfaces(goldens()["labels"], blank_id=goldens()["labels"].index(""))
     silence = options["sil_score"] * (np.arange(len(spelling.texts)) == spelling.border)
-    search = Search.of_flashlight(
-        lexicon=peer == LEXICON,
+    search = Search(
+        rules=peer if peer == LEXICON else "flashlight",
+        token_min_logp=-np.inf,
         num_best=most_texts(peer),
         beam_width=options["beam_size"],
         beam_prune_logp=-options["beam_threshold"],

@@ -34,7 +34,7 @@ def asked(entries, folder):
     log_probs = [emissions()[f"logprobs_{entry['utt']}"] for entry in entries]
     return Asked(
         spelling=Spelling.of_surfaces(goldens()["labels"], blank_id=goldens()["labels"].index("")),
-        search=Search.of_pyctcdecode(num_best=most_texts("pyctcdecode"), **options),
+        search=Search(rules="pyctcdecode", num_best=most_texts("pyctcdecode"), **{"beam_width": 100} | options),
         fusion=fusion(entries[0], folder),
         log_probs=[x - np.logaddexp.reduce(x.astype(np.float64), axis=1, keepdims=True) for x in log_probs],
     )

@@ -11,6 +11,7 @@ strongest. Energies without a logarithm differ by less than 1e-4, or by 1e-5 of 
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.presets import wav2vec2, whisper
-from asr_jax.audio.spectrum import window_shape
+from asr_jax.audio.spectrum import mel_energies, window_shape
 from asr_jax.audio.stages import Normalise, NormaliseByDataSet, RoundUp, Stack
 from tests.support import ROUNDING, assert_within, golden_cases
 
@@ -50,7 +51,7 @@ def compare(name, actual, expected, *, allowed=TOLERANCE):
     assert_within(np.max(np.abs(np.asarray(actual, np.float64) - expected) / allowed, initial=0.0), 1.0, what=name)
 
 
-def of_strong_bins(depth, front_end):
+def of_strong_bins(depth, *, power=True):
     """Returns the allowed difference of logarithms of bins that are up to 40 dB below the strongest one of a frame.
 
     A Fourier transform of 512 samples has 9 stages, each with a complex product and a sum. They have 36 roundings of
@@ -59,13 +60,13 @@ def of_strong_bins(depth, front_end):
 
     Args:
         depth: Logarithm of the strongest bin less that of the bin.
-        front_end: Front-end of the frames.
+        power: Whether the bins are of power spectra instead of magnitude spectra.
     """
-    exponent = 2.0 if front_end.power else 1.0
+    exponent = 2.0 if power else 1.0
     return jnp.maximum(TOLERANCE, exponent * 2 * 36 * ROUNDING * jnp.exp(depth / exponent))
 
 
-def tolerance(bare, front_end):
+def tolerance(bare, front_end, *, power=True):
     """Returns the allowed difference of each value, from the frames before the stages."""
     is_there = np.arange(bare.values.shape[1])[None, :, None] < bare.lengths[:, None, None]
     if getattr(front_end, "log", "natural") == "none":
@@ -74,7 +75,8 @@ def tolerance(bare, front_end):
         return _after_stages(bare, allowed, front_end)
     depth = jnp.where(is_there, jnp.max(bare.values, axis=2, keepdims=True) - bare.values, 0.0)
     weak = 1e-6 * jnp.exp(jnp.minimum(depth, 40.0))
-    allowed = jnp.where(depth < np.log(1e4) * (1.0 if front_end.power else 0.5), of_strong_bins(depth, front_end), weak)
+    is_strong = depth < np.log(1e4) * (1.0 if power else 0.5)
+    allowed = jnp.where(is_strong, of_strong_bins(depth, power=power), weak)
     return _after_stages(bare, allowed, front_end)
 
 
@@ -100,16 +102,18 @@ class Given(NamedTuple):
     expected: Any
     counts: Any = None
     """Numbers of valid frames, if the reference's differ from those of the lengths."""
+    power: bool = True
+    """Whether the mel bins are of power spectra instead of magnitude spectra."""
 
     def with_tolerance(self, waves, lengths):
         """Returns frames and the allowed difference of each value."""
         bare = replace(self.front_end, then=())(waves, lengths)
         if self.counts is None:
-            return self.front_end(waves, lengths), tolerance(bare, self.front_end)
+            return self.front_end(waves, lengths), tolerance(bare, self.front_end, power=self.power)
         frames = bare = bare.replace(lengths=jnp.asarray(self.counts, jnp.int32))
         for stage in self.front_end.then:
             frames = stage(frames, step=None)
-        return frames, tolerance(bare, self.front_end)
+        return frames, tolerance(bare, self.front_end, power=self.power)
 
 
 def check(given):
@@ -137,10 +141,10 @@ def test_nvidia_quartznet(case):
         align = config["pad_align"]
         front_end = LogMel(
             rate_hz=rate, num_mels=config["n_filt"], window_ms=window_ms, hop_ms=1000 * config["window_stride"],
-            window=config["window"], fft_length=config["n_fft"] or 1 << (width - 1).bit_length(), count="ceil",
+            window=config["window"], fft_length=config["n_fft"] or 1 << (width - 1).bit_length(), framing="ceil",
             low_hz=config.get("lowfreq", 0), high_hz=config.get("highfreq") or 0.0,
-            preemphasis=config["preemph"] or 0.0, log="natural" if config["log"] else "none", log_floor=0.0,
-            log_offset=1e-20, then=(*normalisation(config["normalize"]), *([RoundUp(align)] if align else [])),
+            preemphasis=config["preemph"] or 0.0, log="natural_of_sum" if config["log"] else "none",
+            then=(*normalisation(config["normalize"]), *([RoundUp()] if align else [])),
         )  # fmt: skip
         bank = mel_bank(
             front_end.num_mels, front_end.fft_length, rate, *front_end.band_hz, scale="slaney", equal_area=True
@@ -180,7 +184,7 @@ def nemo_front_end(config):
         pytest.fail(f"unknown option: {', '.join(sorted(unknown))}")
     config = NEMO | config
     handled = {
-        "dither": [0.0], "mag_power": [1.0, 2.0], "log_zero_guard_type": ["add", "clamp"], "mel_norm": ["slaney", None],
+        "dither": [0.0], "mag_power": [1.0, 2.0], "log_zero_guard_type": ["add", "clamp"], "mel_norm": ["slaney"],
         "frame_splicing": [1], "nb_augmentation_prob": [0.0], "stft_conv": [False], "stft_exact_pad": [False],
     }  # fmt: skip
     for name, values in handled.items():
@@ -193,16 +197,15 @@ def nemo_front_end(config):
         rate_hz=rate, num_mels=config["nfilt"], window_ms=milliseconds(window, rate),
         hop_ms=milliseconds(config["n_window_stride"], rate), window=config["window"],
         fft_length=config["n_fft"] or 1 << (window - 1).bit_length(), edges="zeros",
-        place="hop_centred" if config["exact_pad"] else "centred", low_hz=config["lowfreq"],
-        high_hz=config["highfreq"] or 0.0, preemphasis=config["preemph"] or 0.0, power=config["mag_power"] == 2.0,
-        equal_area=config["mel_norm"] == "slaney", log="natural" if config["log"] else "none",
-        log_floor=guard if clamps else 0.0, log_offset=0.0 if clamps else guard,
+        framing="hop_centred" if config["exact_pad"] else "floor", low_hz=config["lowfreq"],
+        high_hz=config["highfreq"] or 0.0, preemphasis=config["preemph"] or 0.0,
+        log=("natural" if clamps else "natural_of_sum") if config["log"] else "none", log_guard=guard,
         then=normalisation(config["normalize"]),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("case", golden_cases("nemo", "features*"))
-def test_nemo(case):
+def test_nemo(case, monkeypatch):
     arrays, given = case.arrays(), {}
     for name, config in case.info["configs"].items():
         front_end, config = nemo_front_end(config), NEMO | config
@@ -219,8 +222,10 @@ def test_nemo(case):
         else:
             np.testing.assert_array_equal(front_end.output_length(lengths), counts)
         expected = arrays[f"{name}/feat"].transpose(0, 2, 1)
-        given[name] = Given(front_end, waves, lengths, expected, counts if exact else None)
-    check(given)
+        given[name] = Given(front_end, waves, lengths, expected, counts if exact else None, config["mag_power"] == 2.0)
+    check({name: each for name, each in given.items() if each.power})
+    monkeypatch.setattr("asr_jax.audio.logmel.mel_energies", partial(mel_energies, power=False))
+    check({name: each for name, each in given.items() if not each.power})
 
 
 def bank_in_float32(num_mels, fft_length, rate_hz, low_hz, high_hz, *, scale, equal_area):
@@ -245,7 +250,7 @@ def test_funasr(case, monkeypatch):
     for name in sorted(names):
         expected, stacked = arrays[f"{name}/feat"], re.search(r"lfr(\d+)_(\d+)", name)
         num, every = map(int, stacked.groups()) if stacked else (1, 1)
-        then = [Stack(num, every, before=(num - 1) // 2, at_end="last")] if stacked else []
+        then = [Stack(num, every, ends="copies")] if stacked else []
         if "cmvn" in name:
             then.append(NormaliseByDataSet.of_kaldi(case.path.with_name(case.info["cmvn_file"])))
         front_end = KaldiFbank(
@@ -273,9 +278,9 @@ def test_w2v_bert(case):
         num = bare.output_length(len(wave))
         assert len(expected) >= num // stride
         assert not mask.size or (mask == (stride * np.arange(len(expected)) + 1 < num)).all(), match[0]
-        then = [Normalise(eps=1e-7, eps_to="variance")] if normalises else []
+        then = [Normalise(divisor="unbiased_root", eps=1e-7)] if normalises else []
         if stride > 1:
-            then.append(Stack(stride, stride, at_end="zeros" if len(expected) * stride > num else "dropped"))
+            then.append(Stack(stride, stride, ends="zeros" if len(expected) * stride > num else "dropped"))
         rows = together.setdefault(replace(bare, then=tuple(then)), {})
         rows[match[0]] = wave, without_padding(expected, stride, num), min(len(expected), -(-num // stride))
     assert together
@@ -324,15 +329,15 @@ def front_end_in_words(words, mel_scale, num_mels, *, edges):
         return None
     assert "n_fft" in sizes, f"no n_fft in {words!r}"
     assert sizes.get("n_mels", num_mels) == num_mels
-    assert sizes.get("power", 2) in (1, 2), words
-    inside = "center False" in words
+    assert sizes.get("power", 2) == 2, words
+    assert "center False" not in words, words
+    assert mel_scale == "htk" or "norm None" not in words, words
     for text, its_edges in (("reflect pad", "reflect"), ("constant pad", "zeros")):
         edges = its_edges if text in words else edges
     return LogMel(
         num_mels=num_mels, window_ms=sizes.get("win", sizes["n_fft"]) / 16, hop_ms=sizes.get("hop", 160) / 16,
-        window="hann_periodic", fft_length=sizes["n_fft"], place="inside" if inside else "centred", count="both_ends",
-        edges=edges, mel_scale=mel_scale, equal_area=mel_scale == "slaney" and "norm None" not in words,
-        power=sizes.get("power", 2) == 2, preemphasis=0.0, log="none",
+        window="hann_periodic", fft_length=sizes["n_fft"], framing="both_ends", edges=edges,
+        mel_scale=mel_scale, preemphasis=0.0, log="none",
     )  # fmt: skip
 
 

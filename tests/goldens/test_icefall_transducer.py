@@ -11,7 +11,7 @@ import pytest
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.transducer import Pruning, Transducer
-from asr_jax.losses.pruned_transducer import kept_positions, occupancies
+from asr_jax.losses.pruned_transducer import kept_positions, occupancies, simple_log_probs
 from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.pretrained.keymap import find_params
 from asr_jax.pretrained.transducers import OF_ICEFALL, transducer_rows
@@ -51,10 +51,10 @@ def test_losses_and_gradients(case: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     arrays, sizes = case.arrays(), case.info["config"]
     settings = Transducer(
         prediction=StatelessPrediction(sizes["dec"], sizes["ctx"]), joint_dim=sizes["join"], activation="tanh",
-        dropout=0.0, tile_frames=7,
+        dropout=0.0,
         pruning=Pruning(
             case.info["prune_range"], case.info["am_scale"], case.info["lm_scale"],
-            simple_scale=factors_of(case.info)["simple"], counts_padding=True,
+            simple_scale=factors_of(case.info)["simple"],
         ),
     )  # fmt: skip
     expected, params = ours(of(arrays, "grad/"), settings), unflatten(ours(of(arrays, "param/"), settings))
@@ -78,7 +78,12 @@ def test_losses_and_gradients(case: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         found["occupancies"] = occupancies(*log_probs)
         return jnp.asarray(of_blank), jnp.asarray(of_label)
 
+    def padding_counts(*given: Any, weights: Any, **options: Any) -> Any:
+        return simple_log_probs(*given, **options)
+
     monkeypatch.setattr("asr_jax.heads.transducer.occupancies", occupied)
+    monkeypatch.setattr("asr_jax.heads.transducer.simple_log_probs", padding_counts)
+    monkeypatch.setattr("asr_jax.heads.transducer.logits_of_tile", lambda: 1000)
 
     def total(params: Any) -> Any:
         sums = head.apply({"params": params}, Encoded(frames), batch, step=None)

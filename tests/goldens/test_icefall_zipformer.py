@@ -25,7 +25,7 @@ from support import (
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import unflatten
-from asr_jax.heads.ctc import CTC
+from asr_jax.heads.ctc import CONSISTENCY_WARMUP, CTC
 from asr_jax.models.base import repeated
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.icefall import ICEFALL
@@ -207,7 +207,7 @@ def test_losses_of_two_views(case: GoldenCase) -> None:
         pytest.skip("the case has no losses of two views")
     settings = settings_of(case.info)
     params = unflatten(ICEFALL.find(part(arrays, "param/"), settings, {"ctc": CTC()})[0])["params"]
-    head = CTC(dropout=0.0, consistency=1.0, consistency_warmup=0)
+    head = CTC(dropout=0.0, consistency=1.0)
     head = head.build(vocab_size=case.info["config"]["vocab"], blank_id=0, dtype=jnp.float32)
     lengths, rows = arrays["input/feat_lens"].astype(np.int32), len(arrays["input/feat_lens"])
     features = arrays["crctc/feats"].reshape(2, rows, *arrays["crctc/feats"].shape[1:])
@@ -223,7 +223,9 @@ def test_losses_of_two_views(case: GoldenCase) -> None:
 
     @fast_jit
     def losses(params: Any, views: Frames, batch: Batch) -> Any:
-        return head.apply({"params": params}, Encoded(views, views=2), repeated(batch, 2), step=jnp.int32(0))
+        return head.apply(
+            {"params": params}, Encoded(views, views=2), repeated(batch, 2), step=jnp.int32(CONSISTENCY_WARMUP)
+        )
 
     sums = losses(params["ctc"], views, batch)
     ctc, cr = (float(arrays[f"crctc/{name}_loss"]) for name in ("ctc", "cr"))

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.specaugment import Cutout, SpecAugment
 from tests.support import ROUNDING, GoldenCase, assert_within, golden_cases
 
@@ -24,9 +25,10 @@ def settings_of(args):
     """Returns our settings for those of the reference: a preset with the numbers of the case."""
     if "masks" in args:
         return Cutout(
-            num=args["masks"], min_freq_bins=args["min_freq"], max_freq_bins=args["max_freq"],
-            min_time_frames=args["min_time"], max_time_frames=args["max_time"],
-        )  # fmt: skip
+            num=args["masks"],
+            freq_bins=(args["min_freq"], args["max_freq"]),
+            time_frames=(args["min_time"], args["max_time"]),
+        )
     if "frames_mask_size" in args:  # lhotse; these rows have no padding
         return SpecAugment(
             probability=args["p"], num_freq_masks=args["num_feature_masks"], max_freq_bins=args["features_mask_size"],
@@ -42,9 +44,8 @@ def settings_of(args):
             else {"max_width_share": 1.0, "max_time_frames": width}
         )
         return replace(SpecAugment.nemo(), max_freq_bins=args["freq_width"], **masks, **share)
-    quartznet = SpecAugment.quartznet(max_freq_bins=args["max_freq"], max_time_frames=args["max_time"])
-    least = {"min_freq_bins": args.get("min_freq", 0), "min_time_frames": args.get("min_time", 0)}
-    return replace(quartznet, **masks, **least)
+    assert {args.get("min_freq", 0), args.get("min_time", 0)} == {0}
+    return replace(SpecAugment.quartznet(max_freq_bins=args["max_freq"], max_time_frames=args["max_time"]), **masks)
 
 
 OWN = [
@@ -61,7 +62,11 @@ CASES = [
 @partial(jax.jit, static_argnames=("each", "draws"))
 def masked(each, values, lengths, *, draws):
     """Returns the masks of all draws for each of the settings."""
-    of_key = lambda key: [settings(values, lengths, key, step=STEP, sounds={}) != values for settings in each]  # noqa: E731
+
+    def of_key(key):
+        given = {"step": STEP, "front_end": KaldiFbank(), "sounds": {}}
+        return [settings(values, lengths, key, **given) != values for settings in each]
+
     return jax.lax.map(of_key, jax.random.split(jax.random.key(0), draws))
 
 

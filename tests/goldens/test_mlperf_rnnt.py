@@ -40,8 +40,8 @@ def test_equals_mlperf(case):
     )  # fmt: skip
     encoder = of_encoder.build(dtype=jnp.float32)
     settings = Transducer(
-        prediction=LSTMPrediction(sizes["pred"], sizes["pl"], dropout=0.0), joint_dim=sizes["joint"], dropout=0.0,
-        tile_frames=4,
+        prediction=LSTMPrediction(sizes["pred"], num_layers=sizes["pl"], dropout=0.0),
+        joint_dim=sizes["joint"], dropout=0.0,
     )  # fmt: skip
     head = settings.build(vocab_size=sizes["ncls"], blank_id=case.info["blank"], dtype=jnp.float32)
     params = unflatten(jax.tree.map(jnp.asarray, ours(of("param/"), of_encoder, settings)))

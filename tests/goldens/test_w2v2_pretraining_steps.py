@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import GoldenCase, assert_within, cases_in, fast_jit, max_abs, part, slow_after_first
-from wav2vec2_programs import counting_padding, draws_of
+from wav2vec2_programs import HeadCountingPadding, counting_padding, draws_of
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.core.batch import Batch, Encoded
 from asr_jax.core.pytrees import unflatten
 from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sums import Sums
-from asr_jax.heads.contrastive import ContrastiveHead, Draws
+from asr_jax.heads.contrastive import Draws
 from asr_jax.models.base import Model
 from asr_jax.models.terms import batch_denominators
 from asr_jax.models.wav2vec2 import Wav2Vec2Encoder
@@ -49,7 +49,7 @@ class GivenEncoder(Wav2Vec2Encoder):
         return self.given
 
 
-class GivenHead(ContrastiveHead):
+class GivenHead(HeadCountingPadding):
     """Head with given draws."""
 
     given: Draws = Draws()

@@ -102,7 +102,8 @@ def gradients(
 @cache
 def contrastive_program(settings: Contrastive, terms: tuple[str, ...], training: bool) -> Callable[..., Any]:
     """Returns a program for the sums of the contrastive head, and derivatives of the sum of `terms`."""
-    head, step = ContrastiveHead(settings), jnp.int32(0) if training else None
+    head = settings.build(vocab_size=0, blank_id=0, dtype=jnp.float32)
+    step = jnp.int32(0) if training else None
 
     @fast_jit
     def contrastive(params: Any, encoded: Encoded, batch: Batch, draws: Draws) -> Any:
@@ -167,12 +168,26 @@ def ctc_program(vocab_size: int, blank_id: int, training: bool) -> Callable[...,
     return ctc
 
 
+class CountingPadding(Contrastive):
+    """Settings of `HeadCountingPadding`."""
+
+    def build(self, **_: Any) -> ContrastiveHead:
+        return HeadCountingPadding(self)
+
+
+class HeadCountingPadding(ContrastiveHead):
+    """Head whose means over all frames include padding."""
+
+    def _counted_frames(self, frames: Frames, batch: Batch) -> Any:
+        return jnp.ones(frames.values.shape[:2]) * batch.weights[:, None]
+
+
 def counting_padding(theirs: Settings) -> tuple[Wav2Vec2, Contrastive]:
     """Returns settings of fairseq and NVIDIA, which count padding as valid; their batches rarely have padding."""
     norm = theirs.encoder.extractor_norm.replace("group", "group_padded")
     assert theirs.contrastive is not None
     encoder = replace(theirs.encoder, extractor_norm=norm, mask_padding=False)
-    return encoder, replace(theirs.contrastive, counts_padding=True)
+    return encoder, CountingPadding(**vars(theirs.contrastive))
 
 
 def draws_of(head: Contrastive, mask: np.ndarray, places: np.ndarray, noise: np.ndarray | None) -> Draws:

@@ -269,7 +269,7 @@ def test_what_does_not_fit_is_refused():
         replace(HEAD, end_id=9).build(vocab_size=VOCAB, blank_id=BLANK, dtype=jnp.float32)
     with pytest.raises(ValueError, match=r"attention_dim is 12: expected a multiple of num_heads, 5"):
         replace(DECODER, num_heads=5)
-    with pytest.raises(ValueError, match=r"ctc_weight is 1.0: expected less than 1"):
+    with pytest.raises(ValueError, match=r"ctc_weight is 1.0: expected at least 0 and below 1"):
         LabelDecoding(ctc_weight=1.0)
     with pytest.raises(ValueError, match=r"dim is 7: expected an even number"):
         replace(DECODER, dim=7)

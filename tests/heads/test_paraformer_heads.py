@@ -275,11 +275,11 @@ def test_what_does_not_fit_is_refused():
         replace(V1, end_id=9).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
     with pytest.raises(ValueError, match=r"dropped_ids is \(99,\): expected ids below the number of labels, 6"):
         replace(V2, dropped_ids=(99,)).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
-    with pytest.raises(ValueError, match=r"dropped_ids is \(-3,\): expected label ids, which are at least 0"):
+    with pytest.raises(ValueError, match=r"dropped_ids is \(-3,\): expected each at least 0"):
         replace(V2, dropped_ids=(-3,))
     with pytest.raises(ValueError, match=r"sampling is 1.5"):
         replace(V1, sampling=1.5)
     with pytest.raises(ValueError, match=r"num_attention_layers is 3: expected at most num_layers, 2"):
         replace(SANM, num_attention_layers=3)
-    with pytest.raises(ValueError, match=r"tail is 1.0 and dropout is 0.1"):
+    with pytest.raises(ValueError, match=r"tail is 1.0: expected at least 0 and below 1"):
         CIF(tail=1.0)

@@ -22,7 +22,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.core.sums import Sum
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
@@ -187,7 +187,7 @@ def experiment(corpus, folder, heads, **training):
         model=Model(encoder=Toy(dim=24), heads=heads, augment=(), primary="attention" if len(heads) > 1 else ""),
         data=Data(
             train=(str(corpus / "train.jsonl"),), validation=(str(corpus / "validation.jsonl"),),
-            buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
+            batching=Batching.planned(num_buckets=1, seconds=8.0, row_multiple=4),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=2)),
         training=Training(num_updates=UPDATES, validation=Validation(every=25), log_every=5, ema=EMA(0.8), **training),

@@ -10,7 +10,7 @@ from asr_jax.audio.io import write_flac
 from asr_jax.cli import evaluate, transcribe
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.ctc import CTC
@@ -43,7 +43,7 @@ def run(corpus_of_tones, tmp_path_factory):
             data=Data(
                 train=(str(corpus / "train.jsonl"),),
                 validation=(str(corpus / "validation.jsonl"),),
-                buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
+                batching=Batching.planned(num_buckets=1, seconds=8.0, row_multiple=4),
             ),
             optim=AdamW(schedule=WarmupHoldDecay(peak_lr=2e-2, warmup_updates=5)),
             training=Training(
@@ -78,7 +78,7 @@ def test_each_head_is_a_row_and_the_joint_score_lists_several_texts(run, corpus_
     assert cer[1] < cer[0] + 0.2, "the joint score follows CTC, which knows the order of frames"
     lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert max(len(line["n_best"]) for line in lines) == 3
-    with pytest.raises(UserError, match=r"ctc_weight is 1.5: expected less than 1"):
+    with pytest.raises(UserError, match=r"ctc_weight is 1.5: expected at least 0 and below 1"):
         evaluate.main([*command, "--decoding.ctc-weight", "1.5"])
 
 

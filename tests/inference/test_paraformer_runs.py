@@ -9,7 +9,7 @@ import pytest
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import evaluate, transcribe
 from asr_jax.config import Experiment, Training, Validation
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
@@ -59,7 +59,7 @@ def run(request, corpus_of_tones, tmp_path_factory):
             data=Data(
                 train=(str(corpus / "train.jsonl"),),
                 validation=(str(corpus / "validation.jsonl"),),
-                buckets=Buckets(num=1, batch_seconds=8.0, batch_multiple=4),
+                batching=Batching.planned(num_buckets=1, seconds=8.0, row_multiple=4),
             ),
             optim=AdamW(schedule=WarmupHoldDecay(peak_lr=1e-2, warmup_updates=5)),
             training=Training(

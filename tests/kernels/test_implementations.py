@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from asr_jax.config import Training
-from asr_jax.core.across import BY_ROWS, on_each_device
+from asr_jax.core.collectives import BY_ROWS, on_each_device
 from asr_jax.core.devices import TracedFor, _traced_for, tracing_for
 from asr_jax.core.meshes import MeshSizes
 from asr_jax.kernels import implementations

@@ -28,7 +28,7 @@ from tests.support import approx, assert_close, assert_trees_close, fast_jit, lo
 from tests.training.toy import joined, toy_batch
 
 MASKS = SpecAugment(probability=1.0, max_freq_bins=20, num_time_masks=2, max_time_frames=8, max_time_share=1.0,
-                    fill="zero")  # fmt: skip
+                    system="nemo")  # fmt: skip
 LATE = jnp.int32(10**6)
 
 
@@ -66,7 +66,7 @@ def seen(batch, *augment, views=2, seed=0):
 
 def test_views_share_what_is_done_to_audio_and_time_and_are_masked_in_other_places():
     batch = toy_batch(seconds=2.0)
-    frames = seen(batch, Gain(min_db=-9.0, max_db=-3.0), TimeWarp(probability=1.0, max_frames=20), MASKS)
+    frames = seen(batch, Gain(db=(-9.0, -3.0)), TimeWarp(probability=1.0, max_frames=20), MASKS)
     plain = jax.device_get(fast_jit(KaldiFbank())(batch.audio, batch.lengths))
     assert len(frames.values) == 2 * len(plain.values)
     np.testing.assert_array_equal(frames.lengths, np.repeat(plain.lengths, 2))

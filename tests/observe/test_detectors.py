@@ -9,12 +9,9 @@ from tests.support import approx
 CHANCE = {"pretrain/accuracy": 0.01, "pretrain/code_perplexity": 2.0}
 
 
-def warnings_of(*events, is_sharded=False):
+def warnings_of(*events):
     found = []
-    detectors = Detectors(
-        lambda **data: found.append(data), is_sharded=is_sharded,
-        chance=CHANCE,
-    )  # fmt: skip
+    detectors = Detectors(lambda **data: found.append(data), chance=CHANCE)
     for name, data in events:
         detectors({"event": name, "timestamp_ms": 0, "data": data})
     return found
@@ -75,11 +72,6 @@ def test_what_is_wrong_is_named_with_advice(events, detector, word):
     (found,) = warnings_of(*events)
     assert found["detector"] == detector
     assert word in found["message"]
-
-
-def test_shards_have_threads_and_no_workers():
-    (found,) = warnings_of(step(1, 1.0, waiting=0.4), is_sharded=True)
-    assert "waiting for batches: raise --data.threads, or use faster storage" in found["message"]
 
 
 def test_codes_that_are_all_the_same_are_reported_once():

@@ -89,7 +89,7 @@ def test_compilation_prints_its_time_its_memory_and_the_limit():
     view(event("compile", rows=rows, memory=memory | {"limit_bytes": None}))
     view.close()
     lines = stream.getvalue().splitlines()
-    assert lines[0].startswith("compiling 2 batch shapes (--data.buckets.num 1 compiles a single one")
+    assert lines[0].startswith("compiling 2 batch shapes (--data.batching.num-buckets 1 compiles a single one")
     assert "compiling for 0:00:00" in lines
     assert "compiled 1 of 2 in 0:00:00" in lines
     assert any("memory bytes" in line for line in lines)

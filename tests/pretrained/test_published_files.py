@@ -95,15 +95,16 @@ def test_other_heads_are_named() -> None:
         (
             "nemo_tdt",
             Transducer(
-                prediction=LSTMPrediction(12, 2, dropout=0.2), joint_dim=20, dropout=0.2, durations=(0, 1, 2, 3, 4),
-                sigma=0.05, omega=0.1,
+                prediction=LSTMPrediction(12, num_layers=2, dropout=0.2), joint_dim=20, dropout=0.2,
+                durations=(0, 1, 2, 3, 4), sigma=0.05, omega=0.1,
             ),
         ),
-        ("nemo_rnnt", Transducer(prediction=LSTMPrediction(12, 2, dropout=0.0), joint_dim=20, dropout=0.0)),
+        ("nemo_rnnt", Transducer(prediction=LSTMPrediction(12, num_layers=2, dropout=0.0), joint_dim=20, dropout=0.0)),
         (
             "hf_parakeet_tdt",
             Transducer(
-                prediction=LSTMPrediction(16, 2, dropout=0.0), joint_dim=16, dropout=0.0, durations=(0, 1, 2, 3, 4)
+                prediction=LSTMPrediction(16, num_layers=2, dropout=0.0), joint_dim=16, dropout=0.0,
+                durations=(0, 1, 2, 3, 4),
             ),
         ),
         (

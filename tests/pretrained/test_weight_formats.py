@@ -40,7 +40,7 @@ TINY: dict[type, EncoderSettings] = {
 }  # fmt: skip
 
 
-OF_LSTM = Transducer(prediction=LSTMPrediction(6, 2), joint_dim=7)
+OF_LSTM = Transducer(prediction=LSTMPrediction(6, num_layers=2), joint_dim=7)
 STATELESS = Transducer(prediction=StatelessPrediction(8), joint_dim=7, activation="tanh", pruning=Pruning(2))
 
 

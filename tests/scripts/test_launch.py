@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from asr_jax.cli.command_line import field_flags, load_config
+from asr_jax.cli.command_line import flags_of_experiment, load_config
 from asr_jax.cli.train import TrainOptions
-from asr_jax.core.options import spellings
+from asr_jax.core.options import flags_of, names_of
 from tests.forked import ROOT, made_corpus, with_devices
 from tests.scripts.schedulers import Kubernetes, Slurm, free_port, last_update
 from tests.training.arrays import contents
@@ -108,9 +108,10 @@ def test_commands_and_flags_exist(file, words):
     option, module, *arguments = words
     assert option == "-m"
     assert importlib.util.find_spec(module)
-    known = {"--help", "--config", *spellings(TrainOptions)}
+    known = {"--help", "--config", *names_of(flags_of(TrainOptions))}
     if "--config" in arguments:
-        known |= set(field_flags(load_config(str(ROOT / arguments[arguments.index("--config") + 1]))))
+        experiment = load_config(str(ROOT / arguments[arguments.index("--config") + 1]))
+        known |= {*names_of(flags_of_experiment(experiment))}
     assert {word for word in arguments if word.startswith("--")} <= known
 
 

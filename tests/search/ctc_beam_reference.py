@@ -119,7 +119,7 @@ def _advance(
 
 def _staying(each: Alignments, spelling: Spelling, search: Search) -> set[int | None]:
     """Returns the labels that leave a prefix unchanged."""
-    is_border = search.same == "borders" and each.prefix.label in (None, spelling.border)
+    is_border = search.merges_borders and each.prefix.label in (None, spelling.border)
     return {spelling.blank_id, each.last} | ({spelling.border} if is_border else set())
 
 
@@ -146,7 +146,7 @@ def _merge(found: Iterator[Alignments], search: Search) -> list[Alignments]:
 
 def _merged(group: list[Alignments], search: Search) -> Alignments:
     """Merges a group of alignments, which is in the order of the beam that they extend, best first."""
-    shown = max(group, key=lambda each: each.logp) if search.frames == "likeliest" else group[-1]
+    shown = max(group, key=lambda each: each.logp) if search.shows_likeliest else group[-1]
     return shown._replace(logp=combined([each.logp for each in group], search))
 
 
@@ -154,7 +154,7 @@ def _prune(beam: list[Alignments], search: Search) -> list[Alignments]:
     """Returns the best alignments, best first."""
     groups: dict[Any, list[Alignments]] = {}
     for i, each in enumerate(beam):
-        groups.setdefault(i if search.counts == "endings" else each.prefix, []).append(each)
+        groups.setdefault(i if search.counts_endings else each.prefix, []).append(each)
     totals = [(combined([each.score for each in group], search), group) for group in groups.values()]
     totals.sort(key=lambda total: -total[0])
     least = max(totals[0][0] + search.beam_prune_logp, -sys.float_info.max) if totals else 0.0

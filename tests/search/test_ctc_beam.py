@@ -1,5 +1,6 @@
 """Prefix beam search on the device, compared with the reference in plain Python on the host."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -23,6 +24,9 @@ WORDS = ("ab", "a", "cab", "bac", "ca")
 LENGTHS = np.array([14, 0, 1, 2, 14, 9])
 BEAM = Search(beam_width=8)
 """Settings of most tests, which share its compiled programs."""
+FLASHLIGHT = Search(
+    beam_width=8, beam_prune_logp=-20.0, token_min_logp=-np.inf, max_tokens=4, rules="flashlight_lexicon"
+)  # fmt: skip
 ARPA = """\\data\\
 ngram 1=7
 ngram 2=5
@@ -84,11 +88,11 @@ of_goldens = partial(pytest.param, marks=pytest.mark.slow)
     ("spelling", "search"),
     [
         (CHARACTERS, BEAM),
-        (CHARACTERS, Search(beam_width=4, counts="endings", same="labels", alignments="max", beam_prune_logp=-4.0)),
+        (CHARACTERS, Search(beam_width=4, rules="flashlight", alignments="max", beam_prune_logp=-4.0)),
         pytest.param(CHARACTERS, Search(beam_width=1, token_min_logp=-2.0), marks=pytest.mark.slow),
-        of_goldens(CHARACTERS, Search.of_pyctcdecode(beam_width=9, max_tokens=3)),
-        of_goldens(CHARACTERS, Search.of_flashlight(lexicon=True, beam_width=6, beam_prune_logp=-20.0, max_tokens=4)),
-        (NO_BORDER, Search(beam_width=7, frames="least_likely", beam_prune_logp=-3.0)),
+        of_goldens(CHARACTERS, Search(beam_width=9, max_tokens=3, rules="pyctcdecode")),
+        of_goldens(CHARACTERS, replace(FLASHLIGHT, beam_width=6)),
+        (NO_BORDER, Search(beam_width=7, rules="pyctcdecode", beam_prune_logp=-3.0)),
     ],
 )
 def test_the_device_finds_what_the_host_finds(spelling, search):
@@ -109,10 +113,11 @@ def test_with_a_language_model(kind, tmp_path):
     pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
     (tmp_path / "words").write_text("\n".join(WORDS))
     (tmp_path / "lm.arpa").write_text(ARPA)
-    options, search = {"hot_words": ("ca",), "unknown_score": -3.0, "eos": False}, Search.of_pyctcdecode(beam_width=8)
+    options = {"hot_words": ("ca",), "unknown_score": -3.0, "eos": False}
+    search = Search(beam_width=8, rules="pyctcdecode")
     if kind == "lexicon":
         options = {"lexicon": str(tmp_path / "words"), "lookahead": True}
-        search = Search.of_flashlight(lexicon=True, beam_width=8, beam_prune_logp=-20.0, max_tokens=4)
+        search = FLASHLIGHT
     assert_as_on_host(emissions(2, CHARACTERS), CHARACTERS, search, Fusion(kenlm=str(tmp_path / "lm.arpa"), **options))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.errors import UserError
+from asr_jax.search import transducer_beam
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
 from asr_jax.search.transducer_beam_state import Texts, TransducerFrames, texts_of
@@ -98,7 +99,7 @@ class Reference:
         self.weights = {name: np.asarray(value, np.float64) for name, value in frames.variables.items()}
         self.settings, self.max_symbols, self.scores = settings, max_symbols, scores
         self.temperature, self.penalty, self.durations = temperature, penalty, frames.networks.durations
-        most = max(settings.beam_width, settings.max_tokens) if scores else settings.beam_width
+        most = max(settings.beam_width, transducer_beam.FUSION_LABELS) if scores else settings.beam_width
         self.num_candidates = most + 1
         self.state, self.extra = cache(self.state), cache(self.extra)
 
@@ -207,7 +208,14 @@ class Reference:
         return {self.key(each): each for each in self.best(waiting.values(), self.settings.beam_width)}
 
 
-BEAM = TransducerSearch(beam_width=3, num_best=3, frame_width=40)
+BEAM = TransducerSearch(beam_width=3, num_best=3)
+
+
+@pytest.fixture(autouse=True)
+def keeps_all_hypotheses(monkeypatch):
+    monkeypatch.setattr(transducer_beam, "KEPT_IN_FRAME", 40)
+
+
 PRUNED = replace(BEAM, label_prune_logp=-0.9, token_prune_logp=-2.5)
 TEXTS = replace(BEAM, same="texts")
 
@@ -348,7 +356,7 @@ def test_settings():
         TransducerDecoding(fusion=Fusion(hot_words=("anna",)))
     with pytest.raises(ValueError, match="temperature is 0"):
         TransducerDecoding(temperature=0.0)
-    with pytest.raises(ValueError, match=r"label_prune_logp is 0\.4: expected 0 or less"):
+    with pytest.raises(ValueError, match=r"label_prune_logp is 0\.4: expected at most 0"):
         TransducerSearch(label_prune_logp=0.4)
     some = TransducerDecoding(
         kind="beam", max_symbols=1, temperature=1.4, search=BEAM, fusion=Fusion(hot_words=("ab",))

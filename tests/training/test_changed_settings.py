@@ -9,7 +9,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.training.run import refuse_changes
 
 FOLDER = Path("/none/run")
-RATE, BUCKETS = ("optim.schedule.peak_lr", 1e-3, 1e-4), ("data.buckets.num", 5, 2)
+RATE, BUCKETS = ("optim.schedule.peak_lr", 1e-3, 1e-4), ("data.batching.num_buckets", 5, 2)
 WEIGHTS = f"start a new run from its weights, with new optimizer state: --init-from {FOLDER} --run-dir {FOLDER}"
 
 
@@ -31,7 +31,7 @@ def test_changes_of_which_some_are_allowed():
     assert first == WEIGHTS
     assert second == (
         "continue it with the changes of optim.schedule.peak_lr, training.precision, and with the former "
-        "data.buckets.num: --resume.allow optim,precision"
+        "data.batching.num_buckets: --resume.allow optim,precision"
     )
     assert last.startswith("continue it with less memory and the same utterances in each update: --training.split N")
 

@@ -11,7 +11,7 @@ from asr_jax.config import Experiment, Resume, Training, Validation, load_experi
 from asr_jax.core import devices, meshes
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import MeshSizes
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
@@ -77,7 +77,7 @@ def experiment(manifests, folder, *, num_updates=UPDATES, model=None, **training
         model=model or replace(toy_model(dropout=0.2), augment=(masks,)),
         data=Data(
             train=(str(manifests / "train.jsonl"),), validation=(str(manifests / "validation.jsonl"),),
-            buckets=Buckets(num=1, batch_seconds=4.8, batch_multiple=1), speeds=(0.9, 1.0),
+            batching=Batching.planned(num_buckets=1, seconds=4.8, row_multiple=1), speeds=(0.9, 1.0),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=5e-3, warmup_updates=2, decay="none")),  # any run length
         training=Training(**settings | training),
@@ -149,7 +149,7 @@ def test_other_devices_compute_the_same_updates(manifests, unbroken, tmp_path, o
     assert changed == [("1 × cpu", "2 × cpu"), ("2 × cpu", "4 × cpu"), ("4 × cpu", "1 × cpu")]
     padded = [each["message"] for each in events(folder, "warning") if each.get("detector") == "padding rows"]
     assert len(padded) == 2
-    assert "batch_multiple 2 avoids" in padded[0]
+    assert "row_multiple 2 avoids" in padded[0]
     assert not events(folder, "recompiled")
 
 
@@ -255,7 +255,7 @@ def test_checkpoints_that_cannot_begin_a_run_are_refused(manifests, short, on, c
         train(replace(run, **changes))
 
 
-RNNT = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+RNNT = Transducer(prediction=LSTMPrediction(8, num_layers=1, dropout=0.2), joint_dim=12, dropout=0.3)
 PRUNED = replace(RNNT, prediction=StatelessPrediction(8, regularise=False), pruning=Pruning(3))
 
 
@@ -281,8 +281,8 @@ def test_a_transducer_has_equal_updates_on_any_devices_in_parts_of_batches_and_o
             manifests, tmp_path / name, num_updates=5, split=split, pass_states=passing,
             model=replace(model, heads={"transducer": replace(head, split=of_joint)}),
         )  # fmt: skip
-        buckets = replace(run.data.buckets, batch_multiple=4)  # batches are the same with all splits
-        train(replace(run, data=replace(run.data, buckets=buckets)))
+        batching = replace(run.data.batching, row_multiple=4)  # batches are the same with all splits
+        train(replace(run, data=replace(run.data, batching=batching)))
         steps = events(tmp_path / name, "train_step")
         found[name] = [(each["losses"]["total"], each["gradient_norm"]) for each in steps]
     assert len(found["1-1-1"]) == 5
@@ -293,7 +293,7 @@ def test_a_transducer_has_equal_updates_on_any_devices_in_parts_of_batches_and_o
 @pytest.mark.slow
 def test_passed_states_continue_bit_by_bit(manifests, tmp_path, on):
     on(1)
-    head = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+    head = Transducer(prediction=LSTMPrediction(8, num_layers=1, dropout=0.2), joint_dim=12, dropout=0.3)
     model = replace(toy_model(), heads={"transducer": head})
     for name, ends in (("whole", (4,)), ("resumed", (1, 2, 3, 4)), ("without", (4,))):
         for end in ends:

@@ -94,7 +94,7 @@ def test_a_peers_file_with_its_tokenizer(tmp_path):
 @pytest.mark.parametrize("stateless", [False, True])
 def test_a_transducer_keeps_the_rows_of_shared_labels(tmp_path, stateless):
     """Those of the prediction network's embedding, of the joint network's output, and of the simple loss."""
-    prediction = StatelessPrediction(8) if stateless else LSTMPrediction(6, 1)
+    prediction = StatelessPrediction(8) if stateless else LSTMPrediction(6, num_layers=1)
     head = Transducer(
         prediction=prediction, joint_dim=8, durations=() if stateless else (0, 1, 2),
         pruning=Pruning() if stateless else None,

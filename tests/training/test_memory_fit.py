@@ -113,7 +113,7 @@ def test_rows_are_the_most_whose_step_fits_and_are_measured_once(cache, monkeypa
     assert fit([replace(BUCKET, batch_size=256)], scale=SCALE, unit=8, devices=4) == [4 * rows]
     # More rows than are useful are not tried.
     assert fit([replace(BUCKET, batch_size=2)], scale=SCALE, unit=2, devices=1) == [2]
-    message = r"memory_gb is 0.001, and a batch of 2 × 1.00 s with 8 labels needs 0\.\d+ GB on each of 1 device"
+    message = r"budget is 0.001 GB, and a batch of 2 × 1.00 s with 8 labels needs 0\.\d+ GB on each of 1 device"
     with pytest.raises(UserError, match=message):
         made_fit(budget_bytes=1e6)([BUCKET], scale=SCALE, unit=2, devices=1)
 

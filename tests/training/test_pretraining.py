@@ -19,7 +19,7 @@ from asr_jax.config import Experiment, Init, Training, Validation
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh, replicated
 from asr_jax.core.pytrees import flatten
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -76,8 +76,8 @@ def folder(tmp_path_factory):
 
 def data(folder, kind="", **changes):
     sets = {name: (str(folder / f"{name}{kind}.jsonl"),) for name in ("train", "validation")}
-    buckets = Buckets(num=1, batch_seconds=3.4, batch_multiple=8)
-    return Data(**({**sets, "buckets": buckets, "tokenizer": TokenizerSettings(kind="none")} | changes))
+    batching = Batching.planned(num_buckets=1, seconds=3.4, row_multiple=8)
+    return Data(**({**sets, "batching": batching, "tokenizer": TokenizerSettings(kind="none")} | changes))
 
 
 def validation_sets(folder):
@@ -307,8 +307,7 @@ def test_the_plan_and_a_dry_run(folder, tmp_path, capsys):
     assert (row["labels"], row["rows"]) == (0, 8)
     assert planned.rejections.utterances == {}
     uneven = replace(run, model=replace(MODEL, sub_batches=3))
-    with pytest.raises(UserError, match=r"batch_multiple is 8,.* 3 parts"):
-        plan.plan(uneven)
+    assert [row["rows"] for row in plan.bucket_rows(plan.plan(uneven).train)] == [24]
     for changes, message in (
         ({"model": replace(MODEL, heads={"pretrain": HEAD, "ctc": CTC()})}, "kind is none and model.heads.ctc learns"),
         (

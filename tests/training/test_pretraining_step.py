@@ -138,8 +138,8 @@ class Steps:
 @pytest.fixture(scope="module")
 def state() -> Any:
     """Initial state of all recipes, which have equal parameters."""
-    beginning = lower_initial_state(recipe_of(Contrastive(**HEAD)), seed=0).compile()
-    return initial_state(beginning, data_mesh(1))[0]
+    lowered = lower_initial_state(recipe_of(Contrastive(**HEAD)), seed=0).compile()
+    return initial_state(lowered, data_mesh(1))[0]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def reported_ids(folder: Path, rows: Sequence[int], *, limit: int = 5, num_jobs:
             rejections = RejectedAudio(folder, log, utterances=UTTERANCES, limit=limit)
             for _ in range(2):
                 rejected = tuple(Rejected(f"u{row}", PLACES[row], "no such file", "audio") for row in rows)
-                rejections.add([LoadedBatch(toy_batch(), 0, rejected)])
+                rejections.add([LoadedBatch(toy_batch(), 0, 0, rejected)])
                 rejections.flush()
         ids.append([json.loads(line)["id"] for line in (folder / "rejected.jsonl").read_text().splitlines()])
     return ids
@@ -98,7 +98,7 @@ def test_the_first_figures_exclude_the_first_update(tmp_path: Path, monkeypatch:
         reporter = Reporter(setup, log, loss_terms=())
     reports = [made(UpdateReport, **dict.fromkeys(UpdateReport.__dataclass_fields__, Slow())) for _ in range(2)]
     for report in reports:
-        reporter.add(report, [LoadedBatch(jax.tree.map(np.asarray, toy_batch()), 0, ())])
+        reporter.add(report, [LoadedBatch(jax.tree.map(np.asarray, toy_batch()), 0, 0, ())])
     assert [report.finite.is_done for report in reports] == [True, False]
     with reporter.throughput.timed("device"):
         jax.block_until_ready(reports)
@@ -122,7 +122,7 @@ def test_utterances_of_another_duration_are_recorded_once(tmp_path: Path) -> Non
         with EventLog(tmp_path / "events.jsonl") as log:
             rejections = RejectedAudio(tmp_path, log, utterances=UTTERANCES, limit=5)
             for entry in (differing[0], differing[0], differing[1]):
-                rejections.add([LoadedBatch(toy_batch(), 0, (), (entry,))])
+                rejections.add([LoadedBatch(toy_batch(), 0, 0, (), (entry,))])
                 rejections.flush()
             report_differing(tmp_path, log, differing)  # as validation does
     lines = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]

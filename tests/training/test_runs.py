@@ -19,7 +19,7 @@ from asr_jax.cli import average
 from asr_jax.config import Experiment, Init, Limits, Resume, Saving, Training, Validation, load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
@@ -76,8 +76,8 @@ def data(tmp_path_factory):
     write_manifest(folder / "train.jsonl", utterances[:NUM])
     write_manifest(folder / "clean.jsonl", [each for n, each in enumerate(utterances[:NUM]) if n not in ODD])
     write_manifest(folder / "validation.jsonl", utterances[NUM:])
-    buckets = Buckets(num=1, batch_seconds=2.4, batch_multiple=4)
-    return Data(train=(str(folder / "train.jsonl"),), validation=(str(folder / "validation.jsonl"),), buckets=buckets)
+    batching = Batching.planned(num_buckets=1, seconds=2.4, row_multiple=4)
+    return Data(train=(str(folder / "train.jsonl"),), validation=(str(folder / "validation.jsonl"),), batching=batching)
 
 
 def training(**changes):

@@ -8,6 +8,7 @@ import pytest
 from asr_jax.audio.distort import Babble, BackgroundNoise, Gain, NarrowBand, Reverberation, UniformNoise
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.presets import PRESETS
+from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.specaugment import Cutout, SpecAugment, TimeWarp
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.config import (
@@ -26,7 +27,7 @@ from asr_jax.config import (
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.programs import TRACED
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_training
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
@@ -192,7 +193,7 @@ def run_on_features(folder, **settings):
     line = {"id": "a", "features_path": "a.f32", "text": "ab", "rows": 90, "cols": 80}
     (folder / "train.jsonl").write_text(json.dumps(line) + "\n")
     data = Data(train=(str(folder / "train.jsonl"),), validation=(str(folder / "train.jsonl"),))
-    return replace(EXPERIMENT, data=replace(data, buckets=Buckets(batch_multiple=4)), **settings)
+    return replace(EXPERIMENT, data=replace(data, batching=Batching(row_multiple=4)), **settings)
 
 
 def test_augmentations_of_audio_are_not_for_ready_features(tmp_path):
@@ -220,7 +221,7 @@ def test_settings_of_every_front_end_and_augmentation_come_back_from_json():
         Gain(), UniformNoise(), BackgroundNoise(folder="n"), Babble(), Reverberation(folder="r"), NarrowBand(),
         SpecAugment.quartznet(), SpecAugment.nemo(), SpecAugment.rnnt(), Cutout(), TimeWarp(),
     )  # fmt: skip
-    statistics = NormaliseByDataSet(mean=(1.0,) * 80, deviation=(2.0,) * 80, begin_share=0.5)
+    statistics = NormaliseByDataSet(mean=(1.0,) * 80, deviation=(2.0,) * 80, share=Ramp((0.5,), (1.0,)))
     for front_end in [make() for make in PRESETS.values()] + [PRESETS["rnnt"](statistics)]:
         fits = augment if front_end.bins else augment[:6]  # augmentations of samples
         model = Model(encoder=Toy(), front_end=front_end, augment=fits)

@@ -11,8 +11,9 @@ from asr_jax.checkpoints.store import checkpoint_to_evaluate, restore_meta
 from asr_jax.cli import evaluate
 from asr_jax.config import Experiment, Saving, Training, Validation
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Buckets
-from asr_jax.data.batching.dataset import Data, read_sets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.batching.sets import read_sets
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.metrics.measure import by_set
 from asr_jax.observe.events import read_events
@@ -45,7 +46,7 @@ def experiment(tmp_path_factory):
     write_manifest(folder / "short.jsonl", [replace(utterance, text="a") for utterance in utterances[30:]])
     data = Data(
         train=(str(folder / "train.jsonl"),), validation=(str(folder / "right.jsonl"), str(folder / "short.jsonl")),
-        buckets=Buckets(num=1, batch_seconds=16.0, batch_multiple=4),
+        batching=Batching.planned(num_buckets=1, seconds=16.0, row_multiple=4),
     )  # fmt: skip
     schedule = WarmupHoldDecay(peak_lr=2e-2, warmup_updates=10, decay="none")
     settings = Training(

@@ -14,7 +14,7 @@ import pytest
 from asr_jax.cli import plan
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.optim.optimizers import AdamW
@@ -65,7 +65,7 @@ def train(manifests, folder, when="never", more=()):
 def test_a_run_in_parts_equals_a_whole_one(manifests, tmp_path):
     data = Data(
         train=(str(manifests / "train-*.tar"),), validation=(str(manifests / "validation.jsonl"),), order="sharded",
-        shuffle_window=7, sampled_items=12, buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4),
+        shuffle_window=7, sampled_items=12, batching=Batching.planned(num_buckets=1, seconds=4.0, row_multiple=4),
     )  # fmt: skip
 
     def run(name, num_updates):
@@ -96,7 +96,7 @@ def test_rows_follow_from_the_budget_and_not_from_the_sample(manifests, tmp_path
     """12 sampled items of 0.75 to 0.85 s stand for many: a batch of 40 s has more rows than them."""
     data = Data(
         train=(str(manifests / "train-*.tar"),), validation=(str(manifests / "validation.jsonl"),), order="sharded",
-        sampled_items=12, buckets=Buckets(num=2, batch_seconds=40.0, batch_multiple=1, slack_s=0.0),
+        sampled_items=12, batching=Batching.planned(num_buckets=2, seconds=40.0, row_multiple=1),
     )  # fmt: skip
     experiment = Experiment("toy", toy_model(), data, optim=AdamW(), training=Training(num_updates=1))
     setup = set_up(experiment, tmp_path)

@@ -10,7 +10,7 @@ from asr_jax.audio.io import write_flac
 from asr_jax.cli import train
 from asr_jax.config import Experiment, Limits, Training, Validation
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
@@ -37,7 +37,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
         data=Data(
             train=(str(folder / "set.jsonl"),),
             validation=(str(folder / "set.jsonl"),),
-            buckets=Buckets(num=3, batch_seconds=4.0),
+            batching=Batching.planned(num_buckets=3, seconds=4.0),
         ),
         training=Training(
             num_epochs=1000,
@@ -78,14 +78,14 @@ def test_everything_that_the_smoke_run_does_not_shorten_is_as_in_the_experiment(
     assert (small.optim, small.seed, small.init, small.model) == (
         experiment.optim, experiment.seed, experiment.init, experiment.model,
     )  # fmt: skip
-    assert replace(small.data, buckets=experiment.data.buckets) == replace(
+    assert replace(small.data, batching=experiment.data.batching) == replace(
         experiment.data, max_train_utterances=50, max_validation_utterances=8
     )
     assert (small.training.ema, small.training.precision, small.training.accumulate) == (
         experiment.training.ema, experiment.training.precision, 2,
     )  # fmt: skip
     split = replace(experiment, model=replace(experiment.model, heads={"transducer": Transducer(split=4)}))
-    assert smoke_of(split).data.buckets.batch_multiple == 4
+    assert smoke_of(split).data.batching.row_multiple == 4
     fewer = replace(experiment, data=replace(experiment.data, max_train_utterances=7))
     assert smoke_of(fewer).data.max_train_utterances == 7
 

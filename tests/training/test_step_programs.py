@@ -46,7 +46,7 @@ ZIPFORMER = Zipformer(
     embed_channels=(2, 4, 8),
 )  # fmt: skip
 LSTM = LSTMEncoder(num_mels=80, dim=12, layers_before=1, layers_after=1, dropout=0.1)
-RNNT = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+RNNT = Transducer(prediction=LSTMPrediction(8, num_layers=1, dropout=0.2), joint_dim=12, dropout=0.3)
 CONTRASTIVE = Contrastive(**HEAD, diversity=0.1, penalty=10.0, across_negatives=2, codebook_negatives=2)
 DECODER = SANMDecoder(num_layers=2, num_attention_layers=1, num_heads=2, feedforward_dim=12, kernel_size=3, dropout=0.2)
 PARAFORMER = Paraformer(predictor=CIF(kind="depthwise", dropout=0.2), decoder=DECODER, sampling=1.0)
@@ -82,10 +82,10 @@ def recipe_of(name):
 
 def updates(recipe, mesh):
     """State and reports of two updates of two batches."""
-    beginning = lower_initial_state(recipe, seed=0)
-    shapes = abstract_state(beginning, mesh, recipe.sharding)
+    lowered = lower_initial_state(recipe, seed=0)
+    shapes = abstract_state(lowered, mesh, recipe.sharding)
     steps = compile_steps(recipe, [BUCKET], shapes, scale=SCALE, mesh=mesh, num_batches=2)
-    state, average = initial_state(beginning.compile(), mesh, recipe.sharding)
+    state, average = initial_state(lowered.compile(), mesh, recipe.sharding)
     reports = []
     for number in range(2):
         batches = [joined(toy_batch(seed=4 * number + k), toy_batch(seed=4 * number + k + 2)) for k in range(2)]

@@ -23,7 +23,7 @@ from tests.forked import finished, made_corpus
 from tests.training.arrays import contents
 from tests.training.toy import toy_batch, toy_model
 
-HEAD = Transducer(prediction=LSTMPrediction(8, 1, dropout=0.2), joint_dim=12, dropout=0.3)
+HEAD = Transducer(prediction=LSTMPrediction(8, num_layers=1, dropout=0.2), joint_dim=12, dropout=0.3)
 HEADS = {
     "rnnt": HEAD,
     "pruned": replace(HEAD, prediction=StatelessPrediction(8, regularise=False), pruning=Pruning(2)),

@@ -29,7 +29,7 @@ from asr_jax.text.characters import CharacterTokenizer
 SETTINGS = W2VBert(dim=8, num_layers=1, num_heads=2, feedforward_dim=8, kernel_size=3, layer_drop=0.0)
 QUICK = (
     "--training.num-updates", "3", "--training.precision", "f32", "--data.workers", "0", "--log-every", "1",
-    "--data.buckets.num", "1", "--optim.schedule.warmup-updates", "0", "--training.ema.decay", "0",
+    "--data.batching.num-buckets", "1", "--optim.schedule.warmup-updates", "0", "--training.ema.decay", "0",
 )  # fmt: skip
 
 

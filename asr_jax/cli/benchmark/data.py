@@ -9,7 +9,6 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +17,7 @@ from tyro.conf import arg
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.options import parse
+from asr_jax.core.settings import command_options
 
 Row = dict[str, Any]
 
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 Part = Literal["reading", "memory"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class DataOptions:
     """Options of `asr_jax.benchmark data`."""
 

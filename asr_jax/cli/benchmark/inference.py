@@ -21,86 +21,80 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from asr_jax.cli.command_line import parse_experiment
-from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parted
+from asr_jax.cli.command_line import parse_with_experiment
+from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parse_recognition
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
-from asr_jax.core.options import MAY_BE_EMPTY, asks_for_help, parse_known, print_help
+from asr_jax.core.options import MAY_BE_EMPTY
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 
 if TYPE_CHECKING:
     from asr_jax.cli.benchmark.recognising import Recognition
     from asr_jax.cli.benchmark.systems import System
+    from asr_jax.config import Experiment
 
 PROG = "python -m asr_jax.benchmark inference"
 STEPS, STEPS_ON_CPU = 500, 20
 REPEATS, REPEATS_ON_CPU = (2, 10), (1, 2)
 """Numbers of unmeasured and measured times that a set is recognised. NVIDIA's are 2 and 10."""
 SECONDS = (2.0, 7.0, 16.7)
+Seconds = Annotated[float, between(0.1)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class InferenceOptions(RecognitionOptions):
     """Options of `asr_jax.benchmark inference`."""
 
-    batch_sizes: Annotated[tuple[int, ...], MAY_BE_EMPTY] = (1, 2, 4, 8, 16)
+    run: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
+    """Folder of a trained run, or a checkpoint, unless --config FILE is given."""
+    batch_sizes: Annotated[tuple[PositiveInt, ...], MAY_BE_EMPTY] = (1, 2, 4, 8, 16)
     """Numbers of rows of a batch."""
-    seconds: tuple[float, ...] = ()
+    seconds: tuple[Seconds, ...] = ()
     """Lengths of a row of noise in seconds. Default: 2 7 16.7; with --data, none."""
-    steps: int | None = None
+    steps: PositiveInt | None = None
     """Number of measured steps for each batch. Default: 500, on a CPU 20."""
-    warm_ups: int = 10
+    warm_ups: NonNegativeInt = 10
     """Number of steps before the measured ones."""
     vocabulary: int | None = None
     """Number of labels, with the blank, for a config. Default: that of the config."""
     data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
     """Manifests of sets to recognise."""
-    batch_seconds: float | None = None
+    batch_seconds: Seconds | None = None
     """Size of the batches of evaluation in seconds of audio with padding. Default: as in evaluation."""
-    repeats: int | None = None
+    repeats: PositiveInt | None = None
     """Number of measured times that a set is recognised. Default: 10, on a CPU 2."""
-    warm_up_repeats: int | None = None
+    warm_up_repeats: NonNegativeInt | None = None
     """Number of times that a set is recognised before. Default: 2, on a CPU 1."""
-    workers: int = 0
+    workers: NonNegativeInt = 0
     """Number of processes that read a set; 0: threads only."""
-    threads: int = 2
+    threads: PositiveInt = 2
     """Number of threads of each process that reads."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    # RUN must be the first argument: later, it could not be distinguished from the value of a field of a config.
-    run, given = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
-    if asks_for_help(given):
-        print_help(
-            InferenceOptions,
-            prog=f"{PROG} (RUN | --config FILE [--field …])",
-            about=__doc__,
-            shows_all="--help-all" in given,
-        )
-        if not run:
-            parse_experiment(given, prog=PROG)  # Prints the fields and exits.
-        return
-    others, flags = parted(given)
-    options, rest = parse_known(InferenceOptions, others, prog=PROG)
-    _check(options, run, rest)
-    experiment = None if run else parse_experiment([*rest, *flags], prog=PROG)
+    experiment, flags = None, list[str]()
+    if any(argument.partition("=")[0] == "--config" for argument in arguments):
+        options, experiment = parse_with_experiment(InferenceOptions, arguments, prog=PROG, about=__doc__)
+    else:
+        options, flags = parse_recognition(InferenceOptions, arguments, prog=PROG, about=__doc__)
+    _check(options, experiment)
     if options.json:
         check_writable(options.json)
 
     from asr_jax.cli.benchmark.recognising import Recognition
     from asr_jax.cli.benchmark.systems import described, machine, peak_bytes, system_of_config, system_of_run
 
-    if experiment is None:
-        trained = load(Path(run), options)
+    if options.run:
+        trained = load(options.run, options)
         system = system_of_run(trained, decoding_in(trained.experiment.model, trained.model.recognising, flags))
-    else:
+    elif experiment:
         system = system_of_config(experiment, precision=options.precision, vocabulary=options.vocabulary)
     figures: dict[str, Any] = {"machine": machine(), **system.about, "warm_ups": options.warm_ups}
     figures["steps"] = options.steps or (STEPS_ON_CPU if figures["machine"]["device"] == "cpu" else STEPS)
@@ -125,19 +119,10 @@ def main(arguments: Sequence[str]) -> None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def _check(options: InferenceOptions, run: str, rest: Sequence[str]) -> None:
-    from asr_jax.cli.benchmark.systems import check_counts
-
-    check_counts(options, ("batch_sizes", "steps", "threads", "repeats"))
-    check_counts(options, ("warm_ups", "workers", "warm_up_repeats"), least=0)
-    check_counts(options, ("seconds", "batch_seconds"), least=0.1)
-    if not run and not any(each.partition("=")[0] == "--config" for each in rest):
-        raise UserError("expected a trained RUN, or --config FILE, as the first argument")
-    if run and rest:
-        raise UserError(
-            f"{' '.join(rest)}: only --decoding.FIELD can change the settings of a run; remove these arguments"
-        )
-    if not run and (options.live or options.checkpoint is not None):
+def _check(options: InferenceOptions, experiment: Experiment | None) -> None:
+    if (options.run is None) == (experiment is None):
+        raise UserError("expected a trained RUN, or --config FILE")
+    if experiment and (options.live or options.checkpoint is not None):
         raise UserError("--live and --checkpoint need a RUN; a config has random weights: remove them, or pass a RUN")
     if not options.batch_sizes and not options.data:
         raise UserError("--batch-sizes is empty and --data is missing: nothing to measure; expected one of them")

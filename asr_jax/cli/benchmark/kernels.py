@@ -12,8 +12,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,29 +20,30 @@ from typing import Any, Literal
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import parse
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, command_options
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class KernelOptions:
     """Options of `asr_jax.benchmark kernels`."""
 
-    batch: int = 8
+    batch: PositiveInt = 8
     """Number of rows."""
-    seq_len: int = 512
+    seq_len: PositiveInt = 512
     """Number of frames."""
-    channels: int = 512
+    channels: PositiveInt = 512
     """Number of channels of each frame."""
-    heads: int = 8
+    heads: PositiveInt = 8
     """Number of heads of attention, which must divide the channels."""
-    labels: int = 64
+    labels: PositiveInt = 64
     """Number of labels of each row, for the recursions of losses and for the joint network."""
-    vocab_size: int = 1024
+    vocab_size: PositiveInt = 1024
     """Number of labels of the vocabulary, for the joint network, whose frames are a quarter as many."""
-    taps: int = 31
+    taps: PositiveInt = 31
     """Number of taps of convolutions."""
-    iterations: int = 100
+    iterations: PositiveInt = 100
     """Number of measured calls."""
-    warm_ups: int = 10
+    warm_ups: NonNegativeInt = 10
     """Number of calls before the measured ones."""
     precision: Literal["f32", "bf16"] = "f32"
     """Precision of the arrays. The recursions of CTC and of transducers always have float32."""
@@ -52,16 +52,13 @@ class KernelOptions:
     json: Path | None = None
     """File to write the figures to, in JSON."""
 
+    def problems(self) -> Iterator[str]:
+        if self.channels % self.heads:
+            yield f"heads is {self.heads}: expected a divisor of channels, {self.channels}"
+
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(KernelOptions, arguments, prog="python -m asr_jax.benchmark kernels", about=__doc__)
-    sizes = {name: value for name, value in vars(options).items() if isinstance(value, int) and name != "warm_ups"}
-    if wrong := [name for name, value in sizes.items() if value < 1]:
-        raise UserError(f"--{wrong[0].replace('_', '-')} {sizes[wrong[0]]}: expected at least 1")
-    if options.warm_ups < 0:
-        raise UserError(f"--warm-ups {options.warm_ups}: expected at least 0")
-    if options.channels % options.heads:
-        raise UserError(f"--heads {options.heads}: expected a divisor of --channels {options.channels}")
     if options.json:
         check_writable(options.json)
 
@@ -71,9 +68,9 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.observe.tables import print_table
 
     device, rows, omitted = devices()[0], list[dict[str, Any]](), list[dict[str, Any]]()
+    sizes = {name: value for name, value in vars(options).items() if isinstance(value, int)}
     figures = {
-        "device": device.device_kind, **sizes, "precision": options.precision, "warm_ups": options.warm_ups,
-        "rows": rows, "omitted": omitted,
+        "device": device.device_kind, **sizes, "precision": options.precision, "rows": rows, "omitted": omitted,
     }  # fmt: skip
     kernels = [name for name, (_, platform) in KERNELS.items() if platform == device.platform]
     shape = Sizes(*(sizes[name] for name in ("batch", "seq_len", "channels", "heads", "labels", "vocab_size", "taps")))

@@ -15,7 +15,8 @@ import soundfile
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import make_buckets
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import Index, build_index, scale_of
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
@@ -42,9 +43,8 @@ def source_of(index: Index, *, batch_seconds: float, num_buckets: int = 4) -> Ba
     Args:
         batch_seconds: Size of a batch in seconds of audio with padding.
     """
-    settings = Buckets(num=num_buckets, batch_seconds=batch_seconds, batch_multiple=1)
-    buckets = make_buckets(index.lengths, index.num_labels(), settings, scale=index.scale)
-    return BatchSource(index, BatchPlan(index.lengths, index.num_labels(), buckets))
+    batching = Batching(num_buckets=num_buckets, budget=batch_seconds, row_multiple=1)
+    return BatchSource(index, BatchPlan(index.entries(), make_buckets(index.entries(), batching)))
 
 
 def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: float, repeats: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,20 +140,3 @@ def peak_bytes() -> int | None:
     """Peak memory of any device in this process in bytes; None if the devices do not report it."""
     peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in local_devices()]
     return max(peaks) or None
-
-
-def check_counts(options: object, names: Sequence[str], *, least: float = 1) -> None:
-    """Checks that numeric options are not below a minimum.
-
-    Args:
-        names: Names of the options to check; values can be None, numbers or tuples of numbers.
-
-    Raises:
-        UserError: If a value is less than `least`.
-    """
-    for name in names:
-        given = getattr(options, name)
-        values = given if isinstance(given, tuple) else (given,)
-        if any(value is not None and not value >= least for value in values):
-            text = " ".join(f"{value:g}" for value in values)
-            raise UserError(f"--{name.replace('_', '-')} {text}: expected {least:g} or more")

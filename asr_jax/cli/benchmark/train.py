@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +28,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import MAY_BE_EMPTY
 from asr_jax.core.precision import Precision
+from asr_jax.core.settings import PositiveInt, command_options
+from asr_jax.data.batching.batching import Batching
 
 if TYPE_CHECKING:
     from asr_jax.config import Experiment
@@ -36,29 +37,29 @@ if TYPE_CHECKING:
 PROG = "python -m asr_jax.benchmark train"
 QUARTZNET_S = (14.08, 16.64, 19.2)
 """Minimum, middle and maximum length of NVIDIA's script in seconds: 16.7 s at speeds of ± 15 %."""
-WHOLE = "the rows of a batch are a positive multiple of data.buckets.batch_multiple and of the number of devices"
+WHOLE = "the rows of a batch are a positive multiple of data.batching.row_multiple and of the number of devices"
 SHARED = "virtual devices of this CPU share its cores: these rows do not show the speed-up of real devices"
 
 
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class TrainOptions:
     """Options of `asr_jax.benchmark train`."""
 
     synthetic: Annotated[tuple[float, ...] | None, arg(metavar="SECONDS …"), MAY_BE_EMPTY] = None
     """Use noise of these lengths; without a value: 14.08 16.64 19.2. Default: the data of the config."""
-    accumulation: tuple[int, ...] = ()
+    accumulation: tuple[PositiveInt, ...] = ()
     """Numbers of batches of an update. Default: that of the config."""
-    num_devices: tuple[int, ...] = (1, 2, 4, 8)
+    num_devices: tuple[PositiveInt, ...] = (1, 2, 4, 8)
     """Numbers of devices; those above the number of available devices are omitted."""
-    batch: int | None = None
+    batch: PositiveInt | None = None
     """Number of rows of an update of synthetic data. Default: as the batches of the config."""
-    labels: int = 100
+    labels: PositiveInt = 100
     """Maximum number of labels of a row of synthetic data."""
     vocabulary: int | None = None
     """Size of the vocabulary of synthetic data, with the blank. Default: that of the config."""
-    warm_ups: int = 5
+    warm_ups: PositiveInt = 5
     """Number of updates before the measured ones."""
-    updates: int = 20
+    updates: PositiveInt = 20
     """Number of measured updates in each case."""
     precision: Precision | None = None
     """Precision of the computation. Default: that of the config."""
@@ -67,14 +68,16 @@ class TrainOptions:
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
 
+    def problems(self) -> Iterator[str]:
+        if self.synthetic and min(self.synthetic) < 0.1:
+            yield f"synthetic is {self.synthetic}: expected each at least 0.1"
+
 
 def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(TrainOptions, arguments, prog=PROG, about=__doc__)
 
-    from asr_jax.cli.benchmark.systems import check_counts, in_precision, machine
+    from asr_jax.cli.benchmark.systems import in_precision, machine
 
-    check_counts(options, ("accumulation", "num_devices", "batch", "labels", "warm_ups", "updates"))
-    check_counts(options, ("synthetic",), least=0.1)
     experiment = in_precision(experiment, options.precision)
     if options.json:
         check_writable(options.json)
@@ -103,14 +106,14 @@ def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, A
     from asr_jax.cli.benchmark import updating
 
     counts, there_are = usable(options.num_devices)
-    accumulations, mode = options.accumulation or (experiment.training.accumulate,), experiment.data.sampling.mode
-    if options.accumulation and options.synthetic is None and mode != "planned":
+    accumulations, batching = options.accumulation or (experiment.training.accumulate,), experiment.data.batching
+    if options.accumulation and options.synthetic is None and (batching.rows or batching.devices is not None):
         raise UserError(
-            f"--accumulation divides the batches of data.buckets, and data.sampling.mode is {mode}: expected planned, "
-            "or --synthetic"
+            "--accumulation divides the budget of a batch over all devices: expected data.batching without rows and "
+            "devices, or --synthetic"
         )
     if options.synthetic is None:
-        check_whole(math.lcm(experiment.data.buckets.batch_multiple, there_are), [(1, d) for d in counts])
+        check_whole(math.lcm(batching.row_multiple, there_are), [(1, d) for d in counts])
     else:
         rows = options.batch or room(experiment, options.synthetic or QUARTZNET_S, accumulations, counts)
         check_whole(rows, [(a, d) for a in accumulations for d in counts])
@@ -149,8 +152,9 @@ def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequen
         seconds: Lengths of the rows in seconds.
         accumulations: Numbers of batches of an update.
     """
-    buckets, unit = experiment.data.buckets, math.lcm(*(a * d for a in accumulations for d in devices))
-    of_batch = buckets.budget if buckets.unit == "samples" else buckets.batch_seconds / max(seconds)
+    batching, unit = experiment.data.batching, math.lcm(*(a * d for a in accumulations for d in devices))
+    budget_s = batching.budget if batching.unit.endswith("seconds") else Batching.budget
+    of_batch = batching.budget if batching.unit == "utterances" else budget_s / max(seconds)
     return max(int(of_batch * experiment.training.accumulate) // unit, 1) * unit
 
 
@@ -168,7 +172,7 @@ def check_whole(rows: int, ways: Sequence[tuple[int, int]]) -> None:
         if rows % (accumulation * devices):
             raise UserError(
                 f"{rows} rows cannot be divided into {accumulation} batches on {devices} devices: expected --batch, or "
-                f"data.buckets.batch_multiple, to be a multiple of {math.lcm(*(a * d for a, d in ways))}"
+                f"data.batching.row_multiple, to be a multiple of {math.lcm(*(a * d for a, d in ways))}"
             )
 
 

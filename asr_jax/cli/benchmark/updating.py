@@ -119,15 +119,13 @@ def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
 
     The sizes of the batches change accordingly and can be divided over all devices.
     """
-    old, share = experiment.data.buckets, experiment.training.accumulate / accumulation
-    multiple = math.lcm(old.batch_multiple, len(devices()))
-    buckets = replace(
-        old, batch_seconds=old.batch_seconds * share, budget=old.budget * share, batch_multiple=multiple,
-        max_batch=max(math.ceil(old.max_batch * share), multiple),
-    )  # fmt: skip
+    old, share = experiment.data.batching, experiment.training.accumulate / accumulation
+    multiple = math.lcm(old.row_multiple, len(devices()))
+    max_rows = max(math.ceil(old.max_rows * share), multiple) if old.max_rows else 0
+    batching = replace(old, budget=old.budget * share, row_multiple=multiple, max_rows=max_rows)
     return replace(
         experiment,
-        data=replace(experiment.data, buckets=buckets),
+        data=replace(experiment.data, batching=batching),
         training=replace(experiment.training, accumulate=accumulation),
     )
 
@@ -140,7 +138,7 @@ def loaded_groups(experiment: Experiment) -> Iterator[tuple[Case, Iterator[Group
     case = Case(setup.recipe, plan.buckets, setup.data.train.index.scale, setup.data.sounds, experiment.seed)
     source = BatchSource(setup.data.train.index, plan)
     with open_batches(source, workers=data.workers, threads=data.threads) as batches:
-        each = ((plan.buckets[plan[loaded.position].bucket], loaded.batch) for loaded in batches)
+        each = ((plan.buckets[loaded.bucket], loaded.batch) for loaded in batches)
         yield case, iter(lambda: list(itertools.islice(each, accumulation)), [])
 
 
@@ -197,12 +195,12 @@ def time_updates(
 
 def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:
     """Function that dispatches an update and returns its report; and the rows of `CompiledSteps.table` by bucket."""
-    beginning = lower_initial_state(case.recipe, seed=case.seed)
-    shapes = abstract_state(beginning, mesh)
+    lowered = lower_initial_state(case.recipe, seed=case.seed)
+    shapes = abstract_state(lowered, mesh)
     steps = compile_steps(
         case.recipe, case.buckets, shapes, scale=case.scale, mesh=mesh, num_batches=accumulation, sounds=case.sounds
     )
-    state, average = initial_state(beginning.compile(), mesh)
+    state, average = initial_state(lowered.compile(), mesh)
     state = state.replace(updates=jax.device_put(jnp.int32(SETTLED), replicated(mesh)))
     number = itertools.count()
 

@@ -5,17 +5,16 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int, Int32
+from jaxtyping import Float64, Int, Int32
 
 from asr_jax.core.layout import Layout
-from asr_jax.data.batching.buckets import Bucket, assign, largest_first, perturbed_lengths, slowest
-from asr_jax.data.batching.mixing import Stratum, num_drawn, strata
-from asr_jax.data.batching.pools import Pool, shapes_of_batches
+from asr_jax.data.batching.buckets import Buckets, Entries, assign, first_fit, largest_first, room_of, round_up
+from asr_jax.data.batching.mixing import Sources, Stratum, num_drawn, strata
+from asr_jax.data.batching.pools import Pool, largest
 
-Order = Literal["shuffled", "sorted", "unshuffled"]
 _MEMBERS, _ENTRIES, _BATCHES, _SPEEDS, _PLACES, _POOLS = 1, 2, 3, 4, 5, 6  # ids of the random streams
 
 
@@ -47,96 +46,92 @@ class _Epoch:
 class BatchPlan:
     """Global batches by position: `plan[position]` is batch `position % batches_per_epoch` of its epoch.
 
-    An entry is a pair of utterance and speed, and an epoch contains every entry once. An entry belongs to the same
-    bucket in every epoch; with `jitter`, it is the first bucket that the entry fits at its slowest speed. The last
-    batch of a bucket is filled with padding rows.
+    An epoch contains every entry (utterance at a speed) once. An entry belongs to the same bucket in every epoch; with
+    jitter, it is the first bucket that the entry fits at its slowest speed. The last batch of a bucket is filled with
+    padding rows.
 
-    With `source_of` and `shares`, an epoch contains only a share of the entries of each source. The number of entries
-    of each bucket and source is the same in every epoch, and at least one if there are any. All of them are used before
-    any is repeated.
+    With `sources`, an epoch contains only a share of the entries of each source. The number of entries of each bucket
+    and source is the same in every epoch, and at least one if there are any. All of them are used before any is
+    repeated.
 
     The place of a crop depends on seed, epoch and entry alone, not on the other rows of its batch.
 
-    With `pool`, the batches of its epochs have entries of any length, and each has the first bucket that all of its
+    With a pool, the batches of its epochs have entries of any length, and each has the first bucket that all of its
     entries fit. Figures by bucket then count the first epoch, if all epochs are composed in this way.
 
     Args:
-        lengths: Length of each utterance, in samples or frames [R].
-        num_labels: Number of labels of each utterance [R].
         buckets: Batch shapes. Every entry must fit one of them.
         seed: Seed of the order and of the jitter.
-        speeds: Playback speeds.
-        jitter: Largest random change of each speed, drawn for every entry and epoch.
-        order: shuffled: entries within their bucket, then batches, are permuted by (seed, epoch). sorted: longest first
-            within windows of `sort_buffer` utterances in manifest order. unshuffled: bucket by bucket, in ascending
-            order of rows, for evaluation.
-        sort_buffer: Window of the sorted order, in utterances.
-        source_of: Source of each utterance, as an index into `shares` [R]. None: one source.
-        shares: Share of each source that an epoch contains, 0 to 1 [G]. None: everything.
-        is_cropped: Whether each utterance is a random part of a longer one [R]. None: none is.
-        pool: Composition of batches of utterances of any length. None: a batch has entries of one bucket.
+        is_shuffled: Whether entries within their bucket, then batches, are permuted by (seed, epoch). Otherwise they go
+            bucket by bucket, in ascending order of rows, for evaluation.
+        sort_window: Number of utterances, in manifest order, within which an epoch goes from longest to shortest,
+            instead of shuffled. 0: not sorted.
+        sources: Share of each source that an epoch contains. None: everything.
         pessimistic_first: Whether the first batch of all has the largest shape and its longest entries.
     """
 
     def __init__(
         self,
-        lengths: Int[np.ndarray, " R"],
-        num_labels: Int[np.ndarray, " R"],
-        buckets: Sequence[Bucket],
+        entries: Entries,
+        buckets: Buckets,
         *,
         seed: int = 0,
-        speeds: Sequence[float] = (1.0,),
-        jitter: float = 0.0,
-        order: Order = "shuffled",
-        sort_buffer: int = 4096,
-        source_of: Int[np.ndarray, " R"] | None = None,
-        shares: Float64[np.ndarray, " G"] | None = None,
-        is_cropped: Bool[np.ndarray, " R"] | None = None,
-        pool: Pool | None = None,
+        is_shuffled: bool = True,
+        sort_window: int = 0,
+        sources: Sources | None = None,
         pessimistic_first: bool = False,
     ) -> None:
-        self.buckets, self.seed, self.speeds, self.order = tuple(buckets), seed, tuple(speeds), order
-        self.jitter, self._is_cropped = jitter, is_cropped
-        self.num_utterances, self._sort_buffer = len(lengths), sort_buffer
-        self._pool, self._is_pooled = pool, pool is not None and math.isinf(pool.until)
+        self.buckets, self._pool = buckets.shapes, buckets.pool
+        self.seed, self.speeds, self.jitter = seed, entries.speeds, entries.jitter
+        self.num_utterances, self._is_cropped = len(entries.lengths), entries.is_cropped
+        self._is_shuffled, self._sort_window = is_shuffled and not sort_window, sort_window
+        self._is_pooled = self._pool is not None and math.isinf(self._pool.until)
         self._pessimistic_first = pessimistic_first
-        entry_lengths, labels = perturbed_lengths(lengths, speeds), np.tile(num_labels, len(speeds))
-        sources = np.zeros(len(entry_lengths), np.int32) if source_of is None else np.tile(source_of, len(speeds))
-        shares = np.ones(1) if shares is None else shares
-        self._fingerprint = _digest(
-            (entry_lengths, labels, sources, shares), self.buckets, self.speeds, seed, order, sort_buffer,
-            *([jitter] if jitter else []), *([] if is_cropped is None else [is_cropped.tobytes()]),
-            *([pool] if pool else []), *(["pessimistic first"] if pessimistic_first else []),
-        )  # fmt: skip
-        longest = perturbed_lengths(lengths, slowest(speeds, jitter)) if jitter else entry_lengths
+        lengths, labels = entries.played(), entries.labels()
+        longest = entries.longest() if self.jitter else lengths
+        shares = np.ones(1) if sources is None else sources.shares
+        source_of = np.zeros(len(lengths), np.int32)
+        if sources is not None:
+            source_of = np.tile(sources.of_utterance, len(self.speeds))
+        settings = (
+            self.buckets,
+            self._pool,
+            self.speeds,
+            self.jitter,
+            seed,
+            is_shuffled,
+            sort_window,
+            pessimistic_first,
+        )
+        crops = np.zeros(0, bool) if entries.is_cropped is None else entries.is_cropped
+        self._fingerprint = _digest((lengths, labels, source_of, shares, crops), *settings)
         bucket_of = assign(longest, labels, self.buckets)
         # In sorted order, an entry is numbered by its position in this array.
-        self._in_order = self._by_length(entry_lengths) if order == "sorted" else None
+        self._in_order = self._by_length(lengths) if sort_window else None
         if self._in_order is not None:
-            entry_lengths, bucket_of, sources = (of[self._in_order] for of in (entry_lengths, bucket_of, sources))
-        keeps = pool is not None or pessimistic_first  # other plans do not need them, and are smaller without
-        self._entry_lengths, self._longest, self._labels = (
-            of if keeps else of[:0] for of in (entry_lengths, longest, labels)
-        )
+            lengths, bucket_of, source_of = (of[self._in_order] for of in (lengths, bucket_of, source_of))
+        keeps = self._pool is not None or pessimistic_first  # other plans do not need them, and are smaller without
+        self._lengths, self._longest, self._labels = (of if keeps else of[:0] for of in (lengths, longest, labels))
         sizes = np.array([bucket.batch_size for bucket in self.buckets])
         if self._is_pooled:  # all entries are one group
             bucket_of, sizes = np.zeros_like(bucket_of), sizes[:1]
-        num = np.bincount(bucket_of * len(shares) + sources, minlength=len(sizes) * len(shares))
+        num = np.bincount(bucket_of * len(shares) + source_of, minlength=len(sizes) * len(shares))
         drawn = num_drawn(num.reshape(len(sizes), -1), shares)
         members = (np.flatnonzero(bucket_of == k).astype(np.int32) for k in range(len(sizes)))
         self._strata = [
-            strata(entries, sources[entries], drawn[k], self._rng(_MEMBERS, k)) for k, entries in enumerate(members)
+            strata(of_bucket, source_of[of_bucket], drawn[k], self._rng(_MEMBERS, k))
+            for k, of_bucket in enumerate(members)
         ]
         batches = -(-drawn.sum(axis=1) // sizes)
-        if self._is_pooled and pool is not None:
-            batches = np.array([pool.num_batches(longest[: drawn.sum()])])
+        if self._is_pooled and self._pool is not None:
+            batches = np.array([self._pool.num_batches(longest[: drawn.sum()])])
         self._bucket_of_batch = np.repeat(np.arange(len(sizes)), batches)
         self._starts = np.concatenate([[0], np.cumsum(np.repeat(sizes, batches))])
         self._epochs: dict[int, _Epoch] = {}
         self._lock = threading.Lock()
         if self._is_pooled:
             self._bucket_of_batch = self._epoch(0).bucket_of
-        self.length_by_bucket = self._mean_lengths(entry_lengths)
+        self.length_by_bucket = self._mean_lengths(lengths)
         """Total length of an epoch without padding, by bucket, in samples or frames. With mixing, the mean over all
         epochs."""
 
@@ -225,14 +220,14 @@ class BatchPlan:
             return self._draw_pooled(epoch, np.concatenate(groups), self._pool, is_first=first is not None)
         entries, begin = np.full(self._starts[-1], -1, np.int32), 0
         for k, (bucket, drawn) in enumerate(zip(self.buckets, groups, strict=True)):
-            if self.order == "shuffled":
+            if self._is_shuffled:
                 self._rng(_ENTRIES, epoch, k).shuffle(drawn)
             else:
                 drawn.sort()
             if k == first:
                 drawn = self._longest_first(drawn, bucket.batch_size)
             entries[begin : begin + len(drawn)] = drawn
-            begin += -(-len(drawn) // bucket.batch_size) * bucket.batch_size
+            begin += round_up(len(drawn), bucket.batch_size)
         order = self._order(epoch, entries)
         if first is not None:
             order = _moved_to_front(order, int(np.argmax(self._bucket_of_batch == first)))
@@ -244,14 +239,15 @@ class BatchPlan:
         if is_first:
             drawn = self._longest_first(drawn, pool.batch_rows)
         entries = pool.fill(drawn, self._longest[drawn], self.batches_per_epoch)
-        batches = entries.reshape(-1, pool.batch_rows)
-        bucket_of = shapes_of_batches(batches, self._longest, self._labels, self.buckets)
+        rows = entries.reshape(-1, pool.batch_rows)
+        fitting = first_fit(largest(rows, self._longest), largest(rows, self._labels), *room_of(self.buckets))
+        bucket_of = np.minimum(fitting, len(self.buckets) - 1)  # the last one has room for every entry
         order = self._rng(_BATCHES, epoch).permutation(np.arange(self.batches_per_epoch))
         return _Epoch(_moved_to_front(order, 0) if is_first else order, entries, bucket_of)
 
     def _longest_first(self, drawn: np.ndarray, num: int) -> np.ndarray:
         """The same entries, the `num` longest ones first, in descending order."""
-        longest = np.argsort(-self._entry_lengths[drawn], kind="stable")[:num]
+        longest = np.argsort(-self._lengths[drawn], kind="stable")[:num]
         return np.concatenate([drawn[longest], np.delete(drawn, longest)])
 
     def _mean_lengths(self, entry_lengths: np.ndarray) -> Float64[np.ndarray, " K"]:
@@ -270,18 +266,18 @@ class BatchPlan:
         longest first within a window. Unshuffled batches keep their order.
         """
         order = np.arange(self.batches_per_epoch)
-        if self.order == "shuffled":
+        if self._is_shuffled:
             return self._rng(_BATCHES, epoch).permutation(order)
         if self._in_order is None:
             return order
-        windows = self._in_order[entries[self._starts[:-1]]] % self.num_utterances // self._sort_buffer
+        windows = self._in_order[entries[self._starts[:-1]]] % self.num_utterances // self._sort_window
         length = np.array([bucket.length for bucket in self.buckets])[self._bucket_of_batch]
         return np.lexsort((-length, windows))
 
     def _by_length(self, entry_lengths: np.ndarray) -> Int32[np.ndarray, " E"]:
         """Entry numbers, window by window and longest first within a window."""
         row = np.arange(len(entry_lengths), dtype=np.int32) % self.num_utterances
-        return np.lexsort((row, -entry_lengths, row // self._sort_buffer)).astype(np.int32)
+        return np.lexsort((row, -entry_lengths, row // self._sort_window)).astype(np.int32)
 
     def _rng(self, *numbers: int) -> np.random.Generator:
         # The leading stream id keeps streams distinct: NumPy treats (1, 2) and (1, 2, 0) as the same seed.

@@ -1,89 +1,32 @@
-"""Buckets: the few static shapes of batches, with edges chosen from the data."""
+"""Buckets: the few static shapes of batches, with the utterances that each has and the rows that it gets."""
 
-import json
-import logging
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Int32, UInt
+from jaxtyping import Bool, Float, Int, Int32, UInt
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import write_whole
+from asr_jax.core.names import counted
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.edges import equal_count, equal_duration, least_padding
+from asr_jax.data.batching.filters import Violations
+from asr_jax.data.batching.pools import Pool, largest
 
 TOKEN_MULTIPLE = 8
-AGAIN = "make it again with python -m asr_jax.plan --target DEVICES --fit OUT.json"
-"""Fix of a file of buckets."""
-LARGEST = int(np.iinfo(np.int32).max)
-"""Largest number in a file of buckets."""
-logger = logging.getLogger(__name__)
-
-EDGES = {"least-padding": least_padding, "equal-duration": equal_duration, "equal-count": equal_count}
-Unit = Literal["samples", "frames", "padded-frames", "feature-values", "values", "duration-ms", "padded-duration-ms"]
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """Grouping of utterances by duration into batches of few static shapes."""
-
-    num: int = 8
-    """Number of buckets by duration; a program is compiled for each. On LibriSpeech, 8 buckets reach 93 % padding
-    efficiency and 12 reach 95 %."""
-    num_by_labels: int = 1
-    """Number of parts into which each duration bucket is divided by the number of labels. This is useful for
-    transducers, because their cost is the product of frames and labels."""
-    edges: Literal["least-padding", "equal-duration", "equal-count"] = "least-padding"
-    """Method that chooses the edges between buckets. least-padding: minimises padding by dynamic programming.
-    equal-duration: the same amount of audio in each bucket. equal-count: the same number of utterances in each
-    bucket."""
-    edges_s: tuple[float, ...] = ()
-    """Longest duration of each bucket in seconds, in ascending order. Replaces `num` and `edges`."""
-    batch_seconds: float = 240.0
-    """Padded audio of a batch over all devices in seconds. Buckets of longer utterances have fewer rows."""
-    budget: float = 0.0
-    """Size of a batch over all devices in the measure `unit`, instead of `batch_seconds`. 0: `batch_seconds` is used.
-    `budget` and `unit` are set together."""
-    unit: Unit | Literal[""] = ""
-    """Measure of `budget`. samples: utterances. frames, duration-ms: sum over the batch without padding, as the mean
-    over the batches of a bucket. padded-frames, padded-duration-ms: with padding. feature-values, values: padded frames
-    times values per frame."""
-    max_batch: int = 512
-    """Maximum number of rows per batch."""
-    batch_multiple: int = 8
-    """Divisor of the number of rows of every batch, and its minimum. If the number of devices does not divide it,
-    padding rows are added to each batch."""
-    slack_s: float = 0.01
-    """Room of each bucket beyond its longest utterance in seconds, because manifests round durations."""
-    order: Literal["shuffled", "sorted"] = "shuffled"
-    """Order of an epoch. shuffled: utterances within their bucket, then batches, are permuted again in every epoch.
-    sorted: longest first within windows of `sort_buffer` utterances in manifest order, the same in every epoch."""
-    sort_buffer: int = 4096
-    """Window of the sorted order, in utterances."""
-    file: str = ""
-    """File of `python -m asr_jax.plan --target DEVICES --fit OUT.json` with the shapes of the batches. The other
-    settings of shapes are then not used."""
-
-    def __post_init__(self) -> None:
-        for name in ("num", "num_by_labels", "max_batch", "batch_multiple", "sort_buffer"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
-        if not 0 < self.batch_seconds < math.inf:
-            raise ValueError(f"batch_seconds {self.batch_seconds}: expected seconds > 0")
-        if not 0 <= self.budget < math.inf or bool(self.budget) != bool(self.unit):
-            raise ValueError(
-                f"budget {self.budget} and unit {self.unit!r}: expected a budget > 0 together with a unit, or neither"
-            )
-        if self.max_batch < self.batch_multiple:
-            raise ValueError(f"max_batch {self.max_batch}: expected at least batch_multiple {self.batch_multiple}")
-        if not self.slack_s >= 0:
-            raise ValueError(f"slack_s {self.slack_s}: expected seconds ≥ 0")
-        if any(low >= high for low, high in zip((0.0, *self.edges_s), self.edges_s, strict=False)):
-            raise ValueError(f"edges_s {self.edges_s}: expected ascending seconds > 0")
+SLACK_S = 0.01
+"""Room of each bucket beyond its longest utterance in seconds, because manifests round durations."""
+MORE_ROWS = 1.1
+"""Rows of a part of a batch by duration, as a multiple of the number of utterances of mean length that fill it. The
+number varies by the square root of that number times the relative deviation of durations; on LibriSpeech, 1.1 is three
+standard deviations above the mean."""
+LEAST_UTTERANCES = 3
+"""Number of longest utterances that a batch by duration must have room for, so that no batch is empty."""
+ANY = int(np.iinfo(np.int32).max)
+"""Number of labels of a bucket without a limit."""
+METHODS = {"least-padding": least_padding, "equal-duration": equal_duration, "equal-count": equal_count}
 
 
 @dataclass(frozen=True)
@@ -117,238 +60,165 @@ class Bucket:
     """Length of the longest entry of this bucket. `length` is slightly larger."""
 
 
-def perturbed_lengths(samples: Int[np.ndarray, " R"], speeds: Sequence[float]) -> Int32[np.ndarray, " E"]:
-    """Lengths of all entries: all utterances at the first speed, then all at the second, … (E = R × speeds)."""
-    at_speed = (samples if speed == 1 else np.rint(samples / speed) for speed in speeds)
-    return np.concatenate([lengths.astype(np.int32) for lengths in at_speed])
+class Buckets(NamedTuple):
+    """Shapes of batches, shortest first, and how batches are composed of utterances of any length."""
+
+    shapes: tuple[Bucket, ...]
+    pool: Pool | None = None
+    """None: a batch has entries of one bucket."""
+    warnings: tuple[str, ...] = ()
+    """Messages on batches that exceed the budget."""
 
 
-def slowest(speeds: Sequence[float], jitter: float) -> tuple[float, ...]:
-    """Slowest value of each speed with jitter. Buckets must have room for it."""
-    return tuple(speed - jitter for speed in speeds)
+@dataclass(frozen=True)
+class Entries:
+    """Utterances at all speeds.
+
+    An entry is a pair of utterance and speed: all utterances at the first speed, then all at the second, … (E = R ×
+    speeds).
+    """
+
+    lengths: Int[np.ndarray, " R"]
+    """Length of each utterance in units of `scale`."""
+    num_labels: Int[np.ndarray, " R"]
+    scale: Scale
+    speeds: tuple[float, ...] = (1.0,)
+    """Playback speeds; 1.1 is faster and shorter."""
+    jitter: float = 0.0
+    """Largest random change of each speed."""
+    is_cropped: Bool[np.ndarray, " R"] | None = None
+    """Whether each utterance is a random part of a longer one. None: none is."""
+
+    def played(self) -> Int32[np.ndarray, " E"]:
+        """Length of each entry."""
+        return perturbed_lengths(self.lengths, self.speeds)
+
+    def longest(self) -> Int32[np.ndarray, " E"]:
+        """Length of each entry at its slowest speed. Buckets must have room for it."""
+        return perturbed_lengths(self.lengths, [speed - self.jitter for speed in self.speeds])
+
+    def labels(self) -> Int[np.ndarray, " E"]:
+        """Number of labels of each entry."""
+        return np.tile(self.num_labels, len(self.speeds))
+
+
+def round_up[N: (int, np.ndarray)](number: N, multiple: int) -> N:
+    """The number, or each, rounded up to a multiple."""
+    return -(-number // multiple) * multiple
+
+
+def perturbed_lengths(lengths: Int[np.ndarray, " R"], speeds: Sequence[float]) -> Int32[np.ndarray, " E"]:
+    """Lengths at the first speed, then all at the second, … (E = R × speeds)."""
+    at_speed = (lengths if speed == 1 else np.rint(lengths / speed) for speed in speeds)
+    return np.concatenate([each.astype(np.int32) for each in at_speed])
+
+
+FitRows = Callable[..., Sequence[int]]
+"""Function that returns the most rows of each bucket, over all devices, whose compiled step fits a memory budget, as
+`training.memory_fit.MemoryFit`. The `batch_size` of a bucket is the most that is useful."""
 
 
 def make_buckets(
-    lengths: Int[np.ndarray, " R"],
-    num_labels: Int[np.ndarray, " R"],
-    settings: Buckets,
+    entries: Entries,
+    batching: Batching,
     *,
-    scale: Scale,
-    speeds: Sequence[float] = (1.0,),
+    devices: int = 1,
     row_parts: int = 1,
-    shares: Float[np.ndarray, " R"] | None = None,
-) -> tuple[Bucket, ...]:
-    """Chooses buckets that have room for every utterance at every speed.
-
-    If the last batch of a bucket would have few rows, the rows are spread evenly over the same number of batches.
+    seed: int = 0,
+    weights: Float[np.ndarray, " R"] | None = None,
+    fit_rows: FitRows | None = None,
+) -> Buckets:
+    """Chooses the shapes of batches. Each has room for every entry of its bucket.
 
     Args:
-        lengths: Length of each utterance in units of `scale` [R].
-        num_labels: Number of labels of each utterance [R].
-        scale: Unit of lengths.
-        speeds: Playback speeds; with jitter, those of `slowest`.
+        entries: Utterances that fit a bucket, without those that `unfit` returns.
+        devices: Number of devices of the job.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
-        shares: Mean number of times that an epoch contains each utterance [R]. None: once.
-
-    Returns:
-        Buckets, shortest first. Each `length` is a whole number of front-end hops.
+        seed: Seed of the epoch from which the shapes of batches of any length are chosen.
+        weights: Mean number of times that an epoch contains each utterance [R]. None: once.
+        fit_rows: Fits rows to a memory budget.
 
     Raises:
-        UserError: If there are no utterances, if `edges_s` ends below the longest utterance, or if `row_parts` does not
-            divide `batch_multiple`.
+        UserError: If there are no entries, or if rows or seconds do not fit them.
     """
-    if settings.batch_multiple % row_parts:
-        raise UserError(
-            f"data.buckets.batch_multiple is {settings.batch_multiple}, and the model splits batches into {row_parts} "
-            f"parts (model.sub_batches, model.heads.*.split): expected a multiple of {row_parts}"
-        )
-    if not len(lengths):
+    if not len(entries.lengths):
         raise UserError("no utterances to plan: the manifests are empty or every utterance was rejected")
-    entries = perturbed_lengths(lengths, speeds)
-    labels = np.tile(num_labels, len(speeds))
-    if settings.file:
-        return read_buckets(Path(settings.file), entries, labels, scale, row_parts=row_parts)
-    least = TOKEN_MULTIPLE if labels.any() else 0  # training on audio alone has no labels
-    weights = np.broadcast_to(1.0, len(entries)) if shares is None else np.tile(shares, len(speeds))
-    edges = _edges(entries, settings, scale, None if shares is None else weights)
-    bucket_of = first_at_least(edges, entries)
-    # Entries in the order of their buckets: a bucket is then a slice instead of a mask of all entries.
-    order = np.argsort(bucket_of, kind="stable")
-    entries, labels = entries[order], labels[order]
-    weights = weights if shares is None else weights[order]
-    numbers = np.bincount(bucket_of)
-    starts, buckets = np.cumsum(numbers) - numbers, []
-    for k in np.flatnonzero(numbers):
-        member = slice(starts[k], starts[k] + numbers[k])
-        length = _round_up(int(edges[k]) + int(settings.slack_s * scale.per_s), scale.hop)
-        for num_tokens, of_labels in _by_labels(labels[member], settings.num_by_labels, weights[member], least):
-            rows = _rows(entries[member][of_labels], length, settings, scale, weights[member][of_labels])
-            buckets.append(Bucket(length, num_tokens, rows, int(edges[k])))
-    return tuple(buckets)
-
-
-def write_buckets(
-    path: Path, buckets: Sequence[Bucket], scale: Scale, *, target: str, devices: str, margin: float, quick: bool
-) -> None:
-    """Writes the shapes of batches for `Buckets.file`.
-
-    Args:
-        scale: Unit of lengths.
-        target: Name of the devices that the rows fit, as in `core.targets.target_of`.
-        devices: Their number and kind, as in `core.meshes.described_devices`.
-        margin: Share of their memory that is left free.
-        quick: Whether they were compiled with `--quick`.
-    """
-    content = {
-        "target": target,
-        "devices": devices,
-        "margin": margin,
-        "quick": quick,
-        "per_s": scale.per_s,
-        "buckets": [asdict(each) for each in buckets],
-    }
-    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-class BucketsFile(NamedTuple):
-    """Content of a file of `write_buckets`."""
-
-    per_s: float
-    """Units of length per second."""
-    buckets: tuple[Bucket, ...]
-    devices: str
-    """Number and kind of the devices that the rows fit."""
-
-
-def load_buckets(path: Path) -> BucketsFile:
-    """Reads a file of `write_buckets`.
-
-    Raises:
-        UserError: If the file cannot be read, or if a value in it cannot be used.
-    """
-    try:
-        content = json.loads(path.read_text())
-        per_s, devices = _number(content, "per_s", whole=False), content.get("devices", "unknown devices")
-        if not isinstance(devices, str):
-            raise ValueError(
-                f"devices is {json.dumps(devices)}: expected their number and kind, such as '8 × NVIDIA H100'"
-            )
-        each = content.get("buckets")
-        if not isinstance(each, list) or not each:
-            raise ValueError(f"buckets is {json.dumps(each)}: expected a list of at least one bucket")
-        buckets = tuple(_bucket(values, f"buckets[{number}]") for number, values in enumerate(each))
-        shapes = [(bucket.length, bucket.longest, bucket.num_tokens) for bucket in buckets]
-        for number, (shape, after) in enumerate(pairwise(shapes)):
-            if shape >= after:
-                raise ValueError(
-                    f"buckets[{number}] has length, longest and num_tokens {shape}, and buckets[{number + 1}] has "
-                    f"{after}: expected ascending lengths, and of one length, ascending numbers of labels"
+    parts = batching.num_parts(devices)
+    unit = math.lcm(batching.row_multiple, parts, row_parts)
+    if batching.any_length:
+        return _any_length(entries, batching, parts=parts, row_parts=row_parts, seed=seed)
+    times = None if weights is None else np.tile(weights, len(entries.speeds))
+    shapes, warnings = list[Bucket](), list[str]()
+    for k, bucket, lengths, of_epoch in _divided(entries, batching, times):
+        useful = round_up(max(round(float(of_epoch.sum())), 1), unit)  # more rows would never be filled
+        if batching.rows:
+            rows = batching.rows[k if len(batching.rows) > 1 else 0] * parts
+            _check_whole(rows, row_parts)
+        elif batching.fits_memory:
+            rows = useful
+        else:
+            most = parts * _within_budget(bucket, lengths, of_epoch, batching, entries.scale)
+            if most < unit:
+                warnings.append(
+                    f"batches of {bucket.length / entries.scale.per_s:.2f} s exceed the budget ({batching.budget:g} "
+                    f"{batching.unit}): they have {unit} rows (data.batching.row_multiple), but only {most} would fit"
                 )
-    except (OSError, ValueError) as error:
-        raise UserError(f"data.buckets.file {path}: {error}; {AGAIN}") from error
-    return BucketsFile(per_s, buckets, devices)
+            rows = min(max(most // unit * unit, unit), useful)
+            if batching.devices is None:  # spread evenly over the same number of batches
+                rows = round_up(-(-useful // -(-useful // rows)), unit)
+        shapes.append(replace(bucket, batch_size=rows))
+    if batching.fits_memory:
+        if fit_rows is None:
+            raise UserError("data.batching.unit memory-gb needs the model, which this command does not build")
+        fitted = fit_rows(shapes, scale=entries.scale, unit=unit, devices=parts)
+        shapes = [replace(bucket, batch_size=rows) for bucket, rows in zip(shapes, fitted, strict=True)]
+    if not batching.random_epochs:
+        return Buckets(tuple(shapes), None, tuple(warnings))
+    shapes[-1] = replace(shapes[-1], num_tokens=max(bucket.num_tokens for bucket in shapes))  # it has room for all
+    return Buckets(tuple(shapes), Pool(parts, batching.rows[0], until=batching.random_epochs))
 
 
-def _bucket(values: Any, of: str) -> Bucket:
-    """Bucket of an object of JSON.
-
-    Raises:
-        ValueError: If a field is missing, not known, or outside of its limits.
-    """
-    names = [each.name for each in fields(Bucket)]
-    if not isinstance(values, dict) or set(values) != set(names):
-        raise ValueError(f"{of} is {json.dumps(values)}: expected an object with {', '.join(names)}")
-    bucket = Bucket(**{name: _number(values, name, of=f"{of}.", least=int(name != "num_tokens")) for name in names})
-    if bucket.longest > bucket.length:
-        raise ValueError(f"{of}.longest is {bucket.longest}: expected at most its length {bucket.length}")
-    return bucket
-
-
-def _number(values: Any, name: str, *, of: str = "", least: int = 1, whole: bool = True) -> Any:
-    """Number of an object of JSON.
-
-    Raises:
-        ValueError: If it is missing, has another type, or is not between `least` and `LARGEST`.
-    """
-    value: Any = values.get(name) if isinstance(values, dict) else None
-    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not (is_number and least <= value <= LARGEST):
-        found = "missing" if value is None else json.dumps(value)
-        raise ValueError(f"{of}{name} is {found}: expected a {'whole ' * whole}number from {least} to {LARGEST}")
-    return value
+def unfit(entries: Entries, batching: Batching) -> list[Violations]:
+    """Utterances with an entry that fits no bucket. None without given edges."""
+    edges, limits = _given(batching, entries.scale)
+    num, per_s = len(entries.lengths), entries.scale.per_s
+    if not len(edges) or not num:
+        return []
+    lengths, num_labels = entries.longest(), entries.num_labels
+    fits = (first_fit(lengths, entries.labels(), edges, limits) < len(edges)).reshape(-1, num).all(axis=0)
+    longest = lengths.reshape(-1, num).max(axis=0)
+    is_long = longest > edges[-1]
+    long, others = np.flatnonzero(~fits & is_long), np.flatnonzero(~fits & ~is_long)
+    # The most labels of the buckets that are long enough depend on the duration.
+    most = np.array([limits[edges >= length].max() for length in longest[others]])
+    found = [Violations("longer than the last bucket", long, longest[long] / per_s, float(edges[-1] / per_s))]
+    for limit in np.unique(most):
+        at = others[most == limit]
+        reason = "more labels than the buckets for its duration"
+        found.append(Violations(reason, at, num_labels[at].astype(np.float64), float(limit)))
+    return [each for each in found if len(each.places)]
 
 
-def read_buckets(
-    path: Path, lengths: Int[np.ndarray, " E"], num_labels: Int[np.ndarray, " E"], scale: Scale, *, row_parts: int = 1
-) -> tuple[Bucket, ...]:
-    """Reads the buckets of a file of `write_buckets` for entries.
-
-    Args:
-        lengths: Length of each entry in units of `scale` [E].
-        num_labels: Number of labels of each entry [E].
-        scale: Unit of lengths.
-        row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
-
-    Returns:
-        Buckets that have entries.
-
-    Raises:
-        UserError: As `load_buckets`, or if the file has another unit, lengths that are not whole frames, rows that
-            `row_parts` does not divide, or no bucket with room for an entry.
-    """
-    per_s, buckets, _ = load_buckets(path)
-    if per_s != scale.per_s:
-        raise UserError(
-            f"data.buckets.file {path} has lengths in units of 1/{per_s:g} s, and the data have 1/{scale.per_s:g} s; "
-            f"{AGAIN}"
-        )
-    if odd := [bucket.length for bucket in buckets if bucket.length % scale.hop]:
-        raise UserError(
-            f"data.buckets.file {path} has rows of length {odd[0]}, and a frame of the front-end has {scale.hop}: "
-            f"expected a multiple of {scale.hop}; {AGAIN}"
-        )
-    if odd := [bucket.batch_size for bucket in buckets if bucket.batch_size % row_parts]:
-        raise UserError(
-            f"data.buckets.file {path} has batches of {odd[0]} rows, and the model splits batches into {row_parts} "
-            f"parts (model.sub_batches, model.heads.*.split): expected a multiple of {row_parts}; {AGAIN}"
-        )
-    try:
-        numbers = np.bincount(assign(lengths, num_labels, buckets), minlength=len(buckets))
-    except ValueError as error:
-        longest, most = max(each.longest for each in buckets), max(each.num_tokens for each in buckets)
-        raise UserError(
-            f"data.buckets.file {path} has room for {longest / scale.per_s:.2f} s and {most} labels, but an utterance "
-            f"has {lengths.max() / scale.per_s:.2f} s (at its slowest speed), or one has {num_labels.max()} labels; "
-            f"{AGAIN}, or lower --data.filters.max-duration-s"
-        ) from error
-    return tuple(bucket for bucket, number in zip(buckets, numbers, strict=True) if number)
-
-
-def assign(
-    lengths: Int[np.ndarray, " E"], num_labels: Int[np.ndarray, " E"], buckets: Sequence[Bucket]
-) -> Int32[np.ndarray, " E"]:
-    """Index of the first bucket that each entry fits by length and number of labels.
+def first_fit(
+    lengths: Int[np.ndarray, " E"],
+    num_labels: Int[np.ndarray, " E"],
+    longest: Int[np.ndarray, " K"],
+    num_tokens: Int[np.ndarray, " K"],
+) -> UInt[np.ndarray, " E"]:
+    """Number of the first bucket with room for each entry; K if none has.
 
     Args:
         lengths: Length of each entry [E].
         num_labels: Number of labels of each entry [E].
-        buckets: Buckets in order of preference.
-
-    Raises:
-        ValueError: If an entry fits no bucket.
+        longest: Longest length of each bucket [K].
+        num_tokens: Largest number of labels of each bucket [K].
     """
-    longest, num_tokens = (np.array([getattr(each, name) for each in buckets]) for name in ("longest", "num_tokens"))
     if (np.diff(longest) >= 0).all() and (np.diff(num_tokens) >= 0).all():  # a later bucket fits whatever one fits
-        bucket_of = np.maximum(first_at_least(longest, lengths), first_at_least(num_tokens, num_labels))
-    else:
-        bucket_of = np.full(len(lengths), len(buckets), np.min_scalar_type(len(buckets)))
-        for k in reversed(range(len(buckets))):
-            fits = (lengths <= buckets[k].longest) & (num_labels <= buckets[k].num_tokens)
-            np.copyto(bucket_of, k, where=fits)
-    if (bucket_of == len(buckets)).any():
-        entry = int(np.argmax(bucket_of))
-        raise ValueError(f"entry {entry} with {lengths[entry]} samples and {num_labels[entry]} labels fits no bucket")
-    return bucket_of.astype(np.int32)
+        return np.maximum(first_at_least(longest, lengths), first_at_least(num_tokens, num_labels))
+    bucket_of = np.full(len(lengths), len(longest), np.min_scalar_type(len(longest)))
+    for k in reversed(range(len(longest))):
+        np.copyto(bucket_of, k, where=(lengths <= longest[k]) & (num_labels <= num_tokens[k]))
+    return bucket_of
 
 
 def first_at_least(edges: Int[np.ndarray, " K"], values: Int[np.ndarray, " E"]) -> UInt[np.ndarray, " E"]:
@@ -357,6 +227,26 @@ def first_at_least(edges: Int[np.ndarray, " K"], values: Int[np.ndarray, " E"]) 
     if not len(values) or values.min() < 0 or values.max() > len(values):
         return np.searchsorted(edges, values).astype(kind)
     return np.searchsorted(edges, np.arange(int(values.max()) + 1)).astype(kind)[values]  # faster for many values
+
+
+def room_of(buckets: Sequence[Bucket]) -> tuple[Int[np.ndarray, " K"], Int[np.ndarray, " K"]]:
+    """Longest length and largest number of labels of each bucket, for `first_fit`."""
+    return np.array([each.longest for each in buckets]), np.array([each.num_tokens for each in buckets])
+
+
+def assign(
+    lengths: Int[np.ndarray, " E"], num_labels: Int[np.ndarray, " E"], buckets: Sequence[Bucket]
+) -> Int32[np.ndarray, " E"]:
+    """Index of the first bucket that each entry fits by length and number of labels.
+
+    Raises:
+        ValueError: If an entry fits no bucket.
+    """
+    bucket_of = first_fit(lengths, num_labels, *room_of(buckets))
+    if (bucket_of == len(buckets)).any():
+        entry = int(np.argmax(bucket_of))
+        raise ValueError(f"entry {entry} with {lengths[entry]} samples and {num_labels[entry]} labels fits no bucket")
+    return bucket_of.astype(np.int32)
 
 
 def largest_first(buckets: Sequence[Bucket]) -> list[int]:
@@ -369,62 +259,105 @@ def largest_first(buckets: Sequence[Bucket]) -> list[int]:
     return sorted(range(len(buckets)), key=size, reverse=True)
 
 
-def _edges(lengths: np.ndarray, settings: Buckets, scale: Scale, weights: np.ndarray | None) -> np.ndarray:
-    """Longest length of each duration bucket, in ascending order."""
-    if not settings.edges_s:
-        return EDGES[settings.edges](lengths, settings.num, weights)
-    edges = np.rint(np.array(settings.edges_s) * scale.per_s).astype(np.int64)
-    if lengths.max() > edges[-1]:
+def _given(batching: Batching, scale: Scale) -> tuple[Int[np.ndarray, " K"], Int[np.ndarray, " K"]]:
+    """Longest length and largest number of labels of each given bucket."""
+    edges = np.rint(np.array(batching.edges_s) * scale.per_s).astype(np.int64)
+    return edges, np.array(batching.edges_labels or [ANY] * len(edges), np.int64)
+
+
+def _divided(
+    entries: Entries, batching: Batching, times: np.ndarray | None
+) -> Iterator[tuple[int, Bucket, np.ndarray, np.ndarray]]:
+    """Yields the buckets that have entries.
+
+    Each has the number of its edge, its shape without rows, the lengths of its entries, and the mean number of times
+    that an epoch contains each entry.
+    """
+    lengths, labels, scale = entries.longest(), entries.labels(), entries.scale
+    edges, limits = _given(batching, scale)
+    if not len(edges):
+        edges = METHODS[batching.edges](lengths, batching.num_buckets, times)
+        limits = np.full(len(edges), ANY)
+    least = TOKEN_MULTIPLE if labels.any() else 0  # training on audio alone has no labels
+    # Entries in the order of their buckets: a bucket is then a slice instead of a mask of all entries.
+    bucket_of = first_fit(lengths, labels, edges, limits)
+    order, numbers = np.argsort(bucket_of, kind="stable"), np.bincount(bucket_of)
+    lengths, labels = lengths[order], labels[order]
+    times = np.broadcast_to(1.0, len(order)) if times is None else times[order]
+    starts = np.cumsum(numbers) - numbers
+    for k in np.flatnonzero(numbers).tolist():
+        of = slice(starts[k], starts[k] + numbers[k])
+        shape = Bucket(_padded(int(edges[k]), scale), int(limits[k]), 0, int(edges[k]))
+        if limits[k] != ANY:
+            yield k, shape, lengths[of], times[of]
+            continue
+        rounded = np.maximum(round_up(labels[of], TOKEN_MULTIPLE), least)
+        rooms = least_padding(rounded, batching.num_by_labels, times[of])
+        part_of = np.searchsorted(rooms, rounded)
+        for part, num_tokens in enumerate(rooms.tolist()):
+            chosen = part_of == part if len(rooms) > 1 else slice(None)
+            yield k, replace(shape, num_tokens=num_tokens), lengths[of][chosen], times[of][chosen]
+
+
+def _within_budget(bucket: Bucket, lengths: np.ndarray, times: np.ndarray, batching: Batching, scale: Scale) -> int:
+    """Number of rows of these entries that the budget fits."""
+    mean = max(float(np.average(lengths, weights=times)), 1.0)
+    # A budget of each device is compared with the given edge, which is a round number of seconds.
+    padded = bucket.length if batching.devices is None else bucket.longest
+    fitting = (
+        batching.budget
+        * {
+            "utterances": 1.0,
+            "seconds": scale.per_s / mean,
+            "padded-seconds": scale.per_s / padded,
+            "frames": scale.hop / mean,
+            "padded-frames": scale.hop / padded,
+            "feature-values": scale.hop / padded / scale.num_values,
+        }[batching.unit]
+    )
+    return min(int(fitting), batching.max_rows or int(fitting))
+
+
+def _any_length(entries: Entries, batching: Batching, *, parts: int, row_parts: int, seed: int) -> Buckets:
+    """Shapes of batches of any length, chosen from the longest utterance of each batch of a simulated epoch."""
+    lengths, num_labels, scale = entries.longest(), entries.labels(), entries.scale
+    longest, limit, rows = int(lengths.max()), 0, (*batching.rows, 0)[0]
+    if batching.by_duration:
+        limit = int(batching.budget * scale.per_s)
+        if limit < LEAST_UTTERANCES * longest:
+            raise UserError(
+                f"data.batching.budget is {batching.budget:g} seconds, and the longest utterance takes "
+                f"{longest / scale.per_s:.2f} s: expected at least {LEAST_UTTERANCES} times as much, or a lower "
+                "data.filters.max_duration_s"
+            )
+        rows = rows or round_up(math.ceil(MORE_ROWS * limit / float(lengths.mean(dtype=np.float64))), row_parts)
+    _check_whole(rows * parts, row_parts)
+    pool = Pool(parts, rows, limit, longest)
+    order = np.random.default_rng(seed).permutation(len(lengths)).astype(np.int32)
+    num_batches = pool.num_batches(lengths)
+    batches = pool.fill(order, lengths[order], num_batches).reshape(num_batches, -1)
+    longest_of, most_labels = largest(batches, lengths), largest(batches, num_labels)
+    edges = least_padding(longest_of, batching.num_buckets)
+    edges[-1] = longest
+    shape_of = np.searchsorted(edges, longest_of)
+    labels = np.array([most_labels[shape_of == k].max(initial=0) for k in range(len(edges))])
+    labels[-1] = num_labels.max()
+    labels = round_up(np.maximum.accumulate(labels), TOKEN_MULTIPLE)
+    shapes = (
+        Bucket(_padded(edge, scale), num_tokens, pool.batch_rows, edge)
+        for edge, num_tokens in zip(edges.tolist(), labels.tolist(), strict=True)
+    )
+    return Buckets(tuple(shapes), pool)
+
+
+def _padded(longest: int, scale: Scale) -> int:
+    """Length of rows with slack, a whole number of front-end hops."""
+    return round_up(longest + int(SLACK_S * scale.per_s), scale.hop)
+
+
+def _check_whole(rows: int, row_parts: int) -> None:
+    if rows % row_parts:
         raise UserError(
-            f"edges_s ends at {settings.edges_s[-1]} s but the longest utterance takes "
-            f"{lengths.max() / scale.per_s:.2f} s (at its slowest speed); add an edge or lower max_duration_s"
+            f"a batch has {counted(rows, 'row')} over all devices (data.batching.rows), and the model splits batches "
+            f"into {row_parts} parts (model.sub_batches, model.heads.*.split): expected a multiple of {row_parts}"
         )
-    return edges
-
-
-def _by_labels(num_labels: np.ndarray, num: int, weights: np.ndarray, least: int) -> list[tuple[int, np.ndarray]]:
-    """Padded number of labels, at least `least`, and mask of the entries of each part of a bucket."""
-    rounded = np.maximum(-(-num_labels // TOKEN_MULTIPLE) * TOKEN_MULTIPLE, least)
-    edges = least_padding(rounded, num, weights)
-    if len(edges) == 1:
-        return [(int(edges[0]), np.ones(len(rounded), bool))]
-    part_of = np.searchsorted(edges, rounded)
-    return [(int(edge), part_of == part) for part, edge in enumerate(edges)]
-
-
-def _rows(lengths: np.ndarray, length: int, settings: Buckets, scale: Scale, weights: np.ndarray) -> int:
-    """Number of rows of a batch of these entries."""
-    multiple = settings.batch_multiple
-    mean = float(np.average(lengths, weights=weights))
-    rows = min(int(_budget(settings) / _cost(mean, length, settings, scale)), settings.max_batch)
-    if rows < multiple:
-        logger.warning(
-            "batches of %.2f s exceed the budget (%g %s): they have %d rows (batch_multiple), but only %d would fit",
-            length / scale.per_s, _budget(settings), settings.unit or "padded-duration-ms", multiple, rows,
-        )  # fmt: skip
-    rows = max(rows // multiple * multiple, multiple)
-    num = max(round(float(weights.sum())), 1)
-    num_batches = -(-num // rows)
-    return _round_up(-(-num // num_batches), multiple)
-
-
-def _budget(settings: Buckets) -> float:
-    return settings.budget or settings.batch_seconds * 1000
-
-
-def _cost(mean: float, length: int, settings: Buckets, scale: Scale) -> float:
-    """Cost of one row with `mean` of `length` filled, in the unit of the budget."""
-    costs = {
-        "samples": 1.0,
-        "frames": mean / scale.hop,
-        "padded-frames": length / scale.hop,
-        "feature-values": length / scale.hop * scale.num_values,
-        "values": length / scale.hop * scale.num_values,
-        "duration-ms": mean / scale.per_s * 1000,
-        "padded-duration-ms": length / scale.per_s * 1000,
-    }
-    return max(costs[settings.unit or "padded-duration-ms"], 1e-9)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

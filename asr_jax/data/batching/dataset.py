@@ -3,43 +3,41 @@
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Int
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, above, between, settings
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Bucket, Buckets, Scale, make_buckets, slowest
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.bucket_files import read_buckets
+from asr_jax.data.batching.buckets import Bucket, Buckets, Entries, FitRows, Scale, make_buckets, unfit
 from asr_jax.data.batching.crops import cropped
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import FramesNeeded, Index, OutputLength, build_index, scale_of
-from asr_jax.data.batching.mixing import Mixing, epoch_shares
-from asr_jax.data.batching.sampled import FitRows, Sampled, entries_of, sampled_buckets, unfit
-from asr_jax.data.batching.sampling import Sampling
-from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
-from asr_jax.data.manifests.items import sampled, shards_of
-from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
+from asr_jax.data.batching.mixing import Mixing, Sources, epoch_shares
+from asr_jax.data.batching.pools import Pool
+from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.remembered import remembered
-from asr_jax.data.manifests.splits import split
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.sampling import SampledPieces
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings
 
 logger = logging.getLogger(__name__)
-SPEEDS = (0.1, 10.0)
-"""Slowest and fastest playback speed."""
+SLOWEST = 0.1
+"""Slowest playback speed."""
 MORE_ITEMS = 1e6
 """Items of shards that each sampled one stands for. Rows of batches then follow from their budget alone; otherwise, a
 bucket would have no more rows than the sample has items of it."""
 
 
-@dataclass(frozen=True)
+@settings
 class Data:
     """Manifests, tokenizer, filters and batches of a run."""
 
@@ -50,43 +48,41 @@ class Data:
     """Validation sets, in the same formats; they select the best checkpoint (saving.best_of). Each entry is a set,
     named after its file or folder. Empty: the validation set in the folder of `train` if there is one, otherwise a
     share of the training set."""
-    validation_share: float = 0.1
+    validation_share: Annotated[float, above(0, most=0.5)] = 0.1
     """Share of the training set's hours that is used for validation if there is no validation set. Split by speaker if
     speakers are known."""
-    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    tokenizer: TokenizerSettings = TokenizerSettings()
     """Conversion from text to labels. The tokenizer is made from the training set's texts at the start of a run."""
-    filters: Filters = field(default_factory=Filters)
+    filters: Filters = Filters()
     """Limits that training utterances must satisfy."""
-    crop_s: float = 0.0
+    crop_s: NonNegativeFloat = 0.0
     """Length of crops in seconds, for audio without texts. A longer utterance is divided into as many equal parts as
     crops fit into it. An epoch has one crop of each part, at a random place that depends on seed and epoch. 0:
     utterances are not cropped. fairseq's max_sample_size is in samples, and its epochs have one crop per utterance."""
-    max_removed_share: float = 0.005
+    max_removed_share: Share = 0.005
     """Maximum share of a set's characters that the normaliser and the vocabulary may remove or replace by others.
     Letters, marks, digits and symbols count, punctuation does not. If the share is larger, training stops before it
     compiles."""
-    max_train_utterances: int = 0
+    max_train_utterances: NonNegativeInt = 0
     """Maximum number of training utterances, evenly spread over the training set. 0: all."""
-    max_validation_utterances: int = 0
+    max_validation_utterances: NonNegativeInt = 0
     """Maximum number of validation utterances of all sets together, evenly spread over them. 0: all."""
     check_all: bool = False
     """Whether the audio of all utterances is opened before training, instead of some of each input."""
     allow_pipes: bool = False
     """Whether commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp, are run to read the
     audio: without a shell, and only programs that decode audio. If not, such utterances are rejected."""
-    trim_db: float = 0.0
+    trim_db: NonNegativeFloat = 0.0
     """Threshold for trimming silence at both ends of training utterances, in dB below their loudest part. 0: no
     trimming. 60 is QuartzNet's."""
-    mixing: Mixing = field(default_factory=Mixing)
+    mixing: Mixing = Mixing()
     """Share of each entry of `train` in an epoch."""
-    buckets: Buckets = field(default_factory=Buckets)
-    """Shapes and sizes of the batches, in sampling.mode planned."""
-    sampling: Sampling = Sampling()
-    """Rule that chooses the utterances of a batch."""
-    speeds: tuple[float, ...] = (1.0,)
+    batching: Batching = Batching()
+    """Rule that forms batches."""
+    speeds: tuple[Annotated[float, between(SLOWEST, 10.0)], ...] = (1.0,)
     """Playback speeds; an epoch contains every utterance once at each of them. 1.1 is faster and shorter. DALI's rates
     have the opposite meaning; `data.batching.speeds.of_dali` converts them."""
-    speed_jitter: float = 0.0
+    speed_jitter: NonNegativeFloat = 0.0
     """Largest random change of each speed, drawn for each utterance and epoch. Speeds 0.9 1.0 1.1 with 0.05 cover 0.85
     to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
     cache: str = ""
@@ -96,75 +92,49 @@ class Data:
     (seed, epoch, position) alone. sharded: tars and Parquet files are read one after the other through a window that
     is shuffled, without an index; each process reads its own shards. A batch then depends on what was read before it,
     and a checkpoint has the state from which a run continues exactly."""
-    shuffle_window: int = 2048
+    shuffle_window: PositiveInt = 2048
     """Number of items in memory that the batches of `order` sharded are drawn from, in each process."""
-    sampled_items: int = 4096
+    sampled_items: PositiveInt = 4096
     """Number of items of `order` sharded, of up to 8 shards, that the tokenizer, the buckets and the checks of texts
     are made from. Longer items than the longest of them are rejected."""
-    storage: Storage = field(default_factory=Storage)
+    storage: Storage = Storage()
     """Patience with slow and failing storage."""
-    workers: int = 0
+    workers: NonNegativeInt = 0
     """Number of processes that read audio. 0: threads of the training process read it."""
-    threads: int = 2
+    threads: PositiveInt = 2
     """Number of reading threads per process."""
 
-    def __post_init__(self) -> None:
-        slowest, fastest = SPEEDS
-        if not self.speeds or not all(slowest <= speed <= fastest for speed in self.speeds):
-            raise ValueError(f"speeds {self.speeds}: expected at least one speed, each from {slowest:g} to {fastest:g}")
-        if len(set(self.speeds)) < len(self.speeds):
-            raise ValueError(f"speeds {self.speeds}: expected distinct speeds")
-        if not 0 <= self.speed_jitter <= min(self.speeds) - slowest:
-            raise ValueError(
-                f"speed_jitter {self.speed_jitter}: expected 0 to {min(self.speeds) - slowest:g}, because no speed may "
-                f"be below {slowest:g}"
+    def problems(self) -> Iterator[str]:
+        """Yields a message for each value that does not fit the others."""
+        if not self.speeds or len(set(self.speeds)) < len(self.speeds):
+            yield f"speeds is {self.speeds}: expected distinct speeds, at least one"
+        elif self.speed_jitter > min(self.speeds) - SLOWEST:
+            yield (
+                f"speed_jitter is {self.speed_jitter}: expected at most {min(self.speeds) - SLOWEST:g}, because no "
+                f"speed may be below {SLOWEST:g}"
             )
-        if self.order == "sharded":
-            _check_sharded(self)
-        if self.workers < 0 or self.threads < 1:
-            raise ValueError(f"workers {self.workers}, threads {self.threads}: expected workers ≥ 0 and threads ≥ 1")
-        if not 0 < self.validation_share <= 0.5:
-            raise ValueError(f"validation_share {self.validation_share}: expected more than 0, at most 0.5")
-        if not 0 <= self.crop_s <= self.filters.max_duration_s:
-            raise ValueError(
-                f"crop_s {self.crop_s}: expected 0, or more and at most filters.max_duration_s "
-                f"({self.filters.max_duration_s:g})"
-            )
-        if not 0 <= self.max_removed_share <= 1:
-            raise ValueError(f"max_removed_share {self.max_removed_share}: expected 0 to 1")
-        for name in ("max_train_utterances", "max_validation_utterances", "trim_db"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
+        if self.crop_s > self.filters.max_duration_s:
+            yield f"crop_s is {self.crop_s}: expected at most filters.max_duration_s ({self.filters.max_duration_s:g})"
         if self.mixing.weights and len(self.mixing.weights) != len(self.train):
-            raise ValueError(
+            yield (
                 f"mixing.weights has {len(self.mixing.weights)} numbers for {len(self.train)} entries of train: "
                 "expected one weight per entry"
             )
-        if self.mixing.kind != "none" and self.sampling.mode == "duration":
-            raise ValueError(
-                f"mixing.kind is {self.mixing.kind} and sampling.mode is duration: expected another mode, because the "
-                "number of batches of equal duration would differ between epochs"
+        if self.mixing.kind != "none" and self.batching.by_duration:
+            yield (
+                f"mixing.kind is {self.mixing.kind}, and batching.edges is none with seconds: expected buckets, since "
+                "the number of batches of equal duration would differ between epochs"
             )
-
-
-def _check_sharded(data: Data) -> None:
-    """Checks the settings that need an index.
-
-    Raises:
-        ValueError: If one of them is set.
-    """
-    needed = {
-        "crop_s": data.crop_s, "trim_db": data.trim_db, "speed_jitter": data.speed_jitter, "workers": data.workers,
-        "max_train_utterances": data.max_train_utterances, "check_all": data.check_all,
-        "mixing": data.mixing.kind != "none", "sampling": data.sampling.mode != "planned",
-        "tokenizer.sampling": data.tokenizer.sampling,
-    }  # fmt: skip
-    if given := [name for name, value in needed.items() if value]:
-        raise ValueError(f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'")
-    if data.shuffle_window < 1 or data.sampled_items < 1:
-        raise ValueError(
-            f"shuffle_window {data.shuffle_window}, sampled_items {data.sampled_items}: expected 1 or more"
-        )
+        needing = {  # an index of all items
+            "crop_s": self.crop_s, "trim_db": self.trim_db, "speed_jitter": self.speed_jitter, "workers": self.workers,
+            "max_train_utterances": self.max_train_utterances, "check_all": self.check_all,
+            "mixing": self.mixing.kind != "none", "batching.edges none": self.batching.any_length,
+            "batching.random_epochs": self.batching.random_epochs, "batching.sort_window": self.batching.sort_window,
+            "batching.pessimistic_first": self.batching.pessimistic_first,
+            "tokenizer.sampling": self.tokenizer.sampling,
+        }  # fmt: skip
+        if self.order == "sharded" and (given := [name for name, value in needing.items() if value]):
+            yield f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'"
 
 
 @dataclass(frozen=True)
@@ -178,6 +148,16 @@ class PlannedData:
     """Length in seconds above which audio of an evaluation set is computed in windows or pieces."""
     of_set: str = ""
     """Digest of an evaluation set, as `Index.fingerprint`, which does not depend on how its long audio is computed."""
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Files that training reads one after the other, if the index is of a sample of them; otherwise empty."""
+        return self.index.utterances.shards
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Number of batches of an epoch; None if it is not known, because the files have no index."""
+        return None if self.shards else self.plan.batches_per_epoch
 
     @property
     def windowed_rows(self) -> range:
@@ -194,130 +174,6 @@ class PlannedData:
         return f"{self.index.fingerprint()}-{self.plan.fingerprint()}"
 
 
-@dataclass(frozen=True)
-class Sets:
-    """Training and validation utterances."""
-
-    train: Utterances
-    validation: Utterances
-    is_split: bool
-    """Whether the validation set is a part of the given training set."""
-    names: tuple[str, ...] = ()
-    """Names of the validation sets, by their number in `columns.input_of`. Empty for a split one, which is one set."""
-    validation_paths: tuple[str, ...] = ()
-    """Paths that the validation set is read from, in the order of `Columns.input_of`."""
-    shards: tuple[str, ...] = ()
-    """Shards of the training set, of which `train` is a sample. Empty: `train` is the whole set."""
-
-
-def read_sets(data: Data, *, seed: int) -> Sets:
-    """Reads the training set and the validation set.
-
-    Raises:
-        UserError: If a path cannot be read or there is no training data. The message lists three ways to provide data.
-    """
-    options = _options(data)
-    validation_of = _validation_of(data, options)
-    if data.order == "sharded":
-        return _sampled_sets(data, validation_of, options)
-    inputs, validation_inputs = _resolved(data.train, validation_of, options)
-    train, validation = _read_training(data, inputs, seed, options, is_split=not validation_of)
-    if validation is None:
-        validation = _read(data, validation_inputs, options)
-    validation = _some(validation, data.max_validation_utterances)
-    return Sets(
-        train, validation, is_split=not validation_of, names=set_names(validation_of),
-        validation_paths=validation_of or data.train,
-    )  # fmt: skip
-
-
-def _sampled_sets(data: Data, validation_of: tuple[str, ...], options: ReadOptions) -> Sets:
-    """A sample of the training shards, and the validation set."""
-    if not validation_of:
-        raise UserError("data.order is sharded without data.validation: expected a validation set, which is read whole")
-    _, validation_inputs = _resolved(("",), validation_of, options, is_sharded=True)
-    train, shards = _sample(data, options)
-    validation = _some(_read(data, validation_inputs, options), data.max_validation_utterances)
-    return Sets(train, validation, False, set_names(validation_of), validation_of, shards)
-
-
-def _sample(data: Data, options: ReadOptions) -> tuple[Utterances, tuple[str, ...]]:
-    """A sample of the training shards, and all shards."""
-    shards = shards_of(data.train, options)
-    utterances, rejected = sampled(shards, data.sampled_items, options, data.storage)
-    return replace(Utterances.of(utterances), rejected=tuple(rejected)), shards
-
-
-def read_training(data: Data, *, seed: int) -> Utterances:
-    """Reads only the training set of `read_sets`. The validation set does not have to exist.
-
-    Raises:
-        UserError: As `read_sets`.
-    """
-    options = _options(data)
-    if data.order == "sharded":
-        return _sample(data, options)[0]
-    inputs, _ = _resolved(data.train, (), options)
-    return _read_training(data, inputs, seed, options, is_split=not _validation_of(data, options))[0]
-
-
-def _options(data: Data) -> ReadOptions:
-    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none", allow_pipes=data.allow_pipes)
-
-
-def _read_training(
-    data: Data, inputs: Sequence[Input], seed: int, options: ReadOptions, *, is_split: bool
-) -> tuple[Utterances, Utterances | None]:
-    """Training set, and the validation set if it is split from the training set."""
-    train, cut = _read(data, inputs, options, trim_db=data.trim_db), None
-    if is_split:
-        train, cut = split(train, share=data.validation_share, seed=seed)
-    return _some(train, data.max_train_utterances), cut
-
-
-def _read(data: Data, inputs: Sequence[Input], options: ReadOptions, *, trim_db: float = 0.0) -> Utterances:
-    return read_inputs(inputs, trim_db=trim_db, cache=data.cache, options=options)
-
-
-def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
-    return data.validation or tuple(path for path in data.train if has_validation(path, options))
-
-
-def _resolved(
-    train: Sequence[str], validation: Sequence[str], options: ReadOptions, *, is_sharded: bool = False
-) -> tuple[list[Input], list[Input]]:
-    """Inputs of both sets; of the validation set alone if the training set is sharded.
-
-    Args:
-        train: Paths of the training set.
-        validation: Paths of the validation sets.
-        is_sharded: Whether the shards of the training set are read one after the other.
-
-    Raises:
-        UserError: If paths cannot be read. The message names all of them.
-    """
-    found: dict[Role, list[Input]] = {"train": [], "validation": []}
-    problems = [] if train else ["data.train is empty: expected at least one manifest or folder"]
-    sets: tuple[tuple[Role, Sequence[str]], ...] = (("train", () if is_sharded else train), ("validation", validation))
-    for role, paths in sets:
-        for number, path in enumerate(paths):
-            try:
-                found[role] += [(number, file, reader) for _, file, reader in resolve([path], role, options)]
-            except UserError as error:
-                problems.append(f"data.{role}: {error}")
-    if problems:
-        raise UserError("\n".join([*problems, WAYS_ON]))
-    return found["train"], found["validation"]
-
-
-WAYS_ON = """Three ways to provide data:
-  prepare LibriSpeech or spoken digits from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py
-  use your own data: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, with one utterance per line: \
-{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (docs/data.md); without \
---data.validation, a tenth of the training set is used for validation
-  train on synthetic speech first: ./scripts/quickstart.sh"""
-
-
 def plan_training(
     utterances: Utterances,
     data: Data,
@@ -331,21 +187,61 @@ def plan_training(
     devices: int = 1,
     fit_rows: FitRows | None = None,
 ) -> PlannedData:
-    """Builds the index and the batch plan of the training set, without the utterances that the filters reject.
+    """Builds the index and the batch plan of the training set, without the utterances that are rejected.
 
     Args:
-        data: Settings of filters, speeds, mixing and buckets.
         output_length: Maps input lengths to numbers of encoder frames, as in `models.base.Recogniser`.
         frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
-        devices: Number of devices of the job, for rows that are given for each device.
-        fit_rows: Fits the rows of batches to a memory budget, for `Sampling.memory_gb`.
+        devices: Number of devices of the job.
+        fit_rows: Fits the rows of batches to a memory budget.
 
     Raises:
         UserError: If no utterance is left, or if settings do not apply to ready features.
     """
-    scale = scale_of_utterances(utterances, front_end)
-    frames = functools.partial(output_length, of_features=scale.of_features)
+    scale, batching = scale_of_utterances(utterances, front_end), data.batching
+    _check_kind(data, scale, tokenizer)
+    index, rejections = build_index(
+        utterances, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
+        given_labels=data.tokenizer.takes_ids,
+        output_length=functools.partial(output_length, of_features=scale.of_features), frames_needed=frames_needed,
+        filters=replace(data.filters, max_duration_s=LONGEST_S) if data.crop_s else data.filters,
+        max_speed=max(data.speeds) + data.speed_jitter,
+    )  # fmt: skip
+    if data.crop_s:
+        index = cropped(index, round(data.crop_s * scale.per_s))
+    entries = index.entries(speeds=data.speeds, jitter=data.speed_jitter)
+    if not batching.file and (violated := unfit(entries, batching)):
+        index = index.without(violated, rejections)
+        entries = index.entries(speeds=data.speeds, jitter=data.speed_jitter)
+    if not len(index):
+        raise _nothing_left(rejections, data)
+    _warn_of_rejected(len(utterances) - len(np.unique(index.utterances.rows)), len(utterances), rejections)
+    sources = _mixed(index, data)
+    weights = None
+    if utterances.shards:
+        weights = np.full(len(index), MORE_ITEMS)
+    elif sources is not None and batching.devices is None:
+        weights = sources.shares[sources.of_utterance]
+    if batching.file:
+        buckets = Buckets(read_buckets(Path(batching.file), entries, row_parts=row_parts))
+    else:
+        buckets = _remembered_buckets(
+            None if fit_rows else index.utterances.folder, entries, batching, devices=devices, row_parts=row_parts,
+            seed=seed, weights=weights, fit_rows=fit_rows,
+        )  # fmt: skip
+    for message in buckets.warnings:
+        logger.warning("%s", message)
+    plan = BatchPlan(
+        entries, buckets, seed=seed, sort_window=batching.sort_window, sources=sources,
+        pessimistic_first=batching.pessimistic_first,
+    )  # fmt: skip
+    pieces = SampledPieces.of(tokenizer, probability=data.tokenizer.sampling, seed=seed)
+    return PlannedData(replace(index, sampled=pieces), plan, rejections)
+
+
+def _check_kind(data: Data, scale: Scale, tokenizer: Tokenizer) -> None:
+    """Raises a UserError if settings do not apply to ready features or to texts."""
     if scale.of_features and data.trim_db:
         raise UserError(f"data.trim_db {data.trim_db:g}: ready features cannot be trimmed; expected 0")
     if scale.of_features and (data.speeds != (1.0,) or data.speed_jitter):
@@ -358,59 +254,6 @@ def plan_training(
             f"data.crop_s {data.crop_s:g}: the text of a part of an utterance is not known; expected 0, or audio "
             "without texts (data.tokenizer.kind none)"
         )
-    index, rejections = build_index(
-        utterances, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
-        given_labels=data.tokenizer.takes_ids, output_length=frames, frames_needed=frames_needed,
-        filters=replace(data.filters, max_duration_s=LONGEST_S) if data.crop_s else data.filters,
-        max_speed=max(data.speeds) + data.speed_jitter,
-    )  # fmt: skip
-    if not len(index):
-        raise _nothing_left(rejections, data)
-    if data.crop_s:
-        index = cropped(index, round(data.crop_s * scale.per_s))
-    speeds, is_planned = slowest(data.speeds, data.speed_jitter), data.sampling.mode == "planned"
-    if not is_planned:
-        _check_unused(data)
-        entries = entries_of(index.lengths, index.num_labels(), scale, speeds)
-        index = index.without(unfit(entries, data.sampling, len(index)), rejections)
-        if not len(index):
-            raise _nothing_left(rejections, data)
-    _warn_of_rejected(len(utterances) - len(np.unique(index.utterances.rows)), len(utterances), rejections)
-    num_labels, stretches = index.num_labels(), index.stretches
-    sources, shares = _mixed(index, data)
-    if is_planned:
-        times = None if sources is None or shares is None else shares[sources]
-        if data.order == "sharded":
-            times = np.full(len(index), MORE_ITEMS)
-        buckets = _buckets(index, num_labels, data, row_parts=row_parts, shares=times)
-        chosen = Sampled(buckets, None)
-    else:
-        chosen = sampled_buckets(
-            entries_of(index.lengths, num_labels, scale, speeds), data.sampling,
-            devices=data.sampling.devices or devices, slack_s=data.buckets.slack_s, row_parts=row_parts, seed=seed,
-            fit_rows=fit_rows,
-        )  # fmt: skip
-    plan = BatchPlan(
-        index.lengths, num_labels, chosen.buckets, seed=seed, speeds=data.speeds, jitter=data.speed_jitter,
-        order=data.buckets.order if is_planned else "shuffled", sort_buffer=data.buckets.sort_buffer,
-        source_of=sources, shares=shares,
-        is_cropped=None if stretches is None else stretches.lengths > index.lengths,
-        pool=chosen.pool, pessimistic_first=data.sampling.pessimistic_first,
-    )  # fmt: skip
-    pieces = SampledPieces.of(
-        tokenizer, probability=data.tokenizer.sampling, alpha=data.tokenizer.sampling_alpha, seed=seed
-    )
-    return PlannedData(replace(index, sampled=pieces), plan, rejections)
-
-
-def _check_unused(data: Data) -> None:
-    """Raises a UserError if a setting of buckets is set that the sampling mode does not use."""
-    if data.buckets.file or data.buckets.order != "shuffled":
-        name = "file" if data.buckets.file else "order"
-        raise UserError(
-            f"data.buckets.{name} is {getattr(data.buckets, name)}, and data.sampling.mode {data.sampling.mode} does "
-            "not use it: remove it, or set the mode to planned"
-        )
 
 
 def _warn_of_rejected(num_rejected: int, num: int, rejections: Rejections) -> None:
@@ -418,7 +261,7 @@ def _warn_of_rejected(num_rejected: int, num: int, rejections: Rejections) -> No
     if num_rejected > max(10, num / 10):
         logger.warning(
             "%s of %s training utterances are rejected, more than a tenth: %s; raise the limits in data.filters or add "
-            "bins in data.sampling to train on them",
+            "edges in data.batching to train on them",
             f"{num_rejected:,}", f"{num:,}", "; ".join(rejections.lines()),
         )  # fmt: skip
 
@@ -431,60 +274,24 @@ def _nothing_left(rejections: Rejections, data: Data) -> UserError:
     )
 
 
-def _buckets(
-    index: Index, num_labels: np.ndarray, data: Data, *, row_parts: int, shares: np.ndarray | None
-) -> tuple[Bucket, ...]:
+def _remembered_buckets(
+    folder: Path | None, entries: Entries, batching: Batching, *, weights: np.ndarray | None, **job: Any
+) -> Buckets:
     """Returns the buckets of `make_buckets`; a later start with the same utterances reads them from the cache.
 
-    Warnings of `make_buckets` are repeated at each start.
+    Args:
+        folder: Folder of the cache. None: they are chosen again.
+        job: Other arguments of `make_buckets`.
     """
-    speeds, warnings, are_new = slowest(data.speeds, data.speed_jitter), Warnings(), False
 
-    def work() -> dict[str, Any]:
-        nonlocal are_new
-        are_new = True
-        with warnings.of("asr_jax.data.batching.buckets"):
-            found = make_buckets(
-                index.lengths, num_labels, data.buckets, scale=index.scale, speeds=speeds, row_parts=row_parts,
-                shares=shares,
-            )  # fmt: skip
-        return {"buckets": [asdict(bucket) for bucket in found], "warnings": warnings.messages}
+    def work() -> list[Any]:
+        made = make_buckets(entries, batching, weights=weights, **job)
+        return [list(map(asdict, made.shapes)), made.pool and asdict(made.pool), made.warnings]
 
-    more = [] if shares is None else [shares]
-    if data.buckets.file:  # its content is not part of the settings
-        return tuple(Bucket(**bucket) for bucket in work()["buckets"])
-    inputs = (index.lengths, num_labels, data.buckets, index.scale, speeds, row_parts, *more)
-    found = remembered(index.utterances.folder, "buckets", inputs, work)
-    for message in [] if are_new else found["warnings"]:
-        logger.warning("%s", message)
-    return tuple(Bucket(**bucket) for bucket in found["buckets"])
-
-
-class Warnings(logging.Handler):
-    """Collects the messages that a module logs, which are logged too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    @contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        """Collects the messages of a module in a block."""
-        logging.getLogger(name).addHandler(self)
-        try:
-            yield
-        finally:
-            logging.getLogger(name).removeHandler(self)
-
-
-def _some(utterances: Utterances, number: int) -> Utterances:
-    """Evenly spread subset of `number` utterances. 0: all utterances."""
-    if not number or number >= len(utterances):
-        return utterances
-    return utterances.select(np.arange(number) * len(utterances) // number)
+    settings = (batching, entries.scale, entries.speeds, entries.jitter, job)
+    arrays = (entries.lengths, entries.num_labels, *([] if weights is None else [weights]))
+    shapes, pool, warnings = remembered(folder, "buckets", (settings, *arrays), work)
+    return Buckets(tuple(Bucket(**each) for each in shapes), pool and Pool(**pool), tuple(warnings))
 
 
 def scale_of_utterances(utterances: Utterances, front_end: FrontEnd) -> Scale:
@@ -493,14 +300,14 @@ def scale_of_utterances(utterances: Utterances, front_end: FrontEnd) -> Scale:
     return scale_of(front_end, of_features=of_features)
 
 
-def _mixed(index: Index, data: Data) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Source of each utterance, and share of each source in an epoch. Both are None without mixing."""
+def _mixed(index: Index, data: Data) -> Sources | None:
+    """Source of each utterance, and share of each source in an epoch. None without mixing."""
     if data.mixing.kind == "none":
-        return None, None
+        return None
     sources = index.utterances.columns.input_of[index.utterances.rows]
     number = np.bincount(sources, minlength=len(data.train))
     hours = np.bincount(sources, weights=index.lengths, minlength=len(data.train))
-    return sources, epoch_shares(data.mixing, number, hours)
+    return Sources(sources, epoch_shares(data.mixing, number, hours))
 
 
 def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:

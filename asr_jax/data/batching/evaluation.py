@@ -9,6 +9,7 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.batching.batch_plan import BatchPlan
+from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.crops import in_pieces, longer_than, num_divided
 from asr_jax.data.batching.dataset import PlannedData, scale_of_utterances
 from asr_jax.data.batching.filters import Filters, Rejections
@@ -65,7 +66,7 @@ def plan_evaluation(
         index = in_pieces(index, _longest(limits, index), round(piece_s * index.scale.per_s))
     index, num = _windowed_last(index, limits)
     shapes = shapes_of(index.lengths[:num], limits, scale=index.scale, num_devices=num_devices)
-    plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], shapes, order="unshuffled")
+    plan = BatchPlan(index.entries(num=num), Buckets(shapes), is_shuffled=False)
     return PlannedData(index, plan, rejections, longest_s=limits.longest_s, of_set=of_set)
 
 
@@ -109,7 +110,7 @@ def plan_with_labels(
     index, num = _windowed_last(index, limits)
     lengths, num_labels = index.lengths[:num], index.num_labels()[:num]
     shapes = with_labels(shapes_of(lengths, limits, scale=own, num_devices=num_devices), lengths, num_labels)
-    plan = BatchPlan(lengths, num_labels, shapes, order="unshuffled")
+    plan = BatchPlan(index.entries(num=num), Buckets(shapes), is_shuffled=False)
     return PlannedData(index, plan, rejections, longest_s=limits.longest_s, of_set=of_set)
 
 
@@ -119,7 +120,7 @@ def part_of(data: PlannedData, rows: Int[np.ndarray, " N"]) -> PlannedData:
     The rows are numbered in the given order; rows that are computed in windows must be the last ones.
     """
     index, num = data.index.select(rows), int(np.sum(rows < data.plan.num_utterances))
-    plan = BatchPlan(index.lengths[:num], index.num_labels()[:num], data.plan.buckets, order="unshuffled")
+    plan = BatchPlan(index.entries(num=num), Buckets(data.plan.buckets), is_shuffled=False)
     return PlannedData(index, plan, Rejections(), longest_s=data.longest_s)
 
 

@@ -2,18 +2,20 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float64, Int
 
+from asr_jax.core.settings import settings
 from asr_jax.data.manifests.utterances import Rejected
 
 # A longer duration is one in milliseconds by mistake. Its number of samples would also overflow 32 bits.
 LONGEST_S = 86_400.0
 
 
-@dataclass(frozen=True)
+@settings
 class Filters:
     """Limits that utterances must satisfy. Durations are those of the manifest, before any change of speed."""
 
@@ -30,13 +32,14 @@ class Filters:
     max_chars_per_s: float = 60.0
     """Maximum number of characters per second. A higher rate is faster than human speech."""
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[str]:
+        """Yields a message for each limit that does not fit the others."""
         for what in ("duration_s", "chars", "chars_per_s"):
             low, high = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
             if not 0 <= low < high:
-                raise ValueError(f"min_{what} {low} and max_{what} {high}: expected 0 ≤ min < max")
+                yield f"min_{what} is {low} and max_{what} is {high}: expected 0 ≤ min < max"
         if self.max_duration_s > LONGEST_S:
-            raise ValueError(f"max_duration_s {self.max_duration_s}: expected at most a day, {LONGEST_S:g} s")
+            yield f"max_duration_s is {self.max_duration_s}: expected at most a day, {LONGEST_S:g} s"
 
     @classmethod
     def none(cls) -> "Filters":

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Int32, Int64, Integer
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Scale
+from asr_jax.data.batching.buckets import Entries, Scale
 from asr_jax.data.batching.filters import Filters, Rejections, Violations, kind_of, violations
 from asr_jax.data.batching.labels import Labels, encoded
 from asr_jax.data.manifests.columns import Ragged
@@ -104,6 +104,11 @@ class Index:
 
     def num_labels(self) -> Int32[np.ndarray, " R"]:
         return self.labels.lengths()[self.utterances.rows]
+
+    def entries(self, *, num: int | None = None, speeds: tuple[float, ...] = (1.0,), jitter: float = 0.0) -> Entries:
+        """Returns the first `num` rows, or all, at some speeds."""
+        is_cropped = None if self.stretches is None else (self.stretches.lengths > self.lengths)[:num]
+        return Entries(self.lengths[:num], self.num_labels()[:num], self.scale, speeds, jitter, is_cropped)
 
     @property
     def num_utterances(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Int
 
-from asr_jax.data.batching.buckets import TOKEN_MULTIPLE, Bucket, Scale
+from asr_jax.data.batching.buckets import TOKEN_MULTIPLE, Bucket, Scale, round_up
 from asr_jax.data.batching.edges import least_padding
 
 MAX_SHAPES = 4
@@ -109,8 +109,7 @@ def bucket_of(longest: int, rows: int, scale: Scale) -> Bucket:
         longest: Length of its longest utterance, in units of `scale`.
         scale: Unit of lengths.
     """
-    length = -(-(longest + round(SLACK_S * scale.per_s)) // scale.hop) * scale.hop
-    return Bucket(length, 0, rows, longest)
+    return Bucket(round_up(longest + round(SLACK_S * scale.per_s), scale.hop), 0, rows, longest)
 
 
 def with_labels(
@@ -134,12 +133,8 @@ def with_labels(
 
 
 def _token_room(num: int) -> int:
-    step = max(_power_below(num) // (2 * COARSE), TOKEN_MULTIPLE)
-    return -(-num // step) * step
-
-
-def _power_below(number: int) -> int:
-    return 1 << (number.bit_length() - 1)
+    power_below = 1 << (num.bit_length() - 1)
+    return round_up(num, max(power_below // (2 * COARSE), TOKEN_MULTIPLE))
 
 
 def _on_grid(lengths: np.ndarray, limits: BatchLimits, scale: Scale, per_octave: int) -> np.ndarray:

@@ -1,13 +1,16 @@
 """Mixing of several sources: the number and choice of each source's utterances in an epoch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int, Int32, Int64
 
+from asr_jax.core.settings import PositiveFloat, above, settings
 
-@dataclass(frozen=True)
+
+@settings
 class Mixing:
     """Share of each entry of `data.train` in an epoch.
 
@@ -19,24 +22,19 @@ class Mixing:
     """Rule of mixing. none: every utterance once. absolute: utterances are drawn from source i with weight w_i,
     independent of its size. relative: w_i times its number of utterances. temperature: its number of utterances times
     (its share of all hours)^(exponent - 1); exponent 1 equals none, and towards 0 all sources get equal hours."""
-    weights: tuple[float, ...] = ()
-    """Weight above 0 for each entry of data.train, for absolute and relative."""
-    exponent: float = 0.75
-    """Exponent of temperature, more than 0 and at most 1; the "canary exponent" of CAIMAN-ASR. Small values increase
+    weights: tuple[PositiveFloat, ...] = ()
+    """Weight of each entry of data.train, for absolute and relative. To exclude an entry, remove it from data.train."""
+    exponent: Annotated[float, above(0, most=1)] = 0.75
+    """Exponent of temperature; the "canary exponent" of CAIMAN-ASR. Small values increase
     the share of small sources."""
 
-    def __post_init__(self) -> None:
-        if any(not weight > 0 for weight in self.weights):
-            raise ValueError(
-                f"weights {self.weights}: expected numbers above 0; to exclude a source, remove it from data.train"
-            )
+    def problems(self) -> Iterator[str]:
+        """Yields a message if the weights do not fit the kind."""
         if bool(self.weights) != (self.kind in ("absolute", "relative")):
-            raise ValueError(
-                f"kind {self.kind!r} and weights {self.weights}: expected weights for absolute and relative, and no "
-                "weights for other kinds"
+            yield (
+                f"kind is {self.kind!r} and weights is {self.weights}: expected weights for absolute and relative, and "
+                "no weights for other kinds"
             )
-        if not 0 < self.exponent <= 1:
-            raise ValueError(f"exponent {self.exponent}: expected more than 0, at most 1")
 
 
 def epoch_shares(
@@ -70,6 +68,15 @@ def epoch_shares(
         weights[there] = (hours[there] / hours.sum()) ** (settings.exponent - 1)
     weights = np.where(there, weights, 0.0)
     return weights / weights.max()
+
+
+class Sources(NamedTuple):
+    """Sources of utterances, and the share of each that an epoch contains."""
+
+    of_utterance: Int[np.ndarray, " R"]
+    """Source of each utterance, as an index into `shares`."""
+    shares: Float64[np.ndarray, " G"]
+    """Shares from 0 to 1."""
 
 
 @dataclass(frozen=True)

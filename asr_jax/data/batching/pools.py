@@ -1,13 +1,10 @@
 """Batches of utterances of any length: how a shuffled epoch is cut into parts of equal number or equal duration."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int, Int32, Int64
-
-from asr_jax.data.batching.buckets import Bucket
 
 
 @dataclass(frozen=True)
@@ -75,27 +72,6 @@ def _bounds(total: int, num: int) -> Int64[np.ndarray, " N"]:
     """Beginnings of `num` intervals of 0 … total, whose lengths differ by at most 1."""
     numbers = np.arange(num, dtype=np.int64)
     return numbers * (total // num) + numbers * (total % num) // num  # numbers * total could overflow
-
-
-def shapes_of_batches(
-    entries: Int32[np.ndarray, "N B"],
-    lengths: Int[np.ndarray, " E"],
-    num_labels: Int[np.ndarray, " E"],
-    buckets: Sequence[Bucket],
-) -> Int64[np.ndarray, " N"]:
-    """Index of the first bucket that all entries of each batch fit.
-
-    Args:
-        entries: Entries of each batch; -1 for rows that are not filled.
-        lengths: Length of each entry, at its slowest speed [E].
-        num_labels: Number of labels of each entry [E].
-        buckets: Buckets, smallest first. The last one has room for every entry.
-    """
-    longest, most = largest(entries, lengths), largest(entries, num_labels)
-    bucket_of = np.full(len(entries), len(buckets) - 1, np.int64)
-    for k in reversed(range(len(buckets))):
-        bucket_of[(longest <= buckets[k].longest) & (most <= buckets[k].num_tokens)] = k
-    return bucket_of
 
 
 def largest(entries: Int32[np.ndarray, "N B"], values: Int[np.ndarray, " E"]) -> Int[np.ndarray, " N"]:

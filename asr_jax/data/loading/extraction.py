@@ -23,8 +23,9 @@ from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, write_whole
-from asr_jax.core.shards import Shard
+from asr_jax.core.jobs import Job
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
+from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import Index, build_index, scale_of
 from asr_jax.data.batching.limits import BatchLimits, shapes_of, with_labels
@@ -81,7 +82,7 @@ class Extracted(NamedTuple):
     """Result of `extract`."""
 
     digest: str
-    """Digest of everything that the frames of all shards depend on."""
+    """Digest of everything that the frames of all jobs depend on."""
     recordings: int
     """Number of utterances."""
     rejected: int
@@ -98,10 +99,10 @@ def extract(
     max_samples: int = 0,
     workers: int = 0,
     allow_pipes: bool = False,
-    shard: Shard | None = None,
+    job: Job | None = None,
     force: bool = False,
 ) -> Extracted:
-    """Writes the frames of all utterances of some inputs, or of a shard of them, to one file.
+    """Writes the frames of all utterances of some inputs, or of a job of them, to one file.
 
     Rejected utterances are written to `OUT.rejected.jsonl`. If the file already exists, nothing is done
     without `force`.
@@ -115,7 +116,7 @@ def extract(
         max_samples: Maximum number of utterances of each input, from its start. 0: all.
         workers: Number of processes that read audio. 0: threads of this process read it.
         allow_pipes: Whether commands in the place of files are run.
-        shard: Shard of the utterances; `out` is the file of this shard. The first one has the utterances that are
+        job: Job of the utterances; `out` is the file of this job. The first one has the utterances that are
             rejected without opening their audio. None: all.
         force: Whether an existing file is overwritten.
 
@@ -127,8 +128,8 @@ def extract(
     is_long = index.lengths > np.ceil(extractor.limits.longest_s * index.scale.per_s)
     made_of = extractor.made_of + f" {extractor.windows}" * bool(is_long.any())
     digest = _digest(made_of, index, tokenizer, rejections.entries)
-    own = range(len(index))[shard.part(len(index)) if shard else slice(None)]
-    of_index = rejections.entries if shard is None or shard.number == 0 else []
+    own = range(len(index))[job.rows(len(index)) if job else slice(None)]
+    of_index = rejections.entries if job is None or job.number == 0 else []
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
     if not force and _is_done(out, digest):
         print(f"{out} already exists")
@@ -249,7 +250,7 @@ def _extract_parts(
     names = [f"{first:09}.parquet" for first in firsts]
     missing = [first for first, name in zip(firsts, names, strict=True) if not (parts / name).exists()]
     rows = [first + np.flatnonzero(~is_long[first : ends[first]]) for first in missing]
-    plans = [BatchPlan(index.lengths[of], index.num_labels()[of], buckets, order="unshuffled") for of in rows]
+    plans = [BatchPlan(index.select(of).entries(), Buckets(buckets), is_shuffled=False) for of in rows]
     with ExitStack() as stack:
         if missing:
             source = BatchSource(index, _PlanOfParts(plans, rows))

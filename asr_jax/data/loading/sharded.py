@@ -326,7 +326,7 @@ class ShardedBatches:
         batch, rejected, differing = self._loaded(bucket, places, members, speeds)
         rejected, self._reader.rejected = self._reader.rejected + rejected, []
         ids = tuple(each.item.entry.id for each in members)
-        return LoadedBatch(batch, step, tuple(rejected), tuple(differing), number, ids, vars(self.state()))
+        return LoadedBatch(batch, step, number, tuple(rejected), tuple(differing), ids, vars(self.state()))
 
     def _bucket(self, rng: np.random.Generator) -> int:
         """Number of the next bucket.

@@ -37,12 +37,12 @@ class LoadedBatch:
 
     batch: Batch
     position: int
+    bucket: int
+    """Index into the buckets of the plan."""
     rejected: tuple[Rejected, ...]
     """Utterances whose audio is missing, damaged or too short; their rows have weight 0."""
     differing: tuple[Rejected, ...] = ()
     """Utterances whose audio has another duration than in the manifest. Longer audio is used up to that duration."""
-    bucket: int | None = None
-    """Bucket of a batch of shards, whose plan has no positions."""
     ids: tuple[str, ...] = ()
     """Ids of the rows of a batch of shards, whose numbers are not rows of an index."""
     state: dict[str, Any] | None = None
@@ -116,7 +116,7 @@ class BatchSource:
             weights[i] = 1
         audio, features = (None, signals) if scale.of_features else (signals, None)
         batch = Batch(audio, features, lengths, tokens, token_lengths, weights, planned.rows)
-        return LoadedBatch(batch, int(position), tuple(rejected), tuple(differing))
+        return LoadedBatch(batch, int(position), planned.bucket, tuple(rejected), tuple(differing))
 
     def _read(
         self, location: str, speed: float, length: int, room: int, part: tuple[int, int] | None
@@ -246,7 +246,8 @@ class _PlainSource:
         start_s = time.perf_counter()
         loaded = self.source[position]
         return {
-            "arrays": vars(loaded.batch), "position": loaded.position, "loading_s": time.perf_counter() - start_s,
+            "arrays": vars(loaded.batch), "position": loaded.position, "bucket": loaded.bucket,
+            "loading_s": time.perf_counter() - start_s,
             "rejected": tuple((each.id, each.location, each.reason) for each in loaded.rejected),
             "differing": tuple((each.id, each.location, each.reason) for each in loaded.differing),
         }  # fmt: skip
@@ -259,7 +260,8 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
         arrays = {name: None if array is None else np.array(array) for name, array in arrays.items()}
     rejected = tuple(Rejected(name, where, reason, "audio") for name, where, reason in plain["rejected"])
     differing = tuple(Rejected(name, where, reason, "used") for name, where, reason in plain["differing"])
-    return LoadedBatch(Batch(**arrays), plain["position"], rejected, differing, loading_s=plain["loading_s"])
+    position, bucket = plain["position"], plain["bucket"]
+    return LoadedBatch(Batch(**arrays), position, bucket, rejected, differing, loading_s=plain["loading_s"])
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:

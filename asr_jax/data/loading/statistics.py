@@ -11,7 +11,8 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.stages import Normalise, NormaliseByDataSet
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import make_buckets
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import build_index, scale_of
 from asr_jax.data.loading.source import BatchSource, open_batches
@@ -62,12 +63,8 @@ def bin_statistics(
     index, _ = build(utterances)
     if max_hours and (every := round(index.hours / max_hours)) > 1:
         index, _ = build(utterances.select(np.arange(len(utterances)) % every == 0))
-    num_labels = index.num_labels()
-    settings = Buckets(num=min(12, 1 + len(index) // 50), batch_seconds=120.0, batch_multiple=1)
-    plan = BatchPlan(
-        index.lengths, num_labels, make_buckets(index.lengths, num_labels, settings, scale=index.scale),
-        order="unshuffled",
-    )  # fmt: skip
+    batching = Batching(num_buckets=min(12, 1 + len(index) // 50), budget=120.0, row_multiple=1)
+    plan = BatchPlan(index.entries(), make_buckets(index.entries(), batching), is_shuffled=False)
     num = plan.batches_per_epoch
     compute, count = jax.jit(front_end), 0
     total = squares = np.zeros(front_end.num_features)

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted
-from asr_jax.core.shards import Shard
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
@@ -47,7 +47,7 @@ def gather(
     trim_db: float,
     unpack_to: str,
     before: Measured | None = None,
-    shard: Shard | None = None,
+    job: Job | None = None,
 ) -> Read:
     """Reads all utterances of the inputs, one input after the other.
 
@@ -56,7 +56,7 @@ def gather(
         trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
         unpack_to: File for the bytes that are contained in tables and lines of JSON.
         before: Earlier measurements of the same inputs. Audio is measured again only if it has changed.
-        shard: Shard of the utterances that is measured and returned, with ids that may be repeated; the first one has
+        job: Job of the utterances that is measured and returned, with ids that may be repeated; the first one has
             the rejected entries of the inputs. None: all.
 
     Raises:
@@ -67,9 +67,9 @@ def gather(
         listed = [_listed(path, reader, unpacked, options) for _, path, reader in inputs]
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
-    rejected = tuple(entry for _, bad in listed for entry in bad if shard is None or shard.number == 0)
-    if shard:
-        _cut([blocks for blocks, _ in listed], shard)
+    rejected = tuple(entry for _, bad in listed for entry in bad if job is None or job.number == 0)
+    if job:
+        _cut([blocks for blocks, _ in listed], job)
     parts, without_duration, looked_for, only_in = list[Columns](), list[Rejected](), list[str](), ""
     measured, known = list[Row](), {row[0]: row for row in before.rows()} if before else {}
     for (number, path, reader), (blocks, _) in zip(inputs, listed, strict=True):
@@ -86,11 +86,11 @@ def gather(
             parts.append(Columns.of(there, [number] * len(there)))
             measured += rows
             num += len(there)
-        if num or bad or shard is None:
+        if num or bad or job is None:
             _check_share(path, num, bad)
         without_duration += bad
     columns = Columns.joined(parts)
-    columns = columns if shard else with_unique_ids(columns)
+    columns = columns if job else with_unique_ids(columns)
     return Read(
         columns=columns,
         digest=columns.digest(),
@@ -128,10 +128,10 @@ def _listed(
     return blocks, rejected
 
 
-def _cut(inputs: Sequence[deque[Columns]], shard: Shard) -> None:
-    """Leaves only the utterances of a shard in the blocks of the inputs."""
+def _cut(inputs: Sequence[deque[Columns]], job: Job) -> None:
+    """Leaves only the utterances of a job in the blocks of the inputs."""
     num = sum(len(block) for blocks in inputs for block in blocks)
-    own, first = range(num)[shard.part(num)], 0
+    own, first = range(num)[job.rows(num)], 0
     for blocks in inputs:
         for _ in range(len(blocks)):
             block = blocks.popleft()

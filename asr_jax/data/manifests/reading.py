@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int, Int32
 
-from asr_jax.core.shards import Shard
+from asr_jax.core.jobs import Job
 from asr_jax.data.manifests.cache import Read, keep, kept, place_of, unpacked_at
 from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.gathering import gather
@@ -32,6 +32,8 @@ class Utterances:
     """Utterances of the manifests that cannot be used."""
     folder: Path | None = None
     """Folder of the columns in the cache. None: the columns are only in memory."""
+    shards: tuple[str, ...] = ()
+    """Files of the set, of which these utterances are a sample. Empty: they are the whole set."""
 
     @classmethod
     def of(cls, utterances: Iterable[Utterance]) -> "Utterances":
@@ -128,7 +130,7 @@ def read_once(
     role: Role = "train",
     unpack_to: str,
     options: ReadOptions | None = None,
-    shard: Shard | None = None,
+    job: Job | None = None,
 ) -> Utterances:
     """Reads utterances as `read_utterances`, without a cache.
 
@@ -137,11 +139,11 @@ def read_once(
         role: Set that is read from folders of several sets.
         unpack_to: File for the bytes that are contained in tables and lines of JSON. Nothing else is written.
         options: Options of reading. None: the defaults.
-        shard: Shard of the utterances, as in `gather`. None: all.
+        job: Job of the utterances, as in `gather`. None: all.
     """
     options = options or ReadOptions()
     inputs = resolve([os.fspath(path) for path in paths], role, options)
-    return _utterances(gather(inputs, options, trim_db=0.0, unpack_to=unpack_to, shard=shard), None)
+    return _utterances(gather(inputs, options, trim_db=0.0, unpack_to=unpack_to, job=job), None)
 
 
 def _utterances(read: Read, folder: Path | None) -> Utterances:

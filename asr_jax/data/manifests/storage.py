@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asr_jax.audio.io import AudioError
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, settings
 from asr_jax.data.manifests.remote import StorageError, source_of
 
 POLL_S = 0.2
@@ -23,24 +24,20 @@ FIRST_SHARE = 0.9
 a file that cannot be read from a source that does not answer."""
 
 
-@dataclass(frozen=True)
+BACKOFF_S = 0.5
+"""Pause in seconds before the first repetition; each further pause is twice as long, plus up to half of it."""
+
+
+@settings
 class Storage:
     """Patience with slow and failing storage. A source is a bucket or host of URLs, or a mounted file system."""
 
-    max_wait_s: float = 120.0
+    max_wait_s: PositiveFloat = 120.0
     """Longest time in seconds that training waits for a source that does not answer. Its utterances are then rejected
     at once, with the source as their reason, until it answers again."""
-    retries: int = 3
+    retries: NonNegativeInt = 3
     """Number of times that a read is repeated after a connection failed or half of a file came, within the longest
     wait."""
-    backoff_s: float = 0.5
-    """Pause in seconds before the first repetition; each further pause is twice as long, plus up to half of it."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.max_wait_s < math.inf:
-            raise ValueError(f"max_wait_s {self.max_wait_s}: expected seconds > 0")
-        if self.retries < 0 or not 0 <= self.backoff_s < math.inf:
-            raise ValueError(f"retries {self.retries}, backoff_s {self.backoff_s}: expected 0 or more")
 
 
 @dataclass
@@ -92,7 +89,7 @@ class Reads:
             try:
                 result = self._answer(path, name, source, read, started_s)
             except StorageError as error:
-                pause_s = self._storage.backoff_s * 2**attempt * random.uniform(1, 1.5)
+                pause_s = BACKOFF_S * 2**attempt * random.uniform(1, 1.5)
                 is_over = time.monotonic() + pause_s - started_s > FIRST_SHARE * self._storage.max_wait_s
                 if attempt == self._storage.retries or source.is_failing or is_over:
                     source.is_failing = True

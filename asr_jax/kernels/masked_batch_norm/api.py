@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.across import total
+from asr_jax.core.collectives import total
 from asr_jax.kernels.gradients import SAVED
 from asr_jax.kernels.implementations import Implementation, module_of
 

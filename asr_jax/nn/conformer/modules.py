@@ -8,7 +8,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.products import float32_product
+from asr_jax.core.matmul_precision import float32_product
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.glu.api import glu
 from asr_jax.kernels.masking.api import mask_time

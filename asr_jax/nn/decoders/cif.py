@@ -4,7 +4,6 @@ Source: Dong and Xu 2020, "CIF: Continuous Integrate-and-Fire for End-to-End Spe
 FunASR's funasr/models/paraformer/cif_predictor.py at commit 3c58cb56.
 """
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import jax
@@ -13,7 +12,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask, zero_padding
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, ShareBelow1, settings
 from asr_jax.nn.linear import Linear, uniform
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
@@ -25,34 +24,26 @@ BEGIN = 0.1
 """Share of a label's integral at which its time begins. The frames of a pause before it have smaller weights."""
 
 
-@dataclass(frozen=True)
+@settings
 class CIF:
     """Settings of the predictor of weights. The defaults are FunASR's `CifPredictorV2`."""
 
     kind: Literal["full", "depthwise"] = "full"
     """Convolution before the weights. full: all channels (`CifPredictorV2`). depthwise: each channel by itself, with a
     residual connection (`CifPredictor`)."""
-    before: int = 1
+    before: NonNegativeInt = 1
     """Number of frames before a frame that the convolution reads (FunASR's l_order)."""
-    after: int = 1
+    after: NonNegativeInt = 1
     """Number of frames after a frame that the convolution reads (FunASR's r_order)."""
-    smooth_factor: float = 1.0
+    smooth_factor: PositiveFloat = 1.0
     """Factor of the weights."""
-    noise_threshold: float = 0.0
+    noise_threshold: NonNegativeFloat = 0.0
     """Number that is subtracted from the weights, of which negative ones are then set to 0."""
-    tail: float = 0.45
+    tail: ShareBelow1 = 0.45
     """Weight of a frame of zeros after the last one in recognition: a last label fires if its integral reaches 1 minus
     this. 0: no such frame; the number of labels is then rounded."""
-    dropout: float = 0.1
+    dropout: ShareBelow1 = 0.1
     """Dropout rate after the convolution with kind `depthwise`; `full` has no dropout, as in FunASR."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "before", "after", "noise_threshold", least=0)
-        check_numbers(self, "smooth_factor", above=0)
-        if not 0 <= self.tail < 1 or not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"tail is {self.tail} and dropout is {self.dropout}: expected at least 0 and less than 1 for both"
-            )
 
 
 class Fired(NamedTuple):

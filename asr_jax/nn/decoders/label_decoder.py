@@ -1,7 +1,6 @@
 """Transformer decoder of label sequences: each label attends to the labels before it and to the encoder."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -13,45 +12,34 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import PositiveInt, settings
+from asr_jax.nn.decoders.layers import DecoderLayers
 from asr_jax.nn.decoders.sanm import attention_weights, mixed
 from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.positions import sinusoids
-from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 
 
-@dataclass(frozen=True)
-class LabelDecoder:
-    """Settings of the decoder, with norms before each part of a layer. The defaults are icefall's."""
+@settings
+class LabelDecoder(DecoderLayers):
+    """Settings of the decoder, with norms before each part of a layer. The defaults are icefall's.
 
-    dim: int = 512
+    The embeddings have the dropout rate of the layers.
+    """
+
+    num_heads = 8
+    dim: PositiveInt = 512
     """Width of the embeddings and layers."""
-    num_layers: int = 6
-    """Number of layers."""
-    attention_dim: int = 512
+    attention_dim: PositiveInt = 512
     """Width of queries, keys and values of all attention heads together."""
-    num_heads: int = 8
-    """Number of attention heads."""
-    feedforward_dim: int = 2048
-    """Hidden width of the feed-forward modules."""
-    dropout: float = 0.1
-    """Dropout rate of the embeddings, within the feed-forward modules, and after each part of a layer."""
-    remat: Remat = "elementwise"
-    """Rematerialisation policy of the layers (see `nn.remat`)."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "dim", "num_layers", "attention_dim", "num_heads", "feedforward_dim", least=1)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
+    def problems(self) -> Iterator[str]:
         if self.attention_dim % self.num_heads:
-            raise ValueError(
-                f"attention_dim is {self.attention_dim}: expected a multiple of num_heads, {self.num_heads}"
-            )
+            yield f"attention_dim is {self.attention_dim}: expected a multiple of num_heads, {self.num_heads}"
         if self.dim % 2:
-            raise ValueError(f"dim is {self.dim}: expected an even number, as positions are pairs of sine and cosine")
+            yield f"dim is {self.dim}: expected an even number, as positions are pairs of sine and cosine"
 
     def build(self, *, vocab_size: int, dtype: DTypeLike) -> "LabelDecoderModule":
         """Returns the module, which computes in `dtype` with float32 parameters and logits."""

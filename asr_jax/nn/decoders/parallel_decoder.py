@@ -1,6 +1,7 @@
 """Decoders that compute the vectors of all labels of an utterance at once, from one query for each label."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from flax import linen as nn
 from flax import struct
@@ -8,12 +9,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask
-from asr_jax.core.errors import check_numbers
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, ShareBelow1, settings
+from asr_jax.nn.decoders.layers import DecoderLayers
 from asr_jax.nn.decoders.sanm import NORM_EPS, Attention, Memory
 from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import normed
-from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 
@@ -31,28 +32,12 @@ class Decoder(nn.Module):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class DecoderSettings:
+@settings
+class DecoderSettings(DecoderLayers):
     """Base class of settings of decoders. `build` returns the module."""
 
-    num_layers: int = 6
-    """Number of layers."""
-    num_heads: int = 4
-    """Number of attention heads."""
-    feedforward_dim: int = 2048
-    """Hidden width of the feed-forward modules."""
-    dropout: float = 0.1
-    """Dropout rate within the feed-forward modules and after each attention."""
-    attention_dropout: float = 0.1
+    attention_dropout: ShareBelow1 = 0.1
     """Dropout rate of the attention weights."""
-    remat: Remat = "elementwise"
-    """Rematerialisation policy of the layers (see `nn.remat`)."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "num_layers", "num_heads", "feedforward_dim", least=1)
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected at least 0 and less than 1")
 
     def with_layers(self, num_layers: int) -> "DecoderSettings":
         """Returns the same settings with another number of layers, all of which attend to the encoder."""
@@ -63,7 +48,7 @@ class DecoderSettings:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@settings
 class TransformerDecoder(DecoderSettings):
     """Settings of a Transformer decoder whose queries attend to all queries and to the encoder, with norms first.
 
@@ -74,35 +59,29 @@ class TransformerDecoder(DecoderSettings):
         return TransformerDecoderModule(self, dtype)
 
 
-@dataclass(frozen=True)
+@settings
 class SANMDecoder(DecoderSettings):
     """Settings of FunASR's decoder, whose queries are mixed by memory blocks instead of self-attention.
+
+    A further layer of a feed-forward module follows the layers.
 
     Source: Gao et al. 2022, "Paraformer" (arXiv:2206.08317); `ParaformerSANMDecoder` in FunASR's
     funasr/models/paraformer/decoder.py at commit 3c58cb56.
     """
 
-    num_layers: int = 16
-    """Number of layers. A further layer of a feed-forward module follows them."""
-    num_attention_layers: int = 16
+    num_layers = 16
+    num_attention_layers: PositiveInt = 16
     """Number of the first layers that attend to the encoder (FunASR's att_layer_num)."""
-    kernel_size: int = 11
+    kernel_size: PositiveInt = 11
     """Taps of the memory blocks."""
-    memory_shift: int = 0
+    memory_shift: NonNegativeInt = 0
     """Number of taps by which the memory blocks of the layers with attention are shifted to the past."""
-    memory_dropout: float = 0.1
+    memory_dropout: ShareBelow1 = 0.1
     """Dropout rate of the memory."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, "num_attention_layers", "kernel_size", least=1)
-        check_numbers(self, "memory_shift", least=0)
-        if not 0 <= self.memory_dropout < 1:
-            raise ValueError(f"memory_dropout is {self.memory_dropout}: expected at least 0 and less than 1")
+    def problems(self) -> Iterator[str]:
         if self.num_attention_layers > self.num_layers:
-            raise ValueError(
-                f"num_attention_layers is {self.num_attention_layers}: expected at most num_layers, {self.num_layers}"
-            )
+            yield f"num_attention_layers is {self.num_attention_layers}: expected at most num_layers, {self.num_layers}"
 
     def with_layers(self, num_layers: int) -> "DecoderSettings":
         return replace(self, num_layers=num_layers, num_attention_layers=num_layers)

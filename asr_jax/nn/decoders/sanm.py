@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.core.errors import UserError
-from asr_jax.core.products import float32_product
+from asr_jax.core.matmul_precision import float32_product
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.linear import Linear, uniform
 from asr_jax.nn.remat import saved

@@ -12,12 +12,31 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.settings import PositiveFloat, ShareBelow1, settings
 from asr_jax.nn.linear import uniform
 from asr_jax.nn.normalization import BatchNorm
 from asr_jax.nn.recurrent.lstm_cudnn import Implementation, check_runs, lstm_cudnn
 from asr_jax.nn.recurrent.state_passing import PASSED
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
+
+FORGET_BIAS = 1.0
+"""Initial sum of both biases of the forget gate."""
+
+
+@settings
+class LSTMSettings:
+    """Settings of a stack of LSTM layers."""
+
+    dropout: ShareBelow1 = 0.0
+    """Dropout rate of the output of each layer."""
+    batch_norm: bool = False
+    """Whether the output of each layer is normalised with the statistics of the batch."""
+    weight_scale: PositiveFloat = 0.5
+    """Factor of the initial values of the layers, except for the bias of the forget gates, which is 1."""
+    implementation: Implementation = "auto"
+    """Implementation of the LSTM: scan, a loop of JAX, or cudnn, cuDNN's in training on NVIDIA GPUs; evaluation, which
+    continues states, uses the scan. auto: the scan, until cuDNN's LSTM was measured on a GPU."""
 
 
 class LSTMState(NamedTuple):
@@ -124,18 +143,8 @@ class LSTM(nn.Module):
     dim: int
     """Width H."""
     num_layers: int
-    dropout: float = 0.0
-    """Dropout rate of the output of each layer."""
-    forget_bias: float | None = None
-    """Initial sum of both biases of the forget gate. None: uniform, as other biases."""
-    weight_scale: float = 1.0
-    """Factor of all initial values except `forget_bias`."""
-    batch_norm: bool = False
-    """Whether the output of each layer is normalised with the statistics of the batch."""
+    settings: LSTMSettings = LSTMSettings()
     dtype: DTypeLike = jnp.float32
-    implementation: Implementation = "auto"
-    """scan: a loop of JAX. cudnn: cuDNN's LSTM in training, on NVIDIA GPUs; evaluation, which continues states, uses
-    the scan. auto: the scan, until cuDNN's LSTM was measured on a GPU."""
 
     @nn.compact
     def __call__(
@@ -166,8 +175,9 @@ class LSTM(nn.Module):
         Raises:
             UserError: If the implementation does not run here, or states are passed with batch norm or by cuDNN.
         """
-        check_runs(self.implementation)
-        by_cudnn = self.implementation == "cudnn" and step is not None
+        settings = self.settings
+        check_runs(settings.implementation)
+        by_cudnn = settings.implementation == "cudnn" and step is not None
         zeros = jnp.zeros((len(x), self.dim), self.dtype)
         passed = None
         if step is not None and passed_after is not None and self.is_mutable_collection(PASSED):
@@ -177,15 +187,14 @@ class LSTM(nn.Module):
         x = x.astype(self.dtype)
         for number in range(self.num_layers):
             hidden, cell = (zeros, zeros) if state is None else (state.hidden[number], state.cell[number])
-            x, cell = LSTMLayer(
-                self.dim, self.forget_bias, self.weight_scale, self.dtype, by_cudnn, name=f"layer_{number}"
-            )(x, hidden, cell)
+            layer = LSTMLayer(self.dim, settings.weight_scale, self.dtype, by_cudnn, name=f"layer_{number}")
+            x, cell = layer(x, hidden, cell)
             hiddens.append(x)
             cells.append(cell)
-            if self.batch_norm:
+            if settings.batch_norm:
                 counted = jnp.full(len(x), x.shape[1]) if lengths is None else lengths
                 x = BatchNorm(name=f"norm_{number}")(x, counted, use_running=step is None).astype(self.dtype)
-            x = Dropout(self.dropout)(x, step=step)
+            x = Dropout(settings.dropout)(x, step=step)
         if by_cudnn:
             return x, None
         states = LSTMState(jnp.stack(hiddens), jnp.stack(cells))
@@ -197,7 +206,7 @@ class LSTM(nn.Module):
 
     def _passed(self, num_rows: int, *, by_cudnn: bool) -> nn.Variable[LSTMState]:
         """Returns the variable with the states that were passed on, [B L H]."""
-        if self.batch_norm:
+        if self.settings.batch_norm:
             raise UserError("training.pass_states is set and batch_norm is True: expected one of them only")
         if by_cudnn:
             raise UserError(
@@ -212,7 +221,6 @@ class LSTMLayer(nn.Module):
     """One LSTM layer. The input part of all frames is one product."""
 
     dim: int
-    forget_bias: float | None
     weight_scale: float
     dtype: DTypeLike
     by_cudnn: bool = False
@@ -225,10 +233,8 @@ class LSTMLayer(nn.Module):
         initial = uniform(self.weight_scale / math.sqrt(self.dim))
         kernel = self.param("input", initial, (x.shape[-1], 4 * self.dim))
         recurrent = self.param("recurrent", initial, (self.dim, 4 * self.dim))
-        bias = self.param("input_bias", _with_forget_bias(initial, self.forget_bias, self.dim), (4 * self.dim,))
-        other = self.param(
-            "recurrent_bias", _with_forget_bias(initial, self.forget_bias and 0.0, self.dim), (4 * self.dim,)
-        )
+        bias = self.param("input_bias", _with_forget_bias(initial, FORGET_BIAS, self.dim), (4 * self.dim,))
+        other = self.param("recurrent_bias", _with_forget_bias(initial, 0.0, self.dim), (4 * self.dim,))
         if self.by_cudnn:
             return lstm_cudnn(x, kernel, recurrent, (bias, other), hidden, cell), None
         # From "btd,dg->tbg", XLA on CPUs makes a product of the transposed kernel, which is slow, and which it does not
@@ -239,12 +245,11 @@ class LSTMLayer(nn.Module):
         return hiddens.swapaxes(0, 1), cells.swapaxes(0, 1)
 
 
-def _with_forget_bias(initial: Callable[..., Array], value: float | None, dim: int) -> Callable[..., Array]:
-    """Returns an initialiser whose values of the forget gate are `value`, if it is given."""
+def _with_forget_bias(initial: Callable[..., Array], value: float, dim: int) -> Callable[..., Array]:
+    """Returns an initialiser whose values of the forget gate are `value`."""
 
     def init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-        drawn = initial(key, shape, dtype)
-        return drawn if value is None else drawn.at[dim : 2 * dim].set(value)
+        return initial(key, shape, dtype).at[dim : 2 * dim].set(value)
 
     return init
 

@@ -1,7 +1,6 @@
 """Prediction networks of transducers: functions of the labels before a position."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,9 +8,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.errors import check_numbers
-from asr_jax.nn.recurrent.lstm import LSTM, LSTMState
-from asr_jax.nn.recurrent.lstm_cudnn import Implementation
+from asr_jax.core.settings import PositiveInt, settings
+from asr_jax.nn.recurrent.lstm import LSTM, LSTMSettings, LSTMState
 from asr_jax.nn.recurrent.state_passing import PASSED
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Regulariser
@@ -44,11 +42,11 @@ class Prediction(nn.Module):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@settings
 class PredictionSettings:
     """Base class of settings of prediction networks."""
 
-    dim: int = 512
+    dim: PositiveInt = 512
     """Width."""
 
     @property
@@ -66,31 +64,16 @@ class PredictionSettings:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class LSTMPrediction(PredictionSettings):
+@settings
+class LSTMPrediction(LSTMSettings, PredictionSettings):
     """Settings of a prediction network of LSTM layers, after an embedding of the labels without the blank.
 
     The input at position 0 is a vector of zeros.
     """
 
-    num_layers: int = 2
+    dropout = 0.3
+    num_layers: PositiveInt = 2
     """Number of layers."""
-    dropout: float = 0.3
-    """Dropout rate of the output of each layer."""
-    batch_norm: bool = False
-    """Whether the output of each layer is normalised with the statistics of the batch."""
-    forget_bias: float | None = 1.0
-    """Initial bias of the forget gates. None: uniform, as other biases."""
-    weight_scale: float = 0.5
-    """Factor of all other initial values of the LSTM layers."""
-    implementation: Implementation = "auto"
-    """Implementation of the LSTM: scan, a loop of JAX, or cudnn, cuDNN's in training on NVIDIA GPUs. auto: the scan."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "dim", "num_layers", least=1)
-        check_numbers(self, "weight_scale", above=0)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}: expected at least 0 and less than 1")
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "LSTMPredictionModule":
         return LSTMPredictionModule(self, vocab_size, blank_id, dtype)
@@ -107,10 +90,7 @@ class LSTMPredictionModule(Prediction):
         self.embedding = nn.Embed(
             self.vocab_size - 1, settings.dim, dtype=self.dtype, embedding_init=nn.initializers.normal(1.0)
         )
-        self.lstm = LSTM(
-            settings.dim, settings.num_layers, settings.dropout, settings.forget_bias, settings.weight_scale,
-            settings.batch_norm, self.dtype, settings.implementation,
-        )  # fmt: skip
+        self.lstm = LSTM(settings.dim, settings.num_layers, settings, self.dtype)
 
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
         first = jnp.zeros((len(labels), 1, self.settings.dim), self.dtype)
@@ -143,7 +123,7 @@ class LSTMPredictionModule(Prediction):
         return self.embedding(labels - (labels > self.blank_id))
 
 
-@dataclass(frozen=True)
+@settings
 class StatelessPrediction(PredictionSettings):
     """Settings of a prediction network that depends on the last few labels only.
 
@@ -151,17 +131,14 @@ class StatelessPrediction(PredictionSettings):
     36e0420c.
     """
 
-    context: int = 2
+    context: PositiveInt = 2
     """Number of labels that an output depends on."""
     regularise: bool = True
     """Whether icefall's balancers act on the embeddings and the outputs in training."""
 
-    def __post_init__(self) -> None:
-        check_numbers(self, "dim", "context", least=1)
+    def problems(self) -> Iterator[str]:
         if self.dim % 4 and self.context > 1:
-            raise ValueError(
-                f"dim is {self.dim}: expected a multiple of 4, the width of a group of channels, or context 1"
-            )
+            yield f"dim is {self.dim}: expected a multiple of 4, the width of a group of channels, or context 1"
 
     @property
     def start_labels(self) -> int:

@@ -8,8 +8,7 @@ takes the state of the same row in the last batch that has it; rows without one 
 voided update ends the sequence.
 """
 
-import math
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from jaxtyping import Array, Int, UInt32
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Node, Tree
 from asr_jax.core.random_streams import GENERATOR
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, settings
 
 PASSED = "passed"
 """Collection of Flax variables with the states that modules pass on. The first axis of each array has the rows."""
@@ -25,21 +25,19 @@ STREAM = 0x52535021
 """Number of the random stream of the lengths of sequences."""
 
 
-@dataclass(frozen=True)
+@settings
 class StatePassing:
     """Settings of random state passing between batches, for encoders and prediction networks with LSTMs."""
 
-    lengths: tuple[float, ...] = ()
+    lengths: tuple[NonNegativeFloat, ...] = ()
     """Relative frequencies of sequences of 1, 2, 3, … batches that pass states on. CAIMAN-ASR uses 99 0 1. Empty: no
     states are passed."""
-    after: int = 0
+    after: NonNegativeInt = 0
     """Number of updates before the first states are passed. CAIMAN-ASR: warm-up, hold and three half-lives."""
 
-    def __post_init__(self) -> None:
-        if not all(0 <= value < math.inf for value in self.lengths) or (self.lengths and not sum(self.lengths)):
-            raise ValueError(f"lengths is {self.lengths}: expected finite frequencies of at least 0, and one above 0")
-        if self.after < 0:
-            raise ValueError(f"after is {self.after}: expected a number of updates of at least 0")
+    def problems(self) -> Iterator[str]:
+        if self.lengths and not sum(self.lengths):
+            yield f"lengths is {self.lengths}: expected a frequency above 0"
 
     @property
     def is_on(self) -> bool:

@@ -1,16 +1,17 @@
 """Product quantisation of frames with Gumbel softmax, which computes the targets of wav2vec 2.0."""
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.across import part_of_rows, total
+from asr_jax.core.collectives import part_of_rows, total
 from asr_jax.core.random_streams import row_keys
+from asr_jax.core.settings import PositiveFloat, PositiveInt, above, settings
 from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.schedules import Step
@@ -19,35 +20,30 @@ QUANTIZER = "quantizer"
 """Name of an encoder's quantiser in `Encoded.shared`."""
 
 
-@dataclass(frozen=True)
+@settings
 class Quantizer:
     """Settings of a product quantiser, which maps each frame to the concatenation of one entry per codebook."""
 
-    groups: int = 2
+    groups: PositiveInt = 2
     """Number of codebooks."""
-    entries: int = 320
+    entries: PositiveInt = 320
     """Number of entries of each codebook."""
-    depth: int = 1
+    depth: PositiveInt = 1
     """Number of layers of the projection to the entries, with a GELU between layers."""
-    factor: int = 3
+    factor: PositiveInt = 3
     """Width of the projection's inner layers, as a multiple of the frames' width."""
-    start_temperature: float = 2.0
+    start_temperature: PositiveFloat = 2.0
     """Temperature of the softmax at the first update."""
-    end_temperature: float = 0.5
+    end_temperature: PositiveFloat = 0.5
     """Minimum of the temperature."""
-    decay: float = 0.999995
+    decay: Annotated[float, above(0, most=1)] = 0.999995
     """Factor of the temperature per update."""
 
-    def __post_init__(self) -> None:
-        if min(self.groups, self.entries, self.depth, self.factor) < 1:
-            raise ValueError(
-                f"quantizer has groups {self.groups}, entries {self.entries}, depth {self.depth} and factor "
-                f"{self.factor}, expected at least 1 each"
-            )
-        if not (0 < self.end_temperature <= self.start_temperature and 0 < self.decay <= 1):
-            raise ValueError(
-                f"quantizer has start_temperature {self.start_temperature}, end_temperature {self.end_temperature} and "
-                f"decay {self.decay}, expected 0 < end_temperature <= start_temperature and 0 < decay <= 1"
+    def problems(self) -> Iterator[str]:
+        if self.end_temperature > self.start_temperature:
+            yield (
+                f"end_temperature is {self.end_temperature}: expected at most start_temperature, "
+                f"{self.start_temperature}"
             )
 
     def temperature(self, step: Int[Array, ""]) -> Float[Array, ""]:

@@ -1,7 +1,6 @@
 """Random spans of masked frames or channels, as in wav2vec 2.0, with static shapes."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import jax
@@ -9,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from asr_jax.core.across import least, part_of_rows
+from asr_jax.core.collectives import least, part_of_rows
 from asr_jax.core.random_streams import row_keys
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, ShareBelow1, settings
 
 
-@dataclass(frozen=True)
+@settings
 class SpanMask:
     """Settings of random masks that consist of spans.
 
@@ -21,7 +21,7 @@ class SpanMask:
     distinct starts and may overlap. The masked proportion is therefore less than `probability`: 49 % with 0.65 and a
     length of 10.
 
-    Without `overlap`, spans are placed one after the other, the longest first, in a part of the row that is still free
+    With `min_space`, spans are placed one after the other, the longest first, in a part of the row that is still free
     and long enough, with a probability that is proportional to the part's length. Spans that find no such part are not
     placed.
 
@@ -29,43 +29,28 @@ class SpanMask:
     (arXiv:2006.11477), section 3.1. Differs from: with `min_space` 0, fairseq fails if a part is as long as a span.
     """
 
-    probability: float = 0.65
+    probability: Share = 0.65
     """Proportion of frames that spans would mask without overlap. 0: no masks."""
-    length: int = 10
+    length: PositiveInt = 10
     """Length of a span in frames, or the centre of the distribution of lengths if `selection` is not static."""
-    min_spans: int = 2
+    min_spans: NonNegativeInt = 2
     """Minimum number of spans of a row."""
     same_count: bool = True
     """Whether random frames are unmasked until all rows have as many masked frames as the row with the fewest."""
     selection: Literal["static", "uniform", "normal", "poisson"] = "static"
     """Distribution of the lengths of spans. static: all have `length`. uniform: from `other` to twice `length`. normal:
     mean `length` and standard deviation `other`, at least 1. poisson: mean `length`."""
-    other: float = 0.0
+    other: NonNegativeFloat = 0.0
     """Minimum length for selection uniform, and standard deviation of the length for normal, in frames. Static and
     poisson do not use it."""
     draws_last_start: bool = False
     """Whether a span may end at the last frame of a row, as in Hugging Face's code. Otherwise a frame is left behind
     it, as in fairseq."""
-    overlap: bool = True
-    """Whether spans may overlap. Otherwise at least `min_space` frames are between them (fairseq's no_mask_overlap)."""
-    min_space: int = 1
-    """Minimum number of frames between two spans that do not overlap."""
-    dropout: float = 0.0
+    min_space: NonNegativeInt | None = None
+    """Minimum number of frames between two spans (fairseq's no_mask_overlap and mask_min_space). None: spans may
+    overlap."""
+    dropout: ShareBelow1 = 0.0
     """Proportion of the masked frames of each row that are unmasked at random (fairseq's mask_dropout)."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability is {self.probability}, expected a value between 0 and 1")
-        if self.length < 1 or self.min_spans < 0 or not self.other >= 0:
-            raise ValueError(
-                f"length is {self.length}, min_spans is {self.min_spans} and other is {self.other}, expected at least "
-                "1, 0 and 0"
-            )
-        if self.min_space < 0 or not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"min_space is {self.min_space} and dropout is {self.dropout}, expected at least 0, and at least 0 and "
-                "less than 1"
-            )
 
     def __call__(
         self, key: PRNGKeyArray, lengths: Int[Array, " B"], size: int, *, sub_batches: int = 1
@@ -105,8 +90,8 @@ class SpanMask:
         expected = self.probability * length / self.length
         num = jnp.floor(expected + jax.random.uniform(of_num)).astype(jnp.int32)
         num = jnp.maximum(num, self.min_spans)
-        if not self.overlap:
-            return self._apart(of_starts, of_lengths, num, length, size)
+        if self.min_space is not None:
+            return self._apart(of_starts, of_lengths, num, length, size, self.min_space)
         place, spans = jnp.arange(size), self._lengths(of_lengths, size)
         least = jnp.min(jnp.where(place < num, spans, size))
         places = length - least + self.draws_last_start
@@ -119,9 +104,9 @@ class SpanMask:
         return (place < ends) & (place < length)
 
     def _apart(
-        self, of_starts: Array, of_lengths: Array, num: Int[Array, ""], length: Int[Array, ""], size: int
+        self, of_starts: Array, of_lengths: Array, num: Int[Array, ""], length: Int[Array, ""], size: int, space: int
     ) -> Bool[Array, " size"]:
-        """Places `num` spans that do not overlap, the longest first."""
+        """Places `num` spans with `space` frames between them, the longest first."""
         most = max(math.floor(self.probability * size / self.length) + 1, self.min_spans)
         exists = jnp.arange(most) < num
         spans = jnp.where(exists, self._lengths(of_lengths, most), 0)
@@ -133,13 +118,13 @@ class SpanMask:
         def placed(number: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
             begins, ends, starts, is_full = state
             span, (of_part, of_start) = spans[number], draws[number]
-            room = jnp.where(ends - begins >= jnp.maximum(span + self.min_space, 1), ends - begins, 0)
+            room = jnp.where(ends - begins >= jnp.maximum(span + space, 1), ends - begins, 0)
             is_full |= (jnp.sum(room) == 0) | (span < 0)
             part = jnp.argmax(jnp.cumsum(room) > _below(jnp.sum(room), of_part))
             begin, end = begins[part], ends[part]
             start = begin + _below(end - span - begin, of_start)
-            left = jnp.where(start - begin - self.min_space >= shortest, start - self.min_space + 1, begin)
-            behind = start + span + self.min_space
+            left = jnp.where(start - begin - space >= shortest, start - space + 1, begin)
+            behind = start + span + space
             right = jnp.where(end - behind > shortest, end, behind)
             begins, ends = (
                 jnp.where(is_full, old, old.at[part].set(one).at[number + 1].set(other))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.core.devices import traced_for
-from asr_jax.core.products import float32_product
+from asr_jax.core.matmul_precision import float32_product
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear

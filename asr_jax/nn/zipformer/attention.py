@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from asr_jax.core.products import float32_product
+from asr_jax.core.matmul_precision import float32_product
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.remat import saved

@@ -14,7 +14,7 @@ from asr_jax.cli.benchmark.recognising import Recognition, noise, summary
 from asr_jax.cli.benchmark.systems import system_of_config
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.manifest import write_manifest
@@ -120,7 +120,9 @@ def test_a_config_is_measured_on_grid_and_set(manifest, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manifest, tmp_path, capsys, monkeypatch):
-    data = Data(train=(manifest,), validation=(manifest,), buckets=Buckets(num=1, batch_seconds=4.0, batch_multiple=4))
+    data = Data(
+        train=(manifest,), validation=(manifest,), batching=Batching.planned(num_buckets=1, seconds=4.0, row_multiple=4)
+    )
     training = Training(num_updates=1, validation=Validation(every=1), log_every=1)
     train(Experiment(name="toy", model=toy_model(dim=8), data=data, training=training, run_dir=str(tmp_path / "run")))
     read = Counter()
@@ -155,14 +157,14 @@ def test_a_run_is_measured_in_another_precision_decoding_and_size_of_batch(manif
     ("arguments", "message"),
     [
         ((), "RUN, or --config FILE"),
-        (("folder", "--model.dim", "3"), "--model.dim 3"),
+        (("folder", "--model.dim", "3"), "--model.dim is not a flag"),
         ((*CONFIG, "--live"), "--live"),
         ((*CONFIG, "--decoding.kind", "beem"), "--decoding.kind beem: "),
-        ((*CONFIG, "--steps", "0"), "--steps 0"),
-        ((*CONFIG, "--warm-ups", "-1"), "--warm-ups -1"),
-        ((*CONFIG, "--repeats", "0"), "--repeats 0"),
-        ((*CONFIG, "--warm-up-repeats", "-1"), "--warm-up-repeats -1"),
-        ((*CONFIG, "--seconds", "2", "0"), "--seconds 2 0"),
+        ((*CONFIG, "--steps", "0"), "steps is 0"),
+        ((*CONFIG, "--warm-ups", "-1"), "warm_ups is -1"),
+        ((*CONFIG, "--repeats", "0"), "repeats is 0"),
+        ((*CONFIG, "--warm-up-repeats", "-1"), "warm_up_repeats is -1"),
+        ((*CONFIG, "--seconds", "2", "0"), r"seconds is \(2.0, 0.0\)"),
         ((*CONFIG, "--batch-sizes"), "nothing to measure"),
         ((*CONFIG, "--vocabulary", "1"), "--vocabulary 1"),
     ],

@@ -47,11 +47,11 @@ def test_the_limit_is_that_of_arguments_results_and_products(monkeypatch, tmp_pa
 
 
 def test_sizes_are_checked():
-    with pytest.raises(UserError, match="--seq-len 0: expected at least 1"):
+    with pytest.raises(UserError, match="seq_len is 0: expected at least 1"):
         kernels.main(["--seq-len", "0"])
     with pytest.raises(UserError, match=r"--operations softmax: expected names of swoosh_l, .*, transducer_joint"):
         kernels.main([*SMALL, "--operations", "softmax"])
-    with pytest.raises(UserError, match="--heads 3: expected a divisor of --channels 512"):
+    with pytest.raises(UserError, match="heads is 3: expected a divisor of channels, 512"):
         kernels.main(["--heads", "3"])
 
 

@@ -13,9 +13,8 @@ from asr_jax.cli.benchmark import command, updating
 from asr_jax.cli.benchmark.train import TrainOptions, cases, room
 from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
-from asr_jax.data.batching.sampling import Sampling
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
 from tests.support import approx
@@ -25,23 +24,23 @@ CONFIG = ("--config", "tests/toy_config.py")
 
 
 def toy(**buckets):
-    data = Data(train=("none.jsonl",), buckets=Buckets(batch_multiple=4, **buckets))
+    data = Data(train=("none.jsonl",), batching=Batching(row_multiple=4, **buckets))
     return Experiment(name="toy", model=toy_model(dim=8), data=data, training=Training(num_updates=1, accumulate=2))
 
 
 def test_an_update_stays_as_large_with_another_accumulation():
-    settings = updating.with_accumulation(toy(batch_seconds=64.0, budget=96.0, unit="samples", max_batch=96), 8)
-    buckets = settings.data.buckets
-    assert (buckets.batch_seconds, buckets.budget, buckets.max_batch, buckets.batch_multiple) == (16, 24, 24, 4)
+    settings = updating.with_accumulation(toy(budget=96.0, unit="utterances", max_rows=96), 8)
+    batching = settings.data.batching
+    assert (batching.budget, batching.max_rows, batching.row_multiple) == (24, 24, 4)
     assert settings.training.accumulate == 8
     assert updating.with_accumulation(toy(), 2) == toy()
 
 
 def test_rows_are_as_many_as_the_config_has_room_for():
-    assert room(toy(batch_seconds=64.0), [1.0, 2.0], [1, 2], [1, 2]) == 64
-    assert room(toy(batch_seconds=64.0), [2.0], [1, 3], [1, 2]) == 60
-    assert room(toy(budget=96.0, unit="samples"), [2.0], [1], [1]) == 192
-    assert room(toy(batch_seconds=1.0), [2.0], [2], [4]) == 8
+    assert room(toy(budget=64.0), [1.0, 2.0], [1, 2], [1, 2]) == 64
+    assert room(toy(budget=64.0), [2.0], [1, 3], [1, 2]) == 60
+    assert room(toy(budget=96.0, unit="utterances"), [2.0], [1], [1]) == 192
+    assert room(toy(budget=1.0), [2.0], [2], [4]) == 8
 
 
 @pytest.mark.slow
@@ -125,9 +124,9 @@ def test_updates_of_a_configs_own_data(tmp_path, capsys):
     ("arguments", "message"),
     [
         (("--synthetic", "1", "--batch", "6", "--accumulation", "4"), "6 rows cannot be divided into 4 batches on 1"),
-        (("--num-devices", "0"), "--num-devices 0: expected 1 or more"),
-        (("--synthetic", "0"), "--synthetic 0: expected 0.1 or more"),
-        (("--updates", "0"), "--updates 0: expected 1 or more"),
+        (("--num-devices", "0"), r"num_devices is \(0,\): expected each at least 1"),
+        (("--synthetic", "0"), r"synthetic is \(0.0,\): expected each at least 0.1"),
+        (("--updates", "0"), "updates is 0: expected at least 1"),
     ],
 )
 def test_what_cannot_be_timed(arguments, message):
@@ -135,8 +134,8 @@ def test_what_cannot_be_timed(arguments, message):
         command.main(["train", *CONFIG, *arguments])
 
 
-def test_accumulations_divide_the_batches_of_one_sampling_mode_only():
+def test_accumulations_divide_budgets_over_all_devices_only():
     experiment = toy()
-    data = replace(experiment.data, sampling=Sampling("fixed", device_rows=4))
-    with pytest.raises(UserError, match=r"data\.sampling\.mode is fixed: expected planned"):
+    data = replace(experiment.data, batching=Batching.fixed(rows=4))
+    with pytest.raises(UserError, match=r"expected data\.batching without rows and devices"):
         next(cases(replace(experiment, data=data), TrainOptions(accumulation=(2,))))

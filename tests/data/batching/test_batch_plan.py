@@ -4,6 +4,7 @@ import pickle
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch, local_rows
-from asr_jax.data.batching.buckets import Bucket, Buckets, Scale, make_buckets, slowest
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Bucket, Buckets, Entries, Scale, make_buckets
+from asr_jax.data.batching.mixing import Sources
 from asr_jax.data.batching.speeds import of_dali
 from tests.support import approx
 
@@ -21,17 +24,20 @@ LABELS = SAMPLES // 200
 SCALE = Scale(1000, 10, 80)
 SOURCES = np.random.default_rng(2).choice(3, NUM, p=[0.5, 0.3, 0.2]).astype(np.int32)
 SOURCES[np.argsort(SAMPLES)[[0, NUM // 2, -1]]] = 3  # one utterance in each of three buckets
-SHARES = np.array([0.3, 1.0, 0.55, 0.2])
+MIXED = Sources(SOURCES, np.array([0.3, 1.0, 0.55, 0.2]))
+
+
+ORDERS = {"shuffled": {}, "sorted": {"sort_window": 37}, "unshuffled": {"is_shuffled": False}}
 
 
 def make_plan(num: int = 4, num_by_labels: int = 1, speeds: tuple[float, ...] = (1.0,), **options: Any) -> BatchPlan:
-    settings = Buckets(num=num, num_by_labels=num_by_labels, batch_seconds=30.0, batch_multiple=4)
-    buckets = make_buckets(SAMPLES, LABELS, settings, scale=SCALE, speeds=speeds)
-    return BatchPlan(SAMPLES, LABELS, buckets, **{"seed": 1, "speeds": speeds} | options)
+    settings = Batching.planned(num_buckets=num, num_by_labels=num_by_labels, seconds=30.0, row_multiple=4)
+    entries = Entries(SAMPLES, LABELS, SCALE, speeds)
+    return BatchPlan(entries, make_buckets(entries, settings), **{"seed": 1} | options)
 
 
 def mixed_plan(**options: Any) -> BatchPlan:
-    return make_plan(source_of=SOURCES, shares=SHARES, **options)
+    return make_plan(sources=MIXED, **options)
 
 
 def epoch_of(plan: BatchPlan, epoch: int) -> list[PlannedBatch]:
@@ -59,7 +65,7 @@ def same(left: PlannedBatch, right: PlannedBatch) -> bool:
 def test_an_epoch_holds_every_record_once_per_speed(
     order: str, num_by_labels: int, speeds: tuple[float, ...], epoch: int
 ) -> None:
-    plan = make_plan(num_by_labels=num_by_labels, speeds=speeds, order=order, sort_buffer=37)
+    plan = make_plan(num_by_labels=num_by_labels, speeds=speeds, **ORDERS[order])
     batches = epoch_of(plan, epoch)
     for planned in batches:
         bucket = plan.buckets[planned.bucket]
@@ -73,7 +79,7 @@ def test_an_epoch_holds_every_record_once_per_speed(
     assert Counter(entries_of(batches)) == Counter({(row, speed): 1 for row in range(NUM) for speed in speeds})
 
 
-@pytest.mark.parametrize("options", [{}, {"source_of": SOURCES, "shares": SHARES}])
+@pytest.mark.parametrize("options", [{}, {"sources": MIXED}])
 def test_padding_is_less_than_a_batch_per_bucket_and_counted(options: dict) -> None:
     plan = make_plan(speeds=(0.9, 1.0), **options)
     batches = epoch_of(plan, 0)
@@ -95,9 +101,9 @@ def test_padding_is_less_than_a_batch_per_bucket_and_counted(options: dict) -> N
 
 @pytest.mark.parametrize("order", ["shuffled", "sorted"])
 def test_mixing_keeps_the_shares_and_gives_every_record_its_turn(order: str) -> None:
-    plan = mixed_plan(order=order, sort_buffer=50)
+    plan = mixed_plan(**ORDERS[order])
     epochs = [[row for row, _ in entries_of(epoch_of(plan, epoch))] for epoch in range(60)]
-    wanted = SHARES * np.bincount(SOURCES)
+    wanted = MIXED.shares * np.bincount(SOURCES)
     for rows in epochs:
         assert len(set(rows)) == len(rows) == plan.entries_per_epoch
         drawn = np.bincount(SOURCES[rows], minlength=4)
@@ -126,13 +132,13 @@ def test_with_mixing_epochs_of_another_share_are_drawn_from_all_of_a_source() ->
 @pytest.mark.parametrize("make", [make_plan, mixed_plan])
 @pytest.mark.parametrize("order", ["shuffled", "sorted"])
 def test_an_epoch_is_drawn_without_those_before_it(make: Any, order: str) -> None:
-    plan = make(order=order)
+    plan = make(**ORDERS[order])
     all_epochs = [epoch_of(plan, epoch) for epoch in range(4)]
-    fresh = make(order=order)
+    fresh = make(**ORDERS[order])
     for epoch in (3, 0, 2):
         assert all(map(same, epoch_of(fresh, epoch), all_epochs[epoch]))
     position = 2 * plan.batches_per_epoch + 5
-    assert same(make(order=order)[position], all_epochs[2][5])
+    assert same(make(**ORDERS[order])[position], all_epochs[2][5])
 
 
 @pytest.mark.parametrize("make", [make_plan, mixed_plan])
@@ -164,14 +170,14 @@ def test_streams_of_random_numbers_are_apart() -> None:
 
     A permutation that is applied twice is always even.
     """
-    plan = BatchPlan(np.full(50, 10), np.ones(50, np.int32), (Bucket(10, 8, 1, 10),))
+    plan = BatchPlan(Entries(np.full(50, 10), np.ones(50, np.int32), SCALE), Buckets((Bucket(10, 8, 1, 10),)))
     permutations = [np.concatenate([batch.rows for batch in epoch_of(plan, epoch)]) for epoch in range(20)]
     signs = {round(np.linalg.det(np.eye(50)[rows])) for rows in permutations}
     assert signs == {-1, 1}
 
 
 def test_evaluation_goes_bucket_by_bucket() -> None:
-    plan = make_plan(order="unshuffled")
+    plan = make_plan(is_shuffled=False)
     batches = epoch_of(plan, 0)
     assert [b.bucket for b in batches] == sorted(b.bucket for b in batches)
     for k in range(len(plan.buckets)):
@@ -182,7 +188,7 @@ def test_evaluation_goes_bucket_by_bucket() -> None:
 
 @pytest.mark.parametrize("sort_buffer", [NUM, 64, 1])
 def test_sorted_goes_window_by_window_longest_first(sort_buffer: int) -> None:
-    plan = make_plan(order="sorted", sort_buffer=sort_buffer)
+    plan = make_plan(sort_window=sort_buffer)
     batches = epoch_of(plan, 0)
     windows = [int(b.rows[0]) // sort_buffer for b in batches]
     assert windows == sorted(windows)
@@ -221,13 +227,13 @@ def test_the_fingerprint_tells_plans_apart() -> None:
     plan = make_plan()
     assert plan.fingerprint() == make_plan().fingerprint() == pickle.loads(pickle.dumps(plan)).fingerprint()
     others = [
-        make_plan(seed=2), make_plan(speeds=(1.0, 1.1)), make_plan(order="unshuffled"), make_plan(num=3),
-        make_plan(order="sorted"), make_plan(order="sorted", sort_buffer=9), mixed_plan(),
-        make_plan(source_of=SOURCES, shares=np.array([0.31, 1.0, 0.55, 0.2])),
+        make_plan(seed=2), make_plan(speeds=(1.0, 1.1)), make_plan(is_shuffled=False), make_plan(num=3),
+        make_plan(sort_window=300), make_plan(sort_window=9), mixed_plan(),
+        make_plan(sources=Sources(SOURCES, np.array([0.31, 1.0, 0.55, 0.2]))),
     ]  # fmt: skip
     changed = SAMPLES.copy()
     changed[5] -= 1
-    others.append(BatchPlan(changed, LABELS, plan.buckets, seed=1))
+    others.append(BatchPlan(Entries(changed, LABELS, SCALE), Buckets(plan.buckets), seed=1))
     assert len({plan.fingerprint(), *(other.fingerprint() for other in others)}) == len(others) + 1
 
 
@@ -241,7 +247,7 @@ def test_threads_and_copies_see_the_same_batches(make: Any) -> None:
 
 
 def test_one_record_is_a_plan() -> None:
-    plan = BatchPlan(np.array([10]), np.array([2]), (Bucket(20, 8, 2, 10),))
+    plan = BatchPlan(Entries(np.array([10]), np.array([2]), SCALE), Buckets((Bucket(20, 8, 2, 10),)))
     assert plan.batches_per_epoch == 1
     assert plan[5].rows.tolist() in ([0, -1], [-1, 0])
     assert plan.padding_share == 0.75
@@ -249,11 +255,9 @@ def test_one_record_is_a_plan() -> None:
 
 def test_jitter_moves_every_speed_anew_in_each_epoch_and_all_fits() -> None:
     speeds, jitter = (0.9, 1.0, 1.1), 0.05
-    buckets = make_buckets(
-        SAMPLES, LABELS, Buckets(num=4, batch_seconds=60.0, batch_multiple=4), scale=SCALE,
-        speeds=slowest(speeds, jitter),
-    )  # fmt: skip
-    plan, again = (BatchPlan(SAMPLES, LABELS, buckets, seed=1, speeds=speeds, jitter=jitter) for _ in range(2))
+    entries = Entries(SAMPLES, LABELS, SCALE, speeds, jitter)
+    buckets = make_buckets(entries, Batching.planned(num_buckets=4, seconds=60.0, row_multiple=4))
+    plan, again = (BatchPlan(entries, buckets, seed=1) for _ in range(2))
     drawn: dict[int, list[tuple[int, float]]] = {0: [], 1: []}
     for position in range(2 * plan.batches_per_epoch):
         planned = plan[position]
@@ -263,14 +267,14 @@ def test_jitter_moves_every_speed_anew_in_each_epoch_and_all_fits() -> None:
         bucket = plan.buckets[planned.bucket]
         assert (np.rint(SAMPLES[planned.rows[real]] / planned.speeds[real]) <= bucket.longest).all()
         drawn[planned.epoch] += zip(planned.rows[real].tolist(), planned.speeds[real].tolist(), strict=True)
-    for entries in drawn.values():
-        assert Counter(row for row, _ in entries) == Counter(dict.fromkeys(range(NUM), 3))
+    for epoch in drawn.values():
+        assert Counter(row for row, _ in epoch) == Counter(dict.fromkeys(range(NUM), 3))
     assert not {speed for _, speed in drawn[0]} & {speed for _, speed in drawn[1]}
     found = np.array([speed for _, speed in drawn[0]])
     counts = np.histogram(found, bins=6, range=(0.85, 1.15))[0]  # uniform over the range
     assert counts.sum() == len(found)
     assert np.abs(counts - len(found) / 6).max() < 4 * np.sqrt(len(found) / 6)
-    without = BatchPlan(SAMPLES, LABELS, buckets, seed=1, speeds=speeds)
+    without = BatchPlan(replace(entries, jitter=0.0), buckets, seed=1)
     assert plan.fingerprint() != without.fingerprint()
 
 

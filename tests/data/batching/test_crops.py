@@ -8,7 +8,7 @@ import pytest
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.io import write_flac
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Buckets
+from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data, PlannedData, plan_training
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.loading.source import BatchSource
@@ -23,9 +23,9 @@ NO_TEXTS = train_tokenizer(TokenizerSettings(kind="none"), [])
 
 def planned(utterances: list[Utterance], *, seed: int = 0, batch_seconds: float = 8.0, **changes: Any) -> PlannedData:
     settings = {"crop_s": 1.0, "tokenizer": TokenizerSettings(kind="none"), "filters": Filters(min_duration_s=0.5)}
-    buckets = Buckets(num=2, batch_seconds=batch_seconds, batch_multiple=2)
+    buckets = Batching.planned(num_buckets=2, seconds=batch_seconds, row_multiple=2)
     return plan_training(
-        Utterances.of(utterances), Data(train=("x",), buckets=buckets, **(settings | changes)), tokenizer=NO_TEXTS,
+        Utterances.of(utterances), Data(train=("x",), batching=buckets, **(settings | changes)), tokenizer=NO_TEXTS,
         output_length=lambda num, of_features: num // 160, frames_needed=np.add, front_end=KaldiFbank(), seed=seed,
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_ready_features_are_cropped(tmp_path) -> None:
 
 
 def test_texts_are_not_cropped_and_crops_are_within_the_filters() -> None:
-    with pytest.raises(ValueError, match=r"crop_s 40: expected 0, or more and at most filters.max_duration_s \(30\)"):
+    with pytest.raises(ValueError, match=r"crop_s is 40: expected at most filters.max_duration_s \(30\)"):
         Data(train=("x",), crop_s=40)
     letters = train_tokenizer(TokenizerSettings(), ["ab"])
     with pytest.raises(UserError, match=r"data.crop_s 1: .* audio without texts"):

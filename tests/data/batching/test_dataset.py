@@ -12,12 +12,12 @@ from recordings import write as audio
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching import dataset
-from asr_jax.data.batching.buckets import Buckets
-from asr_jax.data.batching.dataset import Data, PlannedData, plan_training, read_sets
+from asr_jax.data.batching import sets as sets_module
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.dataset import Data, PlannedData, plan_training
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.mixing import Mixing
-from asr_jax.data.batching.sampling import Sampling
+from asr_jax.data.batching.sets import read_sets
 from asr_jax.data.manifests import reading
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -125,8 +125,8 @@ def test_inputs_are_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         resolved.append((paths, role))
         return resolve(paths, role, options)
 
-    monkeypatch.setattr(dataset, "resolve", recording)
-    monkeypatch.setattr(reading, "resolve", dataset.resolve)
+    monkeypatch.setattr(sets_module, "resolve", recording)
+    monkeypatch.setattr(reading, "resolve", recording)
     sets = read_sets(Data(train=(train, train), validation=(validation,)), seed=0)
     assert resolved == [([train], "train"), ([train], "train"), ([validation], "validation")]
     assert sets.train.columns.input_of.tolist() == [0, 0, 1, 1]
@@ -137,7 +137,7 @@ def test_an_epoch_mixes_its_inputs_by_their_weights(tmp_path: Path) -> None:
     few, many = write(tmp_path / "few.jsonl", ["x", "y"]), write(tmp_path / "many.jsonl", [f"u{i}" for i in range(40)])
     data = Data(
         train=(few, many), validation=(few,), mixing=Mixing("absolute", weights=(1.0, 3.0)),
-        buckets=Buckets(batch_multiple=2),
+        batching=Batching(row_multiple=2),
     )  # fmt: skip
     planned = plan(read_sets(data, seed=0).train, data)
     for epoch in range(3):
@@ -183,7 +183,7 @@ def test_buckets_are_made_for_what_an_epoch_draws() -> None:
     columns = replace(utterances.columns, input_of=np.repeat(np.arange(3, dtype=np.int32), (40, 10, 5)))
     data = Data(
         train=("a", "b", "c"), mixing=Mixing("absolute", (1.0, 1.0, 1.0)),
-        buckets=Buckets(num=3, batch_seconds=60.0, batch_multiple=2),
+        batching=Batching.planned(num_buckets=3, seconds=60.0, row_multiple=2),
     )  # fmt: skip
     planned = plan(replace(utterances, columns=columns), data)
     assert [bucket.batch_size for bucket in planned.plan.buckets] == [6, 6, 6]
@@ -214,22 +214,13 @@ def test_more_than_a_tenth_rejected_is_a_warning(caplog: pytest.LogCaptureFixtur
         assert (f"{num_long} of 110 training utterances are rejected, more than a tenth" in caplog.text) == is_warned
 
 
-@pytest.mark.parametrize("setting", [{"file": "rows.json"}, {"order": "sorted"}])
-def test_settings_of_buckets_that_the_mode_does_not_use_are_refused(setting: dict[str, Any]) -> None:
-    data = Data(train=("x",), buckets=replace(Buckets(), **setting), sampling=Sampling("fixed", device_rows=2))
-    with pytest.raises(
-        UserError, match=f"data.buckets.{next(iter(setting))} is .* data.sampling.mode fixed does not use it"
-    ):
-        plan(Utterances.of([Utterance("u", "u.flac", "a", 2.0)]), data)
-
-
 def test_training_labels_are_sampled_in_each_epoch(tmp_path: Path) -> None:
     texts = ["the three threads of the thread", "read the other thread there"]
     pieces = SentencePieceTokenizer.train(
         texts * 3, vocab_size=40, pieces="unigram", character_coverage=1.0, normaliser="lower.v1"
     )
     path = write(tmp_path / "train.jsonl", ["a", "b"], text=texts[0])
-    settings = TokenizerSettings(kind="sentencepiece", sampling=0.5, sampling_alpha=0.05)
+    settings = TokenizerSettings(kind="sentencepiece", sampling=0.5)
     data = Data(train=(path,), tokenizer=settings)
     index = plan(read_sets(replace(data, validation=(path,)), seed=0).train, data, tokenizer=pieces).index
     best = index.labels[0].tolist()

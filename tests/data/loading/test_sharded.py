@@ -34,7 +34,7 @@ from asr_jax.text.characters import CharacterTokenizer
 SHARDS, EACH = 4, 9
 LETTERS = CharacterTokenizer(symbols=(*"ab c", None), normaliser="none")
 BUCKETS = (Bucket(2000, 8, 4, 2000), Bucket(4000, 8, 3, 4000))
-PATIENT = Storage(max_wait_s=60.0, retries=2, backoff_s=0.01)  # for machines that do other work
+PATIENT = Storage(max_wait_s=60.0, retries=2)  # for machines that do other work
 
 
 def samples(number):
@@ -64,12 +64,17 @@ def shards(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr("asr_jax.data.manifests.storage.BACKOFF_S", 0.01)
+
+
 def stream(folder, ending="tar", **more):
     given = {
         "shards": tuple(str(folder / f"{shard}.{ending}") for shard in range(SHARDS)), "buckets": BUCKETS,
         "shares": np.array([0.4, 0.6]), "scale": Scale(16000, 160, 80), "layout": Layout(), "tokenizer": LETTERS,
         "filters": Filters.none(), "output_length": lambda n: n // 160, "frames_needed": np.add, "window": 8,
-        "epochs": 2, "storage": Storage(max_wait_s=2.0, retries=2, backoff_s=0.01),
+        "epochs": 2, "storage": Storage(max_wait_s=2.0, retries=2),
     }  # fmt: skip
     return Stream(**given | more)
 

@@ -16,7 +16,8 @@ import soundfile
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Scale, make_buckets
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
@@ -53,10 +54,9 @@ def make_source(
         Utterances.of(given), scale=SCALE, tokenizer=LETTERS, given_labels=True, filters=Filters.none()
     )
     assert not rejections.entries
-    settings = Buckets(num=3, batch_seconds=1.0, batch_multiple=2)
-    num_labels = index.num_labels()
-    buckets = make_buckets(index.lengths, num_labels, settings, scale=SCALE, speeds=plan.get("speeds", (1.0,)))
-    batch_plan = BatchPlan(index.lengths, num_labels, buckets, seed=seed, **plan)
+    settings = Batching.planned(num_buckets=3, seconds=1.0, row_multiple=2)
+    entries = index.entries(speeds=plan.pop("speeds", (1.0,)))
+    batch_plan = BatchPlan(entries, make_buckets(entries, settings), seed=seed, **plan)
     layout = Layout(processes[1], process_index=processes[0], num_processes=processes[1])
     return BatchSource(index, batch_plan, layout)
 
@@ -234,8 +234,8 @@ def test_ready_features_come_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "2.npy").unlink()
     scale = Scale(10, 1, 4, of_features=True)
     index, _ = build_index(Utterances.of(utterances), scale=scale, tokenizer=LETTERS)
-    buckets = make_buckets(index.lengths, index.num_labels(), Buckets(num=2, batch_multiple=1), scale=scale)
-    plan = BatchPlan(index.lengths, index.num_labels(), buckets)
+    entries = index.entries()
+    plan = BatchPlan(entries, make_buckets(entries, Batching.planned(num_buckets=2, row_multiple=1)))
     source, read, rejected = BatchSource(index, plan), set(), []
     for position in range(plan.batches_per_epoch):
         loaded = source[position]
@@ -254,7 +254,7 @@ def test_ready_features_come_as_they_are(tmp_path: Path) -> None:
 
 SCRIPT = """
 import time
-from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.data.batching.buckets import Bucket, Buckets, Scale
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.manifests.reading import Utterances
@@ -263,7 +263,7 @@ from asr_jax.data.loading.source import BatchSource, open_batches
 if __name__ == "__main__":
     utterances = Utterances.of([Utterance("a", AUDIO, "a", 0.125)])
     index, _ = build_index(utterances, scale=Scale(16000, 160, 80), tokenizer=None)
-    plan = BatchPlan(index.lengths, index.num_labels(), [Bucket(2000, 8, 1, 2000)])
+    plan = BatchPlan(index.entries(), Buckets((Bucket(2000, 8, 1, 2000),)))
     with open_batches(BatchSource(index, plan), workers=1, stop=STOP) as batches:
         held = [batch for batch, _ in zip(batches, range(3))]
         print("ready", flush=True)
@@ -319,8 +319,7 @@ def test_columns_that_are_kept_travel_as_the_names_of_their_files(tmp_path: Path
     write_manifest(tmp_path / "a.jsonl", [replace(utterance, text="a" * 10_000) for utterance in utterances])
     kept = read_utterances([tmp_path / "a.jsonl"], cache=str(tmp_path / "cache"))
     index, _ = build_index(kept, scale=SCALE, tokenizer=None, filters=Filters.none())
-    buckets = make_buckets(index.lengths, index.num_labels(), Buckets(), scale=SCALE)
-    plan = BatchPlan(index.lengths, index.num_labels(), buckets)
+    plan = BatchPlan(index.entries(), make_buckets(index.entries(), Batching()))
     pickled = pickle.dumps(BatchSource(index, plan))
     assert len(pickled) < 10_000
     again: BatchSource = pickle.loads(pickled)

@@ -10,7 +10,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from recordings import jsonl, noise, write
 
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Scale, make_buckets
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.reading import read_utterances
@@ -18,7 +19,12 @@ from asr_jax.data.manifests.storage import Reads, Storage
 
 SCALE = Scale(per_s=16000, hop=160, num_values=80)
 NUM = 12
-STORAGE = Storage(max_wait_s=1.0, retries=2, backoff_s=0.02)
+STORAGE = Storage(max_wait_s=1.0, retries=2)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr("asr_jax.data.manifests.storage.BACKOFF_S", 0.02)
 
 
 class Faulty(MemoryFileSystem):
@@ -52,11 +58,11 @@ def batches(tmp_path, monkeypatch):
         lines.append({"id": str(number), "audio_path": f"faulty://{bucket}/{number}.flac", "duration": 0.1875})
     manifest = jsonl(tmp_path / "m.jsonl", *[line | {"text": "a"} for line in lines])
     index, _ = build_index(read_utterances([manifest], cache=str(tmp_path)), scale=SCALE, tokenizer=None)
-    buckets = make_buckets(index.lengths, index.num_labels(), Buckets(num=1, batch_seconds=0.8), scale=SCALE)
+    buckets = make_buckets(index.entries(), Batching.planned(num_buckets=1, seconds=0.8))
 
     def read(fault, epochs=1, storage=STORAGE):
         monkeypatch.setattr(Faulty, "fault", staticmethod(fault))
-        plan = BatchPlan(index.lengths, index.num_labels(), buckets)
+        plan = BatchPlan(index.entries(), buckets)
         found, rejected, longest_s = [], {}, 0.0
         source = BatchSource(index, plan, storage=storage)
         with open_batches(source, stop=epochs * plan.batches_per_epoch, threads=2, read_ahead=1) as opened:
@@ -120,7 +126,7 @@ def test_a_source_that_stalls_is_dead_until_it_answers(batches):
         if "/bad/" in path:
             released.wait(20)
 
-    storage = Storage(max_wait_s=1.01, retries=2, backoff_s=0.02)
+    storage = Storage(max_wait_s=1.01, retries=2)
     found, rejected, _ = batches(fault, storage=storage)
     assert time.monotonic() - started_s < 2.5 * storage.max_wait_s
     assert sorted(found) == list(range(1, NUM, 2))
@@ -164,6 +170,6 @@ def test_a_missing_file_is_no_fault_of_the_storage():
 
 
 def test_settings_are_checked():
-    for wrong in ({"max_wait_s": 0}, {"retries": -1}, {"backoff_s": -1}):
+    for wrong in ({"max_wait_s": 0}, {"retries": -1}):
         with pytest.raises(ValueError, match="expected"):
             Storage(**wrong)

@@ -17,7 +17,8 @@ from recordings import RATE, jsonl, noise, read, write
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Buckets, Scale, make_buckets
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Scale, make_buckets
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.text.characters import CharacterTokenizer
@@ -93,8 +94,7 @@ def ends_of(case: Case, folder: Path) -> Ends:
     for entry in rejections.entries:
         ends.rejections[entry.id] = f"{entry.location}: {entry.reason} {entry.value or ''}"
     assert sum(rejections.utterances.values()) == len(rejections.entries)
-    num_labels = index.num_labels()
-    plan = BatchPlan(index.lengths, num_labels, make_buckets(index.lengths, num_labels, Buckets(num=2), scale=scale))
+    plan = BatchPlan(index.entries(), make_buckets(index.entries(), Batching.planned(num_buckets=2)))
     source = BatchSource(index, plan)
     for position in range(plan.batches_per_epoch):
         loaded = source[position]

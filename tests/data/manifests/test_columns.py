@@ -9,7 +9,7 @@ import pytest
 from recordings import jsonl, read
 
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Bucket, Scale
+from asr_jax.data.batching.buckets import Bucket, Buckets, Scale
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.columns import AT_ONCE, Columns, Names, Ragged, load_columns, save_columns
@@ -57,7 +57,7 @@ def test_worker_processes_get_next_to_nothing(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "m.jsonl", *lines)
     for _ in range(2):
         index, _ = build_index(read(tmp_path, path), scale=Scale(16000, 160, 80), tokenizer=LETTERS)
-        plan = BatchPlan(index.lengths, index.num_labels(), (Bucket(144160, 80, 8, 144000),))
+        plan = BatchPlan(index.entries(), Buckets((Bucket(144160, 80, 8, 144000),)))
         source = BatchSource(index, plan)
         assert len(pickle.dumps(source)) < 20 * len(lines) + 10_000
         assert pickle.loads(pickle.dumps(index)).labels_of(2999).tolist() == [0, 1] * 40

@@ -2,7 +2,6 @@
 
 import tarfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from recordings import RATE, jsonl, noise, write
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Buckets
-from asr_jax.data.batching.dataset import Data, plan_training, read_sets, read_training
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.dataset import Data, plan_training
 from asr_jax.data.batching.filters import Filters
+from asr_jax.data.batching.sets import read_sets, read_training
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Utterance
@@ -109,7 +109,12 @@ def test_rules_about_texts_and_room_for_labels_do_not_count() -> None:
     """Texts and token ids are in the data, but they are not used."""
     made = [Utterance(str(i), f"/{i}.flac", "a" * 999, 1.0 + i / 10, labels=(i, 9)) for i in range(8)]
     made += [Utterance("short", "/s.flac", "", 0.01), Utterance("long", "/l.flac", "", 99.0)]
-    data = Data(train=("x",), tokenizer=NOTHING, buckets=Buckets(num=2, batch_multiple=2), filters=Filters(min_chars=1))
+    data = Data(
+        train=("x",),
+        tokenizer=NOTHING,
+        batching=Batching.planned(num_buckets=2, row_multiple=2),
+        filters=Filters(min_chars=1),
+    )
     planned = plan_training(
         Utterances.of(made), data, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
         frames_needed=np.add,
@@ -121,10 +126,3 @@ def test_rules_about_texts_and_room_for_labels_do_not_count() -> None:
     assert not planned.index.num_labels().any()
     rows = np.concatenate([planned.plan[n].rows for n in range(planned.plan.batches_per_epoch)])
     assert sorted(rows[rows >= 0]) == list(range(8))
-    other = replace(data, buckets=Buckets(num=2, batch_multiple=6))
-    with pytest.raises(UserError, match=r"batch_multiple is 6,.* 4 parts"):
-        plan_training(
-            Utterances.of(made), other, tokenizer=NoTokenizer(), output_length=lambda n, of_features: n // 640,
-        frames_needed=np.add,
-            front_end=KaldiFbank(), seed=0, row_parts=4,
-        )  # fmt: skip

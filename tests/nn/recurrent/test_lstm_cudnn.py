@@ -13,7 +13,7 @@ from jax.experimental import rnn
 
 from asr_jax.core.errors import UserError
 from asr_jax.nn.recurrent import lstm, lstm_cudnn
-from asr_jax.nn.recurrent.lstm import LSTM
+from asr_jax.nn.recurrent.lstm import LSTM, LSTMSettings
 from tests.support import assert_close
 
 
@@ -27,11 +27,11 @@ def reference(x, hidden, cell, weights, lengths, size, dim, num_layers, dropout,
 @pytest.mark.slow
 def test_parameters_of_the_scan_have_the_same_outputs_and_gradients(monkeypatch):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 7)), jnp.float32)
-    scan = LSTM(4, 2, forget_bias=1.0)
+    scan = LSTM(4, 2)
     variables = scan.init(jax.random.key(0), x, step=None)
     monkeypatch.setattr(rnn, "lstm", reference)
     monkeypatch.setattr(lstm, "check_runs", lambda implementation: None)
-    by_cudnn = LSTM(4, 2, forget_bias=1.0, implementation="cudnn")
+    by_cudnn = LSTM(4, 2, LSTMSettings(implementation="cudnn"))
 
     def run(module, variables, x):
         output, states = module.apply(variables, x, step=jnp.int32(0))
@@ -66,7 +66,7 @@ def test_the_traced_program_calls_cudnn_in_both_directions(monkeypatch):
 
 
 def test_what_does_not_run_is_refused_before_anything_is_compiled(monkeypatch):
-    x, module = jax.ShapeDtypeStruct((3, 5, 7), jnp.float32), LSTM(4, 1, implementation="cudnn")
+    x, module = jax.ShapeDtypeStruct((3, 5, 7), jnp.float32), LSTM(4, 1, LSTMSettings(implementation="cudnn"))
     with pytest.raises(UserError, match=r"implementation is 'cudnn': the devices are of the kind cpu.* or 'scan'"):
         jax.eval_shape(partial(module.init, step=None), jax.random.key(0), x)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -76,6 +76,8 @@ def test_what_does_not_run_is_refused_before_anything_is_compiled(monkeypatch):
     passing = partial(module.init, step=jnp.int32(0), passed_after=jnp.array([5, 5, 5]))
     with pytest.raises(UserError, match="pass_states is set and implementation is 'cudnn'"):
         jax.eval_shape(passing, {"params": jax.random.key(0), "passed": jax.random.key(0)}, x)
-    passing = partial(LSTM(4, 1, batch_norm=True).init, step=jnp.int32(0), passed_after=jnp.array([5, 5, 5]))
+    passing = partial(
+        LSTM(4, 1, LSTMSettings(batch_norm=True)).init, step=jnp.int32(0), passed_after=jnp.array([5, 5, 5])
+    )
     with pytest.raises(UserError, match="pass_states is set and batch_norm is True"):
         jax.eval_shape(passing, {"params": jax.random.key(0), "passed": jax.random.key(0)}, x)

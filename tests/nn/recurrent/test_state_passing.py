@@ -54,7 +54,7 @@ def test_two_utterances_are_one_sequence_for_an_lstm():
 
 
 def test_two_transcripts_are_one_sequence_for_a_prediction_network():
-    module = LSTMPrediction(6, 2, dropout=0.0).build(vocab_size=9, blank_id=8, dtype=jnp.float32)
+    module = LSTMPrediction(6, num_layers=2, dropout=0.0).build(vocab_size=9, blank_id=8, dtype=jnp.float32)
     first, second = np.array([[1, 2, 3], [4, 0, 0], [0, 0, 0]]), np.array([[5, 6, 0], [7, 1, 0], [2, 3, 0]])
     lengths = np.array([3, 1, 0]), np.array([2, 2, 2])
     variables = {"params": drawn_params(module, first, lengths[0])}

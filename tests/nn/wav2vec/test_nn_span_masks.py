@@ -73,7 +73,7 @@ def test_a_row_is_masked_alike_in_any_batch():
 
 @pytest.mark.parametrize(("min_space", "lengths"), [(0, [120, 50]), (1, [120, 50]), (7, [120, 31])])
 def test_spans_that_do_not_overlap_have_space_between_them(min_space, lengths):
-    settings = SpanMask(0.8, 9, same_count=False, overlap=False, min_space=min_space)
+    settings = SpanMask(0.8, 9, same_count=False, min_space=min_space)
     found = masks(settings, lengths * 40, 120)
     assert found.any(axis=1).all()
     for row, length in zip(found, lengths * 40, strict=True):
@@ -87,7 +87,7 @@ def test_spans_that_do_not_overlap_have_space_between_them(min_space, lengths):
 
 
 def test_rows_without_room_for_a_span_are_not_masked():
-    found = masks(SpanMask(0.5, 10, overlap=False, same_count=False), [3, 10, 0, 11, 11, 11, 11], 20)
+    found = masks(SpanMask(0.5, 10, min_space=1, same_count=False), [3, 10, 0, 11, 11, 11, 11], 20)
     assert not found[:3].any()
     assert (found[3:].sum(axis=1) == 10).all()
 

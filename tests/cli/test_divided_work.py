@@ -1,4 +1,4 @@
-"""Commands with --shard: the joined outputs of 1 and of 5 jobs, one of them killed and repeated, equal those of one."""
+"""Commands with --job: the joined outputs of 1 and of 5 jobs, one of them killed and repeated, equal those of one."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from asr_jax.checkpoints.integrity import SEAL
 from asr_jax.cli import align, convert, evaluate, extract_features, merge, recognition_options, transcribe
 from asr_jax.cli.recognition_options import RecognitionOptions, checkpoint_digest
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.shards import Shard
+from asr_jax.core.jobs import Job
 from tests.cli.test_transcribe import run, sound
 
 __all__ = ["run"]
@@ -51,20 +51,20 @@ def both(main, arguments, out, folder):
     whole, joined = folder / "whole" / out, folder / "joined" / out
     main([*arguments(whole)])
     for number in (0, 3, 1, 4, 2, 1):
-        main([*arguments(joined), "--shard", f"{number}/5"])
+        main([*arguments(joined), "--job", f"{number}/5"])
     merge.main([str(joined)])
-    assert not list(joined.parent.glob("*-of-*")), "files of shards are left"
+    assert not list(joined.parent.glob("*-of-*")), "files of jobs are left"
     return whole, joined
 
 
 def test_parts_are_consecutive_and_complete():
     for num in (0, 1, 4, 5, 13):
-        parts = [list(range(num))[Shard(number, 5).part(num)] for number in range(5)]
+        parts = [list(range(num))[Job(number, 5).part(num)] for number in range(5)]
         assert [each for part in parts for each in part] == list(range(num))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for wrong in ("5/5", "1", "-1/3", "a/b", "1/0"):
         with pytest.raises(UserError, match="expected I/N with I from 0"):
-            Shard.parse(wrong)
+            Job.parse(wrong)
 
 
 @pytest.mark.slow
@@ -93,13 +93,13 @@ def test_transcripts_in_a_folder_after_a_killed_job(run, data, tmp_path):
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     for number in (0, 2):
-        transcribe.main([*arguments, str(out), "--shard", f"{number}/3"])
+        transcribe.main([*arguments, str(out), "--job", f"{number}/3"])
     there = {path.name for path in out.iterdir()}
-    assert finished(script, *arguments, out, "--shard", "1/3").returncode == -signal.SIGKILL
+    assert finished(script, *arguments, out, "--job", "1/3").returncode == -signal.SIGKILL
     assert len({path.name for path in out.iterdir()} - there) == 1
-    with pytest.raises(UserError, match=r"1 of 3 jobs are not finished; .* --shard 1/3"):
+    with pytest.raises(UserError, match=r"1 of 3 jobs are not finished; .* --job 1/3"):
         merge.main([str(out)])
-    transcribe.main([*arguments, str(out), "--shard", "1/3"])
+    transcribe.main([*arguments, str(out), "--job", "1/3"])
     with pytest.raises(RunError, match="1 of 13 recordings were rejected"):
         merge.main([str(out)])
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
@@ -120,8 +120,8 @@ def test_error_rates(run, data, tmp_path, capsys):
     assert (joined.parent / "lines.jsonl").read_text() == (whole.parent / "lines.jsonl").read_text()
     table = [line for line in capsys.readouterr().out.splitlines() if "set.jsonl" in line]
     assert table[: len(table) // 2] == table[len(table) // 2 :]
-    with pytest.raises(UserError, match="--calibrate with --shard"):
-        evaluate.main([*arguments(joined), "--shard", "0/2", "--calibrate"])
+    with pytest.raises(UserError, match="--calibrate with --job"):
+        evaluate.main([*arguments(joined), "--job", "0/2", "--calibrate"])
 
 
 @pytest.mark.slow
@@ -144,12 +144,12 @@ def test_features(data, tmp_path):
     assert pq.read_table(joined).equals(pq.read_table(whole), check_metadata=True)
     extract_features.main(arguments(joined))  # the joined file is complete for one job too
     other = tmp_path / "other.parquet"
-    extract_features.main([*arguments(other), "--shard", "0/2"])
-    own = Shard(0, 2).path(other)
+    extract_features.main([*arguments(other), "--job", "0/2"])
+    own = Job(0, 2).path(other)
     written = own.stat().st_ino
-    extract_features.main([*arguments(other), "--shard", "0/2"])
+    extract_features.main([*arguments(other), "--job", "0/2"])
     assert own.stat().st_ino == written
-    extract_features.main([*arguments(other), "--shard", "0/2", "--force"])
+    extract_features.main([*arguments(other), "--job", "0/2", "--force"])
     assert own.stat().st_ino != written
 
 
@@ -176,15 +176,15 @@ def test_jobs_of_changed_inputs_or_weights_are_not_joined(run, data, tmp_path, m
     for line in lines:
         line["audio_path"] = str(data.parent / line["audio_path"])
     jsonl(inputs, *lines[:8])
-    convert.main([str(inputs), out, "--shard", "0/2"])
+    convert.main([str(inputs), out, "--job", "0/2"])
     jsonl(inputs, *lines)
     with pytest.raises(UserError, match="of other inputs, weights or settings"):
-        convert.main([str(inputs), out, "--shard", "0/2"])
+        convert.main([str(inputs), out, "--job", "0/2"])
     other = tmp_path / "other.jsonl"
     for _ in range(2):  # a job whose file is gone is not finished
-        convert.main([str(inputs), str(other), "--shard", "0/2"])
-        Shard(0, 2).path(other).unlink()
-    with pytest.raises(UserError, match="not finished; repeat the command with --shard 1/2"):
+        convert.main([str(inputs), str(other), "--job", "0/2"])
+        Job(0, 2).path(other).unlink()
+    with pytest.raises(UserError, match="not finished; repeat the command with --job 1/2"):
         merge.main([str(other)])
 
     folder = tmp_path / "run"
@@ -201,15 +201,15 @@ def test_jobs_of_changed_inputs_or_weights_are_not_joined(run, data, tmp_path, m
 
 def test_jobs_of_other_settings_are_not_joined(data, tmp_path):
     out = str(tmp_path / "out.jsonl")
-    convert.main([str(data), out, "--shard", "0/2"])
+    convert.main([str(data), out, "--job", "0/2"])
     with pytest.raises(UserError, match="of other inputs, weights or settings"):
-        convert.main([str(data), str(data), out, "--shard", "0/2"])
-    convert.main([str(data), str(data), out, "--shard", "1/2"])
+        convert.main([str(data), str(data), out, "--job", "0/2"])
+    convert.main([str(data), str(data), out, "--job", "1/2"])
     with pytest.raises(UserError, match="of other inputs, weights or settings than"):
         merge.main([out])
-    convert.main([str(data), out, "--shard", "0/3"])
-    with pytest.raises(UserError, match="shards of 2 and of 3 jobs"):
+    convert.main([str(data), out, "--job", "0/3"])
+    with pytest.raises(UserError, match="jobs of 2 and of 3 jobs"):
         merge.main([out])
-    with pytest.raises(UserError, match="no job with --shard is finished"):
+    with pytest.raises(UserError, match="no job with --job is finished"):
         merge.main([str(tmp_path / "other.jsonl")])
     assert not Path(out).exists()

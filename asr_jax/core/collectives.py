@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
 
 from asr_jax.core.devices import traced_for, tracing_for
-from asr_jax.core.meshes import ROWS, num_row_shards
+from asr_jax.core.meshes import ROWS, num_row_devices
 
 SAME, BY_ROWS = PartitionSpec(), PartitionSpec(ROWS)
 
@@ -33,7 +33,7 @@ def on_each_device(
         inputs: Tree of specifications of the first argument, or a prefix of it. Arrays that are spread over fsdp are
             not the same on all devices.
     """
-    devices = num_row_shards(mesh)
+    devices = num_row_devices(mesh)
     if devices == 1:
         return function
 

@@ -1,4 +1,4 @@
-"""Shards: parts of a command's work that independent jobs do, and receipts of the finished ones."""
+"""Independent jobs that divide the work of a command, and receipts of the finished ones."""
 
 import json
 import os
@@ -11,30 +11,31 @@ from typing import Any
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 
-_SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
+_JOB = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
 @dataclass(frozen=True)
-class Shard:
-    """A consecutive part of the recordings of a command. Outputs of all shards in order are the output of the whole."""
+class Job:
+    """One of several jobs, which does a consecutive part of the recordings of a command.
+
+    The outputs of all jobs, one after the other, are the output of the whole.
+    """
 
     number: int
     """From 0 to `of` - 1."""
     of: int
-    """Number of shards."""
+    """Number of jobs."""
 
     @classmethod
-    def parse(cls, text: str) -> "Shard":
+    def parse(cls, text: str) -> "Job":
         """Parses `I/N`.
 
         Raises:
             UserError: If it has another form, or I is not less than N.
         """
-        found = _SHARD.fullmatch(text)
+        found = _JOB.fullmatch(text)
         if not found or int(found[1]) >= int(found[2]):
-            raise UserError(
-                f"--shard is {text}: expected I/N with I from 0 to N - 1, such as 0/5 for the first of five"
-            )
+            raise UserError(f"--job is {text}: expected I/N with I from 0 to N - 1, such as 0/5 for the first of five")
         return cls(int(found[1]), int(found[2]))
 
     def __str__(self) -> str:
@@ -44,35 +45,35 @@ class Shard:
     def suffix(self) -> str:
         return f"{self.number:05}-of-{self.of:05}"
 
-    def part(self, num: int) -> slice:
-        """The part of `num` recordings."""
+    def rows(self, num: int) -> slice:
+        """The rows of this job, of `num` recordings."""
         return slice(self.number * num // self.of, (self.number + 1) * num // self.of)
 
     def path(self, out: Path) -> Path:
-        """File of this shard for an output, such as `out-00002-of-00005.jsonl` for `out.jsonl`."""
+        """File of this job for an output, such as `out-00002-of-00005.jsonl` for `out.jsonl`."""
         return out.with_name(f"{out.stem}-{self.suffix}{out.suffix}")
 
     def receipt(self, out: Path) -> Path:
-        """File that exists if this shard of an output is finished."""
+        """File that exists if this job of an output is finished."""
         return out.with_name(f"{out.name}.{self.suffix}.done")
 
 
-def path_of(out: Path, shard: Shard | None) -> Path:
-    """File of an output, or of a shard of it."""
-    return shard.path(out) if shard else out
+def path_of(out: Path, job: Job | None) -> Path:
+    """File of an output, or of a job of it."""
+    return job.path(out) if job else out
 
 
-def is_finished(out: Path, shard: Shard, digest: str) -> bool:
-    """Whether a shard is finished and its files exist.
+def is_finished(out: Path, job: Job, digest: str) -> bool:
+    """Whether a job is finished and its files exist.
 
     Args:
-        out: Output of all shards.
-        digest: Digest of the work, which is equal for all of its shards.
+        out: Output of all jobs.
+        digest: Digest of the work, which is equal for all of its jobs.
 
     Raises:
         UserError: If it is finished with other inputs or settings.
     """
-    path = shard.receipt(out)
+    path = job.receipt(out)
     if not path.exists():
         return False
     receipt = read_receipt(path)
@@ -93,20 +94,20 @@ def read_receipt(path: Path) -> dict[str, Any]:
         reason = "fields are missing"
     except (OSError, ValueError) as error:
         reason = str(error)
-    raise UserError(f"{path} is not the receipt of a shard ({reason}): delete it and repeat the shard")
+    raise UserError(f"{path} is not the receipt of a job ({reason}): delete it and repeat the job")
 
 
 def write_receipt(
-    out: Path, shard: Shard, *, digest: str, files: Mapping[Path, Path], recordings: int, rejected: int, kind: str = ""
+    out: Path, job: Job, *, digest: str, files: Mapping[Path, Path], recordings: int, rejected: int, kind: str = ""
 ) -> None:
-    """Marks a shard as finished, after all of its files are written.
+    """Marks a job as finished, after all of its files are written.
 
     Args:
-        out: Output of all shards.
-        digest: Digest of the work, which is equal for all of its shards.
-        files: Files of the shard by outputs of the command. Files that do not exist stand for empty ones.
-        recordings: Number of recordings of the shard.
-        rejected: Number of recordings of the shard without a result.
+        out: Output of all jobs.
+        digest: Digest of the work, which is equal for all of its jobs.
+        files: Files of the job by outputs of the command. Files that do not exist stand for empty ones.
+        recordings: Number of recordings of the job.
+        rejected: Number of recordings of the job without a result.
         kind: How the files are joined. Empty: one after the other.
     """
     relative = {
@@ -115,4 +116,4 @@ def write_receipt(
         if own.exists()
     }
     receipt = {"digest": digest, "files": relative, "recordings": recordings, "rejected": rejected, "kind": kind}
-    write_whole(shard.receipt(out), json.dumps(receipt, ensure_ascii=False) + "\n")
+    write_whole(job.receipt(out), json.dumps(receipt, ensure_ascii=False) + "\n")

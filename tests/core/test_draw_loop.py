@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from asr_jax.core import draws
-from asr_jax.core.draws import GENERATOR, drawn_at_once
+from asr_jax.core import draw_loop
+from asr_jax.core.draw_loop import GENERATOR, drawn_at_once
 
 
 class Layer(nn.Module):
@@ -38,7 +38,7 @@ def parameters() -> object:
 def test_values_are_equal_bit_by_bit() -> None:
     expected, found = (jax.jit(function)() for function in (parameters, drawn_at_once(parameters)))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert max(leaf.size for leaf in jax.tree.leaves(found)) > draws.FEWEST_WORDS
+    assert max(leaf.size for leaf in jax.tree.leaves(found)) > draw_loop.FEWEST_WORDS
     assert len({float(leaf.ravel()[0]) for leaf in jax.tree.leaves(found)}) > 4
 
 

@@ -1,4 +1,4 @@
-"""Sampling modes: the same utterances on any number of processes, few shapes, and bounds that hold in every batch."""
+"""Modes of CAIMAN-ASR: the same utterances on any number of processes, few shapes, and bounds that hold."""
 
 import math
 import pickle
@@ -12,10 +12,10 @@ import pytest
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch, local_rows
-from asr_jax.data.batching.buckets import Scale, slowest
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Entries, Scale, make_buckets, unfit
+from asr_jax.data.batching.mixing import Sources
 from asr_jax.data.batching.pools import Pool
-from asr_jax.data.batching.sampled import NUM_SHAPES, entries_of, sampled_buckets, unfit
-from asr_jax.data.batching.sampling import Sampling
 from tests.support import approx
 
 NUM, DEVICES, PER_S = 700, 4, 1000
@@ -25,17 +25,17 @@ LABELS = np.maximum(LENGTHS * RNG.uniform(0.5, 1.5, NUM) / 200, 1).astype(np.int
 SCALE = Scale(PER_S, 10, 80)
 BINS = ((1.2, 5), (1.2, 9), (2.5, 10), (2.5, 30), (4.5, 15), (4.5, 40))
 MODES = {
-    "fixed": Sampling("fixed", device_rows=3),
-    "fixed, buckets": Sampling("fixed", device_rows=3, num_buckets=4),
-    "fixed, first random": Sampling("fixed", device_rows=3, num_buckets=4, random_epochs=2),
-    "duration": Sampling("duration", device_seconds=14.0),
-    "duration, few rows": Sampling("duration", device_seconds=14.0, device_rows=5, num_shapes=2),
-    "1D-bucketing": Sampling("1D-bucketing", device_seconds=13.0, edges_s=(1.0, 2.0, 3.0, 4.5)),
-    "1D-bucketing-dyn": Sampling("1D-bucketing-dyn", device_seconds=13.0, num_buckets=5),
-    "2D-bucketing": Sampling("2D-bucketing", bins=BINS, bin_rows=(7, 6, 5, 4, 3, 2)),
-    "2D-bucketing, estimated": Sampling("2D-bucketing", num_buckets=3, memory_gb=1.0),
-    "2D-bucketing-fixed": Sampling("2D-bucketing-fixed", bins=BINS, device_rows=3),
-    "2D-bucketing-singlet": Sampling("2D-bucketing-singlet", bins=((4.5, 40),), device_rows=3),
+    "fixed": Batching.fixed(rows=3),
+    "fixed, buckets": Batching.fixed(rows=3, num_buckets=4),
+    "fixed, first random": Batching.fixed(rows=3, num_buckets=4, random_epochs=2),
+    "duration": Batching.duration(seconds=14.0),
+    "duration, few rows": Batching.duration(seconds=14.0, rows=5, num_buckets=2),
+    "1D-bucketing": Batching.bucketing_1d(seconds=13.0, edges_s=(1.0, 2.0, 3.0, 4.5)),
+    "1D-bucketing-dyn": Batching.bucketing_1d_dyn(seconds=13.0, num_buckets=5),
+    "2D-bucketing": Batching.bucketing_2d(BINS, rows=(7, 6, 5, 4, 3, 2)),
+    "2D-bucketing, estimated": Batching.bucketing_2d(3, memory_gb=1.0),
+    "2D-bucketing-fixed": Batching.bucketing_2d_fixed(BINS, rows=3),
+    "2D-bucketing-singlet": Batching.bucketing_2d_singlet(seconds=4.5, labels=40, rows=3),
 }
 
 
@@ -46,14 +46,12 @@ def fit_rows(buckets: Any, *, scale: Scale, unit: int, devices: int) -> list[int
 
 
 def make_plan(
-    settings: Sampling, *, lengths: np.ndarray = LENGTHS, speeds: tuple[float, ...] = (1.0,), jitter: float = 0.0,
-    **options: Any,
+    settings: Batching, *, lengths: np.ndarray = LENGTHS, speeds: tuple[float, ...] = (1.0,), jitter: float = 0.0,
+    sources: Sources | None = None,
 ) -> BatchPlan:  # fmt: skip
-    labels = LABELS[: len(lengths)]
-    entries = entries_of(lengths, labels, SCALE, slowest(speeds, jitter))
-    found = sampled_buckets(entries, settings, devices=DEVICES, seed=1, fit_rows=fit_rows)
-    more = {"seed": 1, "speeds": speeds, "jitter": jitter, "pessimistic_first": settings.pessimistic_first}
-    return BatchPlan(lengths, labels, found.buckets, pool=found.pool, **more | options)
+    entries = Entries(lengths, LABELS[: len(lengths)], SCALE, speeds, jitter)
+    buckets = make_buckets(entries, settings, devices=DEVICES, seed=1, fit_rows=fit_rows)
+    return BatchPlan(entries, buckets, seed=1, sources=sources, pessimistic_first=settings.pessimistic_first)
 
 
 def epoch_of(plan: BatchPlan, epoch: int) -> list[PlannedBatch]:
@@ -88,11 +86,7 @@ def test_an_epoch_has_every_utterance_once_in_batches_of_static_shapes(name: str
 @pytest.mark.parametrize("name", MODES)
 def test_a_mode_has_no_more_shapes_than_buckets(name: str) -> None:
     settings, num = MODES[name], len({(b.length, b.num_tokens, b.batch_size) for b in make_plan(MODES[name]).buckets})
-    if settings.is_pooled:
-        assert num <= (settings.num_shapes or NUM_SHAPES)
-    else:
-        twice = 2 if settings.mode == "2D-bucketing" else 1
-        assert num <= (len(settings.bins) or len(settings.edges_s) or twice * settings.num_buckets)
+    assert num <= (len(settings.edges_s) or settings.num_by_labels * settings.num_buckets)
     assert num > 1 or name == "2D-bucketing-singlet"
 
 
@@ -143,12 +137,12 @@ def test_duration_bounds_the_audio_of_each_device(name: str, jitter: float) -> N
     seconds = []
     for planned in (planned for epoch in range(4) for planned in epoch_of(plan, epoch)):
         played = np.where(planned.rows >= 0, LENGTHS[planned.rows] / planned.speeds, 0).reshape(DEVICES, -1)
-        assert (played.sum(axis=1) < settings.device_seconds * PER_S).all()
+        assert (played.sum(axis=1) < settings.budget * PER_S).all()
         seconds += (played.sum(axis=1) / PER_S).tolist()
-    if not settings.device_rows and not jitter:  # otherwise the rows are a lower limit
+    if not settings.rows and not jitter:  # otherwise the rows are a lower limit
         longest = LENGTHS.max() / PER_S
         # Parts differ by less than the longest utterance, apart from utterances that cost a row's share.
-        assert np.mean(seconds) > 0.9 * (settings.device_seconds - longest) - DEVICES / len(seconds) * 14
+        assert np.mean(seconds) > 0.9 * (settings.budget - longest) - DEVICES / len(seconds) * 14
         assert np.ptp(seconds) < 2.2 * longest
 
 
@@ -170,10 +164,10 @@ def test_pools_hold_their_limits_for_any_lengths() -> None:
 @pytest.mark.parametrize("name", ["1D-bucketing", "1D-bucketing-dyn"])
 @pytest.mark.parametrize("row_parts", [1, 8])
 def test_one_dimensional_buckets_have_the_most_rows_within_the_seconds(name: str, row_parts: int) -> None:
-    settings = replace(MODES[name], device_seconds=40.0)
-    found = sampled_buckets(entries_of(LENGTHS, LABELS, SCALE, (1.0,)), settings, devices=DEVICES, row_parts=row_parts)
-    numbers = np.bincount(np.searchsorted([b.longest for b in found.buckets], LENGTHS))
-    for bucket, number in zip(found.buckets, numbers, strict=True):
+    settings = replace(MODES[name], budget=40.0)
+    found = make_buckets(Entries(LENGTHS, LABELS, SCALE), settings, devices=DEVICES, row_parts=row_parts)
+    numbers = np.bincount(np.searchsorted([b.longest for b in found.shapes], LENGTHS))
+    for bucket, number in zip(found.shapes, numbers, strict=True):
         of_device = bucket.batch_size // DEVICES
         assert bucket.batch_size % max(row_parts, DEVICES) == 0
         assert of_device * bucket.longest <= 40_000
@@ -197,33 +191,31 @@ def test_two_dimensional_bins_are_the_first_that_an_utterance_fits() -> None:
         for row in planned.rows[planned.rows >= 0]:
             fits = [LENGTHS[row] <= seconds * PER_S and LABELS[row] <= labels for seconds, labels in BINS]
             assert planned.bucket == fits.index(True)
-    mixed = Sampling("2D-bucketing", bins=BINS[::-1], bin_rows=(2, 3, 4, 5, 6, 7))
-    assert make_plan(mixed).buckets == plan.buckets  # rows stay with their bins
     lengths = LENGTHS[(LENGTHS < 1000) | (LENGTHS > 2500)]
     assert len(make_plan(replace(MODES["1D-bucketing"], edges_s=(1.0, 2.0, 4.5)), lengths=lengths).buckets) == 2
 
 
 @pytest.mark.parametrize("speeds", [(1.0,), (0.8, 1.0)])
 def test_utterances_that_fit_no_bin_are_reported(speeds: tuple[float, ...]) -> None:
-    entries = entries_of(LENGTHS, LABELS, SCALE, speeds)
+    entries = Entries(LENGTHS, LABELS, SCALE, speeds)
     slow = np.rint(LENGTHS / min(speeds))
-    [found] = unfit(entries, Sampling("1D-bucketing", device_seconds=9.0, edges_s=(1.0, 3.0)), NUM)
+    [found] = unfit(entries, Batching.bucketing_1d(seconds=9.0, edges_s=(1.0, 3.0)))
     assert (found.reason, found.limit) == ("longer than the last bucket", 3.0)
     assert found.places.tolist() == np.flatnonzero(slow > 3000).tolist()
     assert found.values == approx(slow[slow > 3000] / PER_S)
     bins = ((2.0, 30), (3.0, 12))
-    long, many = unfit(entries, Sampling("2D-bucketing", bins=bins, bin_rows=(1, 1)), NUM)
+    long, many = unfit(entries, Batching.bucketing_2d(bins, rows=(1, 1)))
     assert long.places.tolist() == found.places.tolist()
     fits = ((slow <= 2000) & (LABELS <= 30)) | ((slow <= 3000) & (LABELS <= 12))
     assert many.reason == "more labels than the buckets for its duration"
     assert many.places.tolist() == np.flatnonzero(~fits & (slow <= 3000)).tolist()
     short, long = ((1.0, 30), (3.0, 12)), (LENGTHS > 1000) & (LENGTHS <= 3000) & (LABELS > 12)
     if speeds == (1.0,):
-        found = unfit(entries, Sampling("2D-bucketing", bins=short, bin_rows=(1, 1)), NUM)
+        found = unfit(entries, Batching.bucketing_2d(short, rows=(1, 1)))
         [of_long] = [each for each in found if each.limit == 12]  # those of the bins that are long enough
         assert of_long.places.tolist() == np.flatnonzero(long).tolist()
     for name in ("fixed", "fixed, buckets", "duration", "1D-bucketing-dyn", "2D-bucketing, estimated"):
-        assert unfit(entries, MODES[name], NUM) == []
+        assert unfit(entries, MODES[name]) == []
 
 
 def test_first_epochs_may_be_random() -> None:
@@ -247,7 +239,7 @@ def test_the_pessimistic_first_batch_has_the_longest_utterances_of_the_largest_s
     areas = [bucket.length * bucket.batch_size for bucket in plan.buckets]
     assert areas[first.bucket] == max(areas)
     rows = first.rows[first.rows >= 0]
-    candidates = [planned for planned in epoch_of(plan, 0) if MODES[name].is_pooled or planned.bucket == first.bucket]
+    candidates = [planned for planned in epoch_of(plan, 0) if MODES[name].any_length or planned.bucket == first.bucket]
     if "random" in name:
         candidates = epoch_of(plan, 0)
     lengths = sorted(LENGTHS[row] for row, _ in rows_of(candidates))
@@ -273,7 +265,7 @@ def test_figures_of_pooled_batches_are_those_of_the_first_epoch(name: str) -> No
 def test_mixing_keeps_its_shares_in_batches_of_any_length() -> None:
     sources, shares = (np.arange(NUM) % 3 == 0).astype(np.int32), np.array([0.4, 1.0])
     for name in ("fixed", "fixed, first random", "1D-bucketing"):
-        plan = make_plan(MODES[name], source_of=sources, shares=shares)
+        plan = make_plan(MODES[name], sources=Sources(sources, shares))
         for epoch in (0, 3):
             rows = [row for row, _ in rows_of(epoch_of(plan, epoch))]
             assert len(set(rows)) == len(rows) == plan.entries_per_epoch
@@ -283,36 +275,49 @@ def test_mixing_keeps_its_shares_in_batches_of_any_length() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mode": "fixed"}, "mode is fixed, and device_rows is 0: expected device_rows"),
-        ({"mode": "duration", "edges_s": (1.0,)}, r"edges_s is \(1.0,\), and mode duration does not use it"),
-        ({"mode": "2D-bucketing", "bins": BINS}, "memory_gb is 0.0, bin_rows is .*: expected memory_gb or bin_rows"),
-        ({"mode": "2D-bucketing", "bins": BINS, "memory_gb": 1.0, "bin_rows": (1,)}, "not both"),
-        ({"mode": "2D-bucketing", "bins": BINS, "bin_rows": (1,)}, r"bin_rows is \(1,\): expected a number"),
-        ({"mode": "2D-bucketing-singlet", "bins": BINS, "device_rows": 1}, "expected one bin"),
-        ({"mode": "1D-bucketing", "edges_s": (2.0, 1.0), "device_seconds": 9.0}, "expected ascending, finite seconds"),
-        ({"mode": "1D-bucketing", "edges_s": (1.0, math.inf), "device_seconds": 9.0}, "expected ascending, finite"),
-        ({"mode": "2D-bucketing", "bins": ((math.inf, 5),), "bin_rows": (1,)}, "expected different pairs of finite"),
-        ({"mode": "2D-bucketing", "num_buckets": 2, "bin_rows": (1,)}, "bins is not set: expected bins"),
-        ({"mode": "fixed", "device_rows": 2, "random_epochs": 1}, "expected buckets"),
-        ({"mode": "fixed", "device_rows": -2}, "device_rows is -2: expected 0 or more"),
-        ({"mode": "fixed", "device_rows": 2, "num_shapes": 1, "num_buckets": 2}, "expected one of them"),
-        ({"device_rows": 2}, "mode planned does not use it"),
+        ({"num_buckets": 0}, "num_buckets is 0: expected at least 1"),
+        ({"sort_window": -1}, "sort_window is -1"),
+        ({"budget": 0.0}, "budget is 0.0"),
+        ({"budget": float("nan")}, "budget is nan"),
+        ({"devices": -1}, "devices is -1"),
+        ({"rows": (0,)}, r"rows is \(0,\): expected each at least 1"),
+        ({"edges_s": (0.0, 2.0)}, "expected each above 0"),
+        ({"edges_s": (1.0, math.inf)}, "edges_s is .*: expected each above 0"),
+        ({"edges_s": (1.0,), "edges_labels": (-1,)}, "expected each at least 0"),
+        ({"max_rows": 4, "row_multiple": 8}, "max_rows is 4: expected 0, or at least row_multiple 8"),
+        ({"rows": (1, 2), "edges_s": (1.0,)}, "expected one number, or one for each duration"),
+        ({"edges_s": (3.0, 2.0)}, "expected ascending seconds"),
+        ({"edges_s": (2.0, 2.0)}, "expected ascending seconds"),
+        ({"edges_s": (2.0, 2.0), "edges_labels": (8, 8)}, "expected ascending seconds, and of equal seconds"),
+        ({"edges_s": (1.0,), "edges_labels": (1, 2)}, "expected a number of labels for each duration"),
+        ({"edges_s": (1.0,), "edges_labels": (1,), "num_by_labels": 2}, "expected 1 with given labels"),
+        ({"edges": "none"}, "edges is none and unit is padded-seconds: expected rows, or unit seconds"),
+        ({"edges": "none", "rows": (2,), "sort_window": 9}, "they need buckets"),
+        ({"unit": "memory-gb"}, "expected devices 0"),
+        ({"rows": (2,), "random_epochs": 1, "edges": "none"}, "buckets for the later epochs"),
+        ({"random_epochs": 1}, "expected one number of rows"),
+        ({"rows_product": 1152}, "expected one number of rows"),
     ],
 )
 def test_settings_that_do_not_belong_together_are_refused(fields: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Sampling(**fields)
+        Batching(**fields)
 
 
 def test_seconds_and_rows_that_do_not_fit_are_refused() -> None:
-    entries = entries_of(LENGTHS, LABELS, SCALE, (1.0,))
-    for settings, message in (
-        (Sampling("duration", device_seconds=5.0), "expected at least 3 times as much"),
-        (Sampling("1D-bucketing", device_seconds=4.0, edges_s=(1.0, 4.5)), r"4\.50 s: expected at least 4\.50"),
-    ):
-        with pytest.raises(UserError, match=message):
-            sampled_buckets(entries, settings, devices=2)
-    with pytest.raises(UserError, match=r"a batch has 3 rows on each of 2 devices .* multiple of 4"):
-        sampled_buckets(entries, MODES["fixed"], devices=2, row_parts=4)
+    entries = Entries(LENGTHS, LABELS, SCALE)
+    with pytest.raises(UserError, match="expected at least 3 times as much"):
+        make_buckets(entries, Batching.duration(seconds=5.0), devices=2)
+    with pytest.raises(UserError, match=r"a batch has 6 rows over all devices .* multiple of 4"):
+        make_buckets(entries, MODES["fixed"], devices=2, row_parts=4)
+    with pytest.raises(UserError, match="memory-gb needs the model"):
+        make_buckets(entries, MODES["2D-bucketing, estimated"], devices=2)
     with pytest.raises(UserError, match="no utterances to plan"):
-        sampled_buckets(entries_of(LENGTHS[:0], LABELS[:0], SCALE, (1.0,)), MODES["fixed"], devices=2)
+        make_buckets(Entries(LENGTHS[:0], LABELS[:0], SCALE), MODES["fixed"], devices=2)
+
+
+def test_an_utterance_that_exceeds_the_budget_is_a_batch_of_its_own() -> None:
+    found = make_buckets(Entries(LENGTHS, LABELS, SCALE), Batching.bucketing_1d(seconds=3.0, edges_s=(2.0, 4.5)))
+    assert [bucket.batch_size for bucket in found.shapes] == [1, 1]
+    [message] = found.warnings
+    assert "batches of 4.51 s exceed the budget (3 padded-seconds)" in message

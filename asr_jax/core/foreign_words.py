@@ -1,23 +1,24 @@
-"""Words of other systems for settings and options of this one.
+"""Words of other systems for settings and options of this one: the table behind every suggestion for a foreign flag.
 
 The systems are NeMo, Hugging Face, icefall, fairseq, SpeechBrain, ESPnet, WeNet, CAIMAN-ASR, NVIDIA's
 DeepLearningExamples and the Rust trainer. A flag that is one of the words is an error with a suggestion; it is never
 applied, because units and meanings differ.
 """
 
+import functools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from fnmatch import fnmatch
+from typing import NamedTuple
 
-from asr_jax.core.options import DEVICE_FLAGS
-
-SETTINGS = {
-    "--config": "config-name config-path config-file asr-config model-config yaml hparams",
+WORDS = {
+    "--config": "config-name config-path config-file asr-config model-config yaml hparams; a Python file of settings, "
+    "such as configs/read_speech.py",
     "--optim.schedule.peak-lr": "lr learning-rate base-lr max-lr lr-adam lr-model init-lr initial-lr lr-weights",
     "--optim.schedule.min-lr": "min-lr lr-min min-learning-rate eta-min end-learning-rate",
     "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
     "--optim.schedule.warmup-updates": "warmup warmup-steps warm-step warmup-updates warmup-ratio num-warmup-steps "
-    "lr-warmup-steps n-warmup-steps warmup-batches",
+    "lr-warmup-steps n-warmup-steps warmup-batches; a number of optimizer steps",
     "--optim.schedule.warmup-*": "warmup warmup-steps warmup-updates warmup-ratio num-warmup-steps lr-warmup-steps "
     "warmup-epochs lr-warmup-epochs phase-ratio",
     "--optim.schedule.hold-epochs": "hold-epochs lr-hold-epochs",
@@ -38,60 +39,60 @@ SETTINGS = {
     "gradient-clip-value clip clip-grad gradient-clipping",
     "--optim.layer-decay": "layerwise-lr-decay layer-lr-decay llrd",
     "--optim.lr-factors": "lr-encoder lr-wav2vec enc-lr-factor joint-net-lr-factor lr-multiplier encoder-lr",
-    "--optim.freeze-updates": "freeze-finetune-updates freeze-steps freeze-encoder freeze-feature-encoder "
-    "freeze-param freeze-modules freeze-wav2vec freeze memory oom",
+    "--optim.freeze-updates": "freeze-finetune-updates freeze-steps freeze-encoder freeze-feature-encoder freeze-param "
+    "freeze-modules freeze-wav2vec freeze memory oom; patterns of parameters with the number of optimizer steps during "
+    "which they are frozen",
     "--optim.clipping-scale": "clipping-scale",
-    "--data.buckets.batch-seconds": "batch-size bs b global-batch-size micro-batch-size train-batch-size "
-    "max-duration max-tokens batch-bins batch-frames "
-    "max-batch-length max-batch-len max-frames-in-batch batch-type dynamic-batching "
-    "num-concat-batches max-inputs-per-batch memory oom",
-    "--data.buckets.max-batch": "max-sentences max-batch-size max-batch-ex adaptive-batch-max-samples",
-    "--data.buckets.budget": "adaptive-batch-budget",
-    "--data.buckets.unit": "adaptive-batch-unit",
-    "--data.buckets.batch-multiple": "required-batch-size-multiple pad-to-multiple-of",
-    "--data.sampling.mode": "sampling-mode sampler",
-    "--data.sampling.device-rows": "per-device-train-batch-size per-gpu-batch-size gpu-batch-size per-gpu-batch",
-    "--data.sampling.device-seconds": "batch-duration",
-    "--data.sampling.bins": "bucket-boundaries-2d bucket-edges duration-token-buckets",
-    "--data.sampling.bin-rows": "bucket-batch-size bucket-batch-sizes",
-    "--data.sampling.memory-gb": "vram-budget",
-    "--data.sampling.random-epochs": "randomize-first-n-epochs",
-    "--data.sampling.pessimistic-first": "pessimistic-first-batch",
+    "--data.batching.budget": "batch-size bs b global-batch-size micro-batch-size train-batch-size max-duration "
+    "max-tokens batch-bins batch-frames max-batch-length max-batch-len max-frames-in-batch batch-type dynamic-batching "
+    "num-concat-batches max-inputs-per-batch adaptive-batch-budget batch-duration memory oom; seconds of audio of a "
+    "batch, over all devices",
+    "--data.batching.max-rows": "max-sentences max-batch-size max-batch-ex adaptive-batch-max-samples; utterances of a "
+    "batch, over all devices",
+    "--data.batching.unit": "adaptive-batch-unit vram-budget",
+    "--data.batching.row-multiple": "required-batch-size-multiple pad-to-multiple-of",
+    "--data.batching.edges": "sampling-mode sampler; docs/data.md has the settings of each sampling mode",
+    "--data.batching.rows": "per-device-train-batch-size per-gpu-batch-size gpu-batch-size per-gpu-batch "
+    "bucket-batch-size bucket-batch-sizes; utterances of a batch, on each device with --data.batching.devices 0",
+    "--data.batching.edges-labels": "bucket-boundaries-2d bucket-edges duration-token-buckets",
+    "--data.batching.random-epochs": "randomize-first-n-epochs",
+    "--data.batching.pessimistic-first": "pessimistic-first-batch",
     "--training.pre-allocate": "pre-allocate-range pre-allocate",
-    "--data.buckets.num": "num-buckets bucketing bucketing-batch-size bucketing-strategy bucketing-sampler "
+    "--data.batching.num-buckets": "num-buckets bucketing bucketing-batch-size bucketing-strategy bucketing-sampler "
     "num-bucket group-by-length",
-    "--data.buckets.edges-s": "bucket-duration-bins fold-length bucket-boundaries",
-    "--data.buckets.order": "sort-by-length-desc sorting shuffle sort-order",
-    "--data.buckets.sort-buffer": "sort-buffer-size sort-size",
+    "--data.batching.edges-s": "bucket-duration-bins fold-length bucket-boundaries",
+    "--data.batching.sort-window": "sort-by-length-desc sorting shuffle sort-order sort-buffer-size sort-size",
     "--data.tokenizer.sampling": "subword-sampling tokenizer.sampling subword-regularization",
     "--training.pass-states.lengths": "rsp-seq-len-freq rsp",
     "--training.pass-states.after": "rsp-delay",
     "--training.accumulate": "accumulate-grad-batches gradient-accumulation-steps grad-accumulation-batches "
-    "grad-accumulation-factor gradient-accumulation grad-accumulation accum-grad update-freq update-frequency "
-    "memory oom",
+    "grad-accumulation-factor gradient-accumulation grad-accumulation accum-grad update-freq update-frequency memory "
+    "oom",
     "--model.heads.*.split": "batch-split-factor",
     "--training.split": "batch-split-factor",
     "--training.num-updates": "steps max-steps max-update max-updates training-steps num-steps max-iters "
-    "num-train-steps total-steps",
+    "num-train-steps total-steps; optimizer steps",
     "--training.num-epochs": "num-epochs max-epochs max-epoch num-train-epochs number-of-epochs n-epochs epoch "
     "number-of-ctc-epochs",
     "--training.limits.epochs-this-job": "epochs-this-job",
     "--training.precision": "fp16 bf16 use-fp16 use-bf16 amp no-amp use-amp tf32 precision mixed-precision dtype "
-    "train-dtype auto-mix-prec memory-efficient-fp16 torch-dtype half eval-precision memory oom",
+    "train-dtype auto-mix-prec memory-efficient-fp16 torch-dtype half eval-precision memory oom; f32, tf32, bf16 or "
+    "f16",
     "--training.loss-scale.initial": "fp16-init-scale init-scale",
     "--training.loss-scale.floor": "min-loss-scale grad-scaler-lower-bound-log2",
-    "--training.ema.decay": "ema ema-decay use-ema ema.enable",
+    "--training.ema.decay": "ema ema-decay use-ema ema.enable; 0: no average",
     "--training.ema.start": "ema-start-step ema-start",
     "--training.validation.every": "eval-steps val-check-interval val-frequency validate-interval-updates "
     "valid-interval validate-every-steps eval-frequency val-interval evaluation-strategy eval-strategy "
-    "num-iters-per-epoch valid-interval-updates eval-every cv-interval",
+    "num-iters-per-epoch valid-interval-updates eval-every cv-interval; a number of optimizer steps",
     "--training.validation.each-epoch": "check-val-every-n-epoch validate-interval evaluation-strategy eval-strategy",
     "--training.validation.num-samples": "val-log-samples log-prediction",
     "--training.validation.sample-every": "prediction-frequency prediction-interval",
     "--training.saving.epochs": "save-every-n save-frequency save-every-n-epochs",
     "--training.saving.best-of": "metric-for-best-model best-checkpoint-metric monitor",
-    "--training.saving.minutes": "save-steps save-interval save-interval-updates "
-    "ckpt-interval-minutes checkpoint-interval save-strategy save-every every-n-train-steps ckpt-interval",
+    "--training.saving.minutes": "save-steps save-interval save-interval-updates ckpt-interval-minutes "
+    "checkpoint-interval save-strategy save-every every-n-train-steps ckpt-interval; minutes between checkpoints; each "
+    "validation also saves one",
     "--training.saving.keep-last": "save-total-limit keep-last-k keep-last-epochs keep-interval-updates "
     "max-checkpoints keep-nbest-models average-period avg num-to-keep",
     "--training.saving.keep-best": "save-top-k keep-best-checkpoints keep-nbest-models avg-checkpoints average-num "
@@ -110,8 +111,7 @@ SETTINGS = {
     "--data.train": "train-manifest train-manifests train-data train-file train-csv train-set train-subset train-dir "
     "train-path train-json train-data-path-and-name-and-type dataset dataset-name dataset-dir data-dir data-folder "
     "data-path task.data manifest manifest-dir manifest-filepath train-tar-files train-split-name "
-    "train-ds.manifest-filepath train-ds.tarred-audio-filepaths dumpdir full-libri mini-libri "
-    "dataset-index-dir",
+    "train-ds.manifest-filepath train-ds.tarred-audio-filepaths dumpdir full-libri mini-libri dataset-index-dir",
     "--data.validation": "val-manifest val-manifests valid-manifest validation-manifest dev-manifest valid-data "
     "valid-csv valid-set val-set validation-set dev-set validation-file valid-file eval-file dev-file val-data cv-data "
     "valid-subset eval-split-name valid-data-path-and-name-and-type val-tar-files val-audio-dir "
@@ -120,19 +120,19 @@ SETTINGS = {
     "--data.mixing.weights": "train-manifest-ratios relative-train-manifest-ratios sampling-weights",
     "--data.mixing.exponent": "upsampling-temperature sampling-alpha",
     "--data.workers": "num-workers n-workers nj dataloader-num-workers preprocessing-num-workers workers "
-    "loader-workers "
-    "num-jobs jobs",
+    "loader-workers num-jobs jobs; 0: threads of the training process read the audio",
     "--data.cache": "cache-dir cache-path",
     "--data.max-train-utterances": "max-train-samples limit-train-batches n-utterances-only max-samples",
     "--data.max-validation-utterances": "max-val-samples max-eval-samples limit-val-batches",
     "--data.crop-s": "max-sample-size",
-    "--data.filters.max-duration-s": "max-audio-length max-audio-len max-duration-in-seconds "
-    "memory oom max-audio-duration-sec max-wav-duration max-length avoid-if-longer-than train-ds.max-duration "
+    "--data.filters.max-duration-s": "max-audio-length max-audio-len max-duration-in-seconds memory oom "
+    "max-audio-duration-sec max-wav-duration max-length avoid-if-longer-than train-ds.max-duration "
     "skip-invalid-size-inputs-valid-test",
     "--data.filters.min-duration-s": "min-sample-size min-duration min-duration-in-seconds min-wav-duration min-length "
     "avoid-if-shorter-than",
     "--data.filters.max-chars": "max-transcript-len max-text-length",
-    "--data.speeds": "speed-perturb perturb-speed speed-perturbation speed-perturb-factors speeds speed",
+    "--data.speeds": "speed-perturb perturb-speed speed-perturbation speed-perturb-factors speeds speed; such as 0.9 "
+    "1.0 1.1",
     "--data.trim-db": "trim-silence trim-silence-threshold",
     "--data.tokenizer.kind": "token-type tokenizer-type tokenizer.type",
     "--data.tokenizer.path": "tokenizer tokenizer-name tokenizer-path tokenizer.dir bpe-model bpemodel spm-model "
@@ -143,21 +143,23 @@ SETTINGS = {
     "--data.tokenizer.alphabet": "labels alphabet charset",
     "--data.tokenizer.blank-id": "blank blank-index blank-id",
     "--run-dir": "output-dir output-folder exp-dir expdir exp save-dir save-folder log-dir out-dir model-dir "
-    "results-dir "
-    "work-dir exp-manager.exp-dir exp-manager.name tensorboard-dir tensorboard-logdir default-root-dir resume "
-    "resume-from resume-from-checkpoint resume-if-exists restore-file start-epoch start-batch continue-from",
+    "results-dir work-dir exp-manager.exp-dir exp-manager.name tensorboard-dir tensorboard-logdir default-root-dir "
+    "resume resume-from resume-from-checkpoint resume-if-exists restore-file start-epoch start-batch continue-from; "
+    "folder of the run; training in the folder of an existing run continues it; RUN/checkpoints/N begins a new run "
+    "from that checkpoint",
     "--fresh": "overwrite-output-dir reset-optimizer reset-dataloader",
-    "--init.path": "ckpt ckpt-path checkpoint load-from pretrained pretrained-model pretrained-path "
-    "model-name-or-path pretrained-model-name-or-path init-from-pretrained-model init-from-nemo-model "
-    "init-from-ptl-ckpt finetune-from-model finetune-ckpt fine-tune finetune do-finetune init-param enc-init w2v-path "
-    "wav2vec2-hub w2v-hf-model-dir w2v-hf-load-weights restore-path checkpoint-path",
+    "--init.path": "ckpt ckpt-path checkpoint load-from pretrained pretrained-model pretrained-path model-name-or-path "
+    "pretrained-model-name-or-path init-from-pretrained-model init-from-nemo-model init-from-ptl-ckpt "
+    "finetune-from-model finetune-ckpt fine-tune finetune do-finetune init-param enc-init w2v-path wav2vec2-hub "
+    "w2v-hf-model-dir w2v-hf-load-weights restore-path checkpoint-path; short form --init-from; a Hugging Face folder "
+    "with config.json alone, or this file, gives settings without weights",
     "--init.strict": "ignore-mismatched-sizes ignore-init-mismatch allow-partial-checkpoint",
     "--init.new": "init-modules",
     "--lora.rank": "use-lora lora-rank lora-r",
     "--lora.alpha": "lora-alpha",
     "--lora.kernels": "lora-target-modules target-modules lora-list",
     "--model.encoder.remat": "memory oom gradient-checkpointing activation-checkpointing checkpoint-activations "
-    "w2v-activation-checkpointing",
+    "w2v-activation-checkpointing; none, elementwise, products or layers",
     "--model.encoder.dim": "d-model encoder-dim encoder-embed-dim hidden-size output-size adim",
     "--model.encoder.dims": "d-model encoder-dim",
     "--model.encoder.num-layers": "n-layers num-layers encoder-layers num-encoder-layers num-hidden-layers elayers "
@@ -196,7 +198,7 @@ SETTINGS = {
     "--model.augment.*.max-freq-bins": "freq-width spec-freq-mask-max-bins max-f",
     "--model.augment.*.num-time-masks": "time-masks num-time-mask spec-time-masks num-t-mask",
     "--model.augment.*.max-time-frames": "time-width spec-time-mask-max-frames max-t",
-    "--model.heads.*.alignment": "paraformer-alignment-mode",
+    "--model.heads.*.alignment": "paraformer-alignment-mode; of Paraformer-v2 heads: viterbi, uniform or greedy",
     "--model.heads.*.smoothing": "label-smoothing label-smoothing-factor lsm-weight lsm",
     "--model.heads.*.sampling": "sampling-ratio",
     "--model.heads.*.quantity-scale": "predictor-weight",
@@ -205,13 +207,13 @@ SETTINGS = {
     "--model.front-end.dither": "dither",
     "--model.front-end.window-ms": "window-size window-length win-length frame-length",
     "--model.front-end.hop-ms": "window-stride hop-length frame-shift",
-    "--decoding.kind": "decoding-method decoder-type ctc-decoding.strategy decoding.strategy",
+    "--decoding.kind": "decoding-method decoder-type ctc-decoding.strategy decoding.strategy mode modes method",
     "--decoding.search.beam-width": "beam beam-size beam-width num-beams val-beam-width test-beam-size valid-beam-size",
     "--decoding.search.num-best": "nbest n-best val-n-best num-paths",
     "--decoding.fusion.kenlm": "lm lm-path lm-model lm-file kenlm kenlm-path kenlm-model-path kenlm-model "
-    "override-ngram-path skip-ngram lm-tag lm-exp",
-    "--decoding.fusion.lm-weight": "lm-weight lm-alpha beam-alpha ngram-lm-scale lm-scale",
-    "--decoding.fusion.word-bonus": "word-score beam-beta word-insertion-penalty penalty ins-penalty",
+    "override-ngram-path skip-ngram lm-tag lm-exp val-lm-path",
+    "--decoding.fusion.lm-weight": "lm-weight lm-alpha beam-alpha ngram-lm-scale lm-scale val-lm-weight",
+    "--decoding.fusion.word-bonus": "word-score beam-beta word-insertion-penalty penalty ins-penalty val-lm-word-bonus",
     "--decoding.reranking.kenlm": "val-lm-path",
     "--decoding.reranking.lm-weight": "val-lm-weight",
     "--decoding.reranking.word-bonus": "val-lm-word-bonus",
@@ -220,76 +222,6 @@ SETTINGS = {
     "--decoding.fusion.hot-words": "hotwords hot-word keywords key-phrases key-phrases-file context-list boosting "
     "keyword-boosting",
     "--decoding.fusion.lexicon": "lexicon",
-}
-"""Words for each setting, without leading dashes. If a word stands below several settings, the first that a config has
-is suggested. `*` is any name."""
-
-NOTES = {
-    "--config": "a Python file of settings, such as configs/read_speech.py",
-    "--data.buckets.batch-seconds": "seconds of audio of a batch, over all devices",
-    "--data.buckets.max-batch": "utterances of a batch, over all devices",
-    "--data.sampling.device-rows": "utterances of a batch on each device, for --data.sampling.mode fixed and others",
-    "--data.sampling.device-seconds": "seconds of audio of a batch on each device, for --data.sampling.mode "
-    "1D-bucketing and others",
-    "--data.speeds": "such as 0.9 1.0 1.1",
-    "--data.workers": "0: threads of the training process read the audio",
-    "--training.precision": "f32, tf32, bf16 or f16",
-    "--training.saving.minutes": "minutes between checkpoints; each validation also saves one",
-    "--training.num-updates": "optimizer steps",
-    "--training.validation.every": "a number of optimizer steps",
-    "--training.ema.decay": "0: no average",
-    "--run-dir": "folder of the run; training in the folder of an existing run continues it; RUN/checkpoints/N begins "
-    "a new run from that checkpoint",
-    "--init.path": "short form --init-from; a Hugging Face folder with config.json alone, or this file, gives settings "
-    "without weights",
-    "--optim.freeze-updates": "patterns of parameters with the number of optimizer steps during which they are frozen",
-    "--optim.schedule.warmup-epochs": "warmup-epochs lr-warmup-epochs warmup-epoch",
-    "--optim.schedule.warmup-updates": "a number of optimizer steps",
-    "--model.encoder.remat": "none, elementwise, products or layers",
-    "--model.heads.*.alignment": "of Paraformer-v2 heads: viterbi, uniform or greedy",
-}
-"""Meanings and units of settings that differ from those of other systems."""
-
-_DEVICES = "--devices 0,2 selects devices by their numbers; by default, all devices are used"
-_PROCESSES = "docs/several-machines.md describes several processes"
-_FIGURES = (
-    "RUN/events.jsonl and RUN/tensorboard have all figures; tensorboard --logdir RUN shows them, and python -m "
-    "asr_jax.observe.forward RUN --to wandb or mlflow sends them"
-)
-ADVICE = {
-    _DEVICES: "gpus num-gpus ngpu gpu gpu-ids devices trainer.devices device-index device-indices cuda data-parallel "
-    "data-parallel-backend visible-devices",
-    _PROCESSES: "world-size distributed-world-size num-nodes nnodes nproc-per-node local-rank master-port master-addr "
-    "rank node-rank dist-backend ddp-backend ddp.dist-backend strategy deepspeed fsdp "
-    "distributed-launch distributed-backend multiprocessing-distributed distributed-port train-engine "
-    "ddp-find-unused-parameters",
-    "--device cpu, gpu or tpu selects the kind of device": "device backend no-cuda use-cpu cpu accelerator",
-    "the config file chooses the class of the optimizer": "optimizer optim optim.name optim-conf optimizer-name",
-    "the config file chooses the model: docs/models.md lists the configs": "model arch architecture variant encoder "
-    "model-type model-name encoder-type encoder-conf model-conf use-transducer use-ctc criterion task",
-    "ENHANCED=1 with configs/paraformer_rust.py trains the enhanced Paraformer-v2 (heads.paraformer.enhanced)": ""
-    "paraformer-enhanced",
-    "the config file chooses the augmentations (model.augment)": "enable-musan musan noise augmentation reverb "
-    "noise-snr musan-dir waveform-noise-std "
-    "waveform-gain-min-db waveform-gain-max-db specaug-conf noise-dir rir-dir noise-scp rir-scp augment",
-    _FIGURES: "tensorboard wandb report-to use-wandb create-wandb-logger create-tensorboard-logger use-tensorboard tui "
-    "wandb-project logger",
-    "every batch shape is compiled before the first update": "torch-compile compile jit jit-compile inf-check "
-    "cudnn-benchmark benchmark",
-    "python -m asr_jax.evaluate and transcribe use a trained run": "do-eval do-predict test-only eval-only test-sets",
-    "training is what this command does": "do-train train mode",
-    "--upload uses the token of hf auth login, or HF_TOKEN": "hub-token token use-auth-token",
-    "settings are flags of their own: --field.name VALUE": "override-config override overrides",
-    "the format of manifests and audio is recognised: docs/data.md lists the formats": "use-lhotse is-tarred "
-    "read-from-tar use-hugging-face val-from-dir text-column-name audio-column-name data-type raw-data "
-    "input-strategy on-the-fly-feats dataset-config-name",
-    "there is none; the CTC loss has no label smoothing": "ctc-label-smoothing",
-    "there are no stages: training, evaluation and transcription are commands of their own (python -m asr_jax lists "
-    "them)": "stage stop-stage skip-prep skip-stages",
-}
-"""Words that are no setting, below the advice for them."""
-
-OPTIONS = {
     "--data": "manifest test-manifest test-manifests val-manifest val-manifests dataset-manifest dataset-manifests "
     "manifest-filepath test-data test-file test-csv test-set test-sets test-ds.manifest-filepath eval-file eval-data "
     "validation-file dataset dataset-name dataset-dir data-dir gen-subset test-subset data-path "
@@ -298,8 +230,7 @@ OPTIONS = {
     "transcribe-wav transcribe-filelist filelist dataset-manifest manifest data data-dir path",
     "AUDIO": "audio audio-file audio-path wav wav-file input",
     "RUN …": "model model-path model-dir model-file pretrained-name pretrained-model model-name-or-path load-dir "
-    "exp-dir "
-    "run run-dir asr-model-file runs ckpt checkpoint-path checkpoint-dir path exp nemo-model",
+    "exp-dir run run-dir asr-model-file runs ckpt checkpoint-path checkpoint-dir path exp nemo-model",
     "RUN": "model model-path model-dir model-file pretrained-name pretrained-model model-name-or-path load-dir exp-dir "
     "run run-dir asr-model-file ckpt checkpoint-path checkpoint-dir exp nemo-model",
     "--predictions": "save-predictions output-filename output results-path results-dir output-dir pred-out pred-file "
@@ -308,8 +239,9 @@ OPTIONS = {
     "--log-probs": "save-logits logits save-log-probs probs-cache-file logits-save-to",
     "--precision": "fp16 bf16 amp no-amp use-amp use-fp16 half dtype torch-dtype compute-dtype compute-type "
     "inference-precision eval-precision",
-    "--device": "cpu cuda gpu accelerator use-gpu no-cuda",
-    "--devices": "gpus num-gpus ngpu gpu-id device-id device-index",
+    "--device": "cpu cuda gpu accelerator use-gpu no-cuda device-type use-cpu; cpu, gpu or tpu",
+    "--devices": "gpus num-gpus ngpu gpu-id device-id device-index; numbers of devices, such as 0,2; by default, all "
+    "are used",
     "--checkpoint": "epoch iter step ckpt-step update checkpoint-update",
     "--live": "use-averaged-model ema no-ema use-ema average-model ema-model",
     "--head": "head-name decoder decoder-name",
@@ -325,109 +257,98 @@ OPTIONS = {
     "--by": "group-by breakdown breakdown-wer",
     "--worst": "show-errors num-errors top-errors",
     "--text": "transcript transcripts text-file txt",
-    "--decoding.kind": SETTINGS["--decoding.kind"] + " mode modes method",
-    "--decoding.search.beam-width": SETTINGS["--decoding.search.beam-width"],
-    "--decoding.search.num-best": SETTINGS["--decoding.search.num-best"],
-    "--decoding.fusion.kenlm": SETTINGS["--decoding.fusion.kenlm"] + " val-lm-path",
-    "--decoding.fusion.lm-weight": SETTINGS["--decoding.fusion.lm-weight"] + " val-lm-weight",
-    "--decoding.fusion.word-bonus": SETTINGS["--decoding.fusion.word-bonus"] + " val-lm-word-bonus",
-    "--decoding.fusion.hot-words": SETTINGS["--decoding.fusion.hot-words"],
-    "--decoding.fusion.lexicon": "lexicon",
-}
-"""Words for the options of commands that use a run, as in `SETTINGS`. Names without dashes are positional."""
-
-OPTION_ADVICE = {
+    "docs/several-machines.md describes several processes": "world-size distributed-world-size num-nodes nnodes "
+    "nproc-per-node local-rank master-port master-addr rank node-rank dist-backend ddp-backend ddp.dist-backend "
+    "strategy deepspeed fsdp distributed-launch distributed-backend multiprocessing-distributed distributed-port "
+    "train-engine ddp-find-unused-parameters",
+    "the config file chooses the class of the optimizer": "optimizer optim optim.name optim-conf optimizer-name",
+    "the config file chooses the model: docs/models.md lists the configs": "model arch architecture variant encoder "
+    "model-type model-name encoder-type encoder-conf model-conf use-transducer use-ctc criterion task",
+    "ENHANCED=1 with configs/paraformer_rust.py trains the enhanced Paraformer-v2 (heads.paraformer.enhanced)": ""
+    "paraformer-enhanced",
+    "the config file chooses the augmentations (model.augment)": "enable-musan musan noise augmentation reverb "
+    "noise-snr musan-dir waveform-noise-std waveform-gain-min-db waveform-gain-max-db specaug-conf noise-dir rir-dir "
+    "noise-scp rir-scp augment",
+    "tensorboard --logdir RUN shows all figures; asr_jax.observe.forward sends them to wandb or mlflow": ""
+    "tensorboard wandb report-to use-wandb create-wandb-logger create-tensorboard-logger use-tensorboard tui "
+    "wandb-project logger",
+    "every batch shape is compiled before the first update": "torch-compile compile jit jit-compile inf-check "
+    "cudnn-benchmark benchmark",
+    "python -m asr_jax.evaluate and transcribe use a trained run": "do-eval do-predict test-only eval-only test-sets",
+    "training is what this command does": "do-train train mode",
+    "--upload uses the token of hf auth login, or HF_TOKEN": "hub-token token use-auth-token",
+    "settings are flags of their own: --field.name VALUE": "override-config override overrides",
+    "the format of manifests and audio is recognised: docs/data.md lists the formats": "use-lhotse is-tarred "
+    "read-from-tar use-hugging-face val-from-dir text-column-name audio-column-name data-type raw-data input-strategy "
+    "on-the-fly-feats dataset-config-name",
+    "there is none; the CTC loss has no label smoothing": "ctc-label-smoothing",
+    "there are no stages: each is a command of its own, and python -m asr_jax lists the commands": ""
+    "stage stop-stage skip-prep skip-stages",
     "audio is read by threads of the command": "num-workers nj workers dataloader-num-workers jobs",
-    "texts are in the language of the training data": "language lang task",
-    "a run contains its tokenizer and its settings; python -m asr_jax.import FILE --out RUN takes those that a "
-    "published file lacks": "tokenizer bpe-model bpemodel lang-dir token-list symbol-table "
-    "dict config model-config config-name config-path labels asr-train-config",
+    "texts are in the language of the training data": "language lang",
+    "a run contains its tokenizer and settings; asr_jax.import takes those that a published file lacks": ""
+    "tokenizer bpe-model bpemodel lang-dir token-list symbol-table dict config model-config config-name config-path "
+    "labels asr-train-config",
     "audio of any length is transcribed": "vad vad-model",
-    "all words have a confidence and times: --format json": "confidence return-confidence preserve-alignments",
+    "words of transcribe --format json have a confidence and times": "confidence return-confidence preserve-alignments",
 }
+"""Words for each flag, without leading dashes, and after a semicolon a note on what differs. `*` is any name, and a
+name without dashes is a positional argument. If a word stands below several flags, the first that a command has is
+suggested. Words without a flag of ours stand below the advice for them."""
 
 
-def words_of(table: Mapping[str, str]) -> dict[str, list[str]]:
-    """Returns the keys of a table by each of their words, in the order of the table."""
-    found: dict[str, list[str]] = {}
-    for key, words in table.items():
-        for word in words.split():
-            found.setdefault(word, []).append(key)
-    return found
+class Row(NamedTuple):
+    """A row of the table."""
+
+    flag: str
+    """Flag or positional argument of this system; empty if there is none."""
+    words: tuple[str, ...]
+    note: str
+    """Meaning or unit, if it differs from other systems; without a flag, the advice."""
 
 
-MEANT, NO_SETTING = words_of(SETTINGS), {word: advice for word, [advice] in words_of(ADVICE).items()}
-_OPTION_MEANT = words_of(OPTIONS)
-_NO_OPTION = {word: advice for word, [advice] in words_of(OPTION_ADVICE).items()}
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """Returns the rows of the table, in its order."""
+    found = []
+    for key, text in WORDS.items():
+        words, _, note = text.partition("; ")
+        is_flag = re.fullmatch(r"--[\w.*-]+|[A-Z]+( …)?", key)
+        found.append(Row(key if is_flag else "", tuple(words.split()), note if is_flag else key))
+    return tuple(found)
 
 
-def meant_by(flag: str, fields: Collection[str], *, shortens: bool = True) -> str:
-    """Returns the suggestion for a flag with a word of another system; empty if the word is not known.
-
-    Args:
-        flag: The flag, in any spelling: `--batch_size`, `+trainer.max_epochs`.
-        fields: Flags of the settings that the config has.
-        shortens: Whether the flag may begin with names of groups that the word is in, such as `model.optim.lr`.
-    """
-    of_decoding = plain_word(flag).startswith("decoding.")
-    for word in spellings(flag) if shortens else [plain_word(flag)]:
-        if settings := [each for each in MEANT.get(word, ()) if each.startswith("--decoding.") or not of_decoding]:
-            return _suggestion(settings, fields)
-        if word in NO_SETTING:
-            return f": {NO_SETTING[word]}"
-    return ""
-
-
-def _suggestion(settings: Collection[str], fields: Collection[str]) -> str:
-    for setting in settings:
-        if found := matching(setting, fields):
-            note = f" ({NOTES[setting]})" if setting in NOTES else ""
-            return f"; did you mean {' or '.join(found)}{note}?"
-    named = [
-        f"{each} ({NOTES[each]})" if each.startswith("--model.heads.") and each in NOTES else each for each in settings
-    ]
-    return f": it is {' or '.join(named)} in other configs, and the classes of this config do not have it"
-
-
-def matching(setting: str, fields: Collection[str]) -> list[str]:
-    """Returns the fields that a key of `SETTINGS` names."""
-    return [setting] if setting in (*fields, "--config") else sorted(each for each in fields if fnmatch(each, setting))
-
-
-def option_meant_by(flag: str, known: Collection[str]) -> str:
-    """Returns the suggestion for a word of another system in a command that uses a run; empty if it is not known.
+def meant_by(written: str, known: Collection[str]) -> str:
+    """Returns the suggestion for a flag with a word of another system; empty if the word is not in the table.
 
     Args:
-        flag: The flag, in any spelling.
-        known: Flags and names of positional arguments of the command.
+        written: The flag, in any spelling: `--batch_size`, `+trainer.max_epochs`.
+        known: Flags and positional arguments of the command.
     """
-    known = {*known, *DEVICE_FLAGS}
-    for word in spellings(flag):
-        for option in _OPTION_MEANT.get(word, ()):
-            if not option.startswith("--") and option in known:
-                return f": {option.removesuffix(' …')} is given without a flag"
-            if option.startswith("--decoding.") and "AUDIO" in known:
-                return ": alignment uses a known text and has no search"
-            if option in known or option.startswith("--decoding."):
-                return f"; did you mean {option}?"
-        if word in _NO_OPTION:
-            return f": {_NO_OPTION[word]}"
-        if word in MEANT:
-            return f": {MEANT[word][0]} is a setting of training, and is stored in the run"
-        if word in NO_SETTING:
-            return f": {NO_SETTING[word]}"
-    return ""
+    about = rows_on(written)
+    for row in about:
+        if row.flag in known and not row.flag.startswith("--"):
+            return f": {row.flag.removesuffix(' …')} is given without a flag"
+        if found := matching(row.flag, known):
+            return f"; did you mean {' or '.join(found)}{f' ({row.note})' * bool(row.note)}?"
+    if advice := [row.note for row in about if not row.flag]:
+        return f": {advice[0]}"
+    named = [f"{row.flag} ({row.note})" if row.note else row.flag for row in about]
+    return f": it is {' or '.join(named)} of other commands or configs" if named else ""
 
 
-def plain_word(flag: str) -> str:
+def rows_on(written: str) -> list[Row]:
+    """Returns the rows with the word of a flag, or with the word without its first groups, as in `model.optim.lr`."""
+    word = plain_word(written)
+    found = [row for row in rows() if word in row.words]
+    return found if found or "." not in word else rows_on(word.partition(".")[2])
+
+
+def matching(flag: str, known: Collection[str]) -> list[str]:
+    """Returns the flags that the flag of a row stands for."""
+    return [flag] if flag in known else sorted(each for each in known if fnmatch(each, flag))
+
+
+def plain_word(written: str) -> str:
     """Returns a flag without leading `-`, `+` and `~` and without its value, in lower case and with dashes."""
-    return re.sub(r"^[-+~]+", "", flag).partition("=")[0].replace("_", "-").lower()
-
-
-def spellings(flag: str) -> Iterator[str]:
-    """Yields the word of a flag, and then the word without each of its leading groups, the longest first."""
-    word = plain_word(flag)
-    yield word
-    while "." in word:
-        word = word.partition(".")[2]
-        yield word
+    return re.sub(r"^[-+~]+", "", written).partition("=")[0].replace("_", "-").lower()

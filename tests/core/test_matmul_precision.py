@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asr_jax.core import products
+from asr_jax.core import matmul_precision
 from asr_jax.core.devices import TracedFor
-from asr_jax.core.products import float32_product
+from asr_jax.core.matmul_precision import float32_product
 from tests.support import assert_close, skip_without_float16
 
 CASES = {
@@ -56,7 +56,7 @@ def test_values_and_gradients_are_those_of_float32(name, dtype, tolerance):
     ],
 )
 def test_products_of_the_gradient_have_16_bits_in_bfloat16(platform, dtype, operands, monkeypatch):
-    monkeypatch.setattr(products, "traced_for", lambda: TracedFor(platform, 1))
+    monkeypatch.setattr(matmul_precision, "traced_for", lambda: TracedFor(platform, 1))
     x, y = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((2, 5, 3, 4), (2, 6, 3, 4)))
     function = lambda x, y: float32_product("bthc,bshc->bhts", x, y)  # noqa: E731
     jaxpr = jax.make_jaxpr(lambda x, y: gradient(function, x, y, 1.0))(x, y).jaxpr

@@ -1,0 +1,119 @@
+"""Training and validation sets of a run, read from the paths of its settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from asr_jax.core.errors import UserError
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
+from asr_jax.data.manifests.items import sampled, shards_of
+from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
+from asr_jax.data.manifests.splits import split
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Training and validation utterances."""
+
+    train: Utterances
+    validation: Utterances
+    is_split: bool
+    """Whether the validation set is a part of the given training set."""
+    names: tuple[str, ...] = ()
+    """Names of the validation sets, by their number in `columns.input_of`. Empty for a split one, which is one set."""
+    validation_paths: tuple[str, ...] = ()
+    """Paths that the validation set is read from, in the order of `Columns.input_of`."""
+
+
+def read_sets(data: Data, *, seed: int) -> Sets:
+    """Reads the training set, or a sample of its shards, and the validation set.
+
+    Raises:
+        UserError: If a path cannot be read or there is no training data. The message lists three ways to provide data.
+    """
+    options = _options(data)
+    validation_of = _validation_of(data, options)
+    if data.order == "sharded" and not validation_of:
+        raise UserError("data.order is sharded without data.validation: expected a validation set, which is read whole")
+    inputs = _resolved(data, validation_of, options)
+    train, validation = _read_training(data, inputs["train"], seed, options, is_split=not validation_of)
+    if validation is None:
+        validation = _read(data, inputs["validation"], options)
+    validation = _some(validation, data.max_validation_utterances)
+    return Sets(train, validation, not validation_of, set_names(validation_of), validation_of or data.train)
+
+
+def read_training(data: Data, *, seed: int) -> Utterances:
+    """Reads only the training set of `read_sets`. The validation set does not have to exist.
+
+    Raises:
+        UserError: As `read_sets`.
+    """
+    options = _options(data)
+    inputs = _resolved(data, (), options)["train"]
+    return _read_training(data, inputs, seed, options, is_split=not _validation_of(data, options))[0]
+
+
+def _options(data: Data) -> ReadOptions:
+    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none", allow_pipes=data.allow_pipes)
+
+
+def _read_training(
+    data: Data, inputs: Sequence[Input], seed: int, options: ReadOptions, *, is_split: bool
+) -> tuple[Utterances, Utterances | None]:
+    """Training set, and the validation set if it is split from the training set."""
+    if data.order == "sharded":
+        shards = shards_of(data.train, options)
+        utterances, rejected = sampled(shards, data.sampled_items, options, data.storage)
+        return replace(Utterances.of(utterances), rejected=tuple(rejected), shards=shards), None
+    train, cut = _read(data, inputs, options, trim_db=data.trim_db), None
+    if is_split:
+        train, cut = split(train, share=data.validation_share, seed=seed)
+    return _some(train, data.max_train_utterances), cut
+
+
+def _read(data: Data, inputs: Sequence[Input], options: ReadOptions, *, trim_db: float = 0.0) -> Utterances:
+    return read_inputs(inputs, trim_db=trim_db, cache=data.cache, options=options)
+
+
+def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
+    return data.validation or tuple(path for path in data.train if has_validation(path, options))
+
+
+def _resolved(data: Data, validation: Sequence[str], options: ReadOptions) -> dict[Role, list[Input]]:
+    """Inputs of both sets; none of the training set if its shards are read one after the other.
+
+    Raises:
+        UserError: If paths cannot be read. The message names all of them.
+    """
+    found: dict[Role, list[Input]] = {"train": [], "validation": []}
+    problems = [] if data.train else ["data.train is empty: expected at least one manifest or folder"]
+    train = () if data.order == "sharded" else data.train
+    sets: tuple[tuple[Role, Sequence[str]], ...] = (("train", train), ("validation", validation))
+    for role, paths in sets:
+        for number, path in enumerate(paths):
+            try:
+                found[role] += [(number, file, reader) for _, file, reader in resolve([path], role, options)]
+            except UserError as error:
+                problems.append(f"data.{role}: {error}")
+    if problems:
+        raise UserError("\n".join([*problems, WAYS_ON]))
+    return found
+
+
+WAYS_ON = """Three ways to provide data:
+  prepare LibriSpeech or spoken digits from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py
+  use your own data: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, with one utterance per line: \
+{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (docs/data.md); without \
+--data.validation, a tenth of the training set is used for validation
+  train on synthetic speech first: ./scripts/quickstart.sh"""
+
+
+def _some(utterances: Utterances, number: int) -> Utterances:
+    """Evenly spread subset of `number` utterances. 0: all utterances."""
+    if not number or number >= len(utterances):
+        return utterances
+    return utterances.select(np.arange(number) * len(utterances) // number)
