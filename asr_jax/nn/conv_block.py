@@ -163,9 +163,9 @@ class Policy:
         return GroupNorm(groups, bool(padded), name=name)
 
 
-Given = tuple[Float[Array, "B T _"], Int[Array, " B"]]
+InputFrames = tuple[Float[Array, "B T _"], Int[Array, " B"]]
 """Input frames and their lengths."""
-Kept = tuple[Float[Array, "B S _"], Int[Array, " B"]]
+OutputFrames = tuple[Float[Array, "B S _"], Int[Array, " B"]]
 """Output frames, after the stride, and their lengths."""
 
 
@@ -182,7 +182,7 @@ class Block(nn.Module):
     policy: Policy
 
     @nn.compact
-    def __call__(self, inputs: Sequence[Float[Array, "B T _"]], given: Int[Array, " B"], step: Step) -> Kept:
+    def __call__(self, inputs: Sequence[Float[Array, "B T _"]], given: Int[Array, " B"], step: Step) -> OutputFrames:
         """Applies the block.
 
         Args:
@@ -220,7 +220,7 @@ class ConvLayer(nn.Module):
     activates: bool = True
 
     @nn.compact
-    def __call__(self, carry: Given, step: Step) -> tuple[Kept, None]:
+    def __call__(self, carry: InputFrames, step: Step) -> tuple[OutputFrames, None]:
         block, policy, (x, lengths) = self.block, self.policy, carry
         if self.activates:
             x = Dropout(block.dropout)(policy.activate(x), step=step)

@@ -21,7 +21,7 @@ class LayerInputs:
     """Keys (last axis) that each query may attend to."""
     lengths: Int[Array, " B"]
     step: Step
-    positions: Float[Array, "R D"] | None = None
+    positions: Float[Array, "R P"] | None = None
     """Encodings of relative positions. None: attention has none."""
     biases: Biases | None = None
     """Biases that all layers have in common. None: each layer has its own."""

@@ -18,7 +18,7 @@ from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 
 
-class Decoder(nn.Module):
+class ParallelDecoder(nn.Module):
     """Base class of decoder modules. Their parameter names are part of the checkpoint format."""
 
     def __call__(self, queries: Frames, memory: Frames, *, step: Step) -> Float[Array, "B U D"]:
@@ -58,7 +58,7 @@ class DecoderSettings:
         """Returns the same settings with another number of layers, all of which attend to the encoder."""
         return replace(self, num_layers=num_layers)
 
-    def build(self, *, dtype: DTypeLike) -> Decoder:
+    def build(self, *, dtype: DTypeLike) -> ParallelDecoder:
         """Returns the module, which computes in `dtype` with float32 parameters."""
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ def _inputs(queries: Frames, memory: Frames, step: Step, dtype: DTypeLike) -> Qu
     return QueryInputs(queries.lengths, valid, memory.values.astype(dtype), allowed, step)
 
 
-class TransformerDecoderModule(Decoder):
+class TransformerDecoderModule(ParallelDecoder):
     """Module of `TransformerDecoder`."""
 
     settings: TransformerDecoder
@@ -162,7 +162,7 @@ class TransformerDecoderLayer(nn.Module):
         return x + drop(Linear(x.shape[-1], dtype=self.dtype, name="out")(drop(y, step=step)), step=step), None
 
 
-class SANMDecoderModule(Decoder):
+class SANMDecoderModule(ParallelDecoder):
     """Module of `SANMDecoder`."""
 
     settings: SANMDecoder

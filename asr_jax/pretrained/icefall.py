@@ -14,13 +14,13 @@ from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.label_decoder import LabelDecoder
 from asr_jax.nn.prediction import StatelessPrediction
-from asr_jax.pretrained import keymap
 from asr_jax.pretrained.base import Description, Format, Heads, ctc_rows, first_head
 from asr_jax.pretrained.keymap import (
     CONV_2D,
     DEPTHWISE,
     DEPTHWISE_2D,
     LINEAR,
+    NORM,
     POINTWISE,
     Leaf,
     NamedWeights,
@@ -37,7 +37,7 @@ from asr_jax.search.transducer import TransducerDecoding
 
 UNUSED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
 """Names of parameters that icefall creates and never uses."""
-NORM = (Leaf("bias", "bias"), Leaf("log_scale", "log_scale"))
+BIAS_NORM = (Leaf("bias", "bias"), Leaf("log_scale", "log_scale"))
 EMBED = (
     ("conv.0",                        "conv_0",                       CONV_2D),
     ("conv.4",                        "conv_1",                       CONV_2D),
@@ -45,7 +45,7 @@ EMBED = (
     ("convnext.depthwise_conv",       "convnext",                     DEPTHWISE_2D),
     ("convnext.pointwise_conv1",      "convnext/expand",              POINTWISE),
     ("convnext.pointwise_conv2",      "convnext/project",             POINTWISE),
-    ("out_norm",                      "norm",                         NORM),
+    ("out_norm",                      "norm",                         BIAS_NORM),
 )  # fmt: skip
 LAYER = (
     ("self_attn_weights.in_proj",     "attention_weights/in",         LINEAR),
@@ -68,7 +68,7 @@ LAYER = (
     ("conv_module2.out_proj",         "convolution_2/out",            LINEAR),
     ("bypass.bypass_scale",           "bypass/scale",                 array()),
     ("bypass_mid.bypass_scale",       "bypass_middle/scale",          array()),
-    ("norm",                          "norm",                         NORM),
+    ("norm",                          "norm",                         BIAS_NORM),
 )  # fmt: skip
 CAUSAL = (
     Leaf("causal_conv.weight", "causal_kernel", DEPTHWISE),
@@ -95,9 +95,9 @@ DECODER_LAYER = (
     ("src_attn.out_proj",             "to_encoder/out",               LINEAR),
     ("feed_forward.0",                "hidden",                       LINEAR),
     ("feed_forward.3",                "out",                          LINEAR),
-    ("norm_self_attn",                "attention_norm",               keymap.NORM),
-    ("norm_src_attn",                 "to_encoder_norm",              keymap.NORM),
-    ("norm_ff",                       "norm",                         keymap.NORM),
+    ("norm_self_attn",                "attention_norm",               NORM),
+    ("norm_src_attn",                 "to_encoder_norm",              NORM),
+    ("norm_ff",                       "norm",                         NORM),
 )  # fmt: skip
 SOS_EOS = 1
 """Label id of both begin and end in icefall's recipes."""

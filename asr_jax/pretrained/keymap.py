@@ -92,9 +92,9 @@ Kind = Layout | tuple[Leaf, ...]
 Table = Iterable[tuple[str, str, Kind]]
 """Modules: the name in the other system, the path in this package, and the kind."""
 NORM = (Leaf("weight", "scale"), Leaf("bias", "bias"))
+GROUP_NORM = (Leaf("weight", "gain"), Leaf("bias", "bias"))
 BATCH_NORM = (
-    Leaf("weight", "gain"),
-    Leaf("bias", "bias"),
+    *GROUP_NORM,
     Leaf("running_mean", "mean", collection="batch_stats"),
     Leaf("running_var", "variance", collection="batch_stats"),
 )

@@ -11,7 +11,18 @@ from asr_jax.core.errors import UserError
 from asr_jax.models.quartznet import QuartzNet, odd_size
 from asr_jax.nn.conv_block import ConvBlock, Residual
 from asr_jax.pretrained.base import Format, ctc_rows
-from asr_jax.pretrained.keymap import BATCH_NORM, CONV_1D, DEPTHWISE, LINEAR, POINTWISE_1D, Kind, Row, kernel, rows_of
+from asr_jax.pretrained.keymap import (
+    BATCH_NORM,
+    CONV_1D,
+    DEPTHWISE,
+    GROUP_NORM,
+    LINEAR,
+    POINTWISE_1D,
+    Kind,
+    Row,
+    kernel,
+    rows_of,
+)
 from asr_jax.pretrained.nemo import UNUSED, nemo_description, nemo_format
 from asr_jax.pretrained.nemo_files import VERSIONS
 from asr_jax.pretrained.torch_writer import averaged_checkpoint
@@ -19,8 +30,6 @@ from asr_jax.pretrained.torch_writer import averaged_checkpoint
 ACTIVATIONS: dict[str, Any] = {name: name for name in ("relu", "hardtanh", "selu", "silu", "gelu", "identity")} | {
     "swish": "silu"
 }
-NORM = BATCH_NORM[:2]
-"""Arrays of norms without running statistics, which have the names of batch norms."""
 
 
 def rows(settings: QuartzNet, blocks: str, conv: str = "") -> list[Row]:
@@ -30,7 +39,7 @@ def rows(settings: QuartzNet, blocks: str, conv: str = "") -> list[Row]:
         blocks: Name of the list of blocks.
         conv: Name of a convolution within its module.
     """
-    norm: Kind = BATCH_NORM if settings.norm.startswith("batch") else NORM
+    norm: Kind = BATCH_NORM if settings.norm.startswith("batch") else GROUP_NORM
     table = list[Row]()
     for number, block in enumerate(settings.every_block()):
         theirs, ours = f"{blocks}.{number}", f"encoder/block_{number}"

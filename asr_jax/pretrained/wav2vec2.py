@@ -14,8 +14,8 @@ from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.quantizer import Quantizer
 from asr_jax.pretrained.base import NO_NAME, Format, Heads, ctc_rows, first_head
 from asr_jax.pretrained.keymap import (
-    BATCH_NORM,
     CONV_1D,
+    GROUP_NORM,
     LINEAR,
     NORM,
     Kind,
@@ -123,7 +123,7 @@ def _extractor(settings: Wav2Vec2) -> list[tuple[str, str, Kind]]:
     if settings.extractor_norm == "layer":
         modules += [(f"{theirs}.{number}.2.1", f"{ours}/norm_{number}", NORM) for number in numbers]
     elif settings.extractor:
-        modules.append((f"{theirs}.0.2", f"{ours}/norm_0", BATCH_NORM[:2]))
+        modules.append((f"{theirs}.0.2", f"{ours}/norm_0", GROUP_NORM))
     return modules
 
 
