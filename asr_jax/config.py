@@ -24,7 +24,7 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.kernels.implementations import selected_kernels
 from asr_jax.metrics.measure import ALL
 from asr_jax.models.base import EncoderSettings, Model
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LoRA
 from asr_jax.optim.loss_scale import LossScale

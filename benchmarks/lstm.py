@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from asr_jax.nn.lstm import LSTM
+from asr_jax.nn.recurrent.lstm import LSTM
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPES = {

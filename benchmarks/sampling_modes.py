@@ -49,7 +49,7 @@ from asr_jax.heads.transducer import Transducer
 from asr_jax.inference.model import make_model, programs_of
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.observe.tables import print_table
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit

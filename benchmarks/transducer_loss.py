@@ -27,7 +27,7 @@ import numpy as np
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.losses.lattice import lattice_loss
-from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = Transducer(

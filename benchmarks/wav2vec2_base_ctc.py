@@ -9,7 +9,7 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 from asr_jax.optim.optimizers import AdamW
 
 

@@ -24,7 +24,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import PARAFORMER, Conformer
-from asr_jax.nn.parallel_decoder import TransformerDecoder
+from asr_jax.nn.decoders.parallel_decoder import TransformerDecoder
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, AdamW
 from asr_jax.optim.schedules import InverseEpoch

@@ -33,9 +33,9 @@ from asr_jax.models.conformer import Conformer
 from asr_jax.models.quartznet import QuartzNet
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.label_decoder import LabelDecoder
-from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
-from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.nn.decoders.label_decoder import LabelDecoder
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import WarmupHoldDecay

@@ -26,8 +26,8 @@ from asr_jax.data.batching.filters import Filters
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.prediction import LSTMPrediction
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import EVERYTHING, LAMB
 from asr_jax.optim.schedules import WarmupHoldDecay

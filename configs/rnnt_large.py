@@ -14,7 +14,7 @@ import asr_jax
 from asr_jax.config import Experiment
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
 
 
 def experiment() -> Experiment:

@@ -36,7 +36,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import ScaledAdam
 from asr_jax.optim.schedules import Eden

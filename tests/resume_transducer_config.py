@@ -5,8 +5,8 @@ from dataclasses import replace
 from asr_jax.config import Experiment
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.prediction import LSTMPrediction
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from tests.resume_config import experiment as of_ctc
 
 

@@ -11,7 +11,7 @@ from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import flatten
 from asr_jax.losses.ctc import ctc_loss
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.transformer import fused_attention
+from asr_jax.nn.wav2vec.transformer import fused_attention
 from tests.kernels.triton_compared import COMPARED
 
 pytestmark = pytest.mark.gpu

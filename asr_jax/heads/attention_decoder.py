@@ -16,7 +16,7 @@ from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.heads.base import Head, HeadSettings, LabelAxis
 from asr_jax.losses.cross_entropy import uniformly_smoothed_cross_entropy
 from asr_jax.losses.ctc_align import align
-from asr_jax.nn.label_decoder import Cache, LabelDecoder
+from asr_jax.nn.decoders.label_decoder import Cache, LabelDecoder
 from asr_jax.search.base import Decoding
 from asr_jax.search.label_synchronous import Ids, LabelDecoding, Step, label_search, most_labels
 

@@ -19,8 +19,8 @@ from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.kernels.glu.api import glu
 from asr_jax.losses.contrastive import Distractors, contrastive_loss, counted, draw_distractors
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer, Quantized, Quantizer, perplexity
 from asr_jax.nn.schedules import Step
+from asr_jax.nn.wav2vec.quantizer import QUANTIZER, GumbelQuantizer, Quantized, Quantizer, perplexity
 
 FEATURES, EXTRACTOR = "features", "extractor"
 """Names of the encoder's taps that the head reads."""

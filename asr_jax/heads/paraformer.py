@@ -17,9 +17,9 @@ from asr_jax.core.random_streams import uniform_of_rows
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import Head, HeadSettings, LabelAxis
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
-from asr_jax.nn.cif import CIF, Predictor, quantity_losses, without_padding
+from asr_jax.nn.decoders.cif import CIF, Predictor, quantity_losses, without_padding
+from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, SANMDecoder
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.parallel_decoder import DecoderSettings, SANMDecoder
 from asr_jax.nn.schedules import Step
 from asr_jax.search.base import Decoding
 from asr_jax.search.parallel import ParallelDecoding, parallel_tokens

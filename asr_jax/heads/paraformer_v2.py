@@ -30,10 +30,10 @@ from asr_jax.heads.label_queries import (
 from asr_jax.heads.paraformer import Table, WeightBy
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.losses.ctc import is_feasible
-from asr_jax.nn.cif import without_padding
+from asr_jax.nn.decoders.cif import without_padding
+from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, TransformerDecoder
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.parallel_decoder import DecoderSettings, TransformerDecoder
 from asr_jax.nn.positions import sinusoids
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout

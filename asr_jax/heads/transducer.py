@@ -39,7 +39,7 @@ from asr_jax.losses.transducer import (
     tdt_log_probs,
 )
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.prediction import LSTMPrediction, PredictionSettings
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, PredictionSettings
 from asr_jax.search.base import Decoding
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import Scaling

@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Int
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.base import Encoder, EncoderOfMels
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.conformer.striding import Subsample, Subsampling, strided_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
@@ -26,7 +27,6 @@ from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 FastSize = Literal["small", "medium", "large", "xlarge", "xxlarge"]
 FAST: dict[FastSize, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int
 from asr_jax.core.batch import Encoded, Frames, zero_padding
 from asr_jax.core.errors import check_numbers
 from asr_jax.models.base import Encoder, EncoderOfMels
-from asr_jax.nn.lstm import LSTM
-from asr_jax.nn.lstm_cudnn import Implementation
+from asr_jax.nn.recurrent.lstm import LSTM
+from asr_jax.nn.recurrent.lstm_cudnn import Implementation
 from asr_jax.nn.schedules import Step
 
 

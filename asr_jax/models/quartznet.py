@@ -18,9 +18,9 @@ from jaxtyping import Array, Int
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.conv_block import Block, BlockNorm, ConvBlock, Policy
+from asr_jax.nn.quartznet.block import Block, BlockNorm, ConvBlock, Policy
+from asr_jax.nn.quartznet.time_conv import strided
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.time_conv import strided
 
 
 def published_blocks(copies: int) -> tuple[ConvBlock, ...]:

@@ -15,11 +15,11 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.errors import check_numbers
 from asr_jax.models.base import Encoder, EncoderSettings
+from asr_jax.nn.decoders.sanm import NORM_EPS, MemoryAttention, positions_from_one
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm, normed
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.sanm import NORM_EPS, MemoryAttention, positions_from_one
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 

@@ -18,15 +18,8 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.base import Encoder, EncoderOfMels
-from asr_jax.nn.conformer import ConvNorm
-from asr_jax.nn.layer_stack import LayerInputs, tied_biases
-from asr_jax.nn.linear import Linear
-from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
-from asr_jax.nn.normalization import normed
-from asr_jax.nn.positions import relative_sinusoids, sinusoids
-from asr_jax.nn.remat import Remat
-from asr_jax.nn.schedules import Step
-from asr_jax.nn.squeezeformer_layer import (
+from asr_jax.nn.conformer.modules import ConvNorm
+from asr_jax.nn.conformer.squeezeformer import (
     DETAILS,
     Details,
     LayerSizes,
@@ -36,8 +29,15 @@ from asr_jax.nn.squeezeformer_layer import (
     Variant,
     peer_lengths,
 )
+from asr_jax.nn.conformer.striding import Subsample, Subsampling, strided_length
+from asr_jax.nn.layer_stack import LayerInputs, tied_biases
+from asr_jax.nn.linear import Linear
+from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
+from asr_jax.nn.normalization import normed
+from asr_jax.nn.positions import relative_sinusoids, sinusoids
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.striding import Subsample, Subsampling, strided_length
 
 STACKS = ("stack_0", "stack_1", "stack_2")
 """Names of the stacks of layers, which have the full, half and full frame rate."""

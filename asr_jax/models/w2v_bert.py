@@ -16,7 +16,8 @@ from asr_jax.core.batch import Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.striding import GatedConv, gated_length, gated_length_of_peer
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
@@ -24,9 +25,8 @@ from asr_jax.nn.normalization import layer_norm, normed
 from asr_jax.nn.positions import relative_sinusoids, rotated
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.stochastic import Dropout, unless_left_out
-from asr_jax.nn.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 Positions = Literal["relative_key", "relative", "rotary", "none"]
 RATES = ("input_dropout", "dropout", "activation_dropout", "attention_dropout", "convolution_dropout", "layer_drop")

@@ -24,14 +24,14 @@ from asr_jax.nn.gradients import scale_gradient
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION
 from asr_jax.nn.normalization import layer_norm
-from asr_jax.nn.positional_conv import PositionalConv
-from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.span_masks import SpanMask
 from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.transformer import LayerSizes, Lengthen, Resample, Shorten, Transformer, shortened
-from asr_jax.nn.waveform_convs import ConvExtractor, ConvLayer, ExtractorNorm, extracted
+from asr_jax.nn.wav2vec.positional_conv import PositionalConv
+from asr_jax.nn.wav2vec.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
+from asr_jax.nn.wav2vec.transformer import LayerSizes, Lengthen, Resample, Shorten, Transformer, shortened
+from asr_jax.nn.wav2vec.waveform_convs import ConvExtractor, ConvLayer, ExtractorNorm, extracted
 
 BASE_EXTRACTOR = (ConvLayer(512, 10, 5), *(ConvLayer(512, 3, 2),) * 4, *(ConvLayer(512, 2, 2),) * 2)
 RATES = ("dropout", "attention_dropout", "activation_dropout", "input_dropout", "feature_dropout", "layer_drop")

@@ -18,9 +18,9 @@ from asr_jax.core.sharding import ModelRules
 from asr_jax.models.base import Encoder, EncoderOfMels
 from asr_jax.nn.model_axis import FEED_FORWARD
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
-from asr_jax.nn.subsampling import ConvEmbedding, Downsample, embedding_length
-from asr_jax.nn.zipformer_layer import Policy, StackSizes
+from asr_jax.nn.zipformer.layer import Policy, StackSizes
+from asr_jax.nn.zipformer.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
+from asr_jax.nn.zipformer.subsampling import ConvEmbedding, Downsample, embedding_length
 
 # In the order of the fields of `StackSizes`.
 PER_STACK = (

@@ -15,7 +15,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.pretrained.base import Description, Format, check_settings
 from asr_jax.pretrained.keymap import NamedWeights, Row
 from asr_jax.pretrained.torch_files import has_weight, load_torch, state_dict

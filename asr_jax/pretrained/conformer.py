@@ -14,7 +14,7 @@ from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.conformer import Conformer
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.pretrained.base import Description, Format, Heads, check_settings, ctc_rows
 from asr_jax.pretrained.huggingface import CONFIG, front_end_settings, model_type, read_json
 from asr_jax.pretrained.keymap import NORM, POINTWISE_1D, Row

@@ -18,8 +18,8 @@ from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.sanm import SANM
-from asr_jax.nn.cif import CIF
-from asr_jax.nn.parallel_decoder import SANMDecoder
+from asr_jax.nn.decoders.cif import CIF
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.base import Heads, check_settings
 from asr_jax.pretrained.funasr_files import STATISTICS
 from asr_jax.pretrained.keymap import CONV_1D, DEPTHWISE, LINEAR, NORM, Row, array, kernel, rows_of

@@ -17,7 +17,7 @@ from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.sanm import SANM
-from asr_jax.nn.parallel_decoder import SANMDecoder
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.base import Description, Format, Symbols
 from asr_jax.pretrained.funasr import (
     DECODER_FIELDS,

@@ -12,8 +12,8 @@ from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.label_decoder import LabelDecoder
-from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.nn.decoders.label_decoder import LabelDecoder
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.pretrained.base import Description, Format, Heads, ctc_rows, first_head
 from asr_jax.pretrained.keymap import (
     CONV_2D,

@@ -13,7 +13,7 @@ from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import EncoderSettings, Model
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.pretrained.base import Description, Format, Heads, check_settings, ctc_rows, first_head
 from asr_jax.pretrained.keymap import (
     BATCH_NORM,

@@ -9,7 +9,7 @@ from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.models.quartznet import QuartzNet, odd_size
-from asr_jax.nn.conv_block import ConvBlock, Residual
+from asr_jax.nn.quartznet.block import ConvBlock, Residual
 from asr_jax.pretrained.base import Format, ctc_rows
 from asr_jax.pretrained.keymap import (
     BATCH_NORM,

@@ -11,7 +11,7 @@ import numpy as np
 from asr_jax.core.errors import UserError
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
-from asr_jax.nn.prediction import LSTMPrediction, PredictionSettings, StatelessPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, PredictionSettings, StatelessPrediction
 from asr_jax.pretrained.base import Heads, first_head, heads_of
 from asr_jax.pretrained.keymap import (
     BATCH_NORM,
@@ -112,7 +112,7 @@ def lstm_rows(theirs: str, ours: str, num_layers: int, *, batch_norm: bool = Fal
 
     Args:
         theirs: Name of the module that contains the layers; CAIMAN-ASR's, if `batch_norm` is True.
-        ours: Path of `nn.lstm.LSTM` in the variables, without `params/`.
+        ours: Path of `nn.recurrent.lstm.LSTM` in the variables, without `params/`.
         batch_norm: Whether batch normalisation follows each layer.
     """
     table = list[tuple[str, str, Kind]]()

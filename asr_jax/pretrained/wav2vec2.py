@@ -11,7 +11,7 @@ import numpy as np
 
 from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
 from asr_jax.pretrained.base import NO_NAME, Format, Heads, ctc_rows, first_head
 from asr_jax.pretrained.keymap import (
     CONV_1D,

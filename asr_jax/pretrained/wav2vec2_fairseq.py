@@ -15,9 +15,9 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import BASE_EXTRACTOR, Hourglass, Wav2Vec2
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
 from asr_jax.pretrained.base import Description, check_settings
 from asr_jax.pretrained.torch_files import Stand, load_torch, state_dict
 from asr_jax.text.tokenizers import Tokenizer

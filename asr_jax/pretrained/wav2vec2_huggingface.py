@@ -12,9 +12,9 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description, check_settings
 from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, OF_PRETRAINING, Settings, front_end_of, unknown_of

@@ -16,7 +16,7 @@ from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import GENERATOR, STREAMS
 from asr_jax.core.sharding import UNSPREAD, Sharding
 from asr_jax.inference.model import example_batch
-from asr_jax.nn.state_passing import PASSED, Passed, check_passes, no_states
+from asr_jax.nn.recurrent.state_passing import PASSED, Passed, check_passes, no_states
 from asr_jax.optim.loss_scale import Scaling, no_scaling
 from asr_jax.training.recipe import Recipe
 from asr_jax.training.state import TrainState

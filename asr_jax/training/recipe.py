@@ -12,7 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree, flatten, join, pick
 from asr_jax.core.sharding import Sharding
 from asr_jax.models.base import EncoderSettings, Recogniser
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.lora import LORA, LoRA
 from asr_jax.optim.loss_scale import LossScale

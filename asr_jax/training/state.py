@@ -18,7 +18,7 @@ class TrainState(Node):
     """Running statistics of normalisation; empty if the model has none."""
     opt_state: Any
     passed: Any
-    """States that the last batch passed on (`nn.state_passing.Passed`); empty without state passing."""
+    """States that the last batch passed on (`nn.recurrent.state_passing.Passed`); empty without state passing."""
     scaling: Scaling
     """Scale of the loss; 1 except with precision f16."""
     key: UInt32[Array, "2"]

@@ -31,7 +31,7 @@ from asr_jax.core.sharding import by_device, manual, sharded
 from asr_jax.core.sums import Sums
 from asr_jax.models.terms import Denominators, batch_denominators
 from asr_jax.nn.normalization import frozen_norms
-from asr_jax.nn.state_passing import PASSED, after_rows, before_batch, reset, states_of
+from asr_jax.nn.recurrent.state_passing import PASSED, after_rows, before_batch, reset, states_of
 from asr_jax.optim.rules import map_with_path
 from asr_jax.training.recipe import Recipe
 from asr_jax.training.state import TrainState

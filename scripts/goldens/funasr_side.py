@@ -68,8 +68,8 @@ def write_ours(folder: Path, kind: str) -> None:
     from asr_jax.heads.paraformer_v2 import ParaformerV2
     from asr_jax.models.base import Model
     from asr_jax.models.sanm import SANM
-    from asr_jax.nn.cif import CIF
-    from asr_jax.nn.parallel_decoder import SANMDecoder
+    from asr_jax.nn.decoders.cif import CIF
+    from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
     from asr_jax.pretrained.formats import save_folder
     from asr_jax.text.characters import CharacterTokenizer
 

@@ -34,8 +34,8 @@ from asr_jax.heads.label_queries import greedy_runs, mean_over, members, runs_of
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.models.base import Model
-from asr_jax.nn import cif
-from asr_jax.nn.cif import CIF, NEAR_THE_END, Predictor
+from asr_jax.nn.decoders import cif
+from asr_jax.nn.decoders.cif import CIF, NEAR_THE_END, Predictor
 from asr_jax.pretrained.base import heads_of
 from asr_jax.pretrained.formats import load_weights, save_folder
 from asr_jax.pretrained.funasr import HEAD, settings_of

@@ -12,7 +12,7 @@ from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.losses.pruned_transducer import kept_positions, occupancies
-from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.pretrained.keymap import find_params
 from asr_jax.pretrained.transducers import OF_ICEFALL, transducer_rows
 from asr_jax.search.transducer import TransducerDecoding

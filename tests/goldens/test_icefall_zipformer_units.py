@@ -15,7 +15,7 @@ from asr_jax.nn.normalization import bias_norm
 from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.regularizers import balance, whiten
 from asr_jax.nn.schedules import piecewise_linear
-from asr_jax.nn.subsampling import Downsample, upsample
+from asr_jax.nn.zipformer.subsampling import Downsample, upsample
 
 pytestmark = [pytest.mark.golden, pytest.mark.parametrize("case", golden_cases("icefall_zipformer", "units*"))]
 YES = jnp.array(True)

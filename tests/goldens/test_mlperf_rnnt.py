@@ -9,7 +9,7 @@ from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.pretrained.caiman import encoder_rows
 from asr_jax.pretrained.keymap import find_params
 from asr_jax.pretrained.transducers import OF_CAIMAN, transducer_rows

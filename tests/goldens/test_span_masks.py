@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 from tests.support import GOLDENS, assert_within, golden_cases
 
 pytestmark = pytest.mark.golden

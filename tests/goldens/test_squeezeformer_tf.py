@@ -32,9 +32,9 @@ from support import (
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.pytrees import unflatten
 from asr_jax.models.squeezeformer import Embedding, Squeezeformer
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
+from asr_jax.nn.conformer.squeezeformer import DETAILS, RecoverTime, ReduceTime, ScaleBias, peer_lengths
 from asr_jax.nn.positions import relative_sinusoids
-from asr_jax.nn.squeezeformer_layer import DETAILS, RecoverTime, ReduceTime, ScaleBias, peer_lengths
 from asr_jax.pretrained.keymap import Row, export_params, find_params
 from asr_jax.pretrained.squeezeformer_keras import (
     CONVOLUTION,

@@ -21,7 +21,7 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
 from asr_jax.heads.contrastive import EXTRACTOR, FEATURES, Contrastive, ContrastiveHead, Draws
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.quantizer import QUANTIZER, GumbelQuantizer
+from asr_jax.nn.wav2vec.quantizer import QUANTIZER, GumbelQuantizer
 from asr_jax.pretrained.wav2vec2_fairseq import Settings
 from tests.support import fast_jit
 

@@ -14,7 +14,7 @@ from asr_jax.core.random_streams import random_streams
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.ctc import CTC
 from asr_jax.losses.ctc_align import align
-from asr_jax.nn.label_decoder import LabelDecoder
+from asr_jax.nn.decoders.label_decoder import LabelDecoder
 from asr_jax.search.label_synchronous import LabelDecoding
 from tests.search.test_ctc_prefix import prefix_log_prob, texts_of
 from tests.support import approx, assert_close, assert_trees_close

@@ -13,7 +13,7 @@ from support import assert_within, fast_jit, relative
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, unflatten
 from asr_jax.heads.contrastive import FEATURES, Contrastive, ContrastiveHead, Draws
-from asr_jax.nn.quantizer import Quantizer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
 
 GROUPS, ENTRIES, CODES_DIM = 2, 3, 4
 SETTINGS = Contrastive(

@@ -17,8 +17,8 @@ from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
-from asr_jax.nn.cif import CIF
-from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
+from asr_jax.nn.decoders.cif import CIF
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.search.parallel import ParallelDecoding
 from tests.heads.drawn_params import drawn_params
 from tests.support import assert_close, assert_trees_close

@@ -19,7 +19,7 @@ from asr_jax.core.random_streams import random_streams
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.losses.transducer import Penalties
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
 from asr_jax.text.spelling import Spelling

@@ -15,7 +15,7 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
-from asr_jax.nn.label_decoder import LabelDecoder
+from asr_jax.nn.decoders.label_decoder import LabelDecoder
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW

@@ -15,7 +15,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.models.base import Model
-from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW

@@ -22,7 +22,7 @@ from asr_jax.heads.transducer import Transducer
 from asr_jax.inference import decoder as decoders
 from asr_jax.inference.decoder import Decoder, HeadSearch, without_labels
 from asr_jax.inference.recognition import Recognition, judged_words, scored
-from asr_jax.nn.prediction import StatelessPrediction
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.ctc_greedy import greedy_search

@@ -29,7 +29,7 @@ from asr_jax.inference.trained import WHOLE, Trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
-from asr_jax.nn.conv_block import ConvBlock
+from asr_jax.nn.quartznet.block import ConvBlock
 from asr_jax.search import ctc
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_greedy import greedy_search

@@ -20,7 +20,7 @@ from asr_jax.kernels.masking import api as masking
 from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.kernels.swoosh.api import swoosh_l
-from asr_jax.nn.subsampling import Downsample
+from asr_jax.nn.zipformer.subsampling import Downsample
 from tests.kernels.drawn import with_drawn
 from tests.kernels.small import DRAWN, SIZES, assert_computed, cases, computed
 from tests.support import assert_close

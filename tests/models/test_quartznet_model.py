@@ -15,7 +15,7 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements
 from asr_jax.models.base import Encoder
 from asr_jax.models.quartznet import QuartzNet, odd_size
-from asr_jax.nn.conv_block import ConvBlock
+from asr_jax.nn.quartznet.block import ConvBlock
 
 TINY = QuartzNet(
     num_mels=16,

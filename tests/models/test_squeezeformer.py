@@ -16,8 +16,8 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements
 from asr_jax.models.base import Encoder
 from asr_jax.models.squeezeformer import PUBLISHED, Squeezeformer
+from asr_jax.nn.conformer.squeezeformer import RecoverTime, Variant
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.squeezeformer_layer import RecoverTime, Variant
 
 TINY = Squeezeformer(
     num_mels=16,

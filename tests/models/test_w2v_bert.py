@@ -14,9 +14,9 @@ from support import assert_within, fast_jit, max_abs, relative
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements
 from asr_jax.models.w2v_bert import EMBED, RATES, Positions, W2VBert
+from asr_jax.nn.conformer.striding import GatedConv, gated_length, gated_length_of_peer
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 NO_DROPOUT: dict[str, Any] = dict.fromkeys(RATES, 0.0)
 TINY = W2VBert(

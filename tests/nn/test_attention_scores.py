@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asr_jax.nn.attention import AttentionWeights
-from asr_jax.nn.conformer import RelativeAttention
+from asr_jax.nn.conformer.modules import RelativeAttention
 from asr_jax.nn.stochastic import Regulariser
+from asr_jax.nn.zipformer.attention import AttentionWeights
 from tests.support import skip_without_float16
 
 X = np.random.default_rng(0).normal(size=(1, 20, 32))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support import assert_close, assert_within, max_abs
 
+from asr_jax.nn.conformer.striding import GatedConv
 from asr_jax.nn.positions import clipped_distances, rotated
-from asr_jax.nn.striding import GatedConv
 
 RNG = np.random.default_rng(0)
 

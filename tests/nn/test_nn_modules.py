@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from support import approx, assert_close, assert_within, max_abs
 
-from asr_jax.nn.attention import AttentionWeights, SelfAttention
-from asr_jax.nn.convolution import ChunkDepthwiseConv, ConvolutionModule
 from asr_jax.nn.positions import compact_positions
-from asr_jax.nn.stack import feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.stochastic import Regulariser
-from asr_jax.nn.subsampling import Downsample, embedding_length, repeat_last, upsample
-from asr_jax.nn.zipformer_layer import StackSizes
+from asr_jax.nn.zipformer.attention import AttentionWeights, SelfAttention
+from asr_jax.nn.zipformer.convolution import ChunkDepthwiseConv, ConvolutionModule
+from asr_jax.nn.zipformer.layer import StackSizes
+from asr_jax.nn.zipformer.stack import feature_masks, layer_skip_rates, to_width, widest
+from asr_jax.nn.zipformer.subsampling import Downsample, embedding_length, repeat_last, upsample
 
 OFF = Regulariser(None, None)
 

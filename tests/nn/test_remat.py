@@ -12,8 +12,8 @@ from jax.ad_checkpoint import print_saved_residuals
 from support import assert_within, relative
 
 from asr_jax.core.pytrees import flatten
-from asr_jax.nn.conformer import ConformerConvolution
-from asr_jax.nn.conv_block import ConvBlock, ConvLayer, Policy
+from asr_jax.nn.conformer.modules import ConformerConvolution
+from asr_jax.nn.quartznet.block import ConvBlock, ConvLayer, Policy
 from asr_jax.nn.remat import Remat, rematerialised
 
 POLICY = Policy(activation="relu", norm="batch", norm_groups=1, mask_padding=True, remat="none", dtype=jnp.float32)

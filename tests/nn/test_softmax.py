@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from asr_jax.nn.conformer import RelativeAttention
+from asr_jax.nn.conformer.modules import RelativeAttention
 from asr_jax.nn.remat import rematerialised
 from asr_jax.nn.softmax import attention_softmax
 from tests.support import assert_close

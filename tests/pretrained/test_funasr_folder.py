@@ -21,8 +21,8 @@ from asr_jax.heads.paraformer_v2 import Enhancement, ParaformerV2
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.sanm import SANM
-from asr_jax.nn.cif import CIF
-from asr_jax.nn.parallel_decoder import SANMDecoder
+from asr_jax.nn.decoders.cif import CIF
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
 from asr_jax.pretrained.formats import exported, save_folder
 from asr_jax.pretrained.funasr import UNUSED, front_end_of, settings_of
 from asr_jax.pretrained.funasr_folder import config_of, folder_files, kaldi_text, tokenizer_of

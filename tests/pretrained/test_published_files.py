@@ -26,7 +26,7 @@ from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.pretrained.formats import exported, load_weights, save_exported, save_folder
 from asr_jax.pretrained.huggingface import label_files
 from asr_jax.pretrained.nemo_files import load_nemo

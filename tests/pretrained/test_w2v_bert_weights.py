@@ -20,7 +20,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.w2v_bert import W2VBert
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
 from asr_jax.pretrained.formats import load_weights, save_folder
 from asr_jax.pretrained.w2v_bert import HUGGINGFACE

@@ -25,8 +25,8 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
 from asr_jax.pretrained.encoders import ctc_of, encoder_of, front_end_of
 from asr_jax.pretrained.formats import exported, imported, load_weights, save_exported, save_folder
 from asr_jax.pretrained.torch_writer import save_torch

@@ -27,7 +27,7 @@ from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.pretrained.formats import FORMATS, exported, imported
 
 TINY: dict[type, EncoderSettings] = {

@@ -14,8 +14,8 @@ from asr_jax.core.meshes import MeshSizes
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.transducer import Pruning, Transducer
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.observe.events import read_events
 from asr_jax.optim.ema import EMA
 from asr_jax.optim.optimizers import AdamW

@@ -22,9 +22,9 @@ from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
 from asr_jax.pretrained.formats import exported, save_exported, save_folder, save_weights
 from asr_jax.pretrained.icefall import ICEFALL
 from asr_jax.text.characters import CharacterTokenizer

@@ -30,9 +30,9 @@ from asr_jax.inference.losses import measure
 from asr_jax.inference.trained import load_trained
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
-from asr_jax.nn.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
+from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
 from asr_jax.observe.events import read_events
 from asr_jax.observe.health import health
 from asr_jax.optim.ema import EMA

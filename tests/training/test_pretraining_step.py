@@ -17,8 +17,8 @@ from asr_jax.core.sums import Sums
 from asr_jax.heads.contrastive import Contrastive, ContrastiveHead, Draws
 from asr_jax.models.base import EncoderSettings, MaskingEncoder, Model
 from asr_jax.models.terms import batch_denominators
-from asr_jax.nn.quantizer import Quantizer
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.quantizer import Quantizer
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import initial_state, lower_initial_state

@@ -24,10 +24,10 @@ from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.cif import CIF
-from asr_jax.nn.parallel_decoder import SANMDecoder, TransformerDecoder
-from asr_jax.nn.prediction import LSTMPrediction
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.decoders.cif import CIF
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state

@@ -34,10 +34,10 @@ from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.label_decoder import LabelDecoder
-from asr_jax.nn.parallel_decoder import TransformerDecoder
-from asr_jax.nn.prediction import StatelessPrediction
-from asr_jax.nn.quantizer import Quantizer
+from asr_jax.nn.decoders.label_decoder import LabelDecoder
+from asr_jax.nn.decoders.parallel_decoder import TransformerDecoder
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
+from asr_jax.nn.wav2vec.quantizer import Quantizer
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import abstract_state, lower_initial_state

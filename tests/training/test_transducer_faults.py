@@ -12,8 +12,8 @@ from asr_jax.core.meshes import data_mesh
 from asr_jax.core.pytrees import flatten
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.terms import batch_denominators
-from asr_jax.nn.prediction import LSTMPrediction, StatelessPrediction
-from asr_jax.nn.state_passing import StatePassing
+from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import initial_state, lower_initial_state

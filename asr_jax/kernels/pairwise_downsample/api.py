@@ -16,8 +16,8 @@ def pairwise_downsample(
     """Replaces each group of G frames (a pair, G = 2) by the mean of its valid frames, with learned weights.
 
     The weights are the softmax of the logits, divided by their sum over the valid frames of the group. Pairs agree with
-    `nn.subsampling.Downsample` on valid frames; larger groups do not, because that layer fills them with copies of the
-    last valid frame.
+    `nn.zipformer.subsampling.Downsample` on valid frames; larger groups do not, because that layer fills them with
+    copies of the last valid frame.
 
     Source: `pairwise_downsample` in rust-asr's src/cubecl_kernels.rs.
 

@@ -8,7 +8,7 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.quartznet import QuartzNet
-from asr_jax.nn.conv_block import ConvBlock
+from asr_jax.nn.quartznet.block import ConvBlock
 from asr_jax.text.tokenizers import TokenizerSettings
 
 FRONT_END = replace(

@@ -12,8 +12,8 @@ import pytest
 from jax.experimental import rnn
 
 from asr_jax.core.errors import UserError
-from asr_jax.nn import lstm, lstm_cudnn
-from asr_jax.nn.lstm import LSTM
+from asr_jax.nn.recurrent import lstm, lstm_cudnn
+from asr_jax.nn.recurrent.lstm import LSTM
 from tests.support import assert_close
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from support import assert_close, assert_within, relative
 
-from asr_jax.nn.lstm import LSTM, lstm_scan
+from asr_jax.nn.recurrent.lstm import LSTM, lstm_scan
 
 
 def test_gradients_of_one_row_are_those_in_a_batch():

@@ -14,10 +14,7 @@ from asr_jax.kernels.masking.api import mask_time
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.normalization import BatchNorm, GroupNorm
-from asr_jax.nn.remat import Remat
-from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.time_conv import (
+from asr_jax.nn.quartznet.time_conv import (
     DepthwiseTimeConv,
     Pointwise,
     SqueezeExcite,
@@ -26,6 +23,9 @@ from asr_jax.nn.time_conv import (
     shuffled,
     strided,
 )
+from asr_jax.nn.remat import Remat
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
 
 BlockNorm = Literal[
     "batch", "layer", "instance", "group", "batch_padded", "layer_padded", "instance_padded", "group_padded"

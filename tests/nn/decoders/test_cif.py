@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from asr_jax.core.batch import Frames
-from asr_jax.nn.cif import BEGIN, CIF, Predictor, combined, integrate
+from asr_jax.nn.decoders.cif import BEGIN, CIF, Predictor, combined, integrate
 from tests.support import assert_close
 
 integrate_jit = jax.jit(integrate, static_argnames="size")

@@ -13,10 +13,10 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.errors import UserError
 from asr_jax.nn.linear import uniform
-from asr_jax.nn.lstm_cudnn import Implementation, check_runs, lstm_cudnn
 from asr_jax.nn.normalization import BatchNorm
+from asr_jax.nn.recurrent.lstm_cudnn import Implementation, check_runs, lstm_cudnn
+from asr_jax.nn.recurrent.state_passing import PASSED
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.state_passing import PASSED
 from asr_jax.nn.stochastic import Dropout
 
 
@@ -149,8 +149,8 @@ class LSTM(nn.Module):
     ) -> tuple[Float[Array, "B T H"], LSTMState | None]:
         """Computes all layers.
 
-        In training with the collection `passed` (`nn.state_passing`), the initial states are those in the collection,
-        and the states after `passed_after` frames replace them.
+        In training with the collection `passed` (`nn.recurrent.state_passing`), the initial states are those in the
+        collection, and the states after `passed_after` frames replace them.
 
         Args:
             x: Input frames.

@@ -1,4 +1,4 @@
-"""cuDNN's LSTM, by `jax.experimental.rnn`, with the parameters of `nn.lstm`."""
+"""cuDNN's LSTM, by `jax.experimental.rnn`, with the parameters of `nn.recurrent.lstm`."""
 
 from typing import Literal
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import GOLDENS, assert_close, assert_within, fast_jit, max_abs, relative
 
-from asr_jax.nn.quantizer import GumbelQuantizer, Quantizer, perplexity
+from asr_jax.nn.wav2vec.quantizer import GumbelQuantizer, Quantizer, perplexity
 
 SETTINGS = Quantizer(groups=2, entries=5, start_temperature=1.5)
 

@@ -9,11 +9,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import check_numbers
+from asr_jax.nn.decoders.sanm import NORM_EPS, Attention, Memory
 from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import normed
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.sanm import NORM_EPS, Attention, Memory
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 

@@ -12,7 +12,7 @@ from support import assert_close, assert_within, fast_jit, max_abs, relative
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.transformer import LayerSizes, MultiHeadAttention, Transformer, fused_attention
+from asr_jax.nn.wav2vec.transformer import LayerSizes, MultiHeadAttention, Transformer, fused_attention
 
 NUM_LAYERS, RATE = 3, 0.3
 X = np.random.default_rng(0).normal(size=(4, 5, 4)).astype(np.float32)

@@ -10,10 +10,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.errors import check_numbers
-from asr_jax.nn.lstm import LSTM, LSTMState
-from asr_jax.nn.lstm_cudnn import Implementation
+from asr_jax.nn.recurrent.lstm import LSTM, LSTMState
+from asr_jax.nn.recurrent.lstm_cudnn import Implementation
+from asr_jax.nn.recurrent.state_passing import PASSED
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.state_passing import PASSED
 from asr_jax.nn.stochastic import Regulariser
 
 BALANCED: dict[str, Any] = {"min_positive": 0.0, "max_positive": 1.0, "min_abs": 0.5, "max_abs": 1.0, "chance": 0.05}

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.masking.api import mask_time
-from asr_jax.nn.conformer import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import normed

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from asr_jax.nn.span_masks import SpanMask
+from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 
 @partial(jax.jit, static_argnames=("settings", "size"))

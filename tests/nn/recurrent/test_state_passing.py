@@ -7,9 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asr_jax.nn.lstm import LSTM
-from asr_jax.nn.prediction import LSTMPrediction
-from asr_jax.nn.state_passing import PASSED, StatePassing, after_rows, before_batch, no_states, reset, states_of
+from asr_jax.nn.recurrent.lstm import LSTM
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
+from asr_jax.nn.recurrent.state_passing import (
+    PASSED,
+    StatePassing,
+    after_rows,
+    before_batch,
+    no_states,
+    reset,
+    states_of,
+)
 from tests.heads.drawn_params import drawn_params
 from tests.support import assert_close
 

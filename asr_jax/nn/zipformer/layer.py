@@ -13,15 +13,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from asr_jax.core.batch import length_mask
-from asr_jax.nn.attention import AttentionWeights, NonlinearAttention, SelfAttention
-from asr_jax.nn.convolution import ConvolutionModule
-from asr_jax.nn.feed_forward import FeedForward
 from asr_jax.nn.layer_stack import LayerInputs
 from asr_jax.nn.linear import per_channel
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, kept_of_rows, whitening_limit
+from asr_jax.nn.zipformer.attention import AttentionWeights, NonlinearAttention, SelfAttention
+from asr_jax.nn.zipformer.convolution import ConvolutionModule
+from asr_jax.nn.zipformer.feed_forward import FeedForward
 
 SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
 SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
