@@ -26,7 +26,7 @@ OVERSHOOT_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AudioPart:
     """A requested part of a file's audio. Default: all of it."""
 
     start_s: float = 0.0
@@ -132,7 +132,7 @@ def check_values(sound: soundfile.SoundFile, name: str, samples: Shaped[np.ndarr
         raise AudioError(name, f"out of range: the peak is {peak:.4g}, full scale is 1; reduce the file's level")
 
 
-def check_part(there: int, wanted: int, rate_hz: int, name: str, part: Part) -> None:
+def check_part(there: int, wanted: int, rate_hz: int, name: str, part: AudioPart) -> None:
     """Checks that enough samples of a requested part are within the file.
 
     Args:
@@ -142,7 +142,7 @@ def check_part(there: int, wanted: int, rate_hz: int, name: str, part: Part) -> 
         name: Name of the file in error messages.
 
     Raises:
-        AudioError: If no samples, or too few (see `Part.may_overshoot`), are within the file.
+        AudioError: If no samples, or too few (see `AudioPart.may_overshoot`), are within the file.
     """
     share = OVERSHOOT_SHARE if part.may_overshoot else PART_SLACK_SHARE
     if not there or there < wanted - min(PART_SLACK_S * rate_hz, share * wanted):

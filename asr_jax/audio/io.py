@@ -11,12 +11,12 @@ import soundfile
 import soxr
 from jaxtyping import Float32, Int16, Shaped
 
-from asr_jax.audio.checks import Part, check_part, check_values, check_whole, promised_samples
+from asr_jax.audio.checks import AudioPart, check_part, check_values, check_whole, promised_samples
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.pyav import SUFFIXES, decode_with_pyav, probe_with_pyav
 from asr_jax.audio.wav import with_unknown_size
 
-__all__ = ["AudioError", "AudioInfo", "Named", "PathLike", "probe", "read_audio", "write_flac"]
+__all__ = ["AudioError", "AudioInfo", "NamedAudio", "PathLike", "probe", "read_audio", "write_flac"]
 
 PathLike = str | os.PathLike[str]
 
@@ -27,7 +27,7 @@ MP3_RUN_UP_SAMPLES = 32 * 1152
 the first frames after a seek are decoded to silence or to wrong samples."""
 
 
-class Named(io.BytesIO):
+class NamedAudio(io.BytesIO):
     """Content of a file in memory, with its name for error messages."""
 
     def __init__(self, content: bytes, name: str) -> None:
@@ -48,7 +48,7 @@ class AudioInfo:
 
 
 def read_audio(
-    file: PathLike | Named,
+    file: PathLike | NamedAudio,
     *,
     rate_hz: int = 16000,
     speed: float = 1.0,
@@ -78,7 +78,7 @@ def read_audio(
         AudioError: If the file is missing, unreadable, truncated, empty, not finite or beyond ±1, has no such channel,
             or ends before the part.
     """
-    name, part = name_of(file), Part(start_s, length_s, may_overshoot)
+    name, part = name_of(file), AudioPart(start_s, length_s, may_overshoot)
     if name.lower().endswith(SUFFIXES) and is_there(file):
         samples, from_hz = decode_with_pyav(file, name)
         samples = _part_of(samples, from_hz, name, part)
@@ -101,7 +101,7 @@ def read_audio(
     return np.clip(np.rint(mono * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
 
 
-def probe(file: PathLike | Named) -> AudioInfo:
+def probe(file: PathLike | NamedAudio) -> AudioInfo:
     """Reads duration, sample rate and number of channels from the header. A file without its length there is decoded.
 
     Raises:
@@ -125,23 +125,23 @@ def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -
     soundfile.write(path, samples, rate_hz, format="FLAC", subtype="PCM_16")
 
 
-def name_of(file: PathLike | Named) -> str:
+def name_of(file: PathLike | NamedAudio) -> str:
     """Returns the path of a file, or the name of content in memory."""
-    return file.name if isinstance(file, Named) else os.fspath(file)
+    return file.name if isinstance(file, NamedAudio) else os.fspath(file)
 
 
-def again(file: PathLike | Named) -> io.BufferedIOBase:
+def again(file: PathLike | NamedAudio) -> io.BufferedIOBase:
     """Opens the same file at its beginning, independently of the position at which libsndfile reads."""
-    return io.BytesIO(file.getvalue()) if isinstance(file, Named) else open(file, "rb")
+    return io.BytesIO(file.getvalue()) if isinstance(file, NamedAudio) else open(file, "rb")
 
 
-def is_there(file: PathLike | Named) -> bool:
+def is_there(file: PathLike | NamedAudio) -> bool:
     """Returns False for missing and empty files, for which `opened` has better error messages than FFmpeg."""
-    return isinstance(file, Named) or (os.path.isfile(file) and os.path.getsize(file) > 0)
+    return isinstance(file, NamedAudio) or (os.path.isfile(file) and os.path.getsize(file) > 0)
 
 
 @contextmanager
-def opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
+def opened(file: PathLike | NamedAudio) -> Iterator[soundfile.SoundFile]:
     """Opens an audio file with libsndfile, whose errors, also inside the block, are raised as AudioError."""
     try:
         # soundfile raises a TypeError for names that end in .raw, because it needs their format as an argument.
@@ -157,15 +157,15 @@ def opened(file: PathLike | Named) -> Iterator[soundfile.SoundFile]:
         raise AudioError(name_of(file), f"truncated or damaged ({_words(error)}); copy the file again") from None
 
 
-def _with_unknown_size(file: PathLike | Named) -> io.BytesIO | None:
+def _with_unknown_size(file: PathLike | NamedAudio) -> io.BytesIO | None:
     """Content of a WAV file whose header has a size of 0 bytes although samples follow; None for other files."""
     with again(file) as content:
         whole = with_unknown_size(content.read())
     return io.BytesIO(whole) if whole else None
 
 
-def _why_not_opened(file: PathLike | Named, error: Exception) -> str:
-    if isinstance(file, Named):
+def _why_not_opened(file: PathLike | NamedAudio, error: Exception) -> str:
+    if isinstance(file, NamedAudio):
         if not file.getbuffer().nbytes:
             return "empty (0 bytes)"
     elif not os.path.exists(file):
@@ -186,7 +186,7 @@ def _words(error: Exception) -> str:
     return str(getattr(error, "error_string", error)).removeprefix("Error : ").rstrip(".")
 
 
-def _samples(sound: soundfile.SoundFile, name: str, promised: int | None, part: Part) -> Shaped[np.ndarray, "S C"]:
+def _samples(sound: soundfile.SoundFile, name: str, promised: int | None, part: AudioPart) -> Shaped[np.ndarray, "S C"]:
     """Reads and checks the samples of a part. The first branch, a whole file, is the usual case."""
     if part.length_s is None and not part.start_s:
         samples = _decode(sound, promised)
@@ -206,7 +206,7 @@ def _samples(sound: soundfile.SoundFile, name: str, promised: int | None, part: 
     return samples
 
 
-def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: Part) -> Shaped[np.ndarray, "P C"]:
+def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: AudioPart) -> Shaped[np.ndarray, "P C"]:
     first = round(part.start_s * rate_hz)
     wanted = len(samples) - first if part.length_s is None else round(part.length_s * rate_hz)
     there = samples[first : first + max(wanted, 0)]

@@ -7,9 +7,9 @@ import numpy as np
 import soxr
 from jaxtyping import Float32, Int16, Shaped
 
-from asr_jax.audio.checks import Part, check_number, check_part, check_values, promised_samples
+from asr_jax.audio.checks import AudioPart, check_number, check_part, check_values, promised_samples
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.io import FULL_SCALE, Named, PathLike, again, as_float, dtype_of, is_there, name_of, opened
+from asr_jax.audio.io import FULL_SCALE, NamedAudio, PathLike, again, as_float, dtype_of, is_there, name_of, opened
 from asr_jax.audio.pyav import SUFFIXES, blocks_with_pyav
 
 BLOCK_S = 10  # seconds per block
@@ -21,7 +21,7 @@ Blocks = Iterator[Shaped[np.ndarray, "S C"]]
 
 
 def stream_audio(
-    file: PathLike | Named,
+    file: PathLike | NamedAudio,
     *,
     rate_hz: int,
     start_s: float = 0.0,
@@ -44,7 +44,7 @@ def stream_audio(
     Raises:
         AudioError: As `read_audio`, when the block with the problem is reached.
     """
-    part = Part(start_s, length_s, may_overshoot)
+    part = AudioPart(start_s, length_s, may_overshoot)
     if name_of(file).lower().endswith(SUFFIXES) and is_there(file):
         blocks, from_hz = _by_pyav(file, part)
     else:
@@ -57,16 +57,16 @@ def stream_audio(
         raise AudioError(name_of(file), "too short to resample: no samples are left")
 
 
-def _by_libsndfile(file: PathLike | Named, part: Part) -> tuple[Blocks, int]:
+def _by_libsndfile(file: PathLike | NamedAudio, part: AudioPart) -> tuple[Blocks, int]:
     with opened(file) as sound:
         from_hz = sound.samplerate
     return _read(file, part), from_hz
 
 
-def _read(file: PathLike | Named, part: Part) -> Blocks:
+def _read(file: PathLike | NamedAudio, part: AudioPart) -> Blocks:
     """Reads and checks the blocks of a part."""
     name, is_whole = name_of(file), part.length_s is None and not part.start_s
-    if isinstance(file, Named):
+    if isinstance(file, NamedAudio):
         file.seek(0)
     with opened(file) as sound:
         promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
@@ -97,14 +97,14 @@ def _read(file: PathLike | Named, part: Part) -> Blocks:
             check_part(num, num if wanted is None else wanted, sound.samplerate, name, part)
 
 
-def _by_pyav(file: PathLike | Named, part: Part) -> tuple[Blocks, int]:
+def _by_pyav(file: PathLike | NamedAudio, part: AudioPart) -> tuple[Blocks, int]:
     blocks = blocks_with_pyav(file, name_of(file))
     first, from_hz = next(blocks)
     decoded = (samples for samples, _ in itertools.chain([(first, from_hz)], blocks))
     return _gathered(_part_of(decoded, from_hz, name_of(file), part), BLOCK_S * from_hz), from_hz
 
 
-def _part_of(blocks: Blocks, rate_hz: int, name: str, part: Part) -> Blocks:
+def _part_of(blocks: Blocks, rate_hz: int, name: str, part: AudioPart) -> Blocks:
     begin, num = round(part.start_s * rate_hz), 0
     wanted = None if part.length_s is None else round(part.length_s * rate_hz)
     skipped = begin

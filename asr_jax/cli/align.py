@@ -44,7 +44,7 @@ from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.segmenting import Segmenter, UtterancePiece
-from asr_jax.transcripts.files import FormName, Named
+from asr_jax.transcripts.files import FormName, NamedRecording
 from asr_jax.transcripts.outputs import REJECTED, Output, open_output
 
 
@@ -221,7 +221,7 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
             if transcript is None:
                 rejected.append((utterance.id, utterance.location, reason))
             else:
-                output.write(Named.of(aligned, transcript, tokens=tokens if options.tokens else ()))
+                output.write(NamedRecording.of(aligned, transcript, tokens=tokens if options.tokens else ()))
         leave_out(rejected, output)
         print_differing([entry.differing for entry in found.values() if entry.differing])
     num = len(utterances) + len(utterances.rejected)

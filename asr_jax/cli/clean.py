@@ -60,7 +60,7 @@ class CleanOptions:
 
 
 @dataclass(frozen=True)
-class Cache:
+class RemovableCache:
     """One cache that can be removed as a whole."""
 
     kind: Kind
@@ -123,7 +123,7 @@ def folder_of(kind: Kind, cache: Path | None) -> Path:
     return Path(CACHES) / FOLDERS[kind]
 
 
-def caches(kind: Kind, cache: Path | None, *, unused_days: float = 0.0) -> Iterator[Cache]:
+def caches(kind: Kind, cache: Path | None, *, unused_days: float = 0.0) -> Iterator[RemovableCache]:
     """Yields the caches of a kind: one for each set of inputs, and each imported model; the others have one folder.
 
     Args:
@@ -135,17 +135,19 @@ def caches(kind: Kind, cache: Path | None, *, unused_days: float = 0.0) -> Itera
     known = [path for path in known if _unused_days(path) >= unused_days]
     if kind == "manifests":
         for path in known:
-            yield Cache(kind, path, (path,), ", ".join(inputs_of(path)) or "unfinished", user_of(path))
+            yield RemovableCache(kind, path, (path,), ", ".join(inputs_of(path)) or "unfinished", user_of(path))
         return
     if kind == "imported":
-        yield from (Cache(kind, path, (path,), ", ".join(each.name for each in _entries(path))) for path in known)
+        yield from (
+            RemovableCache(kind, path, (path,), ", ".join(each.name for each in _entries(path))) for path in known
+        )
         return
     files = tuple(path for path in known if path.name != "traced")
     if kind == "logs":
         files = tuple(path for path in files if is_free(path))  # a log is locked while its command runs
     if files:
         kept = "JAX_COMPILATION_CACHE_DIR may be that of other programs too" if _is_shared(kind, folder) else ""
-        yield Cache(kind, folder, files, counted(len(files), "file"), kept)
+        yield RemovableCache(kind, folder, files, counted(len(files), "file"), kept)
 
 
 def check_foreign(kinds: Sequence[Kind], cache: Path | None) -> None:
@@ -173,7 +175,7 @@ def check_foreign(kinds: Sequence[Kind], cache: Path | None) -> None:
         )
 
 
-def row(cache: Cache) -> dict[str, object]:
+def row(cache: RemovableCache) -> dict[str, object]:
     """Row of the table."""
     return {
         "kind": cache.kind, "path": str(cache.path), "of": cache.of, "bytes": cache.num_bytes,
@@ -192,7 +194,7 @@ def confirmed(question: str) -> bool:
     return input(question).strip().lower() in ("y", "yes")
 
 
-def remove(cache: Cache) -> bool:
+def remove(cache: RemovableCache) -> bool:
     """Removes a cache; returns whether all of it was removed."""
     if cache.kind == "manifests":
         return remove_place(cache.path)
@@ -216,7 +218,7 @@ def _unused_days(path: Path) -> float:
         return 0.0
 
 
-def _left(removed: Sequence[Cache]) -> int:
+def _left(removed: Sequence[RemovableCache]) -> int:
     return sum(each.num_bytes for each in removed)
 
 

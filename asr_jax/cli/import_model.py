@@ -56,9 +56,9 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
 
     from asr_jax.inference.importing import import_model
-    from asr_jax.pretrained.published import Given
+    from asr_jax.pretrained.published import SuppliedParts
 
-    given = Given(
+    given = SuppliedParts(
         tokenizer=options.tokenizer, normaliser=options.normaliser, front_end=options.front_end,
         model=experiment.model if experiment else None, labels=experiment.data.tokenizer if experiment else None,
     )  # fmt: skip

@@ -43,7 +43,7 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
-from asr_jax.transcripts.files import FORMS, FormName, Named, form_of
+from asr_jax.transcripts.files import FORMS, FormName, NamedRecording, form_of
 from asr_jax.transcripts.outputs import REJECTED, Maker, Output, open_output
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
@@ -338,11 +338,11 @@ def _transcribe(
     return rejected
 
 
-def named(utterance: Utterance, transcript: Transcript, folder: Path) -> Named:
+def named(utterance: Utterance, transcript: Transcript, folder: Path) -> NamedRecording:
     """Returns a transcript with its name.
 
     Args:
         folder: Folder of the command's own audio files; the id replaces their path, which is not known to the user.
     """
     path = utterance.id if Path(utterance.location).is_relative_to(folder) else None
-    return Named.of(utterance, transcript, path=path)
+    return NamedRecording.of(utterance, transcript, path=path)

@@ -16,7 +16,7 @@ from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.heads.base import DecoderHead, LabelAxis, RecognisingHead
 from asr_jax.losses.cross_entropy import uniformly_smoothed_cross_entropy
 from asr_jax.losses.ctc_align import align
-from asr_jax.nn.decoders.label_decoder import Cache, LabelDecoder
+from asr_jax.nn.decoders.label_decoder import DecoderCache, LabelDecoder
 from asr_jax.search.base import Decoding
 from asr_jax.search.label_synchronous import Ids, LabelDecoding, Step, label_search, most_labels
 
@@ -147,7 +147,7 @@ class AttentionDecoderHead(RecognisingHead):
 
         def advance(carried: Any, labels: Int[Array, "B K"], place: Int[Array, ""]) -> Step:
             keys, values = carried
-            whole = Cache(keys, values, cache.memory_keys, cache.memory_values)
+            whole = DecoderCache(keys, values, cache.memory_keys, cache.memory_values)
             found: Any = decoder.apply(variables, whole, labels, place, frames.lengths, method="advance")
             kept = [old.at[:, :, :, place].set(new) for old, new in zip(carried, found[1:3], strict=True)]
             return Step(jax.nn.log_softmax(found.logits), found.frames, tuple(kept))

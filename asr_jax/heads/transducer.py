@@ -41,7 +41,7 @@ from asr_jax.nn.linear import Linear
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, PredictionSettings
 from asr_jax.search.base import Decoding
 from asr_jax.search.transducer import TransducerDecoding
-from asr_jax.search.transducer_beam import Scaling
+from asr_jax.search.transducer_beam import LogitScaling
 from asr_jax.search.transducer_beam_state import TransducerFrames
 from asr_jax.search.transducer_greedy import Decision, greedy_transducer_search
 
@@ -415,7 +415,7 @@ class TransducerHead(RecognisingHead):
             used = ("prediction/", "of_labels/", "output/")
             variables = {name: pick(tree, lambda path: path.startswith(used)) for name, tree in variables.items()}
             return TransducerFrames(projected, frames.lengths, variables, head), None
-        scaled = Scaling(decoding.temperature, decoding.blank_penalty, self.blank_id)
+        scaled = LogitScaling(decoding.temperature, decoding.blank_penalty, self.blank_id)
         jumps_of = jnp.asarray(durations or (0,))
 
         def decide(at: Int[Array, "B W"], predicted: Any) -> Decision:

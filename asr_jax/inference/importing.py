@@ -30,7 +30,15 @@ from asr_jax.inference.trained import IMPORTED, tokenizer_files
 from asr_jax.observe.tables import quantity
 from asr_jax.optim.ema import EMA
 from asr_jax.pretrained.formats import imported, load_weights
-from asr_jax.pretrained.published import BESIDE, NOTHING, Given, NotGiven, Published, is_published, read_published
+from asr_jax.pretrained.published import (
+    BESIDE,
+    NOTHING,
+    NotGiven,
+    Published,
+    SuppliedParts,
+    is_published,
+    read_published,
+)
 from asr_jax.text.tokenizers import TokenizerSettings, load_tokenizer
 
 LONGEST_S = 30.0
@@ -42,7 +50,7 @@ VERSION = 2
 """Version of the folders of imported models. With another version, models in the cache are imported again."""
 
 
-def import_model(source: Path, out: Path, *, given: Given = NOTHING) -> list[str]:
+def import_model(source: Path, out: Path, *, given: SuppliedParts = NOTHING) -> list[str]:
     """Imports a published model: writes a run with one checkpoint and no training state.
 
     Args:

@@ -24,7 +24,7 @@ from asr_jax.data.manifests.durations import UtteranceBlocks
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference.decoder import Decoder, Emitted
 from asr_jax.inference.trained import Trained
-from asr_jax.transcripts.seams import FrameLogProbs, Part, joined_windows
+from asr_jax.transcripts.seams import FrameLogProbs, WindowPart, joined_windows
 from asr_jax.transcripts.windows import AudioWindow, Windows, windows_of
 
 READ_AHEAD = 2
@@ -35,13 +35,13 @@ UtteranceWindow = tuple[Utterance, AudioWindow | AudioError]
 class Emission(NamedTuple):
     """Output of the model and its search for one window."""
 
-    found: Part | None
+    found: WindowPart | None
     """Tokens; None if the search takes frames (see `HostStage`)."""
     frames: FrameLogProbs | None
     """CTC log-probabilities; None if the decoder does not compute them."""
 
     @property
-    def part(self) -> Part:
+    def part(self) -> WindowPart:
         assert self.found, "the search takes frames"
         return self.found
 
@@ -216,10 +216,10 @@ def _batch(rows: Sequence[Int16[np.ndarray, "_"]], bucket: Bucket) -> Batch:
     return Batch(audio, None, lengths, np.zeros((num, 0), np.int32), np.zeros(num, np.int32), weights, utterances)
 
 
-def _moved(sequence: TokenSequence, first_frame: int, end_frame: int) -> Part:
+def _moved(sequence: TokenSequence, first_frame: int, end_frame: int) -> WindowPart:
     """Returns the tokens of a window with frame numbers of the recording."""
     starts, ends = (tuple(frame + first_frame for frame in each) for each in (sequence.starts, sequence.ends))
-    return Part(first_frame, end_frame, sequence._replace(starts=starts, ends=ends))
+    return WindowPart(first_frame, end_frame, sequence._replace(starts=starts, ends=ends))
 
 
 def _first(group: Iterator[UtteranceEmission]) -> tuple[Utterance, Iterator[Emission | AudioError]]:

@@ -88,7 +88,7 @@ class Losses:
         return {name: sums[name] for name in terms}, {name: sums[name] for name in sums if name not in terms}
 
 
-class Measured(NamedTuple):
+class MeasuredLosses(NamedTuple):
     """Result of `measure`."""
 
     figures: dict[str, Any]
@@ -107,7 +107,7 @@ def measure(
     workers: int = 0,
     threads: int = 2,
     is_stopped: Callable[[], bool] = lambda: False,
-) -> Measured:
+) -> MeasuredLosses:
     """Computes the losses and metrics of a set. The result is the same on all processes.
 
     Args:
@@ -136,7 +136,7 @@ def measure(
         "loss": total_of(terms, losses.scales), "losses": terms, "metrics": metrics,
         "utterances": sum(gathered(utterances)), "rejected": len(every),
     }  # fmt: skip
-    return Measured(figures, every, rejected_everywhere(differing))
+    return MeasuredLosses(figures, every, rejected_everywhere(differing))
 
 
 def _not_computed(data: PlannedData) -> Iterator[Rejected]:

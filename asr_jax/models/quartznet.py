@@ -20,7 +20,7 @@ from asr_jax.core.batch import Encoded, Frames
 from asr_jax.core.settings import PositiveFloat, PositiveInt, settings
 from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder
 from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.quartznet.block import Block, BlockNorm, ConvBlock, Policy
+from asr_jax.nn.quartznet.block import Block, BlockNorm, BlockPolicy, ConvBlock
 from asr_jax.nn.quartznet.time_conv import strided
 
 
@@ -139,9 +139,9 @@ class QuartzNet(LayeredEncoder, EncoderOfMels):
             blocks += [replace(block, copies=1)] * block.copies
         return blocks
 
-    def policy(self, dtype: DTypeLike) -> Policy:
+    def policy(self, dtype: DTypeLike) -> BlockPolicy:
         """Settings that all blocks share."""
-        return Policy(
+        return BlockPolicy(
             activation=self.activation,
             norm=self.norm,
             norm_groups=self.norm_groups,

@@ -22,9 +22,9 @@ from asr_jax.models.encoder import Encoder, SubsamplingEncoder
 from asr_jax.nn.conformer.squeezeformer import (
     DETAILS,
     Details,
-    LayerSizes,
     RecoverTime,
     ReduceTime,
+    SqueezeformerSizes,
     SqueezeformerStack,
     Variant,
     peer_lengths,
@@ -214,9 +214,9 @@ class Squeezeformer(SubsamplingEncoder):
     def build(self, *, dtype: DTypeLike) -> "SqueezeformerEncoder":
         return SqueezeformerEncoder(self, dtype)
 
-    def layer_sizes(self, dtype: DTypeLike) -> LayerSizes:
+    def layer_sizes(self, dtype: DTypeLike) -> SqueezeformerSizes:
         """Sizes and behaviour of the layers, which are equal."""
-        return LayerSizes(
+        return SqueezeformerSizes(
             num_heads=self.num_heads,
             feedforward_dim=self.hidden_dim,
             kernel_size=self.kernel_size,

@@ -28,10 +28,10 @@ from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 from asr_jax.nn.wav2vec.positional_conv import PositionalConv
 from asr_jax.nn.wav2vec.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
-from asr_jax.nn.wav2vec.transformer import LayerSizes, Lengthen, Resample, Shorten, Transformer, shortened
-from asr_jax.nn.wav2vec.waveform_convs import ConvExtractor, ConvLayer, ExtractorNorm, extracted
+from asr_jax.nn.wav2vec.transformer import Lengthen, Resample, Shorten, Transformer, TransformerSizes, shortened
+from asr_jax.nn.wav2vec.waveform_convs import ConvExtractor, ExtractorNorm, WaveformConv, extracted
 
-BASE_EXTRACTOR = (ConvLayer(512, 10, 5), *(ConvLayer(512, 3, 2),) * 4, *(ConvLayer(512, 2, 2),) * 2)
+BASE_EXTRACTOR = (WaveformConv(512, 10, 5), *(WaveformConv(512, 3, 2),) * 4, *(WaveformConv(512, 2, 2),) * 2)
 
 
 @settings
@@ -73,7 +73,7 @@ class Wav2Vec2(MaskedEncoder):
     the full frame rate.
     """
 
-    extractor: tuple[ConvLayer, ...] = BASE_EXTRACTOR
+    extractor: tuple[WaveformConv, ...] = BASE_EXTRACTOR
     """Channels, taps and stride of each convolution of the samples. Empty: the front-end computes features."""
     extractor_norm: ExtractorNorm = "group"
     """Norm of the extractor. group: each channel over an utterance's frames, after the first convolution. group_padded:
@@ -119,7 +119,7 @@ class Wav2Vec2(MaskedEncoder):
     remat = "none"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extractor", tuple(ConvLayer(*layer) for layer in self.extractor))
+        object.__setattr__(self, "extractor", tuple(WaveformConv(*layer) for layer in self.extractor))
         check(self)
 
     def tap_names(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class Wav2Vec2(MaskedEncoder):
     def tiny(cls, **changes: Any) -> "Wav2Vec2":
         """Four layers at 50 Hz with 1.0 M parameters, for two CPU cores and a few hours of speech; not published."""
         sizes = {
-            "extractor": (ConvLayer(64, 10, 5), *(ConvLayer(64, 3, 2),) * 4, *(ConvLayer(64, 2, 2),) * 2),
+            "extractor": (WaveformConv(64, 10, 5), *(WaveformConv(64, 3, 2),) * 4, *(WaveformConv(64, 2, 2),) * 2),
             "dim": 128,
             "num_layers": 4,
             "num_heads": 4,
@@ -339,7 +339,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
 
     def _stack(self, name: str, num_layers: int) -> Transformer:
         settings = self.settings
-        sizes = LayerSizes(
+        sizes = TransformerSizes(
             num_heads=settings.num_heads,
             feedforward_dim=settings.hidden_dim,
             activation=settings.activation,

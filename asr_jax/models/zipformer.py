@@ -18,7 +18,7 @@ from asr_jax.core.settings import PositiveFloat, PositiveInt, ShareBelow1, betwe
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder
 from asr_jax.nn.model_axis import FEED_FORWARD
-from asr_jax.nn.zipformer.layer import Policy, StackSizes
+from asr_jax.nn.zipformer.layer import StackSizes, ZipformerPolicy
 from asr_jax.nn.zipformer.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.zipformer.subsampling import ConvEmbedding, Downsample, embedding_length
 
@@ -224,9 +224,9 @@ class Zipformer(LayeredEncoder, EncoderOfMels):
             stacks.append(StackSizes(**sizes, chunk_frames=chunk_frames, left_chunks=left_chunks))
         return stacks
 
-    def policy(self, dtype: DTypeLike) -> Policy:
+    def policy(self, dtype: DTypeLike) -> ZipformerPolicy:
         """Settings that all stacks share."""
-        return Policy(
+        return ZipformerPolicy(
             positions_dim=self.positions_dim,
             dropout=(self.dropout_start, self.dropout_end),
             causal=self.causal,

@@ -28,7 +28,7 @@ OPERATIONS, STREAM = "XLA Ops", "Stream"
 names of a GPU's streams, which are read in its absence."""
 
 
-class Operation(NamedTuple):
+class TracedOperation(NamedTuple):
     """One execution of an operation on a device."""
 
     device: str
@@ -47,7 +47,7 @@ class Operation(NamedTuple):
 class Trace:
     """Operations of the devices of a process, and seconds of its training loop by kind."""
 
-    operations: list[Operation]
+    operations: list[TracedOperation]
     """Without loops, conditionals and calls, which contain others."""
     host_s: dict[str, float]
     """Seconds of waiting, of host work and of waiting for the device: the kinds of `Throughput.timed`."""
@@ -69,7 +69,7 @@ def read_trace(path: Path) -> Trace:
         UserError: If the file is not a trace, or has no operations of a device.
     """
     host_s = defaultdict[str, float](float)
-    operations = list[Operation]()
+    operations = list[TracedOperation]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the types of the reader have no module
         try:
@@ -99,7 +99,7 @@ def _lines(plane: Any, *, is_device: bool) -> list[Any]:
     ]
 
 
-def _operation(event: Any, device: str) -> Operation | None:
+def _operation(event: Any, device: str) -> TracedOperation | None:
     """Returns the operation of an event. None: it is not one, or contains others.
 
     Args:
@@ -113,12 +113,12 @@ def _operation(event: Any, device: str) -> Operation | None:
     if name.split(".")[0] in RUNS:
         return None
     device = device.removeprefix("/device:") or f"CPU:{stats.get('device_ordinal', 0)}"
-    return Operation(device, str(stats.get("hlo_module", "")), name, event.start_ns, event.end_ns)
+    return TracedOperation(device, str(stats.get("hlo_module", "")), name, event.start_ns, event.end_ns)
 
 
 def largest(trace: Trace, number: int) -> list[dict[str, Any]]:
     """Returns the operations with the longest total time: share of the time of all operations, time and calls."""
-    by_name = defaultdict[tuple[str, str], list[Operation]](list)
+    by_name = defaultdict[tuple[str, str], list[TracedOperation]](list)
     for each in trace.operations:
         by_name[each.name, each.program].append(each)
     seconds = {key: _total_s(operations) for key, operations in by_name.items()}
@@ -134,7 +134,7 @@ def largest(trace: Trace, number: int) -> list[dict[str, Any]]:
 
 def devices(trace: Trace) -> list[dict[str, Any]]:
     """Returns the shares of each device: idle in the time of the trace, and collectives in the time of operations."""
-    by_device = defaultdict[str, list[Operation]](list)
+    by_device = defaultdict[str, list[TracedOperation]](list)
     for each in trace.operations:
         by_device[each.device].append(each)
     return [
@@ -148,11 +148,11 @@ def devices(trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def _total_s(operations: Iterable[Operation]) -> float:
+def _total_s(operations: Iterable[TracedOperation]) -> float:
     return sum(each.end_ns - each.begin_ns for each in operations) / 1e9
 
 
-def _union_s(operations: list[Operation]) -> float:
+def _union_s(operations: list[TracedOperation]) -> float:
     """Returns the time in which at least one operation runs."""
     union_ns, until_ns = 0.0, 0.0
     for begin_ns, end_ns in sorted((each.begin_ns, each.end_ns) for each in operations):

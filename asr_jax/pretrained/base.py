@@ -23,10 +23,10 @@ from asr_jax.models.base import Model
 from asr_jax.models.encoder import EncoderSettings
 from asr_jax.pretrained.keymap import (
     LINEAR,
-    Layout,
     NamedWeights,
     Replacements,
     Row,
+    TensorLayout,
     export_params,
     find_params,
     renamed,
@@ -116,7 +116,7 @@ def first_head[H: HeadSettings](heads: Heads, kind: type[H]) -> list[tuple[str, 
     return list(islice((each for each in found if getattr(each[1], "tap", OUTPUT) == OUTPUT), 1))
 
 
-def ctc_rows(theirs: str, heads: Heads, layout: Layout = LINEAR) -> list[Row]:
+def ctc_rows(theirs: str, heads: Heads, layout: TensorLayout = LINEAR) -> list[Row]:
     """Returns the names of the layer of the first CTC head on the encoder's output."""
     return [row for path, _ in first_head(heads, CTC) for row in rows_of([(theirs, f"{path}/output", layout)])]
 

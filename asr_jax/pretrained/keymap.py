@@ -14,7 +14,7 @@ NamedWeights = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """Conversion between the array layouts of the two systems."""
 
     ours: Callable[[np.ndarray], np.ndarray]
@@ -23,29 +23,29 @@ class Layout:
     """Converts an array of this package to the other system's layout."""
 
 
-def transposed(*axes: int) -> Layout:
+def transposed(*axes: int) -> TensorLayout:
     """Returns a layout in which this package has the other system's axes in the order `axes`."""
-    return Layout(lambda x: x.transpose(axes), lambda x: x.transpose(tuple(np.argsort(axes))))
+    return TensorLayout(lambda x: x.transpose(axes), lambda x: x.transpose(tuple(np.argsort(axes))))
 
 
-SAME = Layout(lambda x: x, lambda x: x)
+SAME = TensorLayout(lambda x: x, lambda x: x)
 LINEAR = transposed(1, 0)
 """Converts [out in] to [in out]."""
 CONV_1D = transposed(2, 1, 0)
 """Converts [out in taps] to [taps in out]."""
 CONV_2D = transposed(2, 3, 1, 0)
 """Converts [out in time frequency] to [time frequency in out]."""
-POINTWISE = Layout(lambda x: x[:, :, 0, 0].T, lambda x: x.T[:, :, None, None])
+POINTWISE = TensorLayout(lambda x: x[:, :, 0, 0].T, lambda x: x.T[:, :, None, None])
 """Converts [out in 1 1] to [in out]."""
-POINTWISE_1D = Layout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
+POINTWISE_1D = TensorLayout(lambda x: x[:, :, 0].T, lambda x: x.T[:, :, None])
 """Converts [out in 1] to [in out]."""
-DEPTHWISE = Layout(lambda x: x[:, 0].T, lambda x: x.T[:, None])
+DEPTHWISE = TensorLayout(lambda x: x[:, 0].T, lambda x: x.T[:, None])
 """Converts [channels 1 taps] to [taps channels]."""
-DEPTHWISE_2D = Layout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.transpose(2, 0, 1)[:, None])
+DEPTHWISE_2D = TensorLayout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.transpose(2, 0, 1)[:, None])
 """Converts [channels 1 time frequency] to [time frequency channels]."""
 
 
-def flattened(channels: int) -> Layout:
+def flattened(channels: int) -> TensorLayout:
     """Returns a layout that converts [out channels·frequency] to [frequency·channels out].
 
     It is the layout of a linear layer on the output of a 2-D convolution with `channels` channels.
@@ -57,7 +57,7 @@ def flattened(channels: int) -> Layout:
     def theirs(x: np.ndarray) -> np.ndarray:
         return x.reshape(-1, channels, x.shape[1]).transpose(2, 1, 0).reshape(x.shape[1], -1)
 
-    return Layout(ours, theirs)
+    return TensorLayout(ours, theirs)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Row:
     """Name in the other system."""
     ours: str
     """Parameter path in this package."""
-    layout: Layout = SAME
+    layout: TensorLayout = SAME
     layer: int | None = None
     """Index on the parameter's first axis that the array is stored at; None: the array is the whole parameter."""
 
@@ -83,11 +83,11 @@ class Leaf(NamedTuple):
     theirs: str
     """Name of the array within the module in the other system. Empty: the module is the array."""
     ours: str
-    layout: Layout = SAME
+    layout: TensorLayout = SAME
     collection: str = "params"
 
 
-Kind = Layout | tuple[Leaf, ...]
+Kind = TensorLayout | tuple[Leaf, ...]
 """Arrays of a module. A layout stands for a layer with a bias, whose kernel has this layout."""
 Table = Iterable[tuple[str, str, Kind]]
 """Modules: the name in the other system, the path in this package, and the kind."""
@@ -100,18 +100,18 @@ BATCH_NORM = (
 )
 
 
-def kernel(layout: Layout) -> tuple[Leaf, ...]:
+def kernel(layout: TensorLayout) -> tuple[Leaf, ...]:
     """Returns the kind of a layer without a bias."""
     return (Leaf("weight", "kernel", layout),)
 
 
-def array(layout: Layout = SAME) -> tuple[Leaf, ...]:
+def array(layout: TensorLayout = SAME) -> tuple[Leaf, ...]:
     """Returns the kind of a single array."""
     return (Leaf("", "", layout),)
 
 
 def _leaves(kind: Kind) -> tuple[Leaf, ...]:
-    return (*kernel(kind), Leaf("bias", "bias")) if isinstance(kind, Layout) else kind
+    return (*kernel(kind), Leaf("bias", "bias")) if isinstance(kind, TensorLayout) else kind
 
 
 def rows_of(table: Table, theirs: str = "", ours: str = "", layer: int | None = None) -> list[Row]:
@@ -145,7 +145,7 @@ def renamed(name: str, replacements: Replacements) -> str:
     return name
 
 
-class Found(NamedTuple):
+class FoundWeights(NamedTuple):
     """Result of `find_params`."""
 
     params: dict[str, np.ndarray]
@@ -157,14 +157,14 @@ class Found(NamedTuple):
     """Names that the file has and the table does not."""
 
 
-def find_params(weights: NamedWeights, rows: Sequence[Row]) -> Found:
+def find_params(weights: NamedWeights, rows: Sequence[Row]) -> FoundWeights:
     """Returns the parameters for which `weights` contain all arrays."""
     of_path: dict[str, list[Row]] = {}
     for row in rows:
         of_path.setdefault(row.ours, []).append(row)
     whole = {path: needed for path, needed in of_path.items() if all(row.theirs in weights for row in needed)}
     wanted = {row.theirs for row in rows}
-    return Found(
+    return FoundWeights(
         {path: _laid_out(weights, needed) for path, needed in whole.items()},
         sorted(wanted - weights.keys()),
         sorted(weights.keys() - wanted),

@@ -24,9 +24,9 @@ from asr_jax.pretrained.keymap import (
     NORM,
     POINTWISE,
     POINTWISE_1D,
-    Layout,
     Row,
     Table,
+    TensorLayout,
     array,
     flattened,
     kernel,
@@ -143,7 +143,7 @@ def subsampling_rows(settings: Any, ours: str, out: str) -> list[Row]:
         ours: Path of `Subsample` within the encoder.
         out: Path of the linear layer within the encoder.
     """
-    table, place = list[tuple[str, str, Layout]](), 0
+    table, place = list[tuple[str, str, TensorLayout]](), 0
     for number in range(settings.subsampling_factor.bit_length() - 1):
         modules = [(f"conv_{number}", CONV_2D)]
         if number > 0 and settings.subsampling == "dw_striding":

@@ -29,7 +29,7 @@ AS_OURS = "params/"
 
 
 @dataclass(frozen=True)
-class Given:
+class SuppliedParts:
     """Parts of a model that its file does not contain, or that replace those of the file."""
 
     tokenizer: str = ""
@@ -44,7 +44,7 @@ class Given:
     """Settings of a tokenizer with a path or an alphabet, which is used if the model has none."""
 
 
-NOTHING = Given()
+NOTHING = SuppliedParts()
 
 
 class NotGiven(UserError):
@@ -69,7 +69,7 @@ def is_published(path: Path) -> bool:
     return (path.exists() and is_weights(path)) or bool(_torch_files(path))
 
 
-def read_published(path: Path, given: Given = NOTHING) -> Published:
+def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
     """Reads a published model.
 
     Args:
@@ -182,7 +182,7 @@ def _kinds(names: Sequence[str]) -> str:
 
 
 def _tokenizer(
-    path: Path, described: Description | None, given: Given, symbols: Sequence[str | None] | None
+    path: Path, described: Description | None, given: SuppliedParts, symbols: Sequence[str | None] | None
 ) -> tuple[Tokenizer, str]:
     """Returns the tokenizer of a model, and its source for messages.
 

@@ -9,19 +9,30 @@ import numpy as np
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.pretrained.base import Format, Heads, first_head
-from asr_jax.pretrained.keymap import SAME, Kind, Layout, Leaf, NamedWeights, Row, Table, array, rows_of, transposed
+from asr_jax.pretrained.keymap import (
+    SAME,
+    Kind,
+    Leaf,
+    NamedWeights,
+    Row,
+    Table,
+    TensorLayout,
+    array,
+    rows_of,
+    transposed,
+)
 
-CONV_1X1 = Layout(lambda x: x[0, 0], lambda x: x[None, None])
+CONV_1X1 = TensorLayout(lambda x: x[0, 0], lambda x: x[None, None])
 """Converts [1 1 in out] to [in out]."""
-CONV_1 = Layout(lambda x: x[0], lambda x: x[None])
+CONV_1 = TensorLayout(lambda x: x[0], lambda x: x[None])
 """Converts [1 in out] to [in out]."""
-DEPTHWISE_TIME = Layout(lambda x: x[:, 0, :, 0], lambda x: x[:, None, :, None])
+DEPTHWISE_TIME = TensorLayout(lambda x: x[:, 0, :, 0], lambda x: x[:, None, :, None])
 """Converts [taps 1 channels 1] to [taps channels]."""
 DEPTHWISE_KERAS = transposed(0, 1, 3, 2)
 """Converts [time frequency channels 1] to [time frequency 1 channels]."""
 
 
-def _layer(layout: Layout = SAME, name: str = "kernel") -> Kind:
+def _layer(layout: TensorLayout = SAME, name: str = "kernel") -> Kind:
     return (Leaf(name, "kernel", layout), Leaf("bias", "bias"))
 
 
@@ -125,10 +136,10 @@ def attention_rows(theirs: str, ours: str, unnamed: int, layer: int | None, sett
         layer: Index of the layer in its stack; None: the parameters are not stacked.
     """
     heads, width = settings.num_heads, settings.dim // settings.num_heads
-    by_head = Layout(
+    by_head = TensorLayout(
         lambda x: x.transpose(1, 0, 2).reshape(x.shape[1], -1), lambda x: x.reshape(-1, heads, width).transpose(1, 0, 2)
     )
-    of_heads = Layout(lambda x: x.reshape(-1, x.shape[-1]), lambda x: x.reshape(heads, width, -1))
+    of_heads = TensorLayout(lambda x: x.reshape(-1, x.shape[-1]), lambda x: x.reshape(heads, width, -1))
     table = [
         ("pos_kernel", "positions/kernel", array(by_head)),
         ("pos_bias_u", "content_bias", array()),

@@ -19,8 +19,8 @@ from asr_jax.pretrained.keymap import (
     LINEAR,
     SAME,
     Kind,
-    Layout,
     Row,
+    TensorLayout,
     array,
     kernel,
     rows_of,
@@ -43,7 +43,7 @@ def _without_last(rows: np.ndarray) -> np.ndarray:
     return rows[:-1]
 
 
-BLANK_IS_ZERO = Layout(_without_last, lambda x: np.concatenate([x, np.zeros_like(x[:1])]))
+BLANK_IS_ZERO = TensorLayout(_without_last, lambda x: np.concatenate([x, np.zeros_like(x[:1])]))
 """Converts embeddings with a last row of zeros, that of the blank, to embeddings without it."""
 
 
@@ -56,7 +56,7 @@ class Names(NamedTuple):
     of_frames: str
     of_labels: str
     output: str
-    rows: Layout = SAME
+    rows: TensorLayout = SAME
     """Layout of the embeddings."""
     prediction: type[PredictionSettings] = LSTMPrediction
 

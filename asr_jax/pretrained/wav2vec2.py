@@ -19,9 +19,9 @@ from asr_jax.pretrained.keymap import (
     LINEAR,
     NORM,
     Kind,
-    Layout,
     NamedWeights,
     Row,
+    TensorLayout,
     array,
     kernel,
     rows_of,
@@ -30,7 +30,7 @@ from asr_jax.pretrained.wav2vec2_checkpoints import fairseq_checkpoint, nvidia_c
 from asr_jax.pretrained.wav2vec2_fairseq import PREFIXES
 from asr_jax.pretrained.wav2vec2_huggingface import folder_files
 
-GAIN = Layout(lambda x: x.reshape(-1), lambda x: x[None, None])
+GAIN = TensorLayout(lambda x: x.reshape(-1), lambda x: x[None, None])
 """Converts [1 1 taps] to [taps]."""
 UNUSED = r".*\.(inv_freq|num_batches_tracked)"
 """Names of the frequencies of rotary positions, and of batch counters."""
@@ -129,7 +129,7 @@ def _extractor(settings: Wav2Vec2) -> list[tuple[str, str, Kind]]:
 
 def _quantizer(theirs: str, ours: str, settings: Quantizer, width: int) -> list[tuple[str, str, Kind]]:
     shape = (settings.groups, settings.entries, width // settings.groups)
-    codebook = Layout(lambda x: x.reshape(shape), lambda x: x.reshape(1, -1, x.shape[-1]))
+    codebook = TensorLayout(lambda x: x.reshape(shape), lambda x: x.reshape(1, -1, x.shape[-1]))
     inner, last = settings.depth - 1, f".{settings.depth - 1}" if settings.depth > 1 else ""
     return [
         (f"{theirs}.vars", f"{ours}/codebook", array(codebook)),

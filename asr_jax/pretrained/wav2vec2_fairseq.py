@@ -17,7 +17,7 @@ from asr_jax.models.wav2vec2 import BASE_EXTRACTOR, Hourglass, Wav2Vec2
 from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.wav2vec.quantizer import Quantizer
 from asr_jax.nn.wav2vec.span_masks import SpanMask
-from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.pretrained.base import Description, check_settings
 from asr_jax.pretrained.torch_files import Stand, load_torch, state_dict
 from asr_jax.text.tokenizers import Tokenizer
@@ -203,7 +203,7 @@ def written(settings: Any, names: Names) -> dict[str, Any]:
     return {theirs: getattr(settings, ours) for ours, (theirs, _) in names.items()}
 
 
-def conv_layers(expression: str | None, path: Any) -> tuple[ConvLayer, ...]:
+def conv_layers(expression: str | None, path: Any) -> tuple[WaveformConv, ...]:
     """Returns the convolutions of fairseq's expression, such as "[(512, 10, 5)] + [(512, 3, 2)] * 4".
 
     None stands for the extractor of wav2vec 2.0 Base.
@@ -214,7 +214,7 @@ def conv_layers(expression: str | None, path: Any) -> tuple[ConvLayer, ...]:
     if expression is None:
         return BASE_EXTRACTOR
     try:
-        return tuple(ConvLayer(*map(int, layer)) for layer in _evaluated(ast.parse(expression, mode="eval").body))
+        return tuple(WaveformConv(*map(int, layer)) for layer in _evaluated(ast.parse(expression, mode="eval").body))
     except (SyntaxError, TypeError, ValueError) as error:
         raise UserError(
             f"{path}: conv_feature_layers is {expression!r}: expected lists of (channels, taps, stride), joined with + "

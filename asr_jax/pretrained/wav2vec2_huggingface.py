@@ -14,7 +14,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.wav2vec.quantizer import Quantizer
 from asr_jax.nn.wav2vec.span_masks import SpanMask
-from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.pretrained import huggingface
 from asr_jax.pretrained.base import Description, check_settings
 from asr_jax.pretrained.wav2vec2_fairseq import FAIRSEQ_EPS, OF_PRETRAINING, Settings, front_end_of, unknown_of
@@ -97,7 +97,7 @@ def settings_of_huggingface(config: Mapping[str, Any], path: Any) -> Settings:
     layers = zip(*(config[name] for name in EXTRACTOR.values()), strict=True)
     try:
         encoder = Wav2Vec2(
-            extractor=tuple(ConvLayer(*layer) for layer in layers),
+            extractor=tuple(WaveformConv(*layer) for layer in layers),
             extractor_norm=config["feat_extract_norm"],
             activation=huggingface.ACTIVATIONS[config["hidden_act"]],
             extractor_gradient=1.0,

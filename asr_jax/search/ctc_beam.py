@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 
 from asr_jax.core.batch import AnyArray
 from asr_jax.core.devices import local_devices
-from asr_jax.search.ctc_beam_state import NEVER, Found, Moves, PrefixBeam, start
+from asr_jax.search.ctc_beam_state import NEVER, BackPointers, Moves, PrefixBeam, start
 from asr_jax.search.ctc_beam_step import BLANK, step
 from asr_jax.search.ctc_frames import SearchedFrames, frames_of
 from asr_jax.search.hypotheses import Ending, Hypothesis, Search, finish
@@ -82,7 +82,7 @@ class CTCBeamSearch:
         log_probs = jnp.zeros((num_rows, num_frames, len(self._spelling.texts)))
         self(log_probs, np.zeros(num_rows, np.int32))
 
-    def _search_with_host(self, frames: SearchedFrames, states: WordStates) -> tuple[PrefixBeam, Found]:
+    def _search_with_host(self, frames: SearchedFrames, states: WordStates) -> tuple[PrefixBeam, BackPointers]:
         """Searches with the language model on the host."""
         states.begin(len(frames.num), self._search.beam_width)
         # Arrays that follow are committed to this device. If the first ones were not, they would compile a program.
@@ -95,13 +95,13 @@ class CTCBeamSearch:
         return beams, found
 
 
-def _begin(frames: SearchedFrames, *, search: Search, border: int, blank_id: int) -> tuple[PrefixBeam, Found]:
+def _begin(frames: SearchedFrames, *, search: Search, border: int, blank_id: int) -> tuple[PrefixBeam, BackPointers]:
     """Returns the initial beam of each row, and arrays for the results of all frames with identity back-pointers."""
     num_rows, num_frames, vocab_size = frames.growing.shape
     beam = start(search, border=border)
     steps, width = num_frames + 1, search.beam_width
     unmoved = jnp.arange(2 * width, dtype=jnp.int16 if width < 2**14 else jnp.int32).reshape(width, 2)
-    found = Found(
+    found = BackPointers(
         back=jnp.tile(unmoved, (steps, num_rows, 1, 1)),
         last=jnp.zeros((steps, num_rows, width), jnp.int16 if vocab_size < 2**15 else jnp.int32),
         best=jnp.zeros((steps, num_rows)),
@@ -113,7 +113,7 @@ def _begin(frames: SearchedFrames, *, search: Search, border: int, blank_id: int
 def _advance(
     i: Int[AnyArray, ""] | int,
     beams: PrefixBeam,
-    found: Found,
+    found: BackPointers,
     frames: SearchedFrames,
     tables: WordTables | None,
     closing: Float[AnyArray, "B W"] | None,
@@ -121,7 +121,7 @@ def _advance(
     search: Search,
     border: int,
     blank_id: int,
-) -> tuple[PrefixBeam, Found, Moves]:
+) -> tuple[PrefixBeam, BackPointers, Moves]:
     """Processes the i-th considered frame of every row."""
     advance = functools.partial(step, search=search, border=border, blank_id=blank_id, tables=tables)
     beams, new, moves = jax.vmap(advance)(beams, frames.at(i), closing=closing)
@@ -131,11 +131,11 @@ def _advance(
 @functools.partial(jax.jit, static_argnames=FIXED)
 def _search(
     frames: SearchedFrames, tables: WordTables | None, *, search: Search, border: int, blank_id: int
-) -> tuple[PrefixBeam, Found]:
+) -> tuple[PrefixBeam, BackPointers]:
     """Processes all frames of every row."""
     fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": blank_id}
 
-    def body(i: Array, carried: tuple[PrefixBeam, Found]) -> tuple[PrefixBeam, Found]:
+    def body(i: Array, carried: tuple[PrefixBeam, BackPointers]) -> tuple[PrefixBeam, BackPointers]:
         return _advance(i, *carried, frames, tables, None, **fixed)[:2]
 
     return jax.lax.fori_loop(0, frames.num.max() + 1, body, _begin(frames, **fixed))
@@ -151,7 +151,7 @@ def _may_word_begin(frames: SearchedFrames, tables: WordTables) -> Array:
 
 @functools.partial(jax.jit, static_argnames="blank_id")
 def _ended(
-    frames: SearchedFrames, beams: PrefixBeam, found: Found, *, blank_id: int
+    frames: SearchedFrames, beams: PrefixBeam, found: BackPointers, *, blank_id: int
 ) -> tuple[Array, Array, Array, Array]:
     """Backtracks the paths of both endings of every slot.
 
@@ -162,7 +162,7 @@ def _ended(
     num_rows, width, _ = beams.endings.shape
     endings = jnp.tile(jnp.arange(2 * width), (num_rows, 1))
 
-    def back(ending: Array, one: Found) -> tuple[Array, Array]:
+    def back(ending: Array, one: BackPointers) -> tuple[Array, Array]:
         before = jnp.take_along_axis(one.back.reshape(num_rows, -1), ending, axis=1)
         label = jnp.take_along_axis(one.last, ending // 2, axis=1)
         return before.astype(ending.dtype), jnp.where(ending % 2 == BLANK, blank_id, label)

@@ -32,7 +32,7 @@ class PrefixBeam(struct.PyTreeNode):
 
     endings: Float[Array, "*S W 2"]
     """Log-probabilities of the alignments that end in a blank (0) and in the prefix's last label (1), less the sum of
-    `Found.best`."""
+    `BackPointers.best`."""
     last: Int32[Array, "*S W"]
     """Last label. For the empty prefix: the border, or -1 if the vocabulary has none."""
     prefix: UInt32[Array, "*S W 2"]
@@ -65,7 +65,7 @@ class Frame(NamedTuple):
     """Whether the frame follows skipped frames, in which only the blank was a candidate."""
 
 
-class Found(struct.PyTreeNode):
+class BackPointers(struct.PyTreeNode):
     """Results of *S frames, from which paths are backtracked."""
 
     back: Int[Array, "*S W 2"]

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from asr_jax.search.ctc_beam_state import NEVER, Found, Frame, Moves, PrefixBeam, longer
+from asr_jax.search.ctc_beam_state import NEVER, BackPointers, Frame, Moves, PrefixBeam, longer
 from asr_jax.search.hypotheses import Search
 from asr_jax.search.word_tables import WordTables, grown_words
 
 BLANK, LABEL = 0, 1
 """Last label of alignments: indices of `PrefixBeam.endings`."""
 Ways = tuple[Array, Array]
-"""Log-probabilities, and back-pointers as in `Found.back`."""
+"""Log-probabilities, and back-pointers as in `BackPointers.back`."""
 
 
 def step(
@@ -26,7 +26,7 @@ def step(
     blank_id: int,
     tables: WordTables | None = None,
     closing: Float[Array, " W"] | None = None,
-) -> tuple[PrefixBeam, Found, Moves]:
+) -> tuple[PrefixBeam, BackPointers, Moves]:
     """Computes the beam after one frame.
 
     Args:
@@ -71,7 +71,7 @@ def step(
         shorter=jnp.where(is_longer[:, None], prefix, beam.shorter[source]),
         words=words.replace(added=words.added - words.added[0]),  # only differences count; small values keep precision
     )
-    return after, Found(back=back, last=last, best=best), moves
+    return after, BackPointers(back=back, last=last, best=best), moves
 
 
 def _combined(ways: Float[Array, "W N"], search: Search) -> Float[Array, "W 1"]:

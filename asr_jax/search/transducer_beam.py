@@ -70,7 +70,7 @@ class TransducerSearch(BeamSize):
 
 
 @dataclass(frozen=True)
-class Scaling:
+class LogitScaling:
     """Settings that change logits."""
 
     temperature: float
@@ -84,12 +84,12 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Program:
+class BeamProgram:
     """Static settings of the compiled search."""
 
     search: TransducerSearch
     max_symbols: int
-    scaling: Scaling
+    scaling: LogitScaling
     num_candidates: int
     num_slots: int
 
@@ -176,8 +176,8 @@ class TransducerBeamSearch:
         if scores and scores.model:
             self._states = (WordStates if are_words else LabelStates)(spelling, scores)
         most = max(search.beam_width, FUSION_LABELS) if scores else search.beam_width
-        self._program = Program(
-            search, max_symbols, Scaling(temperature, blank_penalty, spelling.blank_id),
+        self._program = BeamProgram(
+            search, max_symbols, LogitScaling(temperature, blank_penalty, spelling.blank_id),
             num_candidates=most + 1,
             num_slots=search.beam_width if max_symbols == 1 else max(KEPT_IN_FRAME * search.beam_width, most + 1),
         )  # fmt: skip
@@ -273,7 +273,7 @@ State = tuple[FrameBeam, Nodes, Proposal]
 
 @functools.partial(jax.jit, static_argnames="program")
 def _search(
-    frames: TransducerFrames, texts: Texts, tables: WordTables | None, *, program: Program
+    frames: TransducerFrames, texts: Texts, tables: WordTables | None, *, program: BeamProgram
 ) -> tuple[FrameBeam, Nodes]:
     """Processes all steps of every row."""
     beam, nodes, _ = jax.lax.while_loop(
@@ -285,14 +285,20 @@ def _search(
 
 
 @functools.partial(jax.jit, static_argnames="program")
-def _begin(frames: TransducerFrames, *, program: Program) -> tuple[State, Array]:
+def _begin(frames: TransducerFrames, *, program: BeamProgram) -> tuple[State, Array]:
     """Returns the state before the first step, and whether there is a step."""
     return program.begin(frames), jnp.any(frames.lengths > 0)
 
 
 @functools.partial(jax.jit, static_argnames="program", donate_argnames="state")
 def _step(
-    state: State, frames: TransducerFrames, texts: Texts, tables: WordTables | None, given: Array, *, program: Program
+    state: State,
+    frames: TransducerFrames,
+    texts: Texts,
+    tables: WordTables | None,
+    given: Array,
+    *,
+    program: BeamProgram,
 ) -> tuple[State, Array, Moves]:
     """Processes one step, and returns whether there is another one."""
     state, moves = program.step(state, frames, texts, tables, given)

@@ -67,7 +67,7 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenWeights:
     """Given weights that match parameters of a model."""
 
     account: Account
@@ -91,7 +91,7 @@ class Given:
         return unflatten(result)
 
 
-def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: Tree) -> Given:
+def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: Tree) -> GivenWeights:
     """Reads the weights of `experiment.init` and matches them with the model's parameters.
 
     Args:
@@ -105,7 +105,7 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
     path = Path(experiment.init.path)
     if has_settings_alone(path):
         remark = "there are no weights at this path, only settings: all parameters are random"
-        return Given(Account(str(path), remark=remark), {}, {})
+        return GivenWeights(Account(str(path), remark=remark), {}, {})
     weights, left, symbols = _read(path, experiment)
     ours = tokenizer.symbols
     theirs = tuple(symbols or ours)
@@ -116,7 +116,7 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
             "the weights contain no tokenizer, so the rows of their heads are not matched with the labels of this run; "
             "set --init.tokenizer to the tokenizer that the weights were trained with"
         )
-    given = Given(account, {}, {})
+    given = GivenWeights(account, {}, {})
     axes = {name: _label_axis(name, experiment) for name in {*needed, *weights} if name.startswith(HEADS)}
     for name, value in needed.items():
         if name not in weights:

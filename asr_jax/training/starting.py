@@ -11,12 +11,12 @@ from asr_jax.core.processes import agree, together
 from asr_jax.core.pytrees import Tree
 from asr_jax.observe.events import EventLog
 from asr_jax.training.initial_state import InitialState, fresh_scaling, placed_state, state_from
-from asr_jax.training.initial_weights import Given, read_initial_weights
+from asr_jax.training.initial_weights import GivenWeights, read_initial_weights
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
 
-def given_weights(setup: Setup, shapes: InitialState) -> Given | None:
+def given_weights(setup: Setup, shapes: InitialState) -> GivenWeights | None:
     """Reads the weights of `init.path` on all processes, which must agree. None without a path."""
     if not setup.experiment.init.path:
         return None
@@ -26,7 +26,7 @@ def given_weights(setup: Setup, shapes: InitialState) -> Given | None:
     return given
 
 
-def new_state(setup: Setup, log: EventLog, drawn: Compiled, given: Given | None) -> tuple[TrainState, Tree]:
+def new_state(setup: Setup, log: EventLog, drawn: Compiled, given: GivenWeights | None) -> tuple[TrainState, Tree]:
     """Returns the state and the averaged parameters of a new run, random or with the given weights."""
     begun = drawn()
     if given is None:

@@ -17,7 +17,7 @@ from asr_jax.transcripts.transcript import Token, Transcript, to_json
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedRecording:
     """A transcript with the name and location of its recording."""
 
     name: str
@@ -41,7 +41,7 @@ class Named:
     @classmethod
     def of(
         cls, utterance: Utterance, transcript: Transcript, *, path: str | None = None, tokens: tuple[Token, ...] = ()
-    ) -> "Named":
+    ) -> "NamedRecording":
         """Returns the named transcript of an utterance.
 
         Args:
@@ -52,7 +52,7 @@ class Named:
         return cls(utterance.id, path or utterance.location, utterance.duration_s, transcript, channel, tokens)
 
 
-def json_line(named: Named) -> str:
+def json_line(named: NamedRecording) -> str:
     """Returns one line of JSON: id, path, text, duration, the fields of `transcript.to_json`, and the tokens."""
     duration = round(named.duration_s, 3) if math.isfinite(named.duration_s) else None
     fields: dict[str, Any] = {"id": named.name, "path": named.path, "text": named.transcript.text}
@@ -67,12 +67,12 @@ def json_line(named: Named) -> str:
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
-def text_line(named: Named) -> str:
+def text_line(named: NamedRecording) -> str:
     """Returns the text as one line."""
     return f"{named.transcript.text}\n"
 
 
-def srt(named: Named, rules: CueRules | None = None) -> str:
+def srt(named: NamedRecording, rules: CueRules | None = None) -> str:
     """Returns SubRip subtitles: number, times and lines of each cue.
 
     SubRip has tags but no escape sequences. A word joiner, which is invisible, is therefore added after `<` and `{`, so
@@ -85,7 +85,7 @@ def srt(named: Named, rules: CueRules | None = None) -> str:
     return "\n".join(blocks)
 
 
-def vtt(named: Named, rules: CueRules | None = None) -> str:
+def vtt(named: NamedRecording, rules: CueRules | None = None) -> str:
     """Returns WebVTT subtitles, with `&`, `<` and `>` as character references.
 
     Source: https://www.w3.org/TR/webvtt1/, sections 4.1 and 4.2.
@@ -97,7 +97,7 @@ def vtt(named: Named, rules: CueRules | None = None) -> str:
     return "\n".join(blocks)
 
 
-def ctm(named: Named) -> str:
+def ctm(named: NamedRecording) -> str:
     """Returns NIST's time-marked words, one per line: `file channel start duration word confidence`.
 
     Source: NIST SCTK (usnistgov/SCTK), doc/infmts.htm, "ctm".
@@ -139,7 +139,7 @@ def _ctm_name(name: str) -> str:
     return f"_{name}" if name.startswith(";;") or not name else name
 
 
-def textgrid(named: Named) -> str:
+def textgrid(named: NamedRecording) -> str:
     """Returns Praat's long text format, with a tier of words and, if there are tokens, a tier of tokens."""
     tiers = [("words", [(word.start_s, word.end_s, word.text) for word in named.transcript.words])]
     if named.tokens:
@@ -166,7 +166,7 @@ class Form:
 
     ending: str
     """Ending of the file name."""
-    write: Callable[[Named], str]
+    write: Callable[[NamedRecording], str]
     """Returns the content of a file for one transcript."""
     is_of_many: bool = True
     """Whether a file may contain the transcripts of several recordings."""

@@ -14,7 +14,7 @@ from asr_jax.core.files import check_writable, remove_empty, write_whole
 from asr_jax.core.jobs import Job, path_of
 from asr_jax.core.names import unique
 from asr_jax.data.manifests.utterances import Rejected, Utterance
-from asr_jax.transcripts.files import FORMS, Form, FormName, Named, ctm_labels
+from asr_jax.transcripts.files import FORMS, Form, FormName, NamedRecording, ctm_labels
 
 REJECTED, MADE_BY = "rejected.jsonl", "made_by.jsonl"
 """Names of further files in a folder. No format has their ending."""
@@ -38,7 +38,7 @@ class Output:
         """Returns whether the transcript of a recording exists from an earlier call."""
         return False
 
-    def write(self, named: Named) -> None:
+    def write(self, named: NamedRecording) -> None:
         """Writes the transcript of one recording."""
 
     def reject(self, name: str, location: str, reason: str) -> None:
@@ -104,7 +104,7 @@ class OneFile(Output):
         self._file: TextIO | None = sys.stdout
         self._is_empty = True
 
-    def write(self, named: Named) -> None:
+    def write(self, named: NamedRecording) -> None:
         """Writes a transcript; in text format, the path and a tab precede it."""
         text = FORMS[self._form].write(replace(named, label=self._labels[named.name]))
         assert self._file, "the output is not entered"
@@ -160,7 +160,7 @@ class Folder(Output):
     def has(self, name: str) -> bool:
         return not self._force and (self._folder / self._paths[name]).exists()
 
-    def write(self, named: Named) -> None:
+    def write(self, named: NamedRecording) -> None:
         path = self._folder / self._paths[named.name]
         path.parent.mkdir(parents=True, exist_ok=True)
         if not self._is_signed:  # written with the first transcript: an empty folder has no origin

@@ -19,7 +19,7 @@ PAUSE_S = 2 * MARGIN_S
 """Long recordings are cut at all pauses above this length in seconds."""
 
 
-class Piece(NamedTuple):
+class LabelledPiece(NamedTuple):
     """A part of a recording with its words. Audio between parts with words is a part without words."""
 
     start_s: float
@@ -27,7 +27,7 @@ class Piece(NamedTuple):
     words: tuple[Word, ...]
 
 
-def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) -> list[Piece]:
+def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) -> list[LabelledPiece]:
     """Cuts a whole recording into pieces.
 
     Consecutive words form a piece of up to `most_s`. Pieces are cut at all pauses above PAUSE_S and, if words continue
@@ -44,17 +44,17 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
     spans, room_s = [(word.start_s, word.end_s) for word in words], max(most_s - 2 * MARGIN_S, most_s / 2)
     parts = stretches(spans, least=room_s / 3, most=room_s, max_pause=PAUSE_S)
     groups = [words[part] for part in parts]
-    pieces, done_s = list[Piece](), 0.0
+    pieces, done_s = list[LabelledPiece](), 0.0
     for place, group in enumerate(groups):
         after_s = groups[place + 1][0].start_s if place + 1 < len(groups) else duration_s
         is_last = place + 1 == len(groups)
         room_s = after_s - group[-1].end_s if is_last else (after_s - group[-1].end_s) / 2
         start_s = max(done_s, group[0].start_s - MARGIN_S)
         end_s = max(group[-1].end_s + min(MARGIN_S, max(room_s, 0.0)), start_s)
-        pieces += [Piece(done_s, start_s, ())] * (start_s > done_s)
-        pieces.append(Piece(start_s, min(end_s, duration_s), tuple(group)))
+        pieces += [LabelledPiece(done_s, start_s, ())] * (start_s > done_s)
+        pieces.append(LabelledPiece(start_s, min(end_s, duration_s), tuple(group)))
         done_s = pieces[-1].end_s
-    return pieces + [Piece(done_s, duration_s, ())] * (duration_s > done_s)
+    return pieces + [LabelledPiece(done_s, duration_s, ())] * (duration_s > done_s)
 
 
 def rejected_path_of(manifest: Path) -> Path:

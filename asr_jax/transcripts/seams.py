@@ -62,7 +62,7 @@ class FrameLogProbs(NamedTuple):
         return FrameLogProbs(first, self.path[part], self.logps[part])
 
 
-class Part(NamedTuple):
+class WindowPart(NamedTuple):
     """Tokens that a search found in consecutive frames."""
 
     first_frame: int
@@ -72,14 +72,14 @@ class Part(NamedTuple):
     tokens: TokenSequence
     """Tokens, with frame numbers of the recording."""
 
-    def between(self, first: int, end: int) -> "Part":
+    def between(self, first: int, end: int) -> "WindowPart":
         """Returns the tokens that begin in, or extend into, frames `first` to `end` (exclusive), cut to them."""
         kept = [
             (token, max(start, first), min(stop, end), logp)
             for token, start, stop, logp in self.rows()
             if start < end and (start >= first or stop > first)
         ]
-        return Part(first, end, sequence_of(kept, self.tokens.score))
+        return WindowPart(first, end, sequence_of(kept, self.tokens.score))
 
     def rows(self) -> Iterable[tuple[int, int, int, float]]:
         """Returns token, start, end and log-probability of each token."""
@@ -100,7 +100,7 @@ def sequence_of(rows: Sequence[tuple[int, int, int, float]], score: float) -> To
     return TokenSequence(tokens, starts, ends, logps, score)
 
 
-def joined_parts(windows: Iterable[Part]) -> TokenSequence:
+def joined_parts(windows: Iterable[WindowPart]) -> TokenSequence:
     """Joins the tokens of consecutive windows of a recording.
 
     A token that a seam cuts, and that continues in the next window, is one token. The score is the sum of the windows'
@@ -109,7 +109,7 @@ def joined_parts(windows: Iterable[Part]) -> TokenSequence:
     rows: list[tuple[int, int, int, float]] = []
     score, before, is_cut = 0.0, None, False
 
-    def keep(window: Part, first: int, end: int) -> float:
+    def keep(window: WindowPart, first: int, end: int) -> float:
         """Adds the tokens of frames `first` to `end` (exclusive) of a window. Returns its share of the score."""
         found = list(window.between(first, end).rows())
         if is_cut and rows and found and rows[-1][0] == found[0][0] and rows[-1][2] == found[0][1]:

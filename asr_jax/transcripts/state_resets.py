@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from asr_jax.core.timed_tokens import TokenSequence
-from asr_jax.transcripts.seams import Part, sequence_of
+from asr_jax.transcripts.seams import WindowPart, sequence_of
 
 LOOKAHEAD = 3
 """Number of last tokens of a window that the first tokens of the next one may repeat; as many are looked at."""
@@ -24,7 +24,7 @@ class StateResets:
     """Overlap of consecutive windows in seconds (`--sr_overlap`)."""
 
 
-def joined_by_resets(windows: Iterable[Part]) -> TokenSequence:
+def joined_by_resets(windows: Iterable[WindowPart]) -> TokenSequence:
     """Joins the tokens of consecutive windows, of which the later ones have the overlap as context alone.
 
     Tokens of a window that begin in a frame of the window before are dropped. Of its next `LOOKAHEAD` tokens, those are

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr_jax.audio.io import AudioError, Named, probe, read_audio, write_flac
+from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio, write_flac
 from tests.support import approx, assert_close
 
 RATE = 16000
@@ -222,8 +222,8 @@ def test_files_in_memory(tmp_path: Path) -> None:
     samples = noise(3000)[:, 0]
     write_flac(tmp_path / "a.flac", samples, RATE)
     content = (tmp_path / "a.flac").read_bytes()
-    assert (read_audio(Named(content, "x.wav")) == samples).all()
-    assert probe(Named(content, "x")).duration_s == 3000 / RATE
+    assert (read_audio(NamedAudio(content, "x.wav")) == samples).all()
+    assert probe(NamedAudio(content, "x")).duration_s == 3000 / RATE
     for part, reason in ((b"", "empty"), (content[:2000], "truncated or damaged"), (b"text", "not audio")):
         with pytest.raises(AudioError, match=f"x.flac: {reason}"):
-            read_audio(Named(part, "x.flac"))
+            read_audio(NamedAudio(part, "x.flac"))

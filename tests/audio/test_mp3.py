@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from recordings import RATE, noise, write_av
 
-from asr_jax.audio.io import AudioError, Named, probe, read_audio
+from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
 from asr_jax.audio.mp3 import untold_samples
 
 
@@ -21,7 +21,11 @@ def test_mp3_with_and_without_a_header_that_has_its_length(tmp_path: Path, kind:
     quality = None if kind == "constant" else 2
     write_av(path, samples, "libmp3lame", RATE, quality=quality, write_xing=str(int(has_header)))
     tagged = b"ID3\x04\0\0\0\0\1\0" + bytes(128) + path.read_bytes()
-    for make in (lambda: path, lambda: Named(path.read_bytes(), "a.mp3"), lambda: Named(tagged, "tagged.mp3")):
+    for make in (
+        lambda: path,
+        lambda: NamedAudio(path.read_bytes(), "a.mp3"),
+        lambda: NamedAudio(tagged, "tagged.mp3"),
+    ):
         if kind == "quieter" and not has_header:
             for function in (read_audio, probe):
                 with pytest.raises(AudioError, match=r"variable bit rate .* of 8\d+ samples .* \(ffmpeg -i"):

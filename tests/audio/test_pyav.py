@@ -8,7 +8,7 @@ import pytest
 from recordings import RATE, noise, write_av
 
 from asr_jax.audio import pyav
-from asr_jax.audio.io import AudioError, Named, probe, read_audio
+from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
 
 
 def tone(hz: float, rate_hz: int, duration_s: float) -> np.ndarray:
@@ -23,7 +23,7 @@ AV_FORMATS = [("a.m4a", "aac"), ("a.aac", "aac"), ("a.webm", "libopus"), ("a.mp4
 def test_formats_of_ffmpeg(tmp_path: Path, name: str, codec: str, duration_s: float) -> None:
     rate_hz = 48000
     path = write_av(tmp_path / name, tone(440, rate_hz, duration_s), codec, rate_hz)
-    for make in (lambda: path, lambda: Named(path.read_bytes(), name)):
+    for make in (lambda: path, lambda: NamedAudio(path.read_bytes(), name)):
         read = read_audio(make())
         assert 1000 * duration_s - 1 <= 1000 * len(read) / RATE < 1000 * duration_s + 100
         assert len(read) / RATE - 1e-3 <= probe(make()).duration_s < len(read) / RATE + 0.01
@@ -57,7 +57,7 @@ def test_whatever_is_damaged_ends_in_audio_or_in_an_audio_error(tmp_path: Path, 
             damaged[place] = rng.integers(0, 256)
         for function in (probe, read_audio):
             try:
-                function(Named(bytes(damaged), name))
+                function(NamedAudio(bytes(damaged), name))
             except AudioError as error:
                 named += bool(error.reason)
     assert named > 16

@@ -8,7 +8,7 @@ import pytest
 import soundfile
 from recordings import RATE, noise, write, write_av
 
-from asr_jax.audio.io import AudioError, Named, read_audio
+from asr_jax.audio.io import AudioError, NamedAudio, read_audio
 from asr_jax.audio.streaming import stream_audio
 
 LENGTH = RATE * 18 + 123
@@ -49,7 +49,7 @@ def test_channels_and_bytes(tmp_path):
     path = write(tmp_path / "two.flac", both)
     for channel in (None, 0, 1):
         np.testing.assert_array_equal(streamed(path, channel=channel), read_audio(path, channel=channel))
-    content = Named(path.read_bytes(), "two.flac")
+    content = NamedAudio(path.read_bytes(), "two.flac")
     np.testing.assert_array_equal(streamed(content, channel=1), both[:, 1])
     with pytest.raises(AudioError, match="no channel 2: the file has 2"):
         streamed(path, channel=2)

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from asr_jax.audio.io import AudioError, Named, probe, read_audio
+from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
 from asr_jax.audio.streaming import stream_audio
 
 SAMPLES = np.arange(-800, 800, dtype="<i2")
@@ -24,7 +24,7 @@ def test_a_header_without_a_size(tmp_path, content, is_named):
     (tmp_path / "a.wav").write_bytes(content)
 
     def file():
-        return Named(content, "a.wav") if is_named else tmp_path / "a.wav"
+        return NamedAudio(content, "a.wav") if is_named else tmp_path / "a.wav"
 
     assert probe(file()).duration_s == 0.1
     np.testing.assert_array_equal(read_audio(file()), SAMPLES)

@@ -25,7 +25,7 @@ from asr_jax.heads.transducer import Transducer, TransducerHead
 from asr_jax.models.base import Model
 from asr_jax.pretrained.caiman import heads_of, lstm_encoder_of
 from asr_jax.pretrained.formats import exported, imported, save_exported
-from asr_jax.pretrained.published import Given, read_published
+from asr_jax.pretrained.published import SuppliedParts, read_published
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 
 pytestmark = pytest.mark.golden
@@ -130,5 +130,5 @@ def test_a_checkpoint_of_a_training_needs_statistics() -> None:
     with pytest.raises(UserError, match="the statistics that features are normalised with: expected the hardware"):
         read_published(FOLDER / "batch_norm.pt")
     with pytest.raises(UserError, match="frames of the front-end have 240 values"):
-        read_published(FOLDER / "batch_norm.pt", Given(front_end="rnnt"))
+        read_published(FOLDER / "batch_norm.pt", SuppliedParts(front_end="rnnt"))
     assert rnnt().num_features == 240

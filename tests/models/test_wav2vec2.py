@@ -18,10 +18,10 @@ from asr_jax.core.pytrees import flatten, num_elements, unflatten
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.wav2vec.span_masks import SpanMask
-from asr_jax.nn.wav2vec.waveform_convs import ConvLayer, extracted, strided_conv
+from asr_jax.nn.wav2vec.waveform_convs import WaveformConv, extracted, strided_conv
 
 TINY = Wav2Vec2(
-    extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2), ConvLayer(12, 2, 2)),
+    extractor=(WaveformConv(8, 5, 3), WaveformConv(8, 3, 2), WaveformConv(12, 2, 2)),
     dim=16,
     num_heads=2,
     feedforward_dim=24,

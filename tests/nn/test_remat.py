@@ -13,10 +13,10 @@ from support import assert_within, relative
 
 from asr_jax.core.pytrees import flatten
 from asr_jax.nn.conformer.modules import ConformerConvolution
-from asr_jax.nn.quartznet.block import ConvBlock, ConvLayer, Policy
+from asr_jax.nn.quartznet.block import BlockPolicy, ConvBlock, ConvLayer
 from asr_jax.nn.remat import Remat, rematerialised
 
-POLICY = Policy(activation="relu", norm="batch", norm_groups=1, mask_padding=True, remat="none", dtype=jnp.float32)
+POLICY = BlockPolicy(activation="relu", norm="batch", norm_groups=1, mask_padding=True, remat="none", dtype=jnp.float32)
 LAYERS: dict[str, tuple[type, tuple[Any, ...], dict[Remat, int]]] = {
     # Separable: input and output of the product. The statistics of norms are small.
     "separable": (ConvLayer, (ConvBlock(8, 3, dropout=0.5), POLICY), {"elementwise": 2, "products": 1, "layers": 0}),

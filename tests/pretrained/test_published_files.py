@@ -30,7 +30,7 @@ from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.pretrained.formats import exported, load_weights, save_exported, save_folder
 from asr_jax.pretrained.huggingface import label_files
 from asr_jax.pretrained.nemo_files import load_nemo
-from asr_jax.pretrained.published import Given, Published, is_published, read_published
+from asr_jax.pretrained.published import Published, SuppliedParts, is_published, read_published
 from asr_jax.pretrained.torch_files import load_torch
 from asr_jax.pretrained.torch_writer import save_torch
 from asr_jax.pretrained.wav2vec2_checkpoints import NEVER, in_fairseq_order
@@ -69,7 +69,7 @@ def test_a_file_states_its_model(name: str, encoder: str, front_end: Any, kind: 
     assert not found.model.augment
     assert not getattr(found.model.encoder, "taps", ())
     assert found.weights["params/heads_ctc/output/bias"].shape == (found.tokenizer.vocab_size,)
-    assert read_published(source, Given(normaliser="none")).tokenizer.normaliser == "none"
+    assert read_published(source, SuppliedParts(normaliser="none")).tokenizer.normaliser == "none"
 
 
 def test_labels_have_the_texts_that_the_system_writes() -> None:
@@ -169,7 +169,7 @@ def test_heads_of_other_widths_need_settings(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"stack 0 does not have heads of the published widths(.|\n)*--config FILE"):
         read_published(tmp_path / "exported.pt")
     model = read_published(source_of("icefall_training")).model
-    given = read_published(tmp_path / "exported.pt", Given(model=model))
+    given = read_published(tmp_path / "exported.pt", SuppliedParts(model=model))
     assert given.model == model
 
 
@@ -243,13 +243,13 @@ def test_a_tokenizer_is_asked_for_and_checked(tmp_path: Path) -> None:
     shutil.copy(source_of("fairseq_former"), tmp_path / "alone.pt")
     with pytest.raises(UserError, match=r"alone\.pt contains no tokenizer: expected --tokenizer PATH"):
         read_published(tmp_path / "alone.pt")
-    given = Given(tokenizer=str(CASES / "fairseq_former" / "dict.ltr.txt"))
+    given = SuppliedParts(tokenizer=str(CASES / "fairseq_former" / "dict.ltr.txt"))
     assert (
         read_published(tmp_path / "alone.pt", given).tokenizer == read_published(source_of("fairseq_former")).tokenizer
     )
     CharacterTokenizer(("a", None), "none").save(tmp_path / "other")
     with pytest.raises(UserError, match=r"other has 2 labels with the blank, and the head of .* has 32"):
-        read_published(tmp_path / "alone.pt", Given(tokenizer=str(tmp_path / "other")))
+        read_published(tmp_path / "alone.pt", SuppliedParts(tokenizer=str(tmp_path / "other")))
 
 
 def test_a_front_end_is_asked_for(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_front_end_is_asked_for(tmp_path: Path) -> None:
     save_torch({**stored, "args": plain, "train_state": {"step": 1}}, tmp_path / "model.pt")
     with pytest.raises(UserError, match="whether samples are normalised: --front-end wav2vec2 or wav2vec2_normalised"):
         read_published(tmp_path / "model.pt")
-    found = read_published(tmp_path / "model.pt", Given(front_end="wav2vec2_normalised"))
+    found = read_published(tmp_path / "model.pt", SuppliedParts(front_end="wav2vec2_normalised"))
     assert found.model.front_end == wav2vec2_normalised()
     shutil.copytree(CASES / "hf_wav2vec2", tmp_path / "hf_wav2vec2")
     (tmp_path / "hf_wav2vec2" / "processor_config.json").unlink()
@@ -279,14 +279,14 @@ def test_another_front_end_is_refused(tmp_path: Path) -> None:
 
 def test_settings_are_asked_for(tmp_path: Path) -> None:
     config = load_config(str(CASES / "quartznet" / "config.py"))
-    given = read_published(source_of("quartznet"), Given(model=config.model, labels=config.data.tokenizer))
+    given = read_published(source_of("quartznet"), SuppliedParts(model=config.model, labels=config.data.tokenizer))
     assert given.tokenizer.symbols == (*" abcdefghijklmnopqrstuvwxyz'", None)
     assert given.tokenizer.normaliser == "english_letters.v1"
     with pytest.raises(UserError, match=r"weights and no settings of a model: expected --config FILE\.py"):
         read_published(source_of("quartznet"))
     save_torch({"other": np.zeros(3)}, tmp_path / "x.pt")
     with pytest.raises(UserError, match="match no weight format of Zipformer"):
-        read_published(tmp_path / "x.pt", Given(model=read_published(source_of("icefall")).model))
+        read_published(tmp_path / "x.pt", SuppliedParts(model=read_published(source_of("icefall")).model))
 
 
 def test_weights_that_the_model_lacks_are_refused(tmp_path: Path) -> None:

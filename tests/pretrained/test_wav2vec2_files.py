@@ -26,7 +26,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.wav2vec.quantizer import Quantizer
-from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.pretrained.encoders import ctc_of, encoder_of, front_end_of
 from asr_jax.pretrained.formats import exported, imported, load_weights, save_exported, save_folder
 from asr_jax.pretrained.torch_writer import save_torch
@@ -35,7 +35,7 @@ from asr_jax.pretrained.wav2vec2_huggingface import settings_of_folder
 from asr_jax.text.characters import CharacterTokenizer
 
 SMALL = Wav2Vec2(
-    extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2)), dim=16, num_layers=2, num_heads=2, feedforward_dim=24,
+    extractor=(WaveformConv(8, 5, 3), WaveformConv(8, 3, 2)), dim=16, num_layers=2, num_heads=2, feedforward_dim=24,
     position_kernel=6, position_groups=2, taps=("features",),
 )  # fmt: skip
 LETTERS = (None, "<s>", "</s>", "<unk>", " ", "e", "t")
@@ -212,7 +212,7 @@ def test_a_fine_tuned_checkpoint_has_its_pre_trained_settings_within(tmp_path: P
 
 
 def test_expressions_of_convolutions_are_not_run() -> None:
-    assert conv_layers("[(512,10,5)]+[(512,3,2)]*2", "file")[1:] == (ConvLayer(512, 3, 2),) * 2
+    assert conv_layers("[(512,10,5)]+[(512,3,2)]*2", "file")[1:] == (WaveformConv(512, 3, 2),) * 2
     for wrong in ("__import__('os').getcwd()", "[(512, 10)]", "[(1, 2, 3)"):
         with pytest.raises(UserError, match="expected lists of"):
             conv_layers(wrong, "file")

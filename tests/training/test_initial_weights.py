@@ -24,7 +24,7 @@ from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.nn.wav2vec.quantizer import Quantizer
-from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.pretrained.formats import exported, save_exported, save_folder, save_weights
 from asr_jax.pretrained.icefall import ICEFALL
 from asr_jax.text.characters import CharacterTokenizer
@@ -211,7 +211,7 @@ def test_files_that_are_none(tmp_path):
 
 
 WAV2VEC2 = Wav2Vec2(
-    extractor=(ConvLayer(8, 5, 3), ConvLayer(8, 3, 2)), dim=16, num_layers=2, num_heads=2, feedforward_dim=24,
+    extractor=(WaveformConv(8, 5, 3), WaveformConv(8, 3, 2)), dim=16, num_layers=2, num_heads=2, feedforward_dim=24,
     position_kernel=6, position_groups=2,
 )  # fmt: skip
 PRETRAINING = {"pretrain": Contrastive(quantizer=Quantizer(2, 6), codes_dim=8, dim=10, num_negatives=5, penalty=0.0)}

@@ -32,7 +32,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.wav2vec.quantizer import Quantizer
 from asr_jax.nn.wav2vec.span_masks import SpanMask
-from asr_jax.nn.wav2vec.waveform_convs import ConvLayer
+from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.observe.events import read_events
 from asr_jax.observe.health import health
 from asr_jax.optim.ema import EMA
@@ -47,7 +47,7 @@ from tests.support import approx, assert_close
 
 NUM, HELD_BACK = 20, 5
 ENCODER = Wav2Vec2(
-    extractor=(ConvLayer(6, 80, 80),), dim=8, num_heads=2, feedforward_dim=8, num_layers=1, position_kernel=4,
+    extractor=(WaveformConv(6, 80, 80),), dim=8, num_heads=2, feedforward_dim=8, num_layers=1, position_kernel=4,
     position_groups=2, time_mask=SpanMask(0.5, 3), dropout=0.0, attention_dropout=0.0, input_dropout=0.0,
     feature_dropout=0.0, layer_drop=0.0,
 )  # fmt: skip

@@ -6,7 +6,7 @@ import math
 import av
 import pytest
 
-from asr_jax.transcripts.files import FORMS, Named
+from asr_jax.transcripts.files import FORMS, NamedRecording
 from asr_jax.transcripts.subtitles import CueRules, cues
 from asr_jax.transcripts.transcript import ScoredText, Token, Transcript, Word
 from tests.support import approx
@@ -19,7 +19,7 @@ def words_of(text, *, start_s=0.0, each_s=0.3, gap_s=0.1):
 
 def named(words, **more):
     fields = {"name": "a b.flac", "path": "x/a b.flac", "duration_s": 9.0, "transcript": Transcript(tuple(words), -1.5)}
-    return Named(**(fields | more))
+    return NamedRecording(**(fields | more))
 
 
 SPOKEN = (

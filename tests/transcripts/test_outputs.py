@@ -7,7 +7,7 @@ import pytest
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.utterances import Utterance
-from asr_jax.transcripts.files import Named
+from asr_jax.transcripts.files import NamedRecording
 from asr_jax.transcripts.outputs import open_output
 from asr_jax.transcripts.transcript import Transcript, Word
 
@@ -17,7 +17,7 @@ MAKER = {
 
 
 def named(utterance):
-    return Named.of(utterance, Transcript((Word("w", 0.0, 0.5, 1.0),), -1.0))
+    return NamedRecording.of(utterance, Transcript((Word("w", 0.0, 0.5, 1.0),), -1.0))
 
 
 def opened(form, out, names, *, force=False, maker=MAKER):

@@ -5,7 +5,7 @@ import pytest
 
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.timed_tokens import TokenSequence
-from asr_jax.transcripts.seams import Part
+from asr_jax.transcripts.seams import WindowPart
 from asr_jax.transcripts.state_resets import StateResets, joined_by_resets
 from asr_jax.transcripts.windows import Windows, windows_of
 from tests.support import approx
@@ -15,7 +15,7 @@ def part(first, num, tokens, starts, score=0.0):
     """A window with tokens at frames of its own."""
     starts = tuple(start + first for start in starts)
     ends = tuple(start + 1 for start in starts)
-    return Part(first, first + num, TokenSequence(tuple(tokens), starts, ends, (-0.5,) * len(starts), score))
+    return WindowPart(first, first + num, TokenSequence(tuple(tokens), starts, ends, (-0.5,) * len(starts), score))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.search.ctc_greedy import greedy_search
 from asr_jax.text.spelling import Spelling
-from asr_jax.transcripts.seams import FrameLogProbs, FramePath, Part, joined_parts, joined_windows, seam, together
+from asr_jax.transcripts.seams import FrameLogProbs, FramePath, WindowPart, joined_parts, joined_windows, seam, together
 from asr_jax.transcripts.windows import Windows, pause, pieces, windows_of
 from tests.support import approx
 
@@ -179,7 +179,7 @@ def part_of(path, first_frame):
     found = searched(np.float32(9 * np.eye(4)[path][None]), np.array([len(path)], np.int32), blank_id=BLANK)
     (sequence,) = jax.device_get(found).sequences(0)
     starts, ends = (tuple(frame + first_frame for frame in each) for each in (sequence.starts, sequence.ends))
-    return Part(first_frame, first_frame + len(path), sequence._replace(starts=starts, ends=ends))
+    return WindowPart(first_frame, first_frame + len(path), sequence._replace(starts=starts, ends=ends))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -207,7 +207,7 @@ def test_tokens_that_share_frames_are_each_kept_once():
     def window(first, end):
         rows = [each for each in tokens if first <= each[1] and each[2] <= end]
         columns = [tuple(row[place] for row in rows) for place in range(3)]
-        return Part(first, end, TokenSequence(*columns, (-0.5,) * len(rows), -6.0))
+        return WindowPart(first, end, TokenSequence(*columns, (-0.5,) * len(rows), -6.0))
 
     found = joined_parts([window(0, 60), window(40, 100)])
     assert list(zip(*found[:3], strict=True)) == tokens

@@ -34,7 +34,7 @@ from asr_jax.core.options import MAY_BE_EMPTY
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 
 if TYPE_CHECKING:
-    from asr_jax.cli.benchmark.recognising import Recognition
+    from asr_jax.cli.benchmark.recognising import TimedRecognition
     from asr_jax.cli.benchmark.systems import System
     from asr_jax.config import Experiment
 
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         check_writable(options.json)
 
-    from asr_jax.cli.benchmark.recognising import Recognition
+    from asr_jax.cli.benchmark.recognising import TimedRecognition
     from asr_jax.cli.benchmark.systems import described, machine, peak_bytes, system_of_config, system_of_run
 
     if options.run:
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> None:
         f"{system.name}, {system.weights}, {figures['parameters']:,} parameters, {figures['precision']}, "
         f"{figures['decoding']}, on {described(figures['machine'] | {'num_devices': 1})}"
     )
-    recognition = Recognition(system, system.search())
+    recognition = TimedRecognition(system, system.search())
     seconds = options.seconds or (() if options.data else SECONDS)
     if options.batch_sizes and seconds:
         figures["batches"] = batches(
@@ -129,7 +129,7 @@ def _check(options: InferenceOptions, experiment: Experiment | None) -> None:
 
 
 def batches(
-    recognition: Recognition, options: InferenceOptions, lengths_s: Sequence[float], *, steps: int, rate_hz: int
+    recognition: TimedRecognition, options: InferenceOptions, lengths_s: Sequence[float], *, steps: int, rate_hz: int
 ) -> list[dict[str, Any]]:
     """Measures each batch of the grid.
 
@@ -157,7 +157,7 @@ def batches(
     return found
 
 
-def sets(recognition: Recognition, system: System, options: InferenceOptions) -> dict[str, list[dict[str, Any]]]:
+def sets(recognition: TimedRecognition, system: System, options: InferenceOptions) -> dict[str, list[dict[str, Any]]]:
     """Measures recognition of each set of --data with each size of batches.
 
     Args:

@@ -19,7 +19,7 @@ PARTS = ("features", "network", "decoding")
 Times = dict[str, list[float]]
 
 
-class Recognition:
+class TimedRecognition:
     """Recognition on one device, as one program (like evaluation and transcription) and as three programs."""
 
     def __init__(self, system: System, search: HeadSearch) -> None:
@@ -112,7 +112,7 @@ def summary(times: list[float]) -> dict[str, float]:
 
 
 def recognise_set(
-    recognition: Recognition, data: PlannedData, *, warm_ups: int, repeats: int, workers: int, threads: int
+    recognition: TimedRecognition, data: PlannedData, *, warm_ups: int, repeats: int, workers: int, threads: int
 ) -> dict[str, Any]:
     """Measures recognition of a set from files to texts, several times, and then reading alone, once.
 

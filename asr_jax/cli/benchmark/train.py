@@ -42,7 +42,7 @@ SHARED = "virtual devices of this CPU share its cores: these rows do not show th
 
 
 @command_options
-class TrainOptions:
+class BenchmarkOptions:
     """Options of `asr_jax.benchmark train`."""
 
     synthetic: Annotated[tuple[float, ...] | None, arg(metavar="SECONDS …"), MAY_BE_EMPTY] = None
@@ -74,7 +74,7 @@ class TrainOptions:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options, experiment = parse_with_experiment(TrainOptions, arguments, prog=PROG, about=__doc__)
+    options, experiment = parse_with_experiment(BenchmarkOptions, arguments, prog=PROG, about=__doc__)
 
     from asr_jax.cli.benchmark.systems import in_precision, machine
 
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> None:
     show(figures)
 
 
-def cases(experiment: Experiment, options: TrainOptions) -> Iterator[dict[str, Any]]:
+def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[str, Any]]:
     """Yields the figures of each accumulation on each number of devices.
 
     Raises:

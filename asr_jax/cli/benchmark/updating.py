@@ -44,7 +44,7 @@ TRACED = 3
 
 
 @dataclass(frozen=True)
-class Case:
+class UpdateCase:
     """A training recipe with its batch shapes, for one accumulation and any number of devices."""
 
     recipe: Recipe
@@ -68,7 +68,7 @@ class Done(NamedTuple):
 
 def synthetic_case(
     experiment: Experiment, *, rows: int, seconds: Sequence[float], labels: int, vocabulary: int | None
-) -> tuple[Case, list[Batch]]:
+) -> tuple[UpdateCase, list[Batch]]:
     """Batches of noise, one for each length, with the augmentation of the config.
 
     Args:
@@ -93,7 +93,7 @@ def synthetic_case(
         # Noise has labels below the last one. If the blank is among them, the last label replaces it.
         np.putmask(batches[-1].tokens, batches[-1].tokens == tokenizer.blank_id, tokenizer.vocab_size - 1)
     shapes = [(int(batch.signal.shape[1]), int(batch.tokens.shape[1])) for batch in batches]
-    case = Case(
+    case = UpdateCase(
         make_recipe(experiment, model, RunLength(10 * SETTLED, SETTLED)),
         tuple(Bucket(length, num_labels, rows, length) for length, num_labels in shapes),
         scale_of(front_end, of_features=False),
@@ -103,7 +103,7 @@ def synthetic_case(
     return case, batches
 
 
-def synthetic_groups(case: Case, batches: Sequence[Batch], accumulation: int) -> Iterator[Group]:
+def synthetic_groups(case: UpdateCase, batches: Sequence[Batch], accumulation: int) -> Iterator[Group]:
     """Yields the batches of each update, all of one length; the lengths alternate.
 
     Args:
@@ -131,11 +131,11 @@ def with_accumulation(experiment: Experiment, accumulation: int) -> Experiment:
 
 
 @contextmanager
-def loaded_groups(experiment: Experiment) -> Iterator[tuple[Case, Iterator[Group]]]:
+def loaded_groups(experiment: Experiment) -> Iterator[tuple[UpdateCase, Iterator[Group]]]:
     """Opens the training set of an experiment like training; yields the case and the batches of each update."""
     setup = set_up(experiment, find_run(replace(experiment, fresh=True)))  # existing runs do not matter
     plan, data, accumulation = setup.data.train.plan, experiment.data, experiment.training.accumulate
-    case = Case(setup.recipe, plan.buckets, setup.data.train.index.scale, setup.data.sounds, experiment.seed)
+    case = UpdateCase(setup.recipe, plan.buckets, setup.data.train.index.scale, setup.data.sounds, experiment.seed)
     source = BatchSource(setup.data.train.index, plan)
     with open_batches(source, workers=data.workers, threads=data.threads) as batches:
         each = ((plan.buckets[loaded.bucket], loaded.batch) for loaded in batches)
@@ -143,7 +143,7 @@ def loaded_groups(experiment: Experiment) -> Iterator[tuple[Case, Iterator[Group
 
 
 def time_updates(
-    case: Case, groups: Iterator[Group], *, num_devices: int, accumulation: int, warm_ups: int, updates: int,
+    case: UpdateCase, groups: Iterator[Group], *, num_devices: int, accumulation: int, warm_ups: int, updates: int,
     trace: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Measures updates, with several of them in flight as in training.
@@ -193,7 +193,7 @@ def time_updates(
     }  # fmt: skip
 
 
-def _compiled(case: Case, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:
+def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:
     """Function that dispatches an update and returns its report; and the rows of `CompiledSteps.table` by bucket."""
     lowered = lower_initial_state(case.recipe, seed=case.seed)
     shapes = abstract_state(lowered, mesh)

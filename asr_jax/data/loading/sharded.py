@@ -120,7 +120,7 @@ class _Member(NamedTuple):
     bucket: int
 
 
-class Reader:
+class ShardReader:
     """Items of the shards of a process in their order: place, retries, and rejected ones."""
 
     def __init__(self, stream: Stream, state: State) -> None:
@@ -263,7 +263,7 @@ class ShardedBatches:
     """Iterator over the batches of a process from a state on; each has the state after it."""
 
     def __init__(self, stream: Stream, state: State) -> None:
-        self._stream, self._step, self._reader = stream, state.step, Reader(stream, state)
+        self._stream, self._step, self._reader = stream, state.step, ShardReader(stream, state)
         self._window = self._held(state)
         self._pool = ThreadPoolExecutor(stream.threads)
 

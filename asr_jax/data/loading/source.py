@@ -52,7 +52,7 @@ class LoadedBatch:
 
 
 @runtime_checkable
-class Plan(Protocol):
+class BatchSequence(Protocol):
     """Interface of a plan that a source reads, such as `BatchPlan`."""
 
     @property
@@ -68,7 +68,7 @@ class BatchSource:
     """
 
     def __init__(
-        self, index: Index, plan: Plan, layout: Layout | None = None, *, storage: Storage | None = None
+        self, index: Index, plan: BatchSequence, layout: Layout | None = None, *, storage: Storage | None = None
     ) -> None:
         """Initialises without reading.
 

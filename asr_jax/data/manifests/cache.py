@@ -20,7 +20,7 @@ from asr_jax.core.environment import CACHES
 from asr_jax.core.files import is_free, write_whole
 from asr_jax.data.manifests.columns import Columns, load_columns, save_columns
 from asr_jax.data.manifests.locations import UNPACKED, Location
-from asr_jax.data.manifests.measuring import Measured
+from asr_jax.data.manifests.measuring import MeasuredAudio
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
@@ -57,7 +57,7 @@ class Read:
     """Paths of relative locations that did not exist. Out of date if one of them exists."""
     only_in: str
     """Current folder, if relative locations start from it; otherwise empty. Out of date in another folder."""
-    measured: Measured
+    measured: MeasuredAudio
     """Measured durations and silence. Out of date if one of the files has changed."""
     unpacked: str = ""
     """File of unpacked bytes; empty if there are none. Out of date if it does not exist, as in a cache that was
@@ -164,7 +164,7 @@ def kept(place: Path) -> tuple[Read, Path] | None:
             without_duration=tuple(Rejected(**entry) for entry in meta["without_duration"]),
             looked_for=tuple(meta["looked_for"]),
             only_in=meta["only_in"],
-            measured=Measured.load(folder),
+            measured=MeasuredAudio.load(folder),
             unpacked=meta["unpacked"],
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError):

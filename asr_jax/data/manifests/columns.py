@@ -76,7 +76,7 @@ class Ragged:
 
 
 @dataclass(frozen=True)
-class Names:
+class NameColumn:
     """Few names that many rows share: speakers, sources."""
 
     names: tuple[str, ...]
@@ -87,16 +87,16 @@ class Names:
         return self.names[self.of_row[row]]
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return unpickled, (Names, by_file(vars(self)))
+        return unpickled, (NameColumn, by_file(vars(self)))
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> "Names":
+    def of(cls, names: Sequence[str]) -> "NameColumn":
         distinct = tuple(dict.fromkeys(names))
         number = {name: i for i, name in enumerate(distinct)}
         return cls(distinct, np.fromiter((number[name] for name in names), np.int32, len(names)))
 
     @classmethod
-    def joined(cls, parts: Sequence["Names"]) -> "Names":
+    def joined(cls, parts: Sequence["NameColumn"]) -> "NameColumn":
         """The rows of all parts, one after the other."""
         distinct = tuple(dict.fromkeys(itertools.chain.from_iterable(part.names for part in parts)))
         number = {name: i for i, name in enumerate(distinct)}
@@ -115,8 +115,8 @@ class Columns:
     """Number of Unicode characters of the text."""
     duration_s: Float64[np.ndarray, " R"]
     """Duration in seconds; NaN if neither manifest nor signal has one."""
-    speakers: Names
-    sources: Names
+    speakers: NameColumn
+    sources: NameColumn
     labels: Ragged
     """Token ids of manifests, unchanged."""
     has_labels: Bool[np.ndarray, " R"]
@@ -143,8 +143,8 @@ class Columns:
             texts=Ragged.of_texts(utterance.text for utterance in utterances),
             num_chars=np.fromiter((len(utterance.text) for utterance in utterances), np.int32, num),
             duration_s=np.fromiter((utterance.duration_s for utterance in utterances), np.float64, num),
-            speakers=Names.of([utterance.speaker for utterance in utterances]),
-            sources=Names.of([utterance.source for utterance in utterances]),
+            speakers=NameColumn.of([utterance.speaker for utterance in utterances]),
+            sources=NameColumn.of([utterance.source for utterance in utterances]),
             labels=Ragged.of_rows(utterance.labels or () for utterance in utterances),
             has_labels=np.fromiter((utterance.labels is not None for utterance in utterances), np.bool_, num),
             num_frames=np.fromiter((utterance.num_frames for utterance in utterances), np.int32, num),
@@ -161,7 +161,7 @@ class Columns:
         for field in fields(cls):
             of_parts = [getattr(part, field.name) for part in parts]
             kind = type(of_parts[0])
-            columns[field.name] = kind.joined(of_parts) if kind in (Ragged, Names) else np.concatenate(of_parts)
+            columns[field.name] = kind.joined(of_parts) if kind in (Ragged, NameColumn) else np.concatenate(of_parts)
         return cls(**columns)
 
     def utterances(self) -> Iterator[Utterance]:
@@ -209,7 +209,7 @@ def save_columns(columns: Columns, folder: Path) -> None:
         column = getattr(columns, field.name)
         if isinstance(column, Ragged):
             arrays |= {f"{field.name}.values": column.values, f"{field.name}.offsets": column.offsets}
-        elif isinstance(column, Names):
+        elif isinstance(column, NameColumn):
             arrays[f"{field.name}.of_row"] = column.of_row
             names[field.name] = column.names
         else:
@@ -224,7 +224,7 @@ def load_columns(folder: Path) -> Columns:
     columns: dict[str, Any] = {}
     for field in fields(Columns):
         if field.name in names:
-            columns[field.name] = Names(tuple(names[field.name]), mapped(folder / f"{field.name}.of_row"))
+            columns[field.name] = NameColumn(tuple(names[field.name]), mapped(folder / f"{field.name}.of_row"))
         elif os.path.exists(folder / f"{field.name}.npy"):
             columns[field.name] = mapped(folder / field.name)
         else:

@@ -18,7 +18,7 @@ from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
 from asr_jax.data.manifests.locations import Location, local_location
-from asr_jax.data.manifests.measuring import Measured, Row, measure
+from asr_jax.data.manifests.measuring import MeasuredAudio, Row, measure
 from asr_jax.data.manifests.progress import with_bar
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import EXAMPLE
@@ -46,7 +46,7 @@ def gather(
     *,
     trim_db: float,
     unpack_to: str,
-    before: Measured | None = None,
+    before: MeasuredAudio | None = None,
     job: Job | None = None,
 ) -> Read:
     """Reads all utterances of the inputs, one input after the other.
@@ -98,7 +98,7 @@ def gather(
         without_duration=tuple(without_duration),
         looked_for=tuple(looked_for),
         only_in=only_in,
-        measured=Measured.of(measured),
+        measured=MeasuredAudio.of(measured),
         unpacked=unpacked.path if unpacked.num_bytes else "",
     )
 

@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 from jaxtyping import Float32, Int16
 
-from asr_jax.audio.io import AudioError, AudioInfo, Named, PathLike, probe, read_audio
+from asr_jax.audio.io import AudioError, AudioInfo, NamedAudio, PathLike, probe, read_audio
 from asr_jax.audio.streaming import stream_audio
 from asr_jax.data.manifests import pipes
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read, without_query
@@ -191,7 +191,7 @@ class Location:
             )
         return content
 
-    def file(self, content: bytes | None = None) -> PathLike | Named:
+    def file(self, content: bytes | None = None) -> PathLike | NamedAudio:
         """Argument of `read_audio` and `probe`: the path, or the bytes with their name.
 
         Args:
@@ -201,7 +201,7 @@ class Location:
             return self.path
         is_whole_url = is_url(self.path) and self.num_bytes is None
         name = self.name or (without_query(self.path) if is_whole_url else str(self))  # its ending selects the decoder
-        return Named(self.content() if content is None else content, name)
+        return NamedAudio(self.content() if content is None else content, name)
 
     def info(self, content: bytes | None = None) -> AudioInfo:
         """Duration, rate and channels of the audio. For a part, the duration of the part.

@@ -20,11 +20,11 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 State = tuple[int, int]
 """Size of a file in bytes and time of its last change in ns; both are -1 if there is no file."""
 Row = tuple[str, str, float, State]
-"""Location, part, duration in seconds and state, as in `Measured`."""
+"""Location, part, duration in seconds and state, as in `MeasuredAudio`."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAudio:
     """Measurements by utterance, and the states of the files at that time.
 
     Utterances that need no measurement, and files that belong to the manifest, are not included.
@@ -40,7 +40,7 @@ class Measured:
     """Size in bytes and time of change in ns of each file, as in `State`."""
 
     @classmethod
-    def of(cls, found: Sequence[Row]) -> "Measured":
+    def of(cls, found: Sequence[Row]) -> "MeasuredAudio":
         return cls(
             Ragged.of_texts(location for location, _, _, _ in found),
             Ragged.of_texts(part for _, part, _, _ in found),
@@ -65,7 +65,7 @@ class Measured:
         save_arrays(folder, arrays | {"measured-duration_s": self.duration_s, "measured-state": self.state})
 
     @classmethod
-    def load(cls, folder: Path) -> "Measured":
+    def load(cls, folder: Path) -> "MeasuredAudio":
         locations, parts = load_ragged(folder / "measured-locations"), load_ragged(folder / "measured-parts")
         return cls(locations, parts, mapped(folder / "measured-duration_s"), mapped(folder / "measured-state"))
 
@@ -81,7 +81,7 @@ def measure(
         known: Earlier rows by location. They are used again if the file has not changed.
 
     Returns:
-        Utterances with durations, with a Rejected for audio that cannot be read, and rows of a `Measured`.
+        Utterances with durations, with a Rejected for audio that cannot be read, and rows of a `MeasuredAudio`.
     """
     places = [
         place for place, utterance in enumerate(utterances)

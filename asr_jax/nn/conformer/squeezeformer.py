@@ -74,7 +74,7 @@ class ScaleBias(nn.Module):
         return x * per_channel(scale, x) + per_channel(bias, x)
 
 
-class LayerSizes(NamedTuple):
+class SqueezeformerSizes(NamedTuple):
     """Sizes and behaviour of a layer."""
 
     num_heads: int
@@ -95,7 +95,7 @@ class SqueezeformerLayer(nn.Module):
     The signature is that of a body of `nn.scan`: the layer returns the carry and an output to collect.
     """
 
-    sizes: LayerSizes
+    sizes: SqueezeformerSizes
     gives_all: bool = False
     """Whether the layer's output is also returned for the scan to collect."""
 
@@ -147,7 +147,7 @@ class SqueezeformerLayer(nn.Module):
 class SqueezeformerStack(nn.Module):
     """Stack of layers. Returns the last output, and the outputs of all layers with `gives_all` (otherwise of none)."""
 
-    sizes: LayerSizes
+    sizes: SqueezeformerSizes
     num_layers: int
     remat: Remat = "elementwise"
     gives_all: bool = False

@@ -46,7 +46,7 @@ class LabelDecoder(DecoderLayers):
         return LabelDecoderModule(self, vocab_size, dtype)
 
 
-class Cache(NamedTuple):
+class DecoderCache(NamedTuple):
     """Keys and values of each layer (L), for the labels of K hypotheses of each row and for the frames of the row."""
 
     keys: Float[Array, "L B K U A"]
@@ -117,7 +117,7 @@ class LabelDecoderModule(nn.Module):
         x, _ = self.layers(x, None, self._inputs(memory, step))
         return self.output(x.astype(jnp.float32))
 
-    def begin(self, memory: Frames, *, width: int, size: int) -> Cache:
+    def begin(self, memory: Frames, *, width: int, size: int) -> DecoderCache:
         """Returns the cache before the first label.
 
         Args:
@@ -129,10 +129,10 @@ class LabelDecoderModule(nn.Module):
         nothing = jnp.zeros((rows, 1, settings.dim), self.dtype)
         _, (keys, values) = self.layers.begin(nothing, None, self._inputs(memory, None))
         empty = jnp.zeros((settings.num_layers, rows, width, size, settings.attention_dim), self.dtype)
-        return Cache(empty, empty, keys, values)
+        return DecoderCache(empty, empty, keys, values)
 
     def advance(
-        self, cache: Cache, labels: Int[Array, "B K"], place: Int[Array, ""], lengths: Int[Array, " B"]
+        self, cache: DecoderCache, labels: Int[Array, "B K"], place: Int[Array, ""], lengths: Int[Array, " B"]
     ) -> NextLabel:
         """Returns the logits of the label after one more label of each hypothesis.
 
@@ -205,7 +205,7 @@ class LabelDecoderLayer(nn.Module):
         return x, (self.to_encoder.key(inputs.memory), self.to_encoder.value(inputs.memory))
 
     def advance(
-        self, x: Float[Array, "B K D"], cache: Cache, inputs: LabelInputs
+        self, x: Float[Array, "B K D"], cache: DecoderCache, inputs: LabelInputs
     ) -> tuple[Float[Array, "B K D"], tuple[Array, Array, Array]]:
         """Computes one label of each hypothesis.
 

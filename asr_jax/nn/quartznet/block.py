@@ -128,7 +128,7 @@ class ConvBlock:
 
 
 @dataclass(frozen=True)
-class Policy:
+class BlockPolicy:
     """Settings that all blocks of a model share."""
 
     activation: ActivationName = "relu"
@@ -171,7 +171,7 @@ class Block(nn.Module):
     """
 
     block: ConvBlock
-    policy: Policy
+    policy: BlockPolicy
 
     @nn.compact
     def __call__(self, inputs: Sequence[Float[Array, "B T _"]], given: Int[Array, " B"], step: Step) -> OutputFrames:
@@ -207,7 +207,7 @@ class ConvLayer(nn.Module):
     """One layer of a block: activation and dropout of the previous layer's output, then convolution and norm."""
 
     block: ConvBlock
-    policy: Policy
+    policy: BlockPolicy
     stride: PositiveInt = 1
     activates: bool = True
 
@@ -232,7 +232,7 @@ class Projection(nn.Module):
     """Residual branch of a block: a projection of every `total_stride`-th frame, and a norm."""
 
     block: ConvBlock
-    policy: Policy
+    policy: BlockPolicy
 
     @nn.compact
     def __call__(

@@ -28,7 +28,7 @@ Resample = Literal["naive", "linear"]
 """Method of shortening and lengthening. naive: averages and repeats frames. linear: projects concatenated frames."""
 
 
-class LayerSizes(NamedTuple):
+class TransformerSizes(NamedTuple):
     """Sizes and behaviour of a layer."""
 
     num_heads: int
@@ -51,7 +51,7 @@ class LayerSizes(NamedTuple):
 class Transformer(nn.Module):
     """Stack of Transformer layers."""
 
-    sizes: LayerSizes
+    sizes: TransformerSizes
     num_layers: int
 
     @nn.compact
@@ -72,7 +72,7 @@ class TransformerLayer(nn.Module):
     Source: `TransformerSentenceEncoderLayer` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
     """
 
-    sizes: LayerSizes
+    sizes: TransformerSizes
 
     @nn.compact
     def __call__(

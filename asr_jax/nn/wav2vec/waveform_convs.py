@@ -24,7 +24,7 @@ FEW = 64
 """Largest number of input values per output frame for which `strided_conv` concatenates them before the product."""
 
 
-class ConvLayer(NamedTuple):
+class WaveformConv(NamedTuple):
     """Settings of a convolution of the extractor."""
 
     channels: int
@@ -32,7 +32,7 @@ class ConvLayer(NamedTuple):
     stride: int
 
 
-def extracted(length: Any, layers: Sequence[ConvLayer]) -> Any:
+def extracted(length: Any, layers: Sequence[WaveformConv]) -> Any:
     """Number of output frames of the convolutions for a number of samples, at least 0; for ints and arrays."""
     for layer in layers:
         length = (length - layer.kernel_size) // layer.stride + 1
@@ -47,7 +47,7 @@ class ConvExtractor(nn.Module):
     fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
     """
 
-    layers: tuple[ConvLayer, ...]
+    layers: tuple[WaveformConv, ...]
     norm: ExtractorNorm
     use_bias: bool
     dtype: DTypeLike = jnp.float32
@@ -78,7 +78,7 @@ class ConvExtractor(nn.Module):
 class ExtractorConv(nn.Module):
     """Convolution without padding."""
 
-    layer: ConvLayer
+    layer: WaveformConv
     use_bias: bool
     dtype: DTypeLike
 

@@ -54,7 +54,7 @@ class StackSizes:
 
 
 @dataclass(frozen=True)
-class Policy:
+class ZipformerPolicy:
     """Settings that all stacks share. See the fields of `Zipformer`."""
 
     positions_dim: int
@@ -74,7 +74,7 @@ class ZipformerLayer(nn.Module):
     """
 
     sizes: StackSizes
-    policy: Policy
+    policy: ZipformerPolicy
 
     @nn.compact
     def __call__(

@@ -14,7 +14,7 @@ from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Regulariser, kept_of_rows
-from asr_jax.nn.zipformer.layer import Bypass, Policy, StackSizes, ZipformerLayer
+from asr_jax.nn.zipformer.layer import Bypass, StackSizes, ZipformerLayer, ZipformerPolicy
 from asr_jax.nn.zipformer.subsampling import Downsample, upsample
 
 WARM_UP_BATCHES = 4000.0
@@ -29,7 +29,7 @@ class ZipformerStack(nn.Module):
     """
 
     sizes: StackSizes
-    policy: Policy
+    policy: ZipformerPolicy
 
     @nn.compact
     def __call__(

@@ -10,7 +10,7 @@ import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli.benchmark import command
-from asr_jax.cli.benchmark.recognising import Recognition, noise, summary
+from asr_jax.cli.benchmark.recognising import TimedRecognition, noise, summary
 from asr_jax.cli.benchmark.systems import system_of_config
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.errors import RunError, UserError
@@ -62,7 +62,7 @@ def test_what_is_timed_is_what_the_model_recognises(system, monkeypatch):
     emitted = jax.device_get(frames(system.variables, batch))
     texts = [found(emitted, row) for row in range(3)]
     assert any(texts)
-    recognition, found_texts, transcript = Recognition(system, search), [], search.transcript
+    recognition, found_texts, transcript = TimedRecognition(system, search), [], search.transcript
 
     def recorded_transcript(*given):
         found = transcript(*given)

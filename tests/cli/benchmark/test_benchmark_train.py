@@ -10,7 +10,7 @@ import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli.benchmark import command, updating
-from asr_jax.cli.benchmark.train import TrainOptions, cases, room
+from asr_jax.cli.benchmark.train import BenchmarkOptions, cases, room
 from asr_jax.config import Experiment, Training
 from asr_jax.core.errors import UserError
 from asr_jax.data.batching.batching import Batching
@@ -138,4 +138,4 @@ def test_accumulations_divide_budgets_over_all_devices_only():
     experiment = toy()
     data = replace(experiment.data, batching=Batching.fixed(rows=4))
     with pytest.raises(UserError, match=r"expected data\.batching without rows and devices"):
-        next(cases(replace(experiment, data=data), TrainOptions(accumulation=(2,))))
+        next(cases(replace(experiment, data=data), BenchmarkOptions(accumulation=(2,))))

@@ -25,7 +25,7 @@ from asr_jax.core.layout import Layout
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.loading import sharded
-from asr_jax.data.loading.sharded import Reader, State, Stream, open_sharded
+from asr_jax.data.loading.sharded import ShardReader, State, Stream, open_sharded
 from asr_jax.data.manifests.items import items_from, sampled, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
@@ -258,9 +258,9 @@ def test_a_read_that_was_left_behind_takes_nothing_of_the_next_shard(shards, mon
     shutil.copy(shards / "0.tar", tmp_path / "stalled.tar")
     of = stream(shards, storage=Storage(max_wait_s=1.0), epochs=1)
     paths = [*of.shards, ""]
-    first = Reader(replace(of, shards=tuple(paths)), State()).shards_of(0)[0]
+    first = ShardReader(replace(of, shards=tuple(paths)), State()).shards_of(0)[0]
     paths[first], paths[-1] = str(tmp_path / "stalled.tar"), paths[first]
-    reader, found = Reader(replace(of, shards=tuple(paths)), State(step=1, num_read=1)), []
+    reader, found = ShardReader(replace(of, shards=tuple(paths)), State(step=1, num_read=1)), []
     while (member := reader.next()) is not None:
         found.append(member.item.entry.id)
         if not is_over.is_set():

@@ -12,7 +12,7 @@ from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.buckets import Bucket, Buckets, Scale
 from asr_jax.data.batching.index import build_index
 from asr_jax.data.loading.source import BatchSource
-from asr_jax.data.manifests.columns import AT_ONCE, Columns, Names, Ragged, load_columns, save_columns
+from asr_jax.data.manifests.columns import AT_ONCE, Columns, NameColumn, Ragged, load_columns, save_columns
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.characters import CharacterTokenizer
 
@@ -47,7 +47,7 @@ def test_other_processes_map_the_same_files(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(columns))
     for array in (again.texts.values, again.duration_s, again.speakers.of_row):
         assert isinstance(array, np.memmap)
-    few = Names(columns.speakers.names, columns.speakers.of_row[1:4])  # differs from the file
+    few = NameColumn(columns.speakers.names, columns.speakers.of_row[1:4])  # differs from the file
     assert pickle.loads(pickle.dumps(few)).of_row.tolist() == [1, 2, 0]
 
 

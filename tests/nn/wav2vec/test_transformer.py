@@ -12,12 +12,12 @@ from support import assert_close, assert_within, fast_jit, max_abs, relative
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
 from asr_jax.models.wav2vec2 import Wav2Vec2
 from asr_jax.nn.remat import Remat
-from asr_jax.nn.wav2vec.transformer import LayerSizes, MultiHeadAttention, Transformer, fused_attention
+from asr_jax.nn.wav2vec.transformer import MultiHeadAttention, Transformer, TransformerSizes, fused_attention
 
 NUM_LAYERS, RATE = 3, 0.3
 X = np.random.default_rng(0).normal(size=(4, 5, 4)).astype(np.float32)
 LENGTHS = np.array([5, 3, 5, 4], np.int32)
-SIZES = LayerSizes(
+SIZES = TransformerSizes(
     num_heads=2, feedforward_dim=6, norm_first=False, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
     layer_drop=RATE, rotary=False, fused_attention=False, remat="none", gives_taps=True, dtype=jnp.float32,
 )  # fmt: skip
