@@ -33,7 +33,8 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.loop import IN_FLIGHT
 from asr_jax.training.programs import compile_steps
-from asr_jax.training.recipe import Recipe, make_recipe
+from asr_jax.training.recipe import Recipe
+from asr_jax.training.recipes import make_recipe
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 
