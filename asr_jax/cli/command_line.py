@@ -147,7 +147,7 @@ def choose_devices(arguments: Sequence[str]) -> list[str]:
     """Chooses the devices of `--device cpu|gpu|tpu` and `--devices 0,2`, and returns the other arguments.
 
     Raises:
-        UserError: If a flag has no value or a wrong one, or is given twice.
+        UserError: If a flag has no value or a wrong one.
     """
     options, rest = parse_known(DeviceOptions, arguments, prog=Path(sys.argv[0]).name)
     if options == DeviceOptions():
@@ -187,33 +187,25 @@ def parse_with_experiment[Options](
             of them.
     """
     source, _ = parse_known(ExperimentSource, arguments, prog=prog)
-    options, of_source = flags_of(kind), flags_of(ExperimentSource, place=(2,))
-    if asks_for_help(arguments):
-        if source == ExperimentSource():
-            beside_package = Path(__file__).parents[2] / EXAMPLE  # the current folder may be another
-            example = next((path for path in (Path(EXAMPLE), beside_package) if path.is_file()), None)
-            source = ExperimentSource(config=str(example or EXAMPLE))
-        before, of = experiment_from(source, arguments, prog=prog)
-        show_help(
-            arguments,
-            [*of_source, *options],
-            flags_of_experiment(before),
-            prog=f"{prog} --config FILE",
-            about=(about or "") + ABOUT_FIELDS,
-            most_used=MOST_USED.split(),
-            of=of,
-        )
+    if asks_for_help(arguments) and source == ExperimentSource():
+        beside_package = Path(__file__).parents[2] / EXAMPLE  # the current folder may be another
+        source = ExperimentSource(config=EXAMPLE if Path(EXAMPLE).is_file() else str(beside_package))
     before, of = experiment_from(source, arguments, prog=prog)
-    flags = [*options, *flags_of_experiment(before), *of_source]
+    options, fields, of_source = flags_of(kind), flags_of_experiment(before), flags_of(ExperimentSource, place=(2,))
+    if asks_for_help(arguments):
+        prog, about = f"{prog} --config FILE", (about or "") + ABOUT_FIELDS
+        most_used = MOST_USED.split()
+        show_help(arguments, [*of_source, *options], fields, prog=prog, about=about, most_used=most_used, of=of)
+    flags = [*options, *fields, *of_source]
     found, experiment, _ = parse_flags([kind, before, ExperimentSource], flags, arguments, prog=f"{prog} {of}")
     return found, experiment
 
 
-def experiment_from(source: ExperimentSource, rest: Sequence[str], *, prog: str) -> tuple[Experiment, str]:
+def experiment_from(source: ExperimentSource, arguments: Sequence[str], *, prog: str) -> tuple[Experiment, str]:
     """Returns the experiment before the flags of its fields, and the arguments that it is from.
 
     Args:
-        rest: The other arguments, for suggestions.
+        arguments: Command line, for suggestions.
         prog: The command, for messages.
 
     Raises:
@@ -230,7 +222,7 @@ def experiment_from(source: ExperimentSource, rest: Sequence[str], *, prog: str)
     if run_dir is not None and (before := _experiment_of(Path(run_dir))):
         return before, f"--run-dir {run_dir}"
     if parent := experiment_of(init_from):
-        if run_dir is None and not asks_for_help(rest):
+        if run_dir is None and not asks_for_help(arguments):
             raise UserError(
                 f"--run-dir is missing: --init-from {init_from} without --config starts a new run with the settings of "
                 "that run; expected --run-dir DIR, the folder of the new run"
@@ -245,7 +237,7 @@ def experiment_from(source: ExperimentSource, rest: Sequence[str], *, prog: str)
             f"continue it, or {prog} --config FILE --run-dir {run_dir} to start a run, or {prog} --init-from RUN "
             f"--run-dir {run_dir} to start one with the settings and weights of RUN"
         )
-    hints = (meant_by(each, ["--run-dir"]) for each in rest)
+    hints = (meant_by(each, ["--run-dir"]) for each in arguments)
     hint = next((text for text in hints if "--run-dir" in text), "")
     raise UserError(f"--config is missing: expected {prog} --config FILE, such as configs/quickstart.py{hint}")
 

@@ -21,7 +21,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from asr_jax.core.errors import UserError, nearest
-from asr_jax.core.foreign_words import meant_by, plain_word
+from asr_jax.core.foreign_words import matching, meant_by, plain_word, rows_on
 
 POSITIONAL = get_args(tyro.conf.Positional[int])[1]
 REPEATED = get_args(tyro.conf.UseAppendAction[tuple[int, ...]])[1]
@@ -59,8 +59,6 @@ class Flag:
     spec: PrimitiveConstructorSpec[Any]
     value: Any
     """Default; MISSING: the flag is required."""
-    text: str
-    """Docstring of the field, on one line."""
     metavar: str
     """Placeholder or choices of the value."""
     may_be_empty: bool
@@ -70,6 +68,11 @@ class Flag:
     @property
     def is_positional(self) -> bool:
         return not is_flag(self.name)
+
+    @property
+    def text(self) -> str:
+        """Docstring of the field, on one line."""
+        return field_texts(self.owner).get(self.place[-1], "")
 
     def converted(self, values: Sequence[str]) -> Any:
         """Returns the value of the words after the flag.
@@ -107,7 +110,7 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
     Raises:
         UserError: If flags are unknown or missing, or have values of another type. The message names all of them.
     """
-    from asr_jax.core.help import asks_for_help, show_help
+    from asr_jax.core.help import asks_for_help, show_help  # here, because help imports this module
 
     flags = flags_of(kind)
     if asks_for_help(arguments):
@@ -158,8 +161,8 @@ def assembled(
     for flag, name, following in given:
         if flag.place[0] >= len(trees):
             continue
-        if flag.place in values and not flag.is_repeated:
-            problems.append(f"{name} is given twice: expected it once")
+        if flag.place in values and not flag.is_repeated and flag.spec.nargs == "*":
+            problems.append(f"{name} is given twice: expected all values behind one")
         words[flag.place] = " ".join([name, *following] if is_flag(name) else [name])
         try:
             value = flag.converted(following)
@@ -213,7 +216,7 @@ def read(arguments: Sequence[str], flags: Sequence[Flag]) -> tuple[list[Given], 
 
     `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
     equivalent to `--model.encoder.dim 256` if no other flag begins and ends so. A flag of a bool needs no value, and
-    `--no-flag` is its opposite.
+    `--no-flag` is its opposite. The last value counts, except that a flag of several values can be given only once.
 
     Returns:
         The flags that are given, with their values; and the other arguments in their order, each flag with the values
@@ -276,8 +279,11 @@ def _ends(name: str, names: Collection[str]) -> list[str]:
 
 def _is_setting(argument: str, flags: Sequence[Flag]) -> bool:
     """Whether an argument without dashes sets a flag as in Hydra: `model.optim.lr=1e-4`, `+trainer.devices=1`."""
-    is_like = re.match(r"[+~]{0,2}[A-Za-z][\w./-]*=", argument) and not os.path.exists(argument)
-    return bool(is_like and (_found(f"--{plain_word(argument)}", names_of(flags)) or meant_by(argument, known(flags))))
+    if not re.match(r"[+~]{0,2}[A-Za-z][\w./-]*=", argument) or os.path.exists(argument):
+        return False
+    names = known(flags)
+    is_foreign = any(matching(row.flag, names) for row in rows_on(argument))
+    return is_foreign or _found(f"--{plain_word(argument)}", names_of(flags)) is not None
 
 
 def known(flags: Sequence[Flag]) -> set[str]:
@@ -288,20 +294,20 @@ def known(flags: Sequence[Flag]) -> set[str]:
 def unknown(argument: str, flags: Sequence[Flag]) -> str:
     """Returns the message for an argument that is no flag, with the flags that may be meant."""
     written, equals, value = argument.partition("=")
-    if not is_flag(argument) and not _is_setting(argument, flags):
-        return f"{argument!r} belongs to no flag: expected --flag before it"
+    name, names, spelled = f"--{plain_word(written)}", known(flags), names_of(flags)
     if is_flag(argument):
         argument = written
-    elif flag := _found(f"--{plain_word(argument)}", names_of(flags)):
-        return f"{argument} is not a flag; did you mean {flag.name}{equals}{value}?"
-    name, names = f"--{plain_word(written)}", known(flags)
+    elif equals and (flag := _found(name, spelled)):
+        return f"{argument} is not a flag; did you mean {flag.name}={value}?"
+    elif not equals or not rows_on(argument):
+        return f"{argument!r} belongs to no flag: expected --flag before it"
     if suggestion := meant_by(name, names):
         return f"{argument} is not a flag{suggestion}"
     if meant := _ends(name, names) or sorted(each for each in names if each.endswith(f".{name[2:]}")):
         expected = f"expected one of {', '.join(meant)}" if meant[1:] else f"did you mean {meant[0]}?"
         return f"{argument} is not a flag; {expected}"
-    spelled = sorted(each.removeprefix("--") for each in names_of(flags))
-    return f"{argument} is not a flag{nearest(name[2:], spelled).replace(chr(39), chr(39) + '--', 1)}"
+    suggestion = nearest(name[2:], sorted(each.removeprefix("--") for each in spelled))
+    return f"{argument} is not a flag{suggestion.replace(chr(39), chr(39) + '--', 1)}"
 
 
 def flags_of(settings: Any, *, place: Place = (0,), prefix: str = "--") -> list[Flag]:
@@ -318,7 +324,7 @@ def flags_of(settings: Any, *, place: Place = (0,), prefix: str = "--") -> list[
             found += flags_of(value, place=(*place, key), prefix=f"{prefix}{key}.".replace("_", "-"))
         return found
     kind = settings if isinstance(settings, type) else type(settings)
-    hints, with_markers, texts = get_type_hints(kind), get_type_hints(kind, include_extras=True), field_texts(kind)
+    hints, with_markers = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         value = _default(field) if isinstance(settings, type) else getattr(settings, field.name)
         at, name = (*place, field.name), f"{prefix}{field.name}".replace("_", "-")
@@ -345,7 +351,6 @@ def flags_of(settings: Any, *, place: Place = (0,), prefix: str = "--") -> list[
             hint=hint,
             spec=spec,
             value=value,
-            text=texts.get(field.name, ""),
             metavar=named.metavar or _placeholder(hint),
             may_be_empty=MAY_BE_EMPTY in markers or not isinstance(settings, type),
             is_repeated=REPEATED in markers,

@@ -176,7 +176,7 @@ def test_fields_that_are_right_together_only_are_no_mistakes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--seed", "1", "--seed", "2"), "--seed is given twice"),
+        (("--data", "a", "--data.train", "b"), "--data.train is given twice: expected all values behind one"),
         (("--seed", "-1"), "seed is -1"),
         (("--optim.schedule.peak-lr", "nan"), "peak_lr is nan: expected above 0"),
         (("--model.heads.ctc.scale", "-1"), "scale is -1.0"),
@@ -202,6 +202,7 @@ def test_a_config_may_not_define_what_evaluation_could_not_load(tmp_path):
 
 def test_fresh_needs_no_value():
     assert parse("--fresh", "--seed", "3").fresh
+    assert not parse("--fresh", "--no-fresh").fresh
 
 
 def test_commands_in_the_place_of_files_are_allowed_by_a_flag():

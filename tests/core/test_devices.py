@@ -18,7 +18,6 @@ from tests.forked import finished, made_corpus
         (["--devices=1,1"], "--devices '1,1': expected different numbers"),
         (["a", "--devices"], "--devices: expected a value"),
         (["a", "--devices="], "--devices '': expected different numbers"),
-        (["--devices", "0", "--devices=1"], "--devices is given twice"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], message: str) -> None:

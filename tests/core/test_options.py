@@ -72,7 +72,7 @@ def test_options_stand_anywhere_and_keep_their_types():
         (["r", "--data", "a", "--live=true"], "--live true: expected True or False"),
         (["r", "--data", "a", "-x"], "-x is not a flag"),
         (["r", "s", "--data", "a"], "'s' belongs to no flag"),
-        (["r", "--data", "a", "--from", "1", "--from=2"], "--from is given twice"),
+        (["r", "--data", "a", "--data", "b"], "--data is given twice: expected all values behind one"),
     ],
 )
 def test_wrong_arguments_are_named_with_the_command_that_lists_the_options(arguments, message):
@@ -85,9 +85,14 @@ def test_spellings():
     found = parsed("--live", "r", "--data", "a", "--sizes", "--each", "1", "2", "--each", "3")
     assert (found.sizes, found.each) == ((), ((1, 2), (3,)))
     assert found.live
+    assert parsed("r", "--data", "a", "--from", "1", "--from=2").first == 2
     assert parsed("r", "--data", "a", "--live=True").live
     found = parsed("r", "--data", "a", "--pairs", "1", "2", "3", "4", "--pair", "5", "6", "--out", "None")
     assert (found.pairs, found.pair, found.out) == (((1.0, 2), (3.0, 4)), (5.0, 6), Path("None"))
+
+
+def test_positional_arguments_may_look_like_settings_of_other_commands():
+    assert parsed("speed=1.jsonl", "--data", "a").run == Path("speed=1.jsonl")
 
 
 def test_unknown_arguments_are_returned_in_order():
