@@ -147,8 +147,8 @@ CASES = {
     "values that exclude each other": (
         lambda place: new(place, "--data.filters.min-duration-s", 5, "--data.filters.max-duration-s", 2), 2, ["min < max"],
     ),
-    "an impossible seed": (lambda place: new(place, "--seed", -1), 2, ["seed is -1: expected 0 or more"]),
-    "a rate that is no number": (lambda place: new(place, "--optim.schedule.peak-lr", "nan"), 2, ["peak_lr", "number"]),
+    "an impossible seed": (lambda place: new(place, "--seed", -1), 2, ["seed is -1: expected at least 0"]),
+    "a rate that is no number": (lambda place: new(place, "--optim.schedule.peak-lr", "nan"), 2, ["peak_lr is nan: expected above 0"]),
     "a published name as initial weights": (
         lambda place: new(place, "--init-from", "nvidia/parakeet-ctc-0.6b"), 2,
         ["not downloaded: run hf download nvidia/parakeet-ctc-0.6b --local-dir parakeet-ctc-0.6b"],
