@@ -30,7 +30,8 @@ from tests.toy_config import experiment as toy
 def experiment():
     made = toy()
     data = replace(made.data, train=("train.jsonl",), validation=("validation.jsonl",))
-    return replace(made, data=data, training=replace(made.training, num_updates=2, validation=Validation(every=2)))
+    training = replace(made.training, num_updates=2, validation=replace(made.training.validation, every=2))
+    return replace(made, data=data, training=training)
 """
 
 

@@ -59,7 +59,7 @@ def both(main, arguments, out, folder):
 
 def test_parts_are_consecutive_and_complete():
     for num in (0, 1, 4, 5, 13):
-        parts = [list(range(num))[Job(number, 5).part(num)] for number in range(5)]
+        parts = [list(range(num))[Job(number, 5).rows(num)] for number in range(5)]
         assert [each for part in parts for each in part] == list(range(num))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for wrong in ("5/5", "1", "-1/3", "a/b", "1/0"):

@@ -54,7 +54,7 @@ def test_those_of_the_job_before_count_and_those_that_a_filter_rejected_do_not(t
     with (tmp_path / "rejected.jsonl").open("a") as file:
         file.write(json.dumps({"id": "dropped", "location": "/a.wav", "reason": "too long"}) + "\n")
     reported_ids(tmp_path, [1, 2, 7], limit=3)
-    with pytest.raises(RunError, match=r"4 utterances of 20 .*training\.max_rejected \(3\)"):
+    with pytest.raises(RunError, match=r"4 utterances of 20 .*training\.limits\.max_rejected \(3\)"):
         reported_ids(tmp_path, [9], limit=3)
 
 

@@ -165,7 +165,7 @@ def test_a_run_ends_at_the_end_of_an_epoch_of_its_job_and_goes_on_exactly(data, 
 
 def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path, monkeypatch):
     run = experiment(data, tmp_path / "run", training=training(limits=Limits(max_hours=1e-9), log_every=3))
-    with pytest.raises(Stopped, match=r"training\.max_hours .* no update was done") as caught:  # before compiling
+    with pytest.raises(Stopped, match=r"training\.limits\.max_hours .* no update was done") as caught:  # before compiling
         train(run)
     assert caught.value.exit_code == 75
     assert caught.value.is_planned
@@ -173,7 +173,7 @@ def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path
     assert health(tmp_path / "run" / "events.jsonl")[0].startswith("ended: stopped (training.limits.max_hours")
     over = iter([False])  # over after the first update, which is not at a line of the log
     monkeypatch.setattr(Timetable, "is_over", lambda timetable: next(over, True))
-    with pytest.raises(Stopped, match=r"training\.max_hours .* saved after update 1"):
+    with pytest.raises(Stopped, match=r"training\.limits\.max_hours .* saved after update 1"):
         train(run)
     assert events(tmp_path / "run", "checkpoint_saved")
 
