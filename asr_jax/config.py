@@ -347,14 +347,35 @@ INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 # Settings that may change when a run continues. They affect its length, output and speed, but not the updates so far.
 # A change of any other setting is refused.
 MAY_CHANGE = (
-    "run_dir", "fresh", "dry_run", "resume", "upload",
-    "training.num_updates", "training.num_epochs", "training.log_every", "training.validation", "training.saving",
-    "training.limits", "training.profile", "training.profile_processes", "training.pre_allocate",
-    "data.train", "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
-    "data.workers", "data.threads", "data.cache", "data.check_all", "data.allow_pipes", "data.max_removed_share",
-    "data.batching.devices", "data.batching.rows_product",  # a checkpoint has the fingerprint of the batches
-    "mesh", "model.encoder.remat", "model.encoder.attention", "model.heads.*.decoding",
-)  # fmt: skip
+    "run_dir",
+    "fresh",
+    "dry_run",
+    "resume",
+    "upload",
+    "training.num_updates",
+    "training.num_epochs",
+    "training.log_every",
+    "training.validation",
+    "training.saving",
+    "training.limits",
+    "training.profile",
+    "training.profile_processes",
+    "training.pre_allocate",
+    "data.train",
+    "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
+    "data.workers",
+    "data.threads",
+    "data.cache",
+    "data.check_all",
+    "data.allow_pipes",
+    "data.max_removed_share",
+    "data.batching.devices",
+    "data.batching.rows_product",  # a checkpoint has the fingerprint of the batches
+    "mesh",
+    "model.encoder.remat",
+    "model.encoder.attention",
+    "model.heads.*.decoding",
+)
 # Settings that may differ between the processes of a run.
 OF_MACHINE = (
     "run_dir",

@@ -313,9 +313,15 @@ class KaldiFbank(MelFrontEnd):
         window = self._window_length
         fft_length = 1 << (window - 1).bit_length()
         frames = kaldi_windows(
-            samples, lengths, num_frames, window=window, hop=self._hop, size=fft_length, snip_edges=self.snip_edges,
+            samples,
+            lengths,
+            num_frames,
+            window=window,
+            hop=self._hop,
+            size=fft_length,
+            snip_edges=self.snip_edges,
             preemphasis=self.preemphasis,
-        )  # fmt: skip
+        )
         bank = mel_bank(self.num_mels, fft_length, self.rate_hz, *self.band_hz, scale="kaldi", equal_area=False)
         mels = mel_energies(frames, window=self.window, length=window, bank=bank)
         return jnp.log(jnp.maximum(mels, FLOAT_EPSILON))

@@ -74,9 +74,13 @@ class LogMel(MelFrontEnd):
         signal = extended(emphasised, lengths, first=first, after=window + hop, edges=self.edges)
         frames = windows(signal, num_frames, window=window, hop=hop, size=self.fft_length)
         bank = mel_bank(
-            self.num_mels, self.fft_length, self.rate_hz, *self.band_hz, scale=self.mel_scale,
+            self.num_mels,
+            self.fft_length,
+            self.rate_hz,
+            *self.band_hz,
+            scale=self.mel_scale,
             equal_area=self.mel_scale == "slaney",
-        )  # fmt: skip
+        )
         noise = None
         if self.dither_mean and not dithered:
             noise = self.dither**2 * noise_power(self.window, window, self.fft_length, preemphasis=self.preemphasis)

@@ -14,9 +14,14 @@ def quartznet(*, num_mels: int = 64) -> LogMel:
     It has windows of 20 ms, dither, bins normalised per utterance, and a number of frames padded to a multiple of 16.
     """
     return LogMel(
-        num_mels=num_mels, window_ms=20.0, framing="ceil", log="natural_of_sum", dither=1e-5, dither_mean=True,
+        num_mels=num_mels,
+        window_ms=20.0,
+        framing="ceil",
+        log="natural_of_sum",
+        dither=1e-5,
+        dither_mean=True,
         then=(Normalise(), RoundUp()),
-    )  # fmt: skip
+    )
 
 
 def rnnt(statistics: NormaliseByDataSet | None = None) -> LogMel:
@@ -29,9 +34,12 @@ def rnnt(statistics: NormaliseByDataSet | None = None) -> LogMel:
             not allow streaming.
     """
     return LogMel(
-        framing="hop_end", edges="zeros", window="hann_centred", dither=1e-5,
+        framing="hop_end",
+        edges="zeros",
+        window="hann_centred",
+        dither=1e-5,
         then=(statistics or Normalise(divisor="maximum"), Stack(3, 3)),
-    )  # fmt: skip
+    )
 
 
 def nemo(*, num_mels: int = 80) -> LogMel:
@@ -56,26 +64,42 @@ def squeezeformer(*, num_mels: int = 80) -> LogMel:
     code does not subtract the mean of the samples.
     """
     return LogMel(
-        num_mels=num_mels, window="hann_periodic", framing="both_ends", mel_scale="htk", log="decimal", log_guard=1e-10,
+        num_mels=num_mels,
+        window="hann_periodic",
+        framing="both_ends",
+        mel_scale="htk",
+        log="decimal",
+        log_guard=1e-10,
         normalise_samples=True,
         then=(LimitRange(), Normalise(over="all", divisor="root", eps=1e-9)),
-    )  # fmt: skip
+    )
 
 
 def rust_zipformer(*, num_mels: int = 80) -> LogMel:
     """Returns the front-end of the Rust trainer's Zipformer: HTK bins, no pre-emphasis, no normalisation."""
     return LogMel(
-        num_mels=num_mels, fft_length=400, window="hann_periodic", framing="both_ends", mel_scale="htk",
-        log_guard=1e-5, preemphasis=0.0,
-    )  # fmt: skip
+        num_mels=num_mels,
+        fft_length=400,
+        window="hann_periodic",
+        framing="both_ends",
+        mel_scale="htk",
+        log_guard=1e-5,
+        preemphasis=0.0,
+    )
 
 
 def rust_squeezeformer(*, num_mels: int = 80) -> LogMel:
     """Returns the front-end of the Rust trainer's Squeezeformer and Paraformer: samples and bins are normalised."""
     return LogMel(
-        num_mels=num_mels, fft_length=400, window="hann_periodic", framing="both_ends", mel_scale="htk",
-        log_guard=1e-5, normalise_samples=True, then=(Normalise(divisor="maximum"),),
-    )  # fmt: skip
+        num_mels=num_mels,
+        fft_length=400,
+        window="hann_periodic",
+        framing="both_ends",
+        mel_scale="htk",
+        log_guard=1e-5,
+        normalise_samples=True,
+        then=(Normalise(divisor="maximum"),),
+    )
 
 
 def icefall(*, num_mels: int = 80) -> KaldiFbank:
@@ -92,9 +116,13 @@ def funasr(statistics: NormaliseByDataSet | None = None) -> KaldiFbank:
         statistics: `NormaliseByDataSet.of_kaldi("am.mvn")` of a trained model. None: no normalisation.
     """
     return KaldiFbank(
-        high_hz=0.0, window="hamming", snip_edges=True, scale=32768.0, padding=0.0,
+        high_hz=0.0,
+        window="hamming",
+        snip_edges=True,
+        scale=32768.0,
+        padding=0.0,
         then=(Stack(7, 6, ends="copies"), *([statistics] if statistics else [])),
-    )  # fmt: skip
+    )
 
 
 def w2v_bert() -> KaldiFbank:
@@ -103,9 +131,12 @@ def w2v_bert() -> KaldiFbank:
     It is Kaldi's filter bank with bins normalised per utterance, two frames stacked to 160 values, and padding of 1.
     """
     return KaldiFbank(
-        high_hz=0.0, snip_edges=True, scale=32768.0, padding=1.0,
+        high_hz=0.0,
+        snip_edges=True,
+        scale=32768.0,
+        padding=1.0,
         then=(Normalise(divisor="unbiased_root", eps=1e-7), Stack(2, 2, ends="dropped")),
-    )  # fmt: skip
+    )
 
 
 def wav2vec2(*, normalise: bool = False, eps: float = 1e-7) -> Waveform:
@@ -131,23 +162,43 @@ def whisper(*, num_mels: int = 80) -> LogMel:
     seconds before.
     """
     return LogMel(
-        num_mels=num_mels, fft_length=400, window="hann_periodic", preemphasis=0.0, log="decimal", log_guard=1e-10,
+        num_mels=num_mels,
+        fft_length=400,
+        window="hann_periodic",
+        preemphasis=0.0,
+        log="decimal",
+        log_guard=1e-10,
         then=(LimitRange(),),
-    )  # fmt: skip
+    )
 
 
 PRESETS = {
     make.__name__: make
     for make in (
-        quartznet, rnnt, nemo, squeezeformer, rust_zipformer, rust_squeezeformer, icefall, funasr, w2v_bert, wav2vec2,
-        wav2vec2_normalised, whisper,
+        quartznet,
+        rnnt,
+        nemo,
+        squeezeformer,
+        rust_zipformer,
+        rust_squeezeformer,
+        icefall,
+        funasr,
+        w2v_bert,
+        wav2vec2,
+        wav2vec2_normalised,
+        whisper,
     )
-}  # fmt: skip
+}
 """Functions that return front-ends, keyed by the front-end's name."""
 ARCHITECTURES: dict[str, Callable[..., FrontEnd]] = {
-    "zipformer": icefall, "conformer": nemo, "fastconformer": nemo, "squeezeformer": squeezeformer,
-    "quartznet": quartznet, "wav2vec2": wav2vec2, "w2v_bert": w2v_bert,
-}  # fmt: skip
+    "zipformer": icefall,
+    "conformer": nemo,
+    "fastconformer": nemo,
+    "squeezeformer": squeezeformer,
+    "quartznet": quartznet,
+    "wav2vec2": wav2vec2,
+    "w2v_bert": w2v_bert,
+}
 """Functions that return the front-end of the recipe of each architecture, keyed by the architecture's name."""
 
 

@@ -36,9 +36,13 @@ def resample(samples: Float[Array, "B S"], from_hz: int, to_hz: int) -> Float[Ar
     rows, size = samples.shape
     padded = jnp.pad(samples, ((0, 0), (width, width + old)))
     phases = jax.lax.conv_general_dilated(
-        padded[..., None], jnp.asarray(kernels), (old,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"),
+        padded[..., None],
+        jnp.asarray(kernels),
+        (old,),
+        "VALID",
+        dimension_numbers=("NWC", "WIO", "NWC"),
         precision=jax.lax.Precision.HIGHEST,
-    )  # fmt: skip
+    )
     return phases.reshape(rows, -1)[:, : -(-new * size // old)]
 
 

@@ -53,9 +53,13 @@ class SpecAugment(Augmentation):
     def quartznet(cls, *, max_freq_bins: int = 15, max_time_frames: int = 55) -> "SpecAugment":
         """Returns the settings of NVIDIA's QuartzNet: masks anywhere in the padded row, filled with 0."""
         return cls(
-            probability=1.0, max_freq_bins=max_freq_bins, num_time_masks=2, max_time_frames=max_time_frames,
-            max_time_share=1.0, system="quartznet",
-        )  # fmt: skip
+            probability=1.0,
+            max_freq_bins=max_freq_bins,
+            num_time_masks=2,
+            max_time_frames=max_time_frames,
+            max_time_share=1.0,
+            system="quartznet",
+        )
 
     @classmethod
     def rnnt(cls) -> "SpecAugment":
@@ -64,9 +68,13 @@ class SpecAugment(Augmentation):
         It has ten time masks of up to 3 % of the frames each, anywhere in the padded row.
         """
         return cls(
-            probability=1.0, max_freq_bins=20, max_time_frames=100_000, max_width_share=0.03, max_time_share=1.0,
+            probability=1.0,
+            max_freq_bins=20,
+            max_time_frames=100_000,
+            max_width_share=0.03,
+            max_time_share=1.0,
             system="rnnt",
-        )  # fmt: skip
+        )
 
     @classmethod
     def nemo(cls, *, num_time_masks: int = 10, max_width_share: float = 0.05) -> "SpecAugment":
@@ -75,9 +83,13 @@ class SpecAugment(Augmentation):
         Widths of time masks adapt to the length, and masks are filled with 0.
         """
         return cls(
-            probability=1.0, num_time_masks=num_time_masks, max_time_frames=100_000, max_width_share=max_width_share,
-            max_time_share=1.0, system="nemo",
-        )  # fmt: skip
+            probability=1.0,
+            num_time_masks=num_time_masks,
+            max_time_frames=100_000,
+            max_width_share=max_width_share,
+            max_time_share=1.0,
+            system="nemo",
+        )
 
     @classmethod
     def rust(
@@ -94,9 +106,14 @@ class SpecAugment(Augmentation):
             max_freq_bins: Maximum width of a frequency mask in mel bins.
         """
         return cls(
-            probability=1.0, num_freq_masks=num_freq_masks, max_freq_bins=max_freq_bins, num_time_masks=num_time_masks,
-            max_time_frames=max_time_frames, max_time_share=1.0, system="rust",
-        )  # fmt: skip
+            probability=1.0,
+            num_freq_masks=num_freq_masks,
+            max_freq_bins=max_freq_bins,
+            num_time_masks=num_time_masks,
+            max_time_frames=max_time_frames,
+            max_time_share=1.0,
+            system="rust",
+        )
 
     def draw(self, key: PRNGKeyArray, size: tuple[int, ...], length: Int[Array, ""], *, step: Int[Array, ""]) -> Drawn:
         num_frames, num_bins = size
@@ -116,9 +133,11 @@ class SpecAugment(Augmentation):
         active = jnp.full(self.num_freq_masks, True)
         freq_starts, freq_widths = self._spans(of_freq, bins, jnp.float32(num_bins), active)
         return {
-            "time_starts": time_starts, "time_widths": time_widths,
-            "freq_starts": freq_starts, "freq_widths": freq_widths,
-        }  # fmt: skip
+            "time_starts": time_starts,
+            "time_widths": time_widths,
+            "freq_starts": freq_starts,
+            "freq_widths": freq_widths,
+        }
 
     @property
     def _draws_widest(self) -> bool:

@@ -194,9 +194,7 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
     maker = functools.partial(maker_of, options.run, options, None)
     job = options.own_job
     force = options.force or bool(job and options.out and not to_folder(options.out))  # it has no receipt
-    output = open_output(
-        options.format or "json", options.out, list(utterances), force=force, maker=maker, job=job
-    )  # fmt: skip
+    output = open_output(options.format or "json", options.out, list(utterances), force=force, maker=maker, job=job)
     everything, utterances = utterances, own_of(utterances, job)
     todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
     if len(todo) < len(utterances):

@@ -55,10 +55,16 @@ def main(arguments: Sequence[str]) -> None:
     )
     say_devices()
     written = show(
-        experiment.model, options.data, options.out, num=options.num, seed=options.seed, at_update=options.at_update,
-        speeds=experiment.data.speeds, speed_jitter=experiment.data.speed_jitter,
+        experiment.model,
+        options.data,
+        options.out,
+        num=options.num,
+        seed=options.seed,
+        at_update=options.at_update,
+        speeds=experiment.data.speeds,
+        speed_jitter=experiment.data.speed_jitter,
         allow_pipes=experiment.data.allow_pipes,
-    )  # fmt: skip
+    )
     print(f"{options.out}: {counted(written, 'utterance')}")
 
 

@@ -31,15 +31,23 @@ from asr_jax.observe.tables import console_for, print_table, quantity, say
 
 Kind = Literal["manifests", "traced", "compiled", "imported", "logs", "tests"]
 FOLDERS: dict[Kind, str] = {
-    "manifests": "index", "traced": "compiled/traced", "compiled": "compiled", "imported": "imported",
-    "logs": FOLDER, "tests": "tests",
-}  # fmt: skip
+    "manifests": "index",
+    "traced": "compiled/traced",
+    "compiled": "compiled",
+    "imported": "imported",
+    "logs": FOLDER,
+    "tests": "tests",
+}
 """Default folders of the caches, in the folder of all caches."""
 PROGRAMS = r".+-(cache|atime)|\.lockfile|xla_gpu_\w+"
 NAMES: dict[Kind, str] = {
-    "manifests": PLACE.pattern, "traced": r"\w+-[0-9a-f]{64}|.+\.unfinished", "compiled": PROGRAMS + "|traced",
-    "imported": "[0-9a-f]{12}-[0-9a-f]{12}", "logs": r"[\w-]+\.log", "tests": PROGRAMS + "|traced",
-}  # fmt: skip
+    "manifests": PLACE.pattern,
+    "traced": r"\w+-[0-9a-f]{64}|.+\.unfinished",
+    "compiled": PROGRAMS + "|traced",
+    "imported": "[0-9a-f]{12}-[0-9a-f]{12}",
+    "logs": r"[\w-]+\.log",
+    "tests": PROGRAMS + "|traced",
+}
 """Names of the files and folders that this package and JAX write."""
 
 
@@ -178,9 +186,13 @@ def check_foreign(kinds: Sequence[Kind], cache: Path | None) -> None:
 def row(cache: RemovableCache) -> dict[str, object]:
     """Row of the table."""
     return {
-        "kind": cache.kind, "path": str(cache.path), "of": cache.of, "bytes": cache.num_bytes,
-        "unused days": round(cache.unused_days, 1), "kept": cache.kept or "",
-    }  # fmt: skip
+        "kind": cache.kind,
+        "path": str(cache.path),
+        "of": cache.of,
+        "bytes": cache.num_bytes,
+        "unused days": round(cache.unused_days, 1),
+        "kept": cache.kept or "",
+    }
 
 
 def confirmed(question: str) -> bool:

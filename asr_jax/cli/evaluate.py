@@ -250,9 +250,14 @@ def evaluate_run(
     if options.calibrate:
         confidences, is_right = (np.concatenate(each) for each in zip(*map(judged_of, findings.values()), strict=True))
         result["calibration"] = calibrate(
-            trained.folder, trained.updates, trained.weights, decoding, confidences, is_right,
+            trained.folder,
+            trained.updates,
+            trained.weights,
+            decoding,
+            confidences,
+            is_right,
             head=trained.other_than_primary(head),
-        )  # fmt: skip
+        )
     return result
 
 

@@ -98,10 +98,13 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(ExtractOptions, arguments, prog="python -m asr_jax.extract_features", about=__doc__)
     _check_one(
         {
-            "RUN": options.trained, "--config": options.config, "--run": options.run, "--preset": options.preset,
+            "RUN": options.trained,
+            "--config": options.config,
+            "--run": options.run,
+            "--preset": options.preset,
             "--architecture": options.architecture,
         }
-    )  # fmt: skip
+    )
     _check_one({"--layer": options.layer, "--codes": options.codes})
     if (options.layer or options.codes) and not options.source:
         raise UserError("--layer and --codes need a trained run: expected asr_jax.extract_features RUN --layer …")
@@ -174,10 +177,15 @@ def _extractor(options: ExtractOptions) -> Callable[..., Extracted]:
         tokenizer = given_tokenizer(TokenizerSettings(path=options.tokenizer, normaliser=options.normaliser))
 
     return functools.partial(
-        extract, extractor=_frames(options), tokenizer=tokenizer, reject_above_s=options.reject_above or LONGEST_S,
-        max_samples=options.max_samples, workers=options.jobs, allow_pipes=options.allow_pipes,
+        extract,
+        extractor=_frames(options),
+        tokenizer=tokenizer,
+        reject_above_s=options.reject_above or LONGEST_S,
+        max_samples=options.max_samples,
+        workers=options.jobs,
+        allow_pipes=options.allow_pipes,
         force=options.force,
-    )  # fmt: skip
+    )
 
 
 def _frames(options: ExtractOptions) -> Extractor:

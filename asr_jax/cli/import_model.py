@@ -59,8 +59,11 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.pretrained.published import SuppliedParts
 
     given = SuppliedParts(
-        tokenizer=options.tokenizer, normaliser=options.normaliser, front_end=options.front_end,
-        model=experiment.model if experiment else None, labels=experiment.data.tokenizer if experiment else None,
-    )  # fmt: skip
+        tokenizer=options.tokenizer,
+        normaliser=options.normaliser,
+        front_end=options.front_end,
+        model=experiment.model if experiment else None,
+        labels=experiment.data.tokenizer if experiment else None,
+    )
     for line in import_model(options.source, options.out, given=given):
         print(line)

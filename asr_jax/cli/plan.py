@@ -187,9 +187,17 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
         tuple(used_buckets(part)) if part and not options.fit else () for part in (made.validation, made.for_losses)
     )
     steps = TargetSteps(
-        experiment, made.tokenizer, length_of(planned, experiment), target, buckets, scale, quick=options.quick,
-        num_operations=options.operations, validation=validation, losses=losses,
-    )  # fmt: skip
+        experiment,
+        made.tokenizer,
+        length_of(planned, experiment),
+        target,
+        buckets,
+        scale,
+        quick=options.quick,
+        num_operations=options.operations,
+        validation=validation,
+        losses=losses,
+    )
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
@@ -197,13 +205,19 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
     if options.fit:
         buckets, limited = steps.fit(options.margin, tell)
         write_buckets(
-            options.fit, buckets, scale, target=target.name, devices=described_devices(target.mesh),
-            margin=options.margin, quick=options.quick,
-        )  # fmt: skip
+            options.fit,
+            buckets,
+            scale,
+            target=target.name,
+            devices=described_devices(target.mesh),
+            margin=options.margin,
+            quick=options.quick,
+        )
         say(
-            console, f"{options.fit}: the most rows that fit the memory, up to data.batching.max_rows "
+            console,
+            f"{options.fit}: the most rows that fit the memory, up to data.batching.max_rows "
             f"{experiment.data.batching.max_rows}; train with --data.batching.file {options.fit}",
-        )  # fmt: skip
+        )
         if limited:
             say(console, f"warning: {limited}", style="bold yellow")
         steps = replace(steps, buckets=buckets)
@@ -348,12 +362,16 @@ def rejected_rows(planned: PlannedData, validation: PlannedData | None = None) -
     """One row for each set and each reason for rejection."""
     rows = [
         {
-            "reason": name, "utterances": num, "audio": _duration(of_set.rejections.hours[name]), "set": set_name,
+            "reason": name,
+            "utterances": num,
+            "audio": _duration(of_set.rejections.hours[name]),
+            "set": set_name,
             "such as": of_set.rejections.examples[name],
         }
-        for set_name, of_set in (("training", planned), ("validation", validation)) if of_set
+        for set_name, of_set in (("training", planned), ("validation", validation))
+        if of_set
         for name, num in of_set.rejections.utterances.items()
-    ]  # fmt: skip
+    ]
     return rows or [{"reason": "none", "utterances": 0}]
 
 
@@ -365,11 +383,16 @@ def removed_rows(removed: dict[str, Removed]) -> list[dict[str, Any]]:
     """One row for each set and each of the LISTED most frequent characters that are removed or replaced."""
     rows = [
         {
-            "set": name, "character": part.description, "by": part.by, "times": part.number,
-            "texts": part.texts, "such as": part.text[:60],
+            "set": name,
+            "character": part.description,
+            "by": part.by,
+            "times": part.number,
+            "texts": part.texts,
+            "such as": part.text[:60],
         }
-        for name, of_set in removed.items() for part in of_set.parts[:LISTED]
-    ]  # fmt: skip
+        for name, of_set in removed.items()
+        for part in of_set.parts[:LISTED]
+    ]
     return rows or [{"character": "none", "times": 0}]
 
 

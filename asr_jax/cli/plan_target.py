@@ -69,9 +69,11 @@ class TargetSteps:
         """
         training = self.experiment.training
         recipe = make_recipe(
-            self.experiment, make_model(self.experiment, self.tokenizer), self.length,
+            self.experiment,
+            make_model(self.experiment, self.tokenizer),
+            self.length,
             most_rows=max(bucket.batch_size for bucket in self.buckets),
-        )  # fmt: skip
+        )
         shapes = abstract_state(lower_initial_state(recipe, seed=self.experiment.seed), mesh, recipe.sharding)
         options = QUICK[self.target.accelerator.platform] if self.quick else ()
         kernels = selected_kernels(training.kernels)
@@ -322,11 +324,18 @@ def largest_rows(cost: ProgramCost, number: int) -> list[dict[str, Any]]:
     """
     return [
         {
-            "by": by, "GB": each.times * each.bytes / 1e9, "GFLOP": each.times * each.flops / 1e9,
-            "executions": each.times, "output": each.shape[:60], "operation": each.kind, "source": each.op_name[-100:],
+            "by": by,
+            "GB": each.times * each.bytes / 1e9,
+            "GFLOP": each.times * each.flops / 1e9,
+            "executions": each.times,
+            "output": each.shape[:60],
+            "operation": each.kind,
+            "source": each.op_name[-100:],
         }
-        for by in ("bytes", "flops") for each in largest(cost.operations, by, number) if getattr(each, by)
-    ]  # fmt: skip
+        for by in ("bytes", "flops")
+        for each in largest(cost.operations, by, number)
+        if getattr(each, by)
+    ]
 
 
 def _gigabytes(size: float) -> str:

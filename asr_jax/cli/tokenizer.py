@@ -21,9 +21,15 @@ NUM_TRIED = 200
 NUM_SHOWN = 10
 SPECIALS = ("unk", "bos", "eos", "pad")
 OURS = (
-    "input", "output_dir", "model_prefix", "normaliser", "vocab_size", "keep_corpus", "corpus_output",
+    "input",
+    "output_dir",
+    "model_prefix",
+    "normaliser",
+    "vocab_size",
+    "keep_corpus",
+    "corpus_output",
     "sentencepiece_command",
-)  # fmt: skip
+)
 """Options that are not options of SentencePiece."""
 
 

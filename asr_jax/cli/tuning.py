@@ -23,10 +23,14 @@ def tuning_lines(planned: PlannedData, experiment: Experiment) -> list[str]:
     largest = plan.buckets[largest_first(plan.buckets)[0]]
     reaching = {"utterances": math.ceil(UTTERANCES / utterances), "hours": math.ceil(3600 * HOURS / seconds)}
     # The rows of a file do not follow the settings of the size.
-    raised = [] if experiment.data.batching.file else [
-        f"raise {_size(experiment)} until the largest batch fills the device: now {_shape(largest, per_s)}; --dry-run "
-        "prints the memory of every shape"
-    ]  # fmt: skip
+    raised = (
+        []
+        if experiment.data.batching.file
+        else [
+            f"raise {_size(experiment)} until the largest batch fills the device: now {_shape(largest, per_s)}; --dry-run "
+            "prints the memory of every shape"
+        ]
+    )
     steps = [
         f"start with --training.accumulate 1 (now {accumulate}) and {_split(experiment)}",
         *raised,

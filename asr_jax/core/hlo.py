@@ -12,17 +12,49 @@ from math import prod
 from typing import NamedTuple
 
 BITS = {
-    "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
-    "f8e4m3fn": 8, "f8e5m2": 8, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
-}  # fmt: skip
+    "pred": 8,
+    "s4": 4,
+    "u4": 4,
+    "s8": 8,
+    "u8": 8,
+    "s16": 16,
+    "u16": 16,
+    "s32": 32,
+    "u32": 32,
+    "s64": 64,
+    "u64": 64,
+    "f8e4m3fn": 8,
+    "f8e5m2": 8,
+    "f16": 16,
+    "bf16": 16,
+    "f32": 32,
+    "f64": 64,
+    "c64": 64,
+    "c128": 128,
+}
 COLLECTIVES = (
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
     "collective-broadcast",
-)  # fmt: skip
+)
 FREE = (
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
-    "add-dependency", "opt-barrier", "domain", "iota",
-)  # fmt: skip
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "add-dependency",
+    "opt-barrier",
+    "domain",
+    "iota",
+)
 """Opcodes that read and write no memory."""
 RUNS = ("while", "conditional", "call")
 """Opcodes whose computations run as operations of their own."""
@@ -141,11 +173,16 @@ class Module:
                 shape = ", ".join(_shown(array) for array in each.outputs)
                 products = list(self._products(each, computation))
                 yield Operation(
-                    each.name, self._collective(each) or each.kind, each.op_name, shape, times,
-                    self._bytes(each, computation), sum(flops for _, flops in products),
+                    each.name,
+                    self._collective(each) or each.kind,
+                    each.op_name,
+                    shape,
+                    times,
+                    self._bytes(each, computation),
+                    sum(flops for _, flops in products),
                     sum(flops for bits, flops in products if bits <= 16),
                     sum(computation[operand].output_bytes for operand in each.operands if operand in computation),
-                )  # fmt: skip
+                )
 
     def _bytes(self, each: Instruction, computation: Mapping[str, Instruction]) -> int:
         # The output of a start has its operands and the result.
@@ -217,9 +254,11 @@ class Module:
     def dtypes(self) -> set[str]:
         """Types of all arrays of the program."""
         return {
-            array.dtype for computation in self.computations.values() for each in computation.values()
+            array.dtype
+            for computation in self.computations.values()
+            for each in computation.values()
             for array in each.outputs
-        }  # fmt: skip
+        }
 
     @property
     def bytes(self) -> int:
@@ -249,10 +288,14 @@ def _instruction(name: str, line: str, *, is_root: bool) -> Instruction:
     is_literal = found[1] in ("parameter", "constant")
     called = tuple(one for group in _CALLED.findall(rest) for one in _NAME.findall(group))
     return Instruction(
-        name, found[1], tuple(_arrays(line[: found.start()])), () if is_literal else tuple(_NAME.findall(inputs)),
+        name,
+        found[1],
+        tuple(_arrays(line[: found.start()])),
+        () if is_literal else tuple(_NAME.findall(inputs)),
         called if found[1] not in ("reduce", "reduce-window", "sort", "scatter", "all-reduce", "map") else (),
-        inputs if is_literal else rest, is_root,
-    )  # fmt: skip
+        inputs if is_literal else rest,
+        is_root,
+    )
 
 
 def _arrays(shape: str) -> Iterator[ArrayShape]:

@@ -265,9 +265,13 @@ def _watch(path: Path, terminal: int) -> subprocess.Popen[bytes] | None:
     """Starts the process that reports if this one is killed. In a session of its own, Ctrl-C does not reach it."""
     try:
         return subprocess.Popen(
-            ["/bin/sh", "-c", WATCHER, "sh", str(path.absolute())], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=terminal, start_new_session=True, bufsize=0,
-        )  # fmt: skip
+            ["/bin/sh", "-c", WATCHER, "sh", str(path.absolute())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=terminal,
+            start_new_session=True,
+            bufsize=0,
+        )
     except OSError:
         return None
 

@@ -81,9 +81,13 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
         own = _own_devices(environment, launcher)
         # Otherwise, JAX would ask the launcher, or Kubernetes, for the devices.
         jax.distributed.initialize(
-            address, int(count), int(number), own,
-            cluster_detection_method="deactivate", heartbeat_timeout_seconds=LOST_S,
-        )  # fmt: skip
+            address,
+            int(count),
+            int(number),
+            own,
+            cluster_detection_method="deactivate",
+            heartbeat_timeout_seconds=LOST_S,
+        )
     elif _launched(environment, launcher):
         own = _own_devices(environment, launcher)
         jax.distributed.initialize(local_device_ids=own, heartbeat_timeout_seconds=LOST_S)
@@ -215,9 +219,10 @@ def agree(values: Mapping[str, Any]) -> None:
     if lines:
         _wait_for_all()
         raise UserError(
-            "the processes of this run have different settings or data:\n" + "\n".join(lines[:20])
+            "the processes of this run have different settings or data:\n"
+            + "\n".join(lines[:20])
             + "\nstart every process with the same settings and the same data"
-        )  # fmt: skip
+        )
 
 
 def gathered(value: Any) -> list[Any]:

@@ -93,9 +93,13 @@ class Programs:
         return self._lowered(name, function, arguments, donate_argnums, out_shardings)._replace(options=self.options)
 
     def _lowered(
-        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], donate_argnums: tuple[int, ...],
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        donate_argnums: tuple[int, ...],
         out_shardings: Any,
-    ) -> Program:  # fmt: skip
+    ) -> Program:
         jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
         shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
         leaves, in_tree = jax.tree.flatten(arguments)
@@ -150,10 +154,15 @@ class Programs:
 
     def _key(self, name: str, leaves: list[Any], in_tree: Any, shardings: dict[str, Any]) -> str:
         return _digest(
-            SOURCES, str(sorted(_surroundings().items())), name, repr(self), str(in_tree), str(shardings),
+            SOURCES,
+            str(sorted(_surroundings().items())),
+            name,
+            repr(self),
+            str(in_tree),
+            str(shardings),
             *(f"{leaf} {leaf.sharding}" for leaf in leaves),
             *sorted({f"{each.platform} {each.device_kind}" for each in _devices_of(leaves)}),
-        )  # fmt: skip
+        )
 
 
 def _devices_of(leaves: Sequence[Any]) -> list[jax.Device]:

@@ -57,21 +57,33 @@ ACCELERATORS = {
 DERIVED = {
     "NVIDIA L40S": (
         "NVIDIA RTX A6000",
-        {"minor": "9", "core_count": "142", "memory_bandwidth": "864000000000", "l2_cache_size": "100663296",
-         "clock_rate_ghz": "2.52", "device_memory_size": "47810936832"},
+        {
+            "minor": "9",
+            "core_count": "142",
+            "memory_bandwidth": "864000000000",
+            "l2_cache_size": "100663296",
+            "clock_rate_ghz": "2.52",
+            "device_memory_size": "47810936832",
+        },
     )
-}  # fmt: skip
+}
 """Descriptions of GPUs that the plugin lacks: the GPU that they differ from, and the values that differ."""
 DEVICE_KINDS = {
-    "NVIDIA H200": "h200", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e",
-}  # fmt: skip
+    "NVIDIA H200": "h200",
+    "TPU v5 lite": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+}
 """Names of accelerators whose `jax.Device.device_kind` differs from `Accelerator.described`, by that kind."""
 SMALLEST = {"v5e": "1x1", "v5p": "2x2x1", "v6e": "1x1"}
 """Smallest topology of each generation that libtpu describes."""
 LIBTPU = {
-    "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}  # fmt: skip
+}
 """Environment variables with which libtpu starts on a machine without TPUs, and in several processes at a time."""
 
 

@@ -153,9 +153,14 @@ class AttentionDecoderHead(RecognisingHead):
             return Step(jax.nn.log_softmax(found.logits), found.frames, tuple(kept))
 
         tokens = label_search(
-            advance, (cache.keys, cache.values), frames.lengths, num_frames, ctc=ctc if decoding.ctc_weight else None,
-            ids=self.ids, decoding=decoding,
-        )  # fmt: skip
+            advance,
+            (cache.keys, cache.values),
+            frames.lengths,
+            num_frames,
+            ctc=ctc if decoding.ctc_weight else None,
+            ids=self.ids,
+            decoding=decoding,
+        )
         return (_aligned(tokens, ctc, blank_id=self.blank_id) if ctc is not None else tokens), None
 
 

@@ -169,9 +169,12 @@ class ParaformerV2Head(RecognisingHead):
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         settings, frames = self.settings, without_padding(encoded.at(self.tap))
         runs = runs_of_text(
-            encoded.emitted[settings.ctc], batch.tokens, batch.token_lengths, mode=settings.alignment,
+            encoded.emitted[settings.ctc],
+            batch.tokens,
+            batch.token_lengths,
+            mode=settings.alignment,
             blank_id=self.blank_id,
-        )  # fmt: skip
+        )
         num_labels = batch.tokens.shape[1]
         size = max(num_labels, frames.values.shape[1]) if settings.alignment == "greedy" else num_labels
         found = self._decoded(encoded, frames, runs, size, step)

@@ -225,9 +225,14 @@ class TransducerHead(RecognisingHead):
         # Neither padding nor padding rows count, which depend on the batch and on the devices.
         weights = length_mask(batch.token_lengths + 1, predicted.shape[1]) * batch.weights[:, None]
         simple = simple_log_probs(
-            self.simple_frames(frames.values), self.simple_labels(predicted), batch.tokens, blank_id=self.blank_id,
-            acoustic_scale=pruning.acoustic_scale, language_scale=pruning.language_scale, weights=weights,
-        )  # fmt: skip
+            self.simple_frames(frames.values),
+            self.simple_labels(predicted),
+            batch.tokens,
+            blank_id=self.blank_id,
+            acoustic_scale=pruning.acoustic_scale,
+            language_scale=pruning.language_scale,
+            weights=weights,
+        )
         return penalised(*simple, frames.lengths, batch.tokens, self.settings.penalties)
 
     def _arcs(
@@ -437,7 +442,12 @@ class TransducerHead(RecognisingHead):
             return head.apply(variables, before, labels, method="advance")
 
         found = greedy_transducer_search(
-            frames.lengths, projected.shape[1], decide=decide, start=self.begin(len(projected)), advance=advance,
-            blank_id=self.blank_id, max_symbols=decoding.max_symbols,
-        )  # fmt: skip
+            frames.lengths,
+            projected.shape[1],
+            decide=decide,
+            start=self.begin(len(projected)),
+            advance=advance,
+            blank_id=self.blank_id,
+            max_symbols=decoding.max_symbols,
+        )
         return found, None

@@ -121,11 +121,15 @@ def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utte
 
 def _plan(trained: Trained, model: Recogniser, utterances: Utterances) -> PlannedData:
     return plan_with_labels(
-        utterances, trained.for_sets(), front_end=model.front_end, tokenizer=trained.tokenizer,
+        utterances,
+        trained.for_sets(),
+        front_end=model.front_end,
+        tokenizer=trained.tokenizer,
         takes_ids=trained.experiment.data.tokenizer.takes_ids,
-        output_length=model.length_of(model.aligning), num_devices=trained.mesh.size,
+        output_length=model.length_of(model.aligning),
+        num_devices=trained.mesh.size,
         frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
-    )  # fmt: skip
+    )
 
 
 def aligned_utterances(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
@@ -216,9 +220,12 @@ def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:
     variables = abstract(trained.variables, same)
     lowered = {
         bucket.length: programs.lower(
-            f"align_{head}", program, variables, abstract_batch(bucket, trained.mesh, data.index.scale),
+            f"align_{head}",
+            program,
+            variables,
+            abstract_batch(bucket, trained.mesh, data.index.scale),
             out_shardings=same,
         ).lowered
         for bucket in used_buckets(data)
-    }  # fmt: skip
+    }
     return {length: each.compile() for length, each in lowered.items()}

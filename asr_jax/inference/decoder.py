@@ -160,21 +160,35 @@ class Decoder:
         if gives_log_probs and not model.heads[self.head].aligns:
             raise UserError(f"head {self.head} has no log-probabilities of CTC: expected a CTC head")
         self.search = HeadSearch(
-            model, tokenizer, head=self.head, decoding=decoding, calibration=calibration,
+            model,
+            tokenizer,
+            head=self.head,
+            decoding=decoding,
+            calibration=calibration,
             num_shares=jax.process_count() if num_shares is None else num_shares,
-        )  # fmt: skip
+        )
         self._remade = functools.partial(
-            Decoder, model, tokenizer, variables=variables, decoding=decoding, calibration=calibration, head=head,
-            gives_log_probs=gives_log_probs, programs=programs,
-        )  # fmt: skip
+            Decoder,
+            model,
+            tokenizer,
+            variables=variables,
+            decoding=decoding,
+            calibration=calibration,
+            head=head,
+            gives_log_probs=gives_log_probs,
+            programs=programs,
+        )
         self._gives_log_probs = gives_log_probs
         self._variables = abstract_on(variables, mesh)
         self._fetch: Callable[[Tree], Tree] | None = None
         self.programs = ByShape(
-            f"decode_{self.head}{'_log_probs' * gives_log_probs}", self._emit, variables, mesh=mesh,
+            f"decode_{self.head}{'_log_probs' * gives_log_probs}",
+            self._emit,
+            variables,
+            mesh=mesh,
             programs=programs.given(decoding=decoding, head=self.head, gives_log_probs=gives_log_probs),
             then=lambda outputs: self.search.prepare(outputs[0]),
-        )  # fmt: skip
+        )
 
     @functools.cached_property
     def of_this_process(self) -> "Decoder":

@@ -127,10 +127,14 @@ def _extractor(
         rows, size = audio.shape
         audio = np.pad(audio, ((0, 0), (0, max(least - size, 0))))
         batch = Batch(
-            audio=audio, features=None, lengths=lengths, tokens=np.zeros((rows, 0), np.int32),
-            token_lengths=np.zeros(rows, np.int32), weights=np.ones(rows, np.float32),
+            audio=audio,
+            features=None,
+            lengths=lengths,
+            tokens=np.zeros((rows, 0), np.int32),
+            token_lengths=np.zeros(rows, np.int32),
+            weights=np.ones(rows, np.float32),
             utterances=np.zeros(rows, np.int32),
-        )  # fmt: skip
+        )
         frames: Frames = program(variables, batch)
         return frames
 

@@ -159,9 +159,12 @@ def _experiment(source: Path, out: Path, published: Published) -> Experiment:
         return replace(load_experiment(source / EXPERIMENT), name=out.name, init=Init(str(source)), run_dir="")
     tokenizer = TokenizerSettings(kind=published.tokenizer.kind, normaliser=published.tokenizer.normaliser)  # type: ignore[arg-type]
     return Experiment(
-        name=out.name, model=published.model, data=Data(train=(), tokenizer=tokenizer), init=Init(str(source)),
+        name=out.name,
+        model=published.model,
+        data=Data(train=(), tokenizer=tokenizer),
+        init=Init(str(source)),
         training=Training(ema=EMA(0.0)),
-    )  # fmt: skip
+    )
 
 
 def _bucket(experiment: Experiment) -> Bucket:

@@ -133,9 +133,12 @@ def measure(
     terms, metrics = (_means(each) for each in zip(*jax.device_get(found), strict=True))
     every = rejected_everywhere(rejected) + list(_not_computed(data))
     figures = {
-        "loss": total_of(terms, losses.scales), "losses": terms, "metrics": metrics,
-        "utterances": sum(gathered(utterances)), "rejected": len(every),
-    }  # fmt: skip
+        "loss": total_of(terms, losses.scales),
+        "losses": terms,
+        "metrics": metrics,
+        "utterances": sum(gathered(utterances)),
+        "rejected": len(every),
+    }
     return MeasuredLosses(figures, every, rejected_everywhere(differing))
 
 

@@ -25,13 +25,30 @@ def make_model(experiment: Experiment, tokenizer: Tokenizer) -> Recogniser:
 
 
 NOT_IN_PROGRAMS = (
-    "name", "run_dir", "fresh", "dry_run", "resume", "init", "seed", "data",
-    "training.num_updates", "training.num_epochs", "training.log_every", "training.pre_allocate", "training.profile",
-    "training.profile_processes", "training.saving", "training.limits",
-    "training.validation.every", "training.validation.each_epoch", "training.validation.live",
-    "training.validation.loss", "training.validation.max_duration_s", "training.validation.num_samples",
+    "name",
+    "run_dir",
+    "fresh",
+    "dry_run",
+    "resume",
+    "init",
+    "seed",
+    "data",
+    "training.num_updates",
+    "training.num_epochs",
+    "training.log_every",
+    "training.pre_allocate",
+    "training.profile",
+    "training.profile_processes",
+    "training.saving",
+    "training.limits",
+    "training.validation.every",
+    "training.validation.each_epoch",
+    "training.validation.live",
+    "training.validation.loss",
+    "training.validation.max_duration_s",
+    "training.validation.num_samples",
     "training.validation.sample_every",
-)  # fmt: skip
+)
 """Fields of an experiment that no program closes over. All other fields are part of the key of every cached program."""
 
 

@@ -89,15 +89,27 @@ def model_card(experiment: Experiment, results: Mapping[str, Any], upload: Uploa
     table = markdown_table(results["sets"]) if results["sets"] else ["The checkpoint was not validated."]
     weights = "exponential moving average of the parameters" if results["weights"] == "ema" else "parameters"
     lines = [
-        f"# {name}", "",
+        f"# {name}",
+        "",
         f"{encoder} with the heads {heads}: {parameters}, after {counted(results['updates'], 'update')} (the {weights} "
-        "of the best checkpoint by validation). Trained with asr_jax.", "",
-        "## Validation", "", *table, "",
-        f"Decoding: {results['decoding'] or 'none'}. Texts are normalised by {results['normaliser'] or 'none'}.", "",
-        "## Use", "", "```sh", *_use(upload, name), "```", "",
+        "of the best checkpoint by validation). Trained with asr_jax.",
+        "",
+        "## Validation",
+        "",
+        *table,
+        "",
+        f"Decoding: {results['decoding'] or 'none'}. Texts are normalised by {results['normaliser'] or 'none'}.",
+        "",
+        "## Use",
+        "",
+        "```sh",
+        *_use(upload, name),
+        "```",
+        "",
         f"experiment.json has all settings of the training; {RESULTS} has the figures of the table."
-        if upload.format not in FOLDERS else f"{RESULTS} has the figures of the table.",
-    ]  # fmt: skip
+        if upload.format not in FOLDERS
+        else f"{RESULTS} has the figures of the table.",
+    ]
     metadata = yaml.safe_dump(_metadata(experiment, results, name), sort_keys=False, allow_unicode=True)
     return f"---\n{metadata}---\n\n" + "\n".join(lines) + "\n"
 

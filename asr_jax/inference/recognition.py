@@ -160,9 +160,15 @@ def recognised(
         text = reference(utterance, tokenizer)
         tokens = (reference_tokens(utterance, tokenizer), transcript.tokens) if has_tokens else ((), ())
         yield Recognised(
-            utterance.id, text, transcript.text, source=utterance.source, speaker=utterance.speaker,
-            duration_s=utterance.duration_s, reference_tokens=tokens[0], hypothesis_tokens=tokens[1],
-        )  # fmt: skip
+            utterance.id,
+            text,
+            transcript.text,
+            source=utterance.source,
+            speaker=utterance.speaker,
+            duration_s=utterance.duration_s,
+            reference_tokens=tokens[0],
+            hypothesis_tokens=tokens[1],
+        )
 
 
 def judged_words(

@@ -81,9 +81,11 @@ def figures_of(findings: Findings, *, normaliser: str, alignment: Alignment, num
     counts = score(utterances, normaliser=normaliser, alignment=alignment)
     confidences, is_right = judged_of(findings)
     figures = counts | {
-        "confidence": confidence_report(confidences, is_right), "rejected": findings["rejected"],
-        "differing": findings["differing"], "windowed_ids": findings["windowed"],
-    }  # fmt: skip
+        "confidence": confidence_report(confidences, is_right),
+        "rejected": findings["rejected"],
+        "differing": findings["differing"],
+        "windowed_ids": findings["windowed"],
+    }
     if num_worst > 0:
         figures["worst"] = _worst(utterances, findings["locations"], normaliser, alignment)[:num_worst]
     return figures

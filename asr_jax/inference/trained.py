@@ -114,10 +114,16 @@ class Trained:
             other = self.other_than_primary(head)
             calibration = read_calibration(self.folder, self.updates, self.weights, decoding, head=other)
         return Decoder(
-            self.model, self.tokenizer, mesh=self.mesh, variables=self.variables, decoding=decoding, head=head,
+            self.model,
+            self.tokenizer,
+            mesh=self.mesh,
+            variables=self.variables,
+            decoding=decoding,
+            head=head,
             calibration=calibration,
-            programs=programs_of(self.experiment, self.tokenizer), **options,
-        )  # fmt: skip
+            programs=programs_of(self.experiment, self.tokenizer),
+            **options,
+        )
 
     def description(self, decoder: Decoder | None = None) -> dict[str, Any]:
         """Returns the origin of a result, for JSON.
@@ -130,16 +136,20 @@ class Trained:
             normaliser, and whether confidences are calibrated.
         """
         found: dict[str, Any] = {
-            "run": self.name, "checkpoint": self.updates, "weights": self.weights,
+            "run": self.name,
+            "checkpoint": self.updates,
+            "weights": self.weights,
             "precision": self.experiment.training.precision,
-        }  # fmt: skip
+        }
         if self.resets:
             found["state_resets"] = [self.resets.window_s, self.resets.overlap_s]
         if decoder:
             found |= {
-                "head": decoder.head, "decoding": str(decoder.search.decoding),
-                "normaliser": self.tokenizer.normaliser, "calibrated": decoder.calibration is not None,
-            }  # fmt: skip
+                "head": decoder.head,
+                "decoding": str(decoder.search.decoding),
+                "normaliser": self.tokenizer.normaliser,
+                "calibrated": decoder.calibration is not None,
+            }
         return found
 
     def other_than_primary(self, head: str) -> str:
@@ -165,11 +175,14 @@ class Trained:
         """
         recognises = self.experiment.model.recognises
         return plan_evaluation(
-            utterances, self.for_sets(), front_end=self.model.front_end, tokenizer=self.tokenizer,
+            utterances,
+            self.for_sets(),
+            front_end=self.model.front_end,
+            tokenizer=self.tokenizer,
             takes_ids=self.experiment.data.tokenizer.takes_ids,
             num_devices=self.mesh.size if recognises else 1,  # losses are those of validation on any devices
             piece_s=0.0 if recognises else min(self.longest_s, self.limits.longest_s),
-        )  # fmt: skip
+        )
 
 
 def load_trained(

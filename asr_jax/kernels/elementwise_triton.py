@@ -54,16 +54,12 @@ def elementwise(value: Any, slope: Any, *constants: float) -> Elementwise:
     """
 
     def forward(x: Array) -> Array:
-        return in_blocks(
-            x, kernel=_forward_kernel, like=x, rows=1, size=x.size, FUNCTION=value, CONSTANTS=constants
-        )  # fmt: skip
+        return in_blocks(x, kernel=_forward_kernel, like=x, rows=1, size=x.size, FUNCTION=value, CONSTANTS=constants)
 
     def backward(x: Array, dy: Array) -> tuple[Array]:
         return (
-            in_blocks(
-                x, dy, kernel=_backward_kernel, like=x, rows=1, size=x.size, FUNCTION=slope, CONSTANTS=constants
-            ),
-        )  # fmt: skip
+            in_blocks(x, dy, kernel=_backward_kernel, like=x, rows=1, size=x.size, FUNCTION=slope, CONSTANTS=constants),
+        )
 
     return of_inputs(forward, backward)
 

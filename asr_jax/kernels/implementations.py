@@ -38,9 +38,19 @@ beyond the end of the array."""
 KERNELS = {"triton": ("NVIDIA GPUs", "gpu"), "mosaic_tpu": ("TPUs", "tpu")}
 """Devices of the implementations that are kernels, and JAX's name of their platform."""
 SELECTABLE = (
-    "bias_norm", "ctc_sweep", "ctc_viterbi", "depthwise_conv", "glu", "lattice_sweep", "masked_batch_norm", "masking",
-    "pairwise_downsample", "relative_shift", "swoosh", "transducer_joint",
-)  # fmt: skip
+    "bias_norm",
+    "ctc_sweep",
+    "ctc_viterbi",
+    "depthwise_conv",
+    "glu",
+    "lattice_sweep",
+    "masked_batch_norm",
+    "masking",
+    "pairwise_downsample",
+    "relative_shift",
+    "swoosh",
+    "transducer_joint",
+)
 """Kernels that models and losses call with "auto", so that a setting can select their implementation."""
 
 

@@ -60,7 +60,10 @@ def triton_call(*arguments: Any, kernel: Any, out: Any, grid: tuple[int, ...], *
         given = dict(zip(places, arrays, strict=True))
         return jax_triton.triton_call(
             *(given.get(place, each) for place, each in enumerate(arguments)),
-            kernel=kernel, grid=grid, **{_OUT: out}, **options,
-        )  # fmt: skip
+            kernel=kernel,
+            grid=grid,
+            **{_OUT: out},
+            **options,
+        )
 
     return call(*(arguments[place] for place in places))

@@ -14,9 +14,15 @@ Alignment = Literal["fewest_edits", "sclite"]
 """Alignment by which word errors are counted. fewest_edits: an alignment with the fewest errors, as in jiwer. sclite:
 that of NIST's sclite, whose substitutions, deletions and insertions may be others, and whose errors may be more."""
 EDITS = (
-    "substitutions", "deletions", "insertions", "words",
-    "character_substitutions", "character_deletions", "character_insertions", "characters",
-)  # fmt: skip
+    "substitutions",
+    "deletions",
+    "insertions",
+    "words",
+    "character_substitutions",
+    "character_deletions",
+    "character_insertions",
+    "characters",
+)
 """Columns of `count_errors`: edits and reference length, in words and in characters."""
 TOKEN_EDITS = ("token_substitutions", "token_deletions", "token_insertions", "tokens")
 """Columns of `count_token_errors`: edits and reference length, in labels of the model."""

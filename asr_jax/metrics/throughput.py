@@ -15,8 +15,15 @@ TRACED = "training: "
 """InitialState of the names of these kinds in traces."""
 
 COUNTS = (
-    "utterances", "audio_s", "padded_audio_s", "feature_values", "frames", "masked_frames", "tokens", "letters",
-)  # fmt: skip
+    "utterances",
+    "audio_s",
+    "padded_audio_s",
+    "feature_values",
+    "frames",
+    "masked_frames",
+    "tokens",
+    "letters",
+)
 """Units of the contents of batches, in which the speed of training systems is published."""
 
 
@@ -85,9 +92,14 @@ class Throughput:
         """
         self._num_batches += 1
         counts = {
-            "utterances": utterances, "audio_s": audio_s, "padded_audio_s": padded_audio_s,
-            "feature_values": feature_values, "frames": frames, "tokens": tokens, "letters": letters,
-        }  # fmt: skip
+            "utterances": utterances,
+            "audio_s": audio_s,
+            "padded_audio_s": padded_audio_s,
+            "feature_values": feature_values,
+            "frames": frames,
+            "tokens": tokens,
+            "letters": letters,
+        }
         for name, value in counts.items():
             self._counts[name] += float(value)
         self._spent_s["waiting"] += waiting_s

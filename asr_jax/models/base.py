@@ -413,6 +413,11 @@ class Model:
             name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype) for name, head in self.heads.items()
         }
         return Recogniser(
-            self.front_end, self.augment, self.encoder.build(dtype=dtype), heads, self.views, self.sub_batches,
+            self.front_end,
+            self.augment,
+            self.encoder.build(dtype=dtype),
+            heads,
+            self.views,
+            self.sub_batches,
             self.primary,
-        )  # fmt: skip
+        )

@@ -38,8 +38,16 @@ FAST: dict[FastSize, dict[str, Any]] = {
 }
 ParaformerVariant = Literal["xs", "s", "small", "sm", "m", "medium", "ml", "l", "large"]
 PARAFORMER: dict[ParaformerVariant, int] = {
-    "xs": 256, "s": 256, "small": 256, "sm": 384, "m": 384, "medium": 384, "ml": 512, "l": 512, "large": 512,
-}  # fmt: skip
+    "xs": 256,
+    "s": 256,
+    "small": 256,
+    "sm": 384,
+    "m": 384,
+    "medium": 384,
+    "ml": 512,
+    "l": 512,
+    "large": 512,
+}
 """Widths of the Rust trainer's Paraformer."""
 
 
@@ -137,9 +145,15 @@ class Conformer(SubsamplingEncoder):
             raise ValueError(f"Paraformer has no variant {variant!r}: expected one of {', '.join(PARAFORMER)}")
         dim = PARAFORMER[variant]
         sizes = {
-            "dim": dim, "num_layers": 12, "num_heads": dim // 64, "feedforward_dim": 2048, "kernel_size": 15,
-            "positions": "none", "scale_input": False, "input_dropout": 0.0,
-        }  # fmt: skip
+            "dim": dim,
+            "num_layers": 12,
+            "num_heads": dim // 64,
+            "feedforward_dim": 2048,
+            "kernel_size": 15,
+            "positions": "none",
+            "scale_input": False,
+            "input_dropout": 0.0,
+        }
         return cls(**{**sizes, **changes})
 
     def depths(self, path: str) -> tuple[int, ...]:
@@ -227,13 +241,21 @@ class ConformerLayer(nn.Module):
         settings, step = self.settings, inputs.step
         x += 0.5 * self._dropout(self._feed_forward("feed_forward_1", x, step=step), step)
         attention = RelativeAttention(
-            settings.num_heads, settings.use_bias, settings.attention_dropout, implementation=settings.attention,
-            dtype=self.dtype, name="attention",
-        )  # fmt: skip
+            settings.num_heads,
+            settings.use_bias,
+            settings.attention_dropout,
+            implementation=settings.attention,
+            dtype=self.dtype,
+            name="attention",
+        )
         attended = attention(
-            normed("attention_norm", x), inputs.positions, inputs.allowed, step=step, biases=inputs.biases,
+            normed("attention_norm", x),
+            inputs.positions,
+            inputs.allowed,
+            step=step,
+            biases=inputs.biases,
             lengths=inputs.lengths,
-        )  # fmt: skip
+        )
         x += self._dropout(attended, step)
         convolution = ConformerConvolution(
             settings.kernel_size,

@@ -117,9 +117,14 @@ class SANMLayer(nn.Module):
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         settings, step = self.settings, inputs.step
         attention = MemoryAttention(
-            settings.dim, settings.num_heads, settings.kernel_size, settings.memory_shift, settings.attention_dropout,
-            self.dtype, name="attention",
-        )  # fmt: skip
+            settings.dim,
+            settings.num_heads,
+            settings.kernel_size,
+            settings.memory_shift,
+            settings.attention_dropout,
+            self.dtype,
+            name="attention",
+        )
         y = normed("attention_norm", x, NORM_EPS) if settings.norm_first else x
         y = self._dropout(attention(y, inputs.allowed, inputs.lengths, step=step), step)
         x = x + y if x.shape[-1] == settings.dim else y

@@ -206,9 +206,12 @@ class W2VBertEncoder(Encoder):
         settings = self.settings
         if settings.intermediate:
             module = ConformerFeedForward(
-                settings.hidden_dim, settings.activation_dropout, dtype=self.dtype, activation="relu",
+                settings.hidden_dim,
+                settings.activation_dropout,
+                dtype=self.dtype,
+                activation="relu",
                 name="intermediate",
-            )  # fmt: skip
+            )
             x += 0.5 * Dropout(settings.dropout)(module(x, step=step), step=step)
         if settings.output_dim != settings.dim:
             x = Linear(settings.output_dim, dtype=self.dtype, name="adapter_embed")(x)

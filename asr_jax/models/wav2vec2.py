@@ -170,10 +170,20 @@ class Wav2Vec2(MaskedEncoder):
     def large(cls, **changes: Any) -> "Wav2Vec2":
         """Large model of the paper, with the settings for 60,000 hours of audio: 315.4 M parameters."""
         sizes = {
-            "dim": 1024, "num_layers": 24, "num_heads": 16, "feedforward_dim": 4096, "norm_first": True,
-            "extractor_norm": "layer", "extractor_bias": True, "dropout": 0.0, "attention_dropout": 0.0,
-            "input_dropout": 0.0, "feature_dropout": 0.0, "layer_drop": 0.0, "extractor_gradient": 1.0,
-        }  # fmt: skip
+            "dim": 1024,
+            "num_layers": 24,
+            "num_heads": 16,
+            "feedforward_dim": 4096,
+            "norm_first": True,
+            "extractor_norm": "layer",
+            "extractor_bias": True,
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+            "input_dropout": 0.0,
+            "feature_dropout": 0.0,
+            "layer_drop": 0.0,
+            "extractor_gradient": 1.0,
+        }
         return cls(**{**sizes, **changes})
 
     @classmethod

@@ -24,9 +24,16 @@ from asr_jax.nn.zipformer.subsampling import ConvEmbedding, Downsample, embeddin
 
 # In the order of the fields of `StackSizes`.
 PER_STACK = (
-    "dims", "num_layers", "downsampling", "num_heads", "query_dims", "position_dims", "value_dims", "feedforward_dims",
+    "dims",
+    "num_layers",
+    "downsampling",
+    "num_heads",
+    "query_dims",
+    "position_dims",
+    "value_dims",
+    "feedforward_dims",
     "kernel_sizes",
-)  # fmt: skip
+)
 
 
 @settings

@@ -244,9 +244,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command, with the arguments of the process by default."""
     try:
         given = parse(
-            CurvesOptions, sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.curves", about=__doc__,
-        )  # fmt: skip
+            CurvesOptions,
+            sys.argv[1:] if arguments is None else arguments,
+            prog="python -m asr_jax.observe.curves",
+            about=__doc__,
+        )
         out = given.out or given.run_dir / "curves.png"
         draw_curves(given.run_dir / FILE_NAME, out)
     except UserError as error:

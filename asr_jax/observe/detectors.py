@@ -76,24 +76,30 @@ class Detectors:
         mean = sum(before) / len(before)
         deviation = math.sqrt(sum((value - mean) ** 2 for value in before) / len(before))
         self._report(
-            "loss spike", loss > SPIKE_FACTOR * mean and loss > mean + 4 * deviation, data,
+            "loss spike",
+            loss > SPIKE_FACTOR * mean and loss > mean + 4 * deviation,
+            data,
             f"the loss is {loss:.4g}, the mean of the last {len(before)} lines was {mean:.4g}: if it does not "
             "fall again, start a new run from a checkpoint before the spike (--init-from RUN/checkpoints/N) with a "
             "lower learning rate (optim.schedule.peak_lr) or stronger clipping (a lower optim.clip_at); events.jsonl "
             "has the gradient norms before the spike",
-            loss=loss, mean=mean,
-        )  # fmt: skip
+            loss=loss,
+            mean=mean,
+        )
 
     def _waiting(self, data: dict[str, Any]) -> None:
         share = data.get("throughput", {}).get("waiting_share")
         if share is None:
             return
         self._report(
-            "waiting for data", share > WAITING_SHARE, data,
+            "waiting for data",
+            share > WAITING_SHARE,
+            data,
             f"{share:.0%} of the time was spent waiting for batches: raise --data.threads (or --data.workers, "
             "except with data.order sharded), or use faster storage or formats (a local disk, FLAC instead of MP3, "
-            "precomputed features)", waiting_share=share,
-        )  # fmt: skip
+            "precomputed features)",
+            waiting_share=share,
+        )
 
     def _straggler(self, data: dict[str, Any]) -> None:
         if (found := data.get("processes")) is None:
@@ -103,12 +109,16 @@ class Detectors:
         wall_s = (speed.get("batch_s") or 0.0) * (speed.get("num_batches") or 0)
         least_s = max(STRAGGLING * others_s, WAITING_SHARE * wall_s, STRAGGLING_S)
         self._report(
-            "straggler", waiting["max"] > least_s, data,
+            "straggler",
+            waiting["max"] > least_s,
+            data,
             f"process {waiting['process']} waited {waiting['max']:.1f} s for batches since the last line, the other "
             f"processes {others_s:.1f} s on average, and all of them wait for it at each update: check the storage and "
             "the load of its machine, or raise --data.workers or --data.threads there",
-            process=waiting["process"], waiting_s=waiting["max"], others_s=others_s,
-        )  # fmt: skip
+            process=waiting["process"],
+            waiting_s=waiting["max"],
+            others_s=others_s,
+        )
 
     def _pretraining(self, data: dict[str, Any]) -> None:
         metrics = data.get("metrics", {})
@@ -123,14 +133,16 @@ class Detectors:
 
     def _collapse(self, data: dict[str, Any], head: str, perplexity: float, *, least: float) -> None:
         self._report(
-            "collapse", data["update"] >= COLLAPSED_AFTER_UPDATES and perplexity < COLLAPSED * least, data,
+            "collapse",
+            data["update"] >= COLLAPSED_AFTER_UPDATES and perplexity < COLLAPSED * least,
+            data,
             f"the perplexity of the codes is {perplexity:.3g}, expected far more than {least:.3g}: nearly all frames "
             "have the same few codes, targets hardly differ, and loss and accuracy are meaningless. Start a new run, "
             "from a checkpoint before the collapse if there is one (--init-from RUN/checkpoints/N), with a larger "
             f"model.heads.{head}.diversity, a lower learning rate (optim.schedule.peak_lr), a longer warm-up or larger "
             "batches",
             code_perplexity=perplexity,
-        )  # fmt: skip
+        )
 
     def _guessing(self, data: dict[str, Any], head: str, accuracy: float, *, chance: float) -> None:
         loss, guesses = data["losses"].get("total"), self._guesses[head]
@@ -144,24 +156,29 @@ class Detectors:
         mean = sum(each for _, each, _ in guesses) / len(guesses)
         falls = is_long and sum(losses[-half:]) < 0.99 * sum(losses[:half])
         self._report(
-            "guessing", is_long and not falls and mean < GUESSED * chance, data,
+            "guessing",
+            is_long and not falls and mean < GUESSED * chance,
+            data,
             f"the accuracy was {mean:.2%} over the last {GUESSED_UPDATES:,} updates, chance level is {chance:.2%}, and "
             f"the loss ({loss:.4g}) does not fall: the model does not learn. Listen to the audio, check how many "
             "frames are masked (model.encoder.time_mask), and try another learning rate (optim.schedule.peak_lr), a "
             "longer warm-up or larger batches",
             accuracy=mean,
-        )  # fmt: skip
+        )
 
     def _blank(self, data: dict[str, Any]) -> None:
         share = data.get("empty_share")
         if share is None or data["update"] < BLANK_AFTER_UPDATES:
             return
         self._report(
-            "blank only", share > BLANK_SHARE, data,
+            "blank only",
+            share > BLANK_SHARE,
+            data,
             f"{share:.0%} of the transcripts are empty: the model outputs only blanks. This is normal at the start of "
             "CTC training. If the loss no longer falls, use a longer warm-up or a lower learning rate, and check that "
-            "texts match their audio and labels fit their frames (metrics/…/infeasible)", empty_share=share,
-        )  # fmt: skip
+            "texts match their audio and labels fit their frames (metrics/…/infeasible)",
+            empty_share=share,
+        )
 
     def _report(self, name: str, found: bool, data: dict[str, Any], message: str, **measured: float) -> None:
         key = f"{name} {data.get('weights', '')}"

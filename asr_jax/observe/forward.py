@@ -118,9 +118,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command, with the arguments of the process by default."""
     try:
         options = parse(
-            ForwardOptions, sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.forward", about=__doc__,
-        )  # fmt: skip
+            ForwardOptions,
+            sys.argv[1:] if arguments is None else arguments,
+            prog="python -m asr_jax.observe.forward",
+            about=__doc__,
+        )
         number = forward(options.run, options.to, _opener(options.to), project=options.project, follow=options.follow)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -188,9 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command, with the arguments of the process by default."""
     try:
         given = parse(
-            HealthOptions, sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.health", about=__doc__,
-        )  # fmt: skip
+            HealthOptions,
+            sys.argv[1:] if arguments is None else arguments,
+            prog="python -m asr_jax.observe.health",
+            about=__doc__,
+        )
         print("\n".join(health(given.run_dir / FILE_NAME)))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

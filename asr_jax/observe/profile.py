@@ -125,11 +125,14 @@ def largest(trace: Trace, number: int) -> list[dict[str, Any]]:
     total = sum(seconds.values())
     return [
         {
-            "operation": key[0], "program": key[1], "share": seconds[key] / total, "ms": 1e3 * seconds[key],
+            "operation": key[0],
+            "program": key[1],
+            "share": seconds[key] / total,
+            "ms": 1e3 * seconds[key],
             "calls": len(by_name[key]),
         }
         for key in sorted(seconds, key=seconds.__getitem__, reverse=True)[:number]
-    ]  # fmt: skip
+    ]
 
 
 def devices(trace: Trace) -> list[dict[str, Any]]:
@@ -167,8 +170,10 @@ def host_line(trace: Trace) -> str:
     if not total:
         return "host: the trace has no updates of the training loop"
     names = {"waiting": "waiting for data", "host": "host work", "device": "waiting for the device"}
-    parts = [f"{name} {trace.host_s.get(kind, 0.0):.3f} s ({percent(trace.host_s.get(kind, 0.0) / total, digits=0)})"
-             for kind, name in names.items()]  # fmt: skip
+    parts = [
+        f"{name} {trace.host_s.get(kind, 0.0):.3f} s ({percent(trace.host_s.get(kind, 0.0) / total, digits=0)})"
+        for kind, name in names.items()
+    ]
     return f"host: {', '.join(parts)}"
 
 
@@ -200,9 +205,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command, with the arguments of the process by default."""
     try:
         given = parse(
-            ProfileOptions, sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.profile", about=__doc__,
-        )  # fmt: skip
+            ProfileOptions,
+            sys.argv[1:] if arguments is None else arguments,
+            prog="python -m asr_jax.observe.profile",
+            about=__doc__,
+        )
         for path in newest_traces(given.run_dir):
             trace = read_trace(path)
             print(f"{path}: {trace.seconds:.3f} s")

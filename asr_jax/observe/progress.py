@@ -37,18 +37,27 @@ class ProgressView:
     """
 
     def __init__(
-        self, console: Console | None = None, *, plain_every: int = 50, num_samples: int = 3, refresh_hz: float = 2.0,
+        self,
+        console: Console | None = None,
+        *,
+        plain_every: int = 50,
+        num_samples: int = 3,
+        refresh_hz: float = 2.0,
         tick_s: float = 30.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.console = console or console_for()
         self.plain_every = plain_every
         self.num_samples = num_samples
         self._refresh_hz = refresh_hz
         self._live: Live | None = None
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
-            TextColumn("{task.fields[done]}"), TimeElapsedColumn(), console=self.console, expand=True,
-        )  # fmt: skip
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[done]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            expand=True,
+        )
         self._task = self._bar.add_task("starting", total=None, done="")
         self._run: Data = {}
         self._first: Data | None = None

@@ -30,9 +30,15 @@ def console_for(stream: Any = None) -> Console:
     terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     width = None if terminal else LOG_WIDTH
     return Console(
-        file=stream, force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False,
-        force_jupyter=False, legacy_windows=False,
-    )  # fmt: skip
+        file=stream,
+        force_terminal=terminal,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        force_jupyter=False,
+        legacy_windows=False,
+    )
 
 
 def say(console: Console, text: str, *, style: str = "") -> None:

@@ -21,9 +21,14 @@ class Wandb:
             identifier: Identifier of the run to continue; empty for a new one.
         """
         self._run = wandb.init(
-            project=project, id=identifier or None, resume="allow", name=settings["name"], config=dict(settings),
-            dir=str(folder), settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),
-        )  # fmt: skip
+            project=project,
+            id=identifier or None,
+            resume="allow",
+            name=settings["name"],
+            config=dict(settings),
+            dir=str(folder),
+            settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),
+        )
         self.id = self._run.id
         self._exit_code = 0
         # Steps of the tracker only increase, and a run that resumes repeats updates: its steps are numbers of events.

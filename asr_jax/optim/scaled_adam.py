@@ -127,9 +127,18 @@ def _clipped(options: Options, grads: Tree, state: ScaledAdamState) -> tuple[Tre
 
 
 def _of_array(
-    options: Options, path: str, param: Any, grad: Any, square: Any, rms: Any, size_grads: Any, size_square: Any,
-    *, step: Any, rate: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+    options: Options,
+    path: str,
+    param: Any,
+    grad: Any,
+    square: Any,
+    rms: Any,
+    size_grads: Any,
+    size_square: Any,
+    *,
+    step: Any,
+    rate: Any,
+) -> tuple[Any, ...]:
     """Returns a parameter's change before momentum, and its next square, rms, size_grads and size_square."""
     correction = 1 - jnp.float32(options.b2) ** (step + 1)
     square = options.b2 * square + (1 - options.b2) * jnp.square(grad)

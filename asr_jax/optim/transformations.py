@@ -181,9 +181,15 @@ def muon(momentum: float, b1: float, b2: float, *, decay: Any, eps: float) -> Tr
 
     def of(params: Tree) -> Any:
         return optax.contrib.muon(
-            1.0, beta=momentum, eps=eps, adam_b1=b1, adam_b2=b2, adam_learning_rate=1.0, consistent_rms=0.2,
+            1.0,
+            beta=momentum,
+            eps=eps,
+            adam_b1=b1,
+            adam_b2=b2,
+            adam_learning_rate=1.0,
+            consistent_rms=0.2,
             muon_weight_dimension_numbers=map_with_path(axes, params, decay(params)),
-        )  # fmt: skip
+        )
 
     def update(grads: Tree, state: Any, params: Tree = None, **_: Any) -> tuple[Tree, Any]:
         changes, state = of(params).update(grads, state, params)

@@ -91,9 +91,12 @@ def _front_end(path: Path) -> FrontEnd:
     usual = rnnt()
     assert isinstance(usual, LogMel)
     return replace(
-        usual, window_ms=1000 * given["window_size"], hop_ms=1000 * given["window_stride"],
-        then=(statistics, Stack(stacked, stacked)), **{ours: given[theirs] for ours, theirs in FEATURES.items()},
-    )  # fmt: skip
+        usual,
+        window_ms=1000 * given["window_size"],
+        hop_ms=1000 * given["window_stride"],
+        then=(statistics, Stack(stacked, stacked)),
+        **{ours: given[theirs] for ours, theirs in FEATURES.items()},
+    )
 
 
 def _unknown(path: Path) -> str:
@@ -146,7 +149,12 @@ CAIMAN = Format(
 FORMATS = (CAIMAN,)
 DESCRIPTIONS = (
     Description(
-        "CAIMAN-ASR's .pt", lambda path: has_weight(path, MARK), lstm_encoder_of, _front_end, heads_of, _tokenizer,
+        "CAIMAN-ASR's .pt",
+        lambda path: has_weight(path, MARK),
+        lstm_encoder_of,
+        _front_end,
+        heads_of,
+        _tokenizer,
         _unknown,
     ),
-)  # fmt: skip
+)

@@ -26,16 +26,16 @@ from asr_jax.text.tokenizers import Tokenizer
 
 # Parts of NeMo's names, and Hugging Face's names for them.
 HUGGING_FACE = (
-    (r"^encoder\.pre_encode\.conv\.",  "encoder.subsampling.layers."),
-    (r"^encoder\.pre_encode\.out\.",   "encoder.subsampling.linear."),
-    (r"\.self_attn\.linear_q\.",       ".self_attn.q_proj."),
-    (r"\.self_attn\.linear_k\.",       ".self_attn.k_proj."),
-    (r"\.self_attn\.linear_v\.",       ".self_attn.v_proj."),
-    (r"\.self_attn\.linear_out\.",     ".self_attn.o_proj."),
-    (r"\.self_attn\.linear_pos\.",     ".self_attn.relative_k_proj."),
-    (r"\.self_attn\.pos_bias_",        ".self_attn.bias_"),
-    (r"\.conv\.batch_norm\.",          ".conv.norm."),
-)  # fmt: skip
+    (r"^encoder\.pre_encode\.conv\.", "encoder.subsampling.layers."),
+    (r"^encoder\.pre_encode\.out\.", "encoder.subsampling.linear."),
+    (r"\.self_attn\.linear_q\.", ".self_attn.q_proj."),
+    (r"\.self_attn\.linear_k\.", ".self_attn.k_proj."),
+    (r"\.self_attn\.linear_v\.", ".self_attn.v_proj."),
+    (r"\.self_attn\.linear_out\.", ".self_attn.o_proj."),
+    (r"\.self_attn\.linear_pos\.", ".self_attn.relative_k_proj."),
+    (r"\.self_attn\.pos_bias_", ".self_attn.bias_"),
+    (r"\.conv\.batch_norm\.", ".conv.norm."),
+)
 NORM_AFTER_LAYER = (("norm_out", "norm", NORM),)
 
 

@@ -61,11 +61,16 @@ def settings_of(config: Config, where: str) -> tuple[SANM, dict[str, HeadSetting
     head: HeadSettings
     if is_first:
         head = Paraformer(
-            predictor=_predictor(config, where), sampling=of_model.get("sampling_ratio", 0.2),
-            shares_embedding=bool(of_model.get("share_embedding", False)), label_scale=1.0 - weight,
-            quantity_scale=of_model.get("predictor_weight", 0.0), ends=bool(of_model.get("predictor_bias", 0)),
-            end_id=end, dropped_ids=tuple(dict.fromkeys((begin, end))), **shared,
-        )  # fmt: skip
+            predictor=_predictor(config, where),
+            sampling=of_model.get("sampling_ratio", 0.2),
+            shares_embedding=bool(of_model.get("share_embedding", False)),
+            label_scale=1.0 - weight,
+            quantity_scale=of_model.get("predictor_weight", 0.0),
+            ends=bool(of_model.get("predictor_bias", 0)),
+            end_id=end,
+            dropped_ids=tuple(dict.fromkeys((begin, end))),
+            **shared,
+        )
     else:
         if not weight:
             raise UserError(f"{where}: model_conf.ctc_weight is 0: expected a model with CTC, which the queries are of")
@@ -94,9 +99,11 @@ LAYER_FIELDS = {
 }
 """FunASR's names of settings that encoder and decoder have."""
 ENCODER_FIELDS = {
-    **LAYER_FIELDS, "dim": "output_size", "attention_dropout": "attention_dropout_rate",
+    **LAYER_FIELDS,
+    "dim": "output_size",
+    "attention_dropout": "attention_dropout_rate",
     "norm_first": "normalize_before",
-}  # fmt: skip
+}
 DECODER_FIELDS = {
     **LAYER_FIELDS,
     "num_attention_layers": "att_layer_num",
@@ -117,9 +124,12 @@ DEFAULTS = {"attention_heads": 4, "linear_units": 2048, "num_blocks": 6, "dropou
 
 def _encoder(config: Config, where: str) -> SANM:
     given = {
-        "input_layer": "conv2d", "output_size": 256, "attention_dropout_rate": 0.0, **DEFAULTS,
+        "input_layer": "conv2d",
+        "output_size": 256,
+        "attention_dropout_rate": 0.0,
+        **DEFAULTS,
         **(config.get("encoder_conf") or {}),
-    }  # fmt: skip
+    }
     check_settings(
         f"{where}: encoder_conf",
         given,
@@ -135,9 +145,13 @@ def _encoder(config: Config, where: str) -> SANM:
 
 def _decoder(given: Config, where: str) -> SANMDecoder:
     given = {
-        "att_layer_num": 6, "kernel_size": 21, "self_attention_dropout_rate": 0.0, "src_attention_dropout_rate": 0.0,
-        **DEFAULTS, **given,
-    }  # fmt: skip
+        "att_layer_num": 6,
+        "kernel_size": 21,
+        "self_attention_dropout_rate": 0.0,
+        "src_attention_dropout_rate": 0.0,
+        **DEFAULTS,
+        **given,
+    }
     check_settings(
         f"{where}: decoder_conf",
         given,
@@ -187,48 +201,48 @@ def front_end_of(config: Config, folder: Path | None, where: str) -> FrontEnd:
 
 
 ENCODER_LAYER = (
-    ("norm1",                 "attention_norm",          NORM),
-    ("norm2",                 "norm",                    NORM),
-    ("self_attn.linear_q_k_v", "attention/in",           LINEAR),
-    ("self_attn.linear_out",  "attention/out",           LINEAR),
-    ("self_attn.fsmn_block",  "attention/memory",        kernel(DEPTHWISE)),
-    ("feed_forward.w_1",      "in",                      LINEAR),
-    ("feed_forward.w_2",      "out",                     LINEAR),
-)  # fmt: skip
+    ("norm1", "attention_norm", NORM),
+    ("norm2", "norm", NORM),
+    ("self_attn.linear_q_k_v", "attention/in", LINEAR),
+    ("self_attn.linear_out", "attention/out", LINEAR),
+    ("self_attn.fsmn_block", "attention/memory", kernel(DEPTHWISE)),
+    ("feed_forward.w_1", "in", LINEAR),
+    ("feed_forward.w_2", "out", LINEAR),
+)
 FEED_FORWARD = (
-    ("feed_forward.w_1",      "feed_forward/in",         LINEAR),
-    ("feed_forward.norm",     "feed_forward/norm",       NORM),
-    ("feed_forward.w_2",      "feed_forward/out",        kernel(LINEAR)),
-)  # fmt: skip
+    ("feed_forward.w_1", "feed_forward/in", LINEAR),
+    ("feed_forward.norm", "feed_forward/norm", NORM),
+    ("feed_forward.w_2", "feed_forward/out", kernel(LINEAR)),
+)
 MEMORY_LAYER = (
     *FEED_FORWARD,
-    ("norm1",                 "norm",                    NORM),
-    ("norm2",                 "memory_norm",             NORM),
-    ("self_attn.fsmn_block",  "memory",                  kernel(DEPTHWISE)),
-)  # fmt: skip
+    ("norm1", "norm", NORM),
+    ("norm2", "memory_norm", NORM),
+    ("self_attn.fsmn_block", "memory", kernel(DEPTHWISE)),
+)
 ATTENTION_LAYER = (
     *MEMORY_LAYER,
-    ("norm3",                 "attention_norm",          NORM),
-    ("src_attn.linear_q",     "attention/query",         LINEAR),
-    ("src_attn.linear_k_v",   "attention/key_value",     LINEAR),
-    ("src_attn.linear_out",   "attention/out",           LINEAR),
-)  # fmt: skip
+    ("norm3", "attention_norm", NORM),
+    ("src_attn.linear_q", "attention/query", LINEAR),
+    ("src_attn.linear_k_v", "attention/key_value", LINEAR),
+    ("src_attn.linear_out", "attention/out", LINEAR),
+)
 DECODER_END = (
-    ("decoders3.0.norm1",             "decoder/last_norm", NORM),
-    ("decoders3.0.feed_forward.w_1",  "decoder/last/in",   LINEAR),
+    ("decoders3.0.norm1", "decoder/last_norm", NORM),
+    ("decoders3.0.feed_forward.w_1", "decoder/last/in", LINEAR),
     ("decoders3.0.feed_forward.norm", "decoder/last/norm", NORM),
-    ("decoders3.0.feed_forward.w_2",  "decoder/last/out",  kernel(LINEAR)),
-    ("after_norm",                    "decoder/norm",      NORM),
-    ("output_layer",                  "output",            LINEAR),
-)  # fmt: skip
+    ("decoders3.0.feed_forward.w_2", "decoder/last/out", kernel(LINEAR)),
+    ("after_norm", "decoder/norm", NORM),
+    ("output_layer", "output", LINEAR),
+)
 QUERY = (
-    ("decoder.embed.0",       "query/linear",            LINEAR),
-    ("decoder.embed.1",       "query/norm",              NORM),
-)  # fmt: skip
+    ("decoder.embed.0", "query/linear", LINEAR),
+    ("decoder.embed.1", "query/norm", NORM),
+)
 PREDICTOR = (
-    ("predictor.cif_conv1d",  "predictor/convolution",   CONV_1D),
-    ("predictor.cif_output",  "predictor/output",        LINEAR),
-)  # fmt: skip
+    ("predictor.cif_conv1d", "predictor/convolution", CONV_1D),
+    ("predictor.cif_output", "predictor/output", LINEAR),
+)
 EMBEDDING = (("decoder.embed.0.weight", "embedding/embedding", array()),)
 
 

@@ -34,7 +34,7 @@ from asr_jax.pretrained.funasr import (
     front_end_of,
     rows,
     settings_of,
-)  # fmt: skip
+)
 from asr_jax.pretrained.funasr_files import CONFIG, HUB, STATISTICS, WEIGHTS, is_folder
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
@@ -128,9 +128,11 @@ def folder_files(model: Model, tokenizer: Tokenizer) -> dict[str, str | bytes]:
         labels, named = {TOKENS[0]: text.encode()}, {"token_list": TOKENS[0]}
     statistics = next((each for each in model.front_end.then if isinstance(each, NormaliseByDataSet)), None)
     files = {
-        "init_param": WEIGHTS, "config": CONFIG, "tokenizer_conf": named,
+        "init_param": WEIGHTS,
+        "config": CONFIG,
+        "tokenizer_conf": named,
         "frontend_conf": {"cmvn_file": STATISTICS} if statistics else {},
-    }  # fmt: skip
+    }
     hub = {"framework": "pytorch", "task": "auto-speech-recognition", "model": {"type": "funasr"}}
     return {
         CONFIG: yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
@@ -200,23 +202,29 @@ def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
         "model_conf": _model_conf(head, ctc),
         "encoder": "SANMEncoder",
         "encoder_conf": {
-            **_named_fields(encoder, ENCODER_FIELDS), "positional_dropout_rate": 0.0, "input_layer": "pe",
-            "pos_enc_class": "SinusoidalPositionEncoder", "selfattention_layer_type": "sanm",
+            **_named_fields(encoder, ENCODER_FIELDS),
+            "positional_dropout_rate": 0.0,
+            "input_layer": "pe",
+            "pos_enc_class": "SinusoidalPositionEncoder",
+            "selfattention_layer_type": "sanm",
         },
         "decoder": DECODERS[is_first],
         "decoder_conf": {
-            **_named_fields(head.decoder, DECODER_FIELDS), "positional_dropout_rate": head.decoder.dropout,
+            **_named_fields(head.decoder, DECODER_FIELDS),
+            "positional_dropout_rate": head.decoder.dropout,
             **({} if is_first else {"input_layer": "linear"}),
         },
         "frontend": "WavFrontend",
         "frontend_conf": _front_end_conf(model.front_end),
         **labels,
-    }  # fmt: skip
+    }
     if isinstance(head, Paraformer):
         config["predictor"] = next(name for name, kind in PREDICTORS.items() if kind == head.predictor.kind)
         config["predictor_conf"] = {
-            **_named_fields(head.predictor, PREDICTOR_FIELDS), "idim": model.encoder.dim, "threshold": 1.0
-        }  # fmt: skip
+            **_named_fields(head.predictor, PREDICTOR_FIELDS),
+            "idim": model.encoder.dim,
+            "threshold": 1.0,
+        }
     if ctc:
         config["ctc_conf"] = {"dropout_rate": ctc.dropout, "ctc_type": "builtin", "reduce": True}
     return config
@@ -232,9 +240,11 @@ def _model_conf(head: Paraformer | ParaformerV2, ctc: CTC | None) -> dict[str, A
     other = head.label_scale if isinstance(head, Paraformer) else head.scale
     weight = ctc.scale / (ctc.scale + other) if ctc and ctc.scale + other else 0.0
     shared = {
-        "ctc_weight": round(weight, 6), "lsm_weight": head.smoothing, "blank_id": 0,
+        "ctc_weight": round(weight, 6),
+        "lsm_weight": head.smoothing,
+        "blank_id": 0,
         "length_normalized_loss": head.weight_by == "labels",
-    }  # fmt: skip
+    }
     dropped = [each for each in head.dropped_ids if each]
     begin, end = (*dropped, *dropped, 0, 0)[:2]
     if isinstance(head, Paraformer) and head.ends:
@@ -244,18 +254,25 @@ def _model_conf(head: Paraformer | ParaformerV2, ctc: CTC | None) -> dict[str, A
     if isinstance(head, ParaformerV2):
         return shared
     return {
-        **shared, "predictor_weight": head.quantity_scale, "predictor_bias": int(head.ends),
-        "sampling_ratio": head.sampling, "share_embedding": head.shares_embedding,
-    }  # fmt: skip
+        **shared,
+        "predictor_weight": head.quantity_scale,
+        "predictor_bias": int(head.ends),
+        "sampling_ratio": head.sampling,
+        "share_embedding": head.shares_embedding,
+    }
 
 
 def _front_end_conf(front_end: KaldiFbank) -> dict[str, Any]:
     stack = next((each for each in front_end.then if isinstance(each, Stack)), Stack(1, 1))
     return {
-        **_named_fields(front_end, FRONT_END_FIELDS), "frame_length": front_end.window_ms,
-        "frame_shift": front_end.hop_ms, "lfr_m": stack.num, "lfr_n": stack.every,
-        "upsacle_samples": front_end.scale == 32768.0, "dither": 0.0,
-    }  # fmt: skip
+        **_named_fields(front_end, FRONT_END_FIELDS),
+        "frame_length": front_end.window_ms,
+        "frame_shift": front_end.hop_ms,
+        "lfr_m": stack.num,
+        "lfr_n": stack.every,
+        "upsacle_samples": front_end.scale == 32768.0,
+        "dither": 0.0,
+    }
 
 
 def _check_is_whole(config: Config, model: Model) -> None:
@@ -326,8 +343,12 @@ FUNASR = Format(
 FORMATS = (FUNASR,)
 DESCRIPTIONS = (
     Description(
-        "FunASR's folders", is_folder, lambda path: _settings(path)[0],
-        lambda path: front_end_of(config_of(path), path, str(path / CONFIG)), lambda path: _settings(path)[1],
-        tokenizer_of, others=UNUSED,
+        "FunASR's folders",
+        is_folder,
+        lambda path: _settings(path)[0],
+        lambda path: front_end_of(config_of(path), path, str(path / CONFIG)),
+        lambda path: _settings(path)[1],
+        tokenizer_of,
+        others=UNUSED,
     ),
-)  # fmt: skip
+)

@@ -23,9 +23,16 @@ SPAN_MASKS = {"time_mask": "time", "channel_mask": "feature"}
 SPANS = {"probability": "prob", "length": "length", "min_spans": "min_masks"}
 """Parts of those names, by our fields."""
 ACTIVATIONS: dict[str, ActivationName] = {
-    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu", "selu": "selu", "tanh": "tanh", "linear": "identity",
-}  # fmt: skip
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "selu": "selu",
+    "tanh": "tanh",
+    "linear": "identity",
+}
 """Activations by transformers' names."""
 WITHOUT_EFFECT = (
     r"_.*|model_type|architectures|(torch_)?dtype|transformers_version|return_dict|output_(attentions|hidden_states)"

@@ -39,37 +39,37 @@ UNUSED = r"encoder\.encoders\.\d+\.(encoder\.)?layers\.\d+\.bypass_scale"
 """Names of parameters that icefall creates and never uses."""
 BIAS_NORM = (Leaf("bias", "bias"), Leaf("log_scale", "log_scale"))
 EMBED = (
-    ("conv.0",                        "conv_0",                       CONV_2D),
-    ("conv.4",                        "conv_1",                       CONV_2D),
-    ("conv.7",                        "conv_2",                       CONV_2D),
-    ("convnext.depthwise_conv",       "convnext",                     DEPTHWISE_2D),
-    ("convnext.pointwise_conv1",      "convnext/expand",              POINTWISE),
-    ("convnext.pointwise_conv2",      "convnext/project",             POINTWISE),
-    ("out_norm",                      "norm",                         BIAS_NORM),
-)  # fmt: skip
+    ("conv.0", "conv_0", CONV_2D),
+    ("conv.4", "conv_1", CONV_2D),
+    ("conv.7", "conv_2", CONV_2D),
+    ("convnext.depthwise_conv", "convnext", DEPTHWISE_2D),
+    ("convnext.pointwise_conv1", "convnext/expand", POINTWISE),
+    ("convnext.pointwise_conv2", "convnext/project", POINTWISE),
+    ("out_norm", "norm", BIAS_NORM),
+)
 LAYER = (
-    ("self_attn_weights.in_proj",     "attention_weights/in",         LINEAR),
-    ("self_attn_weights.linear_pos",  "attention_weights/positions",  kernel(LINEAR)),
-    ("self_attn1.in_proj",            "attention_1/in",               LINEAR),
-    ("self_attn1.out_proj",           "attention_1/out",              LINEAR),
-    ("self_attn2.in_proj",            "attention_2/in",               LINEAR),
-    ("self_attn2.out_proj",           "attention_2/out",              LINEAR),
-    ("feed_forward1.in_proj",         "feed_forward_1/in",            LINEAR),
-    ("feed_forward1.out_proj",        "feed_forward_1/out",           LINEAR),
-    ("feed_forward2.in_proj",         "feed_forward_2/in",            LINEAR),
-    ("feed_forward2.out_proj",        "feed_forward_2/out",           LINEAR),
-    ("feed_forward3.in_proj",         "feed_forward_3/in",            LINEAR),
-    ("feed_forward3.out_proj",        "feed_forward_3/out",           LINEAR),
-    ("nonlin_attention.in_proj",      "nonlinear_attention/in",       LINEAR),
-    ("nonlin_attention.out_proj",     "nonlinear_attention/out",      LINEAR),
-    ("conv_module1.in_proj",          "convolution_1/in",             LINEAR),
-    ("conv_module1.out_proj",         "convolution_1/out",            LINEAR),
-    ("conv_module2.in_proj",          "convolution_2/in",             LINEAR),
-    ("conv_module2.out_proj",         "convolution_2/out",            LINEAR),
-    ("bypass.bypass_scale",           "bypass/scale",                 array()),
-    ("bypass_mid.bypass_scale",       "bypass_middle/scale",          array()),
-    ("norm",                          "norm",                         BIAS_NORM),
-)  # fmt: skip
+    ("self_attn_weights.in_proj", "attention_weights/in", LINEAR),
+    ("self_attn_weights.linear_pos", "attention_weights/positions", kernel(LINEAR)),
+    ("self_attn1.in_proj", "attention_1/in", LINEAR),
+    ("self_attn1.out_proj", "attention_1/out", LINEAR),
+    ("self_attn2.in_proj", "attention_2/in", LINEAR),
+    ("self_attn2.out_proj", "attention_2/out", LINEAR),
+    ("feed_forward1.in_proj", "feed_forward_1/in", LINEAR),
+    ("feed_forward1.out_proj", "feed_forward_1/out", LINEAR),
+    ("feed_forward2.in_proj", "feed_forward_2/in", LINEAR),
+    ("feed_forward2.out_proj", "feed_forward_2/out", LINEAR),
+    ("feed_forward3.in_proj", "feed_forward_3/in", LINEAR),
+    ("feed_forward3.out_proj", "feed_forward_3/out", LINEAR),
+    ("nonlin_attention.in_proj", "nonlinear_attention/in", LINEAR),
+    ("nonlin_attention.out_proj", "nonlinear_attention/out", LINEAR),
+    ("conv_module1.in_proj", "convolution_1/in", LINEAR),
+    ("conv_module1.out_proj", "convolution_1/out", LINEAR),
+    ("conv_module2.in_proj", "convolution_2/in", LINEAR),
+    ("conv_module2.out_proj", "convolution_2/out", LINEAR),
+    ("bypass.bypass_scale", "bypass/scale", array()),
+    ("bypass_mid.bypass_scale", "bypass_middle/scale", array()),
+    ("norm", "norm", BIAS_NORM),
+)
 CAUSAL = (
     Leaf("causal_conv.weight", "causal_kernel", DEPTHWISE),
     Leaf("causal_conv.bias", "causal_bias"),
@@ -79,26 +79,26 @@ CAUSAL = (
 )
 """Arrays of a causal depthwise convolution."""
 DOWNSAMPLED = (
-    ("downsample.bias",               "downsample/logits",            array()),
-    ("out_combiner.bypass_scale",     "bypass/scale",                 array()),
-)  # fmt: skip
+    ("downsample.bias", "downsample/logits", array()),
+    ("out_combiner.bypass_scale", "bypass/scale", array()),
+)
 
 DECODER = "attention_decoder.decoder"
 DECODER_LAYER = (
-    ("self_attn.linear_q",            "attention/query",              LINEAR),
-    ("self_attn.linear_k",            "attention/key",                LINEAR),
-    ("self_attn.linear_v",            "attention/value",              LINEAR),
-    ("self_attn.out_proj",            "attention/out",                LINEAR),
-    ("src_attn.linear_q",             "to_encoder/query",             LINEAR),
-    ("src_attn.linear_k",             "to_encoder/key",               LINEAR),
-    ("src_attn.linear_v",             "to_encoder/value",             LINEAR),
-    ("src_attn.out_proj",             "to_encoder/out",               LINEAR),
-    ("feed_forward.0",                "hidden",                       LINEAR),
-    ("feed_forward.3",                "out",                          LINEAR),
-    ("norm_self_attn",                "attention_norm",               NORM),
-    ("norm_src_attn",                 "to_encoder_norm",              NORM),
-    ("norm_ff",                       "norm",                         NORM),
-)  # fmt: skip
+    ("self_attn.linear_q", "attention/query", LINEAR),
+    ("self_attn.linear_k", "attention/key", LINEAR),
+    ("self_attn.linear_v", "attention/value", LINEAR),
+    ("self_attn.out_proj", "attention/out", LINEAR),
+    ("src_attn.linear_q", "to_encoder/query", LINEAR),
+    ("src_attn.linear_k", "to_encoder/key", LINEAR),
+    ("src_attn.linear_v", "to_encoder/value", LINEAR),
+    ("src_attn.out_proj", "to_encoder/out", LINEAR),
+    ("feed_forward.0", "hidden", LINEAR),
+    ("feed_forward.3", "out", LINEAR),
+    ("norm_self_attn", "attention_norm", NORM),
+    ("norm_src_attn", "to_encoder_norm", NORM),
+    ("norm_ff", "norm", NORM),
+)
 SOS_EOS = 1
 """Label id of both begin and end in icefall's recipes."""
 OF_DECODER_HEAD = 64
@@ -152,11 +152,17 @@ FORMATS = (ICEFALL,)
 
 # Settings of `Zipformer`, and names of the same settings in checkpoints of icefall's training, such as "2,2,3,4,3,2".
 SETTINGS = {
-    "downsampling": "downsampling_factor", "dims": "encoder_dim", "num_layers": "num_encoder_layers",
-    "unmasked_dims": "encoder_unmasked_dim", "num_heads": "num_heads", "query_dims": "query_head_dim",
-    "value_dims": "value_head_dim", "position_dims": "pos_head_dim", "feedforward_dims": "feedforward_dim",
+    "downsampling": "downsampling_factor",
+    "dims": "encoder_dim",
+    "num_layers": "num_encoder_layers",
+    "unmasked_dims": "encoder_unmasked_dim",
+    "num_heads": "num_heads",
+    "query_dims": "query_head_dim",
+    "value_dims": "value_head_dim",
+    "position_dims": "pos_head_dim",
+    "feedforward_dims": "feedforward_dim",
     "kernel_sizes": "cnn_module_kernel",
-}  # fmt: skip
+}
 HEAD_DIMS = (32, 4, 12)
 """Widths of queries, positions and values of an attention head in all published sizes."""
 OF_OTHER_HEADS = r"(decoder|joiner|simple_am_proj|simple_lm_proj|attention_decoder)\..*"
@@ -212,10 +218,12 @@ def _sizes_of(weights: NamedWeights) -> dict[str, Any]:
     width = weights["encoder_embed.out.weight"].shape[1] // channels[-1]
     return {
         **{name: tuple(values) for name, values in sizes.items()},
-        "embed_channels": channels, "positions_dim": positions_dim, "causal": causal,
+        "embed_channels": channels,
+        "positions_dim": positions_dim,
+        "causal": causal,
         "num_mels": 4 * width + 4,  # the only multiple of 4 whose embedding has this width
         "output_downsampling": len(weights.get("encoder.downsample_output.bias", [0])),
-    }  # fmt: skip
+    }
 
 
 def _heads_by_width(weights: NamedWeights, sizes: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,9 +247,11 @@ def _heads_by_width(weights: NamedWeights, sizes: Mapping[str, Any]) -> dict[str
             )
     num = len(heads)
     return {
-        "num_heads": tuple(heads), "query_dims": (query,) * num, "position_dims": (position,) * num,
+        "num_heads": tuple(heads),
+        "query_dims": (query,) * num,
+        "position_dims": (position,) * num,
         "value_dims": (value,) * num,
-    }  # fmt: skip
+    }
 
 
 def _heads_of(path: Path) -> dict[str, HeadSettings]:
@@ -282,9 +292,12 @@ def attention_of(weights: NamedWeights, *, num_heads: int | None, ctc: str) -> A
         )
     layers = {int(found[1]) for name in weights if (found := re.match(rf"{re.escape(DECODER)}\.layers\.(\d+)\.", name))}
     decoder = LabelDecoder(
-        dim=dim, num_layers=len(layers), attention_dim=width, num_heads=num_heads or width // OF_DECODER_HEAD,
+        dim=dim,
+        num_layers=len(layers),
+        attention_dim=width,
+        num_heads=num_heads or width // OF_DECODER_HEAD,
         feedforward_dim=len(weights[f"{DECODER}.layers.0.feed_forward.0.weight"]),
-    )  # fmt: skip
+    )
     return AttentionDecoder(decoder=decoder, ctc=ctc, begin_id=SOS_EOS, end_id=SOS_EOS, scale=0.9 if ctc else 1.0)
 
 
@@ -307,8 +320,11 @@ def _transducer_of(weights: NamedWeights) -> dict[str, HeadSettings]:
 
 DESCRIPTIONS = (
     Description(
-        "icefall's .pt", lambda path: has_weight(path, r"encoder_embed\."), zipformer_of,
-        lambda path: icefall(num_mels=zipformer_of(path).num_mels), _heads_of,
+        "icefall's .pt",
+        lambda path: has_weight(path, r"encoder_embed\."),
+        zipformer_of,
+        lambda path: icefall(num_mels=zipformer_of(path).num_mels),
+        _heads_of,
         others=OF_OTHER_HEADS,
     ),
-)  # fmt: skip
+)

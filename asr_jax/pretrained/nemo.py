@@ -80,26 +80,26 @@ OF_OTHER_HEADS = r"(decoder|joint|transf_decoder|loss|spec_augmentation|_reducti
 """Names of weights of a transducer or a decoder that is not read beside a CTC head, and of losses."""
 
 LAYER_NORMS = (
-    ("norm_feed_forward1",    "feed_forward_1_norm",  NORM),
-    ("norm_self_att",         "attention_norm",       NORM),
-    ("norm_conv",             "convolution_norm",     NORM),
-    ("norm_feed_forward2",    "feed_forward_2_norm",  NORM),
-)  # fmt: skip
+    ("norm_feed_forward1", "feed_forward_1_norm", NORM),
+    ("norm_self_att", "attention_norm", NORM),
+    ("norm_conv", "convolution_norm", NORM),
+    ("norm_feed_forward2", "feed_forward_2_norm", NORM),
+)
 FEED_FORWARD_AND_ATTENTION = (
-    ("feed_forward1.linear1", "feed_forward_1/in",    LINEAR),
-    ("feed_forward1.linear2", "feed_forward_1/out",   LINEAR),
-    ("feed_forward2.linear1", "feed_forward_2/in",    LINEAR),
-    ("feed_forward2.linear2", "feed_forward_2/out",   LINEAR),
-    ("self_attn.linear_q",    "attention/query",      LINEAR),
-    ("self_attn.linear_k",    "attention/key",        LINEAR),
-    ("self_attn.linear_v",    "attention/value",      LINEAR),
-    ("self_attn.linear_out",  "attention/out",        LINEAR),
-)  # fmt: skip
+    ("feed_forward1.linear1", "feed_forward_1/in", LINEAR),
+    ("feed_forward1.linear2", "feed_forward_1/out", LINEAR),
+    ("feed_forward2.linear1", "feed_forward_2/in", LINEAR),
+    ("feed_forward2.linear2", "feed_forward_2/out", LINEAR),
+    ("self_attn.linear_q", "attention/query", LINEAR),
+    ("self_attn.linear_k", "attention/key", LINEAR),
+    ("self_attn.linear_v", "attention/value", LINEAR),
+    ("self_attn.linear_out", "attention/out", LINEAR),
+)
 CONVOLUTION = (
-    ("conv.pointwise_conv1",  "convolution/in",       POINTWISE_1D),
-    ("conv.depthwise_conv",   "convolution",          DEPTHWISE),
-    ("conv.pointwise_conv2",  "convolution/out",      POINTWISE_1D),
-)  # fmt: skip
+    ("conv.pointwise_conv1", "convolution/in", POINTWISE_1D),
+    ("conv.depthwise_conv", "convolution", DEPTHWISE),
+    ("conv.pointwise_conv2", "convolution/out", POINTWISE_1D),
+)
 POSITIONS = (("self_attn.linear_pos", "attention/positions", kernel(LINEAR)),)
 POSITION_BIASES = (
     ("self_attn.pos_bias_u", "content_bias", array()),

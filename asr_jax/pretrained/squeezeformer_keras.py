@@ -45,15 +45,15 @@ BATCH_NORM = (
 )
 DEPTHWISE = _layer(DEPTHWISE_TIME, "depthwise_kernel")
 CONVOLUTION = (
-    ("pw_conv_1",  "in",         _layer(CONV_1X1)),
-    ("dw_conv",    "",           DEPTHWISE),
-    ("bn",         "norm",       BATCH_NORM),
-    ("pw_conv_2",  "out",        _layer(CONV_1X1)),
-)  # fmt: skip
+    ("pw_conv_1", "in", _layer(CONV_1X1)),
+    ("dw_conv", "", DEPTHWISE),
+    ("bn", "norm", BATCH_NORM),
+    ("pw_conv_2", "out", _layer(CONV_1X1)),
+)
 REDUCTION = (
-    ("dw_conv",    "",           DEPTHWISE),
-    ("pw_conv_2",  "pointwise",  _layer(CONV_1X1)),
-)  # fmt: skip
+    ("dw_conv", "", DEPTHWISE),
+    ("pw_conv_2", "pointwise", _layer(CONV_1X1)),
+)
 ENCODER = "conformer_encoder"
 """Name of the encoder in the authors' code."""
 UNNAMED = re.compile(r"/dense(?:_(\d+))?/")

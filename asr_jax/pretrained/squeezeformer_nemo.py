@@ -12,18 +12,18 @@ from asr_jax.pretrained.nemo import UNUSED, encoder_fields, layer_rows, nemo_des
 
 SCALE = (Leaf("scale", "scale"), Leaf("bias", "bias"))
 SCALES = (
-    ("self_attn_scale",            "attention_scale",       SCALE),
-    ("feed_forward1_scale",        "feed_forward_1_scale",  SCALE),
-    ("conv_scale",                 "convolution_scale",     SCALE),
-    ("feed_forward2_scale",        "feed_forward_2_scale",  SCALE),
-)  # fmt: skip
+    ("self_attn_scale", "attention_scale", SCALE),
+    ("feed_forward1_scale", "feed_forward_1_scale", SCALE),
+    ("conv_scale", "convolution_scale", SCALE),
+    ("feed_forward2_scale", "feed_forward_2_scale", SCALE),
+)
 UNLEARNED = rf"encoder\.layers\.\d+\.({'|'.join(name for name, _, _ in SCALES)})\.(scale|bias)"
 """Names of scales, which NeMo also stores if they are not learned."""
 REDUCTION = (
-    ("time_reduce_layer.dw_conv",  "reduce",                DEPTHWISE),
-    ("time_reduce_layer.pw_conv",  "reduce/pointwise",      POINTWISE_1D),
-    ("time_recovery_layer",        "recover/project",       LINEAR),
-)  # fmt: skip
+    ("time_reduce_layer.dw_conv", "reduce", DEPTHWISE),
+    ("time_reduce_layer.pw_conv", "reduce/pointwise", POINTWISE_1D),
+    ("time_recovery_layer", "recover/project", LINEAR),
+)
 
 
 def rows(settings: Squeezeformer) -> list[Row]:

@@ -22,17 +22,27 @@ SUFFIXES = (".pt", ".pth", ".ckpt", ".bin")
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 TYPES: dict[str, Any] = {
-    "FloatStorage": np.float32, "DoubleStorage": np.float64, "HalfStorage": np.float16,
-    "BFloat16Storage": ml_dtypes.bfloat16, "LongStorage": np.int64, "IntStorage": np.int32,
-    "ShortStorage": np.int16, "CharStorage": np.int8, "ByteStorage": np.uint8, "BoolStorage": np.bool_,
-}  # fmt: skip
+    "FloatStorage": np.float32,
+    "DoubleStorage": np.float64,
+    "HalfStorage": np.float16,
+    "BFloat16Storage": ml_dtypes.bfloat16,
+    "LongStorage": np.int64,
+    "IntStorage": np.int32,
+    "ShortStorage": np.int16,
+    "CharStorage": np.int8,
+    "ByteStorage": np.uint8,
+    "BoolStorage": np.bool_,
+}
 PLAIN = {
     ("collections", "OrderedDict"): OrderedDict,
     ("collections", "defaultdict"): lambda *_: {},
-    ("builtins", "set"): set, ("builtins", "frozenset"): frozenset, ("builtins", "complex"): complex,
-    ("builtins", "bytearray"): bytearray, ("builtins", "slice"): slice,
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("builtins", "complex"): complex,
+    ("builtins", "bytearray"): bytearray,
+    ("builtins", "slice"): slice,
     ("_codecs", "encode"): lambda text, _: text.encode("latin1"),
-}  # fmt: skip
+}
 
 
 class Stand:

@@ -27,11 +27,11 @@ from asr_jax.pretrained.keymap import (
 )
 
 LSTM = (
-    ("weight_ih", "input",          array(LINEAR)),
-    ("weight_hh", "recurrent",      array(LINEAR)),
-    ("bias_ih",   "input_bias",     array()),
-    ("bias_hh",   "recurrent_bias", array()),
-)  # fmt: skip
+    ("weight_ih", "input", array(LINEAR)),
+    ("weight_hh", "recurrent", array(LINEAR)),
+    ("bias_ih", "input_bias", array()),
+    ("bias_hh", "recurrent_bias", array()),
+)
 
 
 def _without_last(rows: np.ndarray) -> np.ndarray:

@@ -20,48 +20,46 @@ UNUSED = r"encoder\.embed_positions\.(inv_freq|pe)|masked_spec_embed"
 """Names of position encodings, which transformers 4 stored, and of the mask vector, which some models do not use."""
 
 ATTENTION = (
-    ("self_attn.linear_q",               "attention/query",        LINEAR),
-    ("self_attn.linear_k",               "attention/key",          LINEAR),
-    ("self_attn.linear_v",               "attention/value",        LINEAR),
-    ("self_attn.linear_out",             "attention/out",          LINEAR),
-    ("self_attn_layer_norm",             "attention_norm",         NORM),
-)  # fmt: skip
+    ("self_attn.linear_q", "attention/query", LINEAR),
+    ("self_attn.linear_k", "attention/key", LINEAR),
+    ("self_attn.linear_v", "attention/value", LINEAR),
+    ("self_attn.linear_out", "attention/out", LINEAR),
+    ("self_attn_layer_norm", "attention_norm", NORM),
+)
 LAYER = (
     *ATTENTION,
-    ("ffn1_layer_norm",                  "feed_forward_1_norm",    NORM),
-    ("ffn1.intermediate_dense",          "feed_forward_1/in",      LINEAR),
-    ("ffn1.output_dense",                "feed_forward_1/out",     LINEAR),
-    ("conv_module.layer_norm",           "convolution_norm",       NORM),
-    ("conv_module.pointwise_conv1",      "convolution/in",         kernel(POINTWISE_1D)),
-    ("conv_module.depthwise_conv",       "convolution",            kernel(DEPTHWISE)),
-    ("conv_module.depthwise_layer_norm", "convolution/norm",       NORM),
-    ("conv_module.pointwise_conv2",      "convolution/out",        kernel(POINTWISE_1D)),
-    ("ffn2_layer_norm",                  "feed_forward_2_norm",    NORM),
-    ("ffn2.intermediate_dense",          "feed_forward_2/in",      LINEAR),
-    ("ffn2.output_dense",                "feed_forward_2/out",     LINEAR),
-    ("final_layer_norm",                 "norm",                   NORM),
-)  # fmt: skip
+    ("ffn1_layer_norm", "feed_forward_1_norm", NORM),
+    ("ffn1.intermediate_dense", "feed_forward_1/in", LINEAR),
+    ("ffn1.output_dense", "feed_forward_1/out", LINEAR),
+    ("conv_module.layer_norm", "convolution_norm", NORM),
+    ("conv_module.pointwise_conv1", "convolution/in", kernel(POINTWISE_1D)),
+    ("conv_module.depthwise_conv", "convolution", kernel(DEPTHWISE)),
+    ("conv_module.depthwise_layer_norm", "convolution/norm", NORM),
+    ("conv_module.pointwise_conv2", "convolution/out", kernel(POINTWISE_1D)),
+    ("ffn2_layer_norm", "feed_forward_2_norm", NORM),
+    ("ffn2.intermediate_dense", "feed_forward_2/in", LINEAR),
+    ("ffn2.output_dense", "feed_forward_2/out", LINEAR),
+    ("final_layer_norm", "norm", NORM),
+)
 POSITIONS: dict[str, tuple[tuple[str, str, Kind], ...]] = {
-    "relative_key": (
-        ("self_attn.distance_embedding.weight", "attention/distance_embedding", array()),
-    ),
+    "relative_key": (("self_attn.distance_embedding.weight", "attention/distance_embedding", array()),),
     "relative": (
-        ("self_attn.linear_pos",         "attention/positions",        kernel(LINEAR)),
-        ("self_attn.pos_bias_u",         "attention/content_bias",     array()),
-        ("self_attn.pos_bias_v",         "attention/position_bias",    array()),
+        ("self_attn.linear_pos", "attention/positions", kernel(LINEAR)),
+        ("self_attn.pos_bias_u", "attention/content_bias", array()),
+        ("self_attn.pos_bias_v", "attention/position_bias", array()),
     ),
     "rotary": (),
     "none": (),
-}  # fmt: skip
+}
 ADAPTER = (
     *ATTENTION,
-    ("residual_layer_norm",              "residual_norm",          NORM),
-    ("residual_conv",                    "residual_conv",          CONV_1D),
-    ("self_attn_conv",                   "attention_conv",         CONV_1D),
-    ("ffn_layer_norm",                   "feed_forward_norm",      NORM),
-    ("ffn.intermediate_dense",           "feed_forward/in",        LINEAR),
-    ("ffn.output_dense",                 "feed_forward/out",       LINEAR),
-)  # fmt: skip
+    ("residual_layer_norm", "residual_norm", NORM),
+    ("residual_conv", "residual_conv", CONV_1D),
+    ("self_attn_conv", "attention_conv", CONV_1D),
+    ("ffn_layer_norm", "feed_forward_norm", NORM),
+    ("ffn.intermediate_dense", "feed_forward/in", LINEAR),
+    ("ffn.output_dense", "feed_forward/out", LINEAR),
+)
 
 
 def rows(settings: W2VBert, heads: Heads) -> list[Row]:

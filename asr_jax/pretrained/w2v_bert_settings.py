@@ -18,26 +18,26 @@ from asr_jax.text.tokenizers import Tokenizer
 MODEL_TYPE = "wav2vec2-bert"
 # Settings of `W2VBert`, and transformers' names of the same settings.
 SETTINGS = {
-    "num_mels":                "feature_projection_input_dim",
-    "dim":                     "hidden_size",
-    "num_layers":              "num_hidden_layers",
-    "num_heads":               "num_attention_heads",
-    "feedforward_dim":         "intermediate_size",
-    "kernel_size":             "conv_depthwise_kernel_size",
-    "norm_eps":                "layer_norm_eps",
-    "left_distance":           "left_max_position_embeddings",
-    "right_distance":          "right_max_position_embeddings",
-    "rotary_base":             "rotary_embedding_base",
-    "input_dropout":           "feat_proj_dropout",
-    "dropout":                 "hidden_dropout",
-    "activation_dropout":      "activation_dropout",
-    "attention_dropout":       "attention_dropout",
-    "convolution_dropout":     "conformer_conv_dropout",
-    "layer_drop":              "layerdrop",
-    "masks":                   "apply_spec_augment",
-    "adapter_kernel_size":     "adapter_kernel_size",
-    "adapter_stride":          "adapter_stride",
-}  # fmt: skip
+    "num_mels": "feature_projection_input_dim",
+    "dim": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "feedforward_dim": "intermediate_size",
+    "kernel_size": "conv_depthwise_kernel_size",
+    "norm_eps": "layer_norm_eps",
+    "left_distance": "left_max_position_embeddings",
+    "right_distance": "right_max_position_embeddings",
+    "rotary_base": "rotary_embedding_base",
+    "input_dropout": "feat_proj_dropout",
+    "dropout": "hidden_dropout",
+    "activation_dropout": "activation_dropout",
+    "attention_dropout": "attention_dropout",
+    "convolution_dropout": "conformer_conv_dropout",
+    "layer_drop": "layerdrop",
+    "masks": "apply_spec_augment",
+    "adapter_kernel_size": "adapter_kernel_size",
+    "adapter_stride": "adapter_stride",
+}
 CHOICES = {"activation": "hidden_act", "adapter_activation": "adapter_act"}
 OF_ADAPTERS = ("add_adapter", "num_adapter_layers", "use_intermediate_ffn_before_adapter", "output_hidden_size")
 WITHOUT_EFFECT = (
@@ -168,8 +168,11 @@ def config_of(settings: W2VBert) -> dict[str, Any]:
 
 DESCRIPTIONS = (
     Description(
-        MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE, w2v_bert_of, front_end_of,
+        MODEL_TYPE,
+        lambda path: huggingface.model_type(path) == MODEL_TYPE,
+        w2v_bert_of,
+        front_end_of,
         lambda path: {"ctc": CTC()} if huggingface.recognises(path) else {},
         others=huggingface.OF_OTHER_HEADS,
     ),
-)  # fmt: skip
+)

@@ -35,58 +35,58 @@ GAIN = TensorLayout(lambda x: x.reshape(-1), lambda x: x[None, None])
 UNUSED = r".*\.(inv_freq|num_batches_tracked)"
 """Names of the frequencies of rotary positions, and of batch counters."""
 LAYER = (
-    ("self_attn.q_proj",            "attention/query",        LINEAR),
-    ("self_attn.k_proj",            "attention/key",          LINEAR),
-    ("self_attn.v_proj",            "attention/value",        LINEAR),
-    ("self_attn.out_proj",          "attention/out",          LINEAR),
-    ("self_attn_layer_norm",        "attention_norm",         NORM),
-    ("fc1",                         "in",                     LINEAR),
-    ("fc2",                         "out",                    LINEAR),
-    ("final_layer_norm",            "norm",                   NORM),
-)  # fmt: skip
+    ("self_attn.q_proj", "attention/query", LINEAR),
+    ("self_attn.k_proj", "attention/key", LINEAR),
+    ("self_attn.v_proj", "attention/value", LINEAR),
+    ("self_attn.out_proj", "attention/out", LINEAR),
+    ("self_attn_layer_norm", "attention_norm", NORM),
+    ("fc1", "in", LINEAR),
+    ("fc2", "out", LINEAR),
+    ("final_layer_norm", "norm", NORM),
+)
 POSITIONS = (
-    ("encoder.pos_conv.0.weight_g", "positions/gain",         array(GAIN)),
-    ("encoder.pos_conv.0.weight_v", "positions/direction",    array(CONV_1D)),
-    ("encoder.pos_conv.0.bias",     "positions/bias",         array()),
-)  # fmt: skip
+    ("encoder.pos_conv.0.weight_g", "positions/gain", array(GAIN)),
+    ("encoder.pos_conv.0.weight_v", "positions/direction", array(CONV_1D)),
+    ("encoder.pos_conv.0.bias", "positions/bias", array()),
+)
 RESAMPLING = (
-    ("encoder.downsample_layer.linear", "shorten/project",    LINEAR),
-    ("encoder.upsample_layer.linear",   "lengthen/project",   LINEAR),
-)  # fmt: skip
+    ("encoder.downsample_layer.linear", "shorten/project", LINEAR),
+    ("encoder.upsample_layer.linear", "lengthen/project", LINEAR),
+)
 STACKS = {"transformer": "layers", "before": "layers", "middle": "hourglass_layers", "after": "post_layers"}
 """fairseq's names of our stacks."""
 
 WEIGHT = "encoder.pos_conv_embed.conv.parametrizations.weight"
 # fairseq's names and Hugging Face's names for them.
 HUGGING_FACE = (
-    (r"^feature_extractor\.conv_layers\.(\d+)\.0\.",      r"feature_extractor.conv_layers.\1.conv."),
+    (r"^feature_extractor\.conv_layers\.(\d+)\.0\.", r"feature_extractor.conv_layers.\1.conv."),
     (r"^feature_extractor\.conv_layers\.(\d+)\.2(\.1)?\.", r"feature_extractor.conv_layers.\1.layer_norm."),
-    (r"^layer_norm\.",                                    "feature_projection.layer_norm."),
-    (r"^post_extract_proj\.",                             "feature_projection.projection."),
-    (r"^mask_emb$",                                       "masked_spec_embed"),
-    (r"^encoder\.pos_conv\.0\.weight_g$",                 f"{WEIGHT}.original0"),
-    (r"^encoder\.pos_conv\.0\.weight_v$",                 f"{WEIGHT}.original1"),
-    (r"^encoder\.pos_conv\.0\.",                          "encoder.pos_conv_embed.conv."),
-    (r"\.self_attn_layer_norm\.",                         ".layer_norm."),
-    (r"\.self_attn\.",                                    ".attention."),
-    (r"\.fc1\.",                                          ".feed_forward.intermediate_dense."),
-    (r"\.fc2\.",                                          ".feed_forward.output_dense."),
-    (r"^quantizer\.vars$",                                "quantizer.codevectors"),
-    (r"^final_proj\.",                                    "project_hid."),
-    (r"^proj\.",                                          "lm_head."),
+    (r"^layer_norm\.", "feature_projection.layer_norm."),
+    (r"^post_extract_proj\.", "feature_projection.projection."),
+    (r"^mask_emb$", "masked_spec_embed"),
+    (r"^encoder\.pos_conv\.0\.weight_g$", f"{WEIGHT}.original0"),
+    (r"^encoder\.pos_conv\.0\.weight_v$", f"{WEIGHT}.original1"),
+    (r"^encoder\.pos_conv\.0\.", "encoder.pos_conv_embed.conv."),
+    (r"\.self_attn_layer_norm\.", ".layer_norm."),
+    (r"\.self_attn\.", ".attention."),
+    (r"\.fc1\.", ".feed_forward.intermediate_dense."),
+    (r"\.fc2\.", ".feed_forward.output_dense."),
+    (r"^quantizer\.vars$", "quantizer.codevectors"),
+    (r"^final_proj\.", "project_hid."),
+    (r"^proj\.", "lm_head."),
     (r"^(?!quantizer\.|project_q\.|project_hid\.|lm_head\.)", "wav2vec2."),  # all but the heads
-)  # fmt: skip
+)
 OLDER_HUGGING_FACE = (
-    (r"^wav2vec2\.",  ""),  # in a model without a head, names lack it
+    (r"^wav2vec2\.", ""),  # in a model without a head, names lack it
     (r"\.parametrizations\.weight\.original0$", ".weight_g"),
     (r"\.parametrizations\.weight\.original1$", ".weight_v"),
-)  # fmt: skip
+)
 OF_NVIDIA = (
     (PREFIXES, ""),
     (r"^(feature_extractor\.conv_layers\.\d+)\.conv\.", r"\1.0."),  # an extractor with padding masks
     (r"^(feature_extractor\.conv_layers\.\d+)\.norm\.", r"\1.2."),
     (r"\._group_norm", ""),
-)  # fmt: skip
+)
 
 
 def rows(settings: Wav2Vec2, heads: Heads) -> list[Row]:

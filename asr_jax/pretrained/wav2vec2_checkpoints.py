@@ -60,10 +60,12 @@ def fairseq_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) ->
         "model": {"_name": "wav2vec2", **encoder_section(encoder), **contrastive_section(contrastive)},
     }
     rest = {
-        "args": None, "criterion": None, "last_optimizer_state": None,
+        "args": None,
+        "criterion": None,
+        "last_optimizer_state": None,
         "optimizer_history": [_history("Wav2vecCriterion")],
         "extra_state": {"train_iterator": {"version": 2, "epoch": 1, "iterations_in_epoch": 0, "shuffle": True}},
-    }  # fmt: skip
+    }
     if contrastive or not model.recognises:
         return {**rest, "cfg": pretraining, "model": dict(weights), "task_state": {}}
     named, dictionary = in_fairseq_order(weights, symbols)
@@ -72,14 +74,25 @@ def fairseq_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) ->
         "_name": None,
         "common": pretraining["common"],
         "task": {
-            "_name": "audio_finetuning", "data": "", "labels": "ltr", "normalize": normalise, "sample_rate": 16000,
-            "tpu": False, "seed": 1, "autoregressive": False,
+            "_name": "audio_finetuning",
+            "data": "",
+            "labels": "ltr",
+            "normalize": normalise,
+            "sample_rate": 16000,
+            "tpu": False,
+            "seed": 1,
+            "autoregressive": False,
         },
         "model": {
-            "_name": "wav2vec_ctc", "w2v_path": "", "w2v_args": pretraining, "data": "", "normalize": normalise,
-            "ddp_backend": "legacy_ddp", **tuning_section(encoder, model),
+            "_name": "wav2vec_ctc",
+            "w2v_path": "",
+            "w2v_args": pretraining,
+            "data": "",
+            "normalize": normalise,
+            "ddp_backend": "legacy_ddp",
+            **tuning_section(encoder, model),
         },
-    }  # fmt: skip
+    }
     rest["optimizer_history"] = [_history("CtcCriterion")]
     stored = Instance("fairseq.data.dictionary", "Dictionary", _dictionary(dictionary))
     return {**rest, "cfg": tuning, "model": prefixed, "task_state": {"target_dictionary": stored}}
@@ -96,21 +109,37 @@ def nvidia_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) -> 
     encoder, contrastive, normalise = _parts(model)
     hourglass = encoder.hourglass
     args = {
-        **encoder_section(encoder), **contrastive_section(contrastive), **tuning_section(encoder, model),
-        "mode": "finetune" if model.recognises else "pretrain", "normalize": normalise, "sample_rate": 16000,
-        "rotary_embeddings": encoder.rotary, "mha": "fairseq", "masked_feature_extractor": False,
+        **encoder_section(encoder),
+        **contrastive_section(contrastive),
+        **tuning_section(encoder, model),
+        "mode": "finetune" if model.recognises else "pretrain",
+        "normalize": normalise,
+        "sample_rate": 16000,
+        "rotary_embeddings": encoder.rotary,
+        "mha": "fairseq",
+        "masked_feature_extractor": False,
         "hourglass_transformer": (
             f"[{hourglass.before},({hourglass.middle},{hourglass.factor}),{hourglass.after}]" if hourglass else None
         ),
-        "hourglass_resample": hourglass.resample, "labels": "ltr", "fp32_pos_conv": True, "fp32_conv_norms": True,
-    }  # fmt: skip
+        "hourglass_resample": hourglass.resample,
+        "labels": "ltr",
+        "fp32_pos_conv": True,
+        "fp32_conv_norms": True,
+    }
     rest = {
-        "args": args, "ema_model": None, "optimizer": None, "scaler": None,
+        "args": args,
+        "ema_model": None,
+        "optimizer": None,
+        "scaler": None,
         "train_state": {
-            "step": 0, "epoch": 1, "best_val_loss": float("inf"), "best_val_wer": float("inf"),
-            "optimizer_type": None, "scaler_type": None,
+            "step": 0,
+            "epoch": 1,
+            "best_val_loss": float("inf"),
+            "best_val_wer": float("inf"),
+            "optimizer_type": None,
+            "scaler_type": None,
         },
-    }  # fmt: skip
+    }
     if not model.recognises:
         return {**rest, "model": dict(weights)}
     named, dictionary = in_fairseq_order(weights, symbols)
@@ -156,8 +185,9 @@ def encoder_section(encoder: Wav2Vec2) -> dict[str, Any]:
         "quantize_targets": True,
         "same_quantizer": False,
         **(_quantizer_section(encoder.input_quantizer, encoder.input_codes_dim) if encoder.quantized_input else {}),
-        **_mask_section("mask", encoder.time_mask), **_mask_section("mask_channel", encoder.channel_mask),
-    }  # fmt: skip
+        **_mask_section("mask", encoder.time_mask),
+        **_mask_section("mask_channel", encoder.channel_mask),
+    }
 
 
 def contrastive_section(head: Contrastive | None) -> dict[str, Any]:
@@ -165,10 +195,11 @@ def contrastive_section(head: Contrastive | None) -> dict[str, Any]:
     if head is None:
         return {}
     return {
-        "final_dim": head.dim, **_quantizer_section(head.quantizer, head.codes_dim),
+        "final_dim": head.dim,
+        **_quantizer_section(head.quantizer, head.codes_dim),
         **written(head, CONTRASTIVE),
         **({"same_quantizer": True} if head.same_quantizer else {}),
-    }  # fmt: skip
+    }
 
 
 def tuning_section(encoder: Wav2Vec2, model: Model) -> dict[str, Any]:
@@ -180,9 +211,12 @@ def tuning_section(encoder: Wav2Vec2, model: Model) -> dict[str, Any]:
     masks = ("mask_prob", "mask_length", "mask_channel_prob", "mask_channel_length", "mask_channel_before")
     section = encoder_section(encoder)
     return {
-        **{name: section[name] for name in (*names, *masks)}, "layerdrop": encoder.layer_drop,
-        **written(head, OF_CTC), "apply_mask": encoder.time_mask.probability > 0, "freeze_finetune_updates": 0,
-    }  # fmt: skip
+        **{name: section[name] for name in (*names, *masks)},
+        "layerdrop": encoder.layer_drop,
+        **written(head, OF_CTC),
+        "apply_mask": encoder.time_mask.probability > 0,
+        "freeze_finetune_updates": 0,
+    }
 
 
 def _parts(model: Model) -> tuple[Wav2Vec2, Contrastive | None, bool]:
@@ -208,17 +242,19 @@ def _parts(model: Model) -> tuple[Wav2Vec2, Contrastive | None, bool]:
 
 def _mask_section(prefix: str, mask: SpanMask) -> dict[str, Any]:
     return {
-        **written(mask, of_mask(prefix)), f"no_{prefix}_overlap": mask.min_space is not None,
+        **written(mask, of_mask(prefix)),
+        f"no_{prefix}_overlap": mask.min_space is not None,
         f"{prefix}_min_space": 1 if mask.min_space is None else mask.min_space,
         **({"require_same_masks": mask.same_count, "mask_dropout": mask.dropout} if prefix == "mask" else {}),
-    }  # fmt: skip
+    }
 
 
 def _quantizer_section(quantizer: Quantizer, codes_dim: int) -> dict[str, Any]:
     return {
-        "latent_dim": codes_dim, **written(quantizer, QUANTIZER),
+        "latent_dim": codes_dim,
+        **written(quantizer, QUANTIZER),
         "latent_temp": [quantizer.start_temperature, quantizer.end_temperature, quantizer.decay],
-    }  # fmt: skip
+    }
 
 
 def _activation(encoder: Wav2Vec2) -> str:
@@ -235,16 +271,27 @@ def _activation(encoder: Wav2Vec2) -> str:
 
 def _history(criterion: str) -> dict[str, Any]:
     return {
-        "criterion_name": criterion, "optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None},
+        "criterion_name": criterion,
+        "optimizer_name": "FairseqAdam",
+        "lr_scheduler_state": {"best": None},
         "num_updates": 0,
-    }  # fmt: skip
+    }
 
 
 def _dictionary(symbols: list[str]) -> Mapping[str, Any]:
     """Returns the attributes of fairseq's `Dictionary`."""
     bos, pad, eos, unknown = FAIRSEQ_SPECIALS
     return {
-        "bos_word": bos, "pad_word": pad, "eos_word": eos, "unk_word": unknown, "symbols": symbols,
-        "count": [1] * len(symbols), "indices": {symbol: number for number, symbol in enumerate(symbols)},
-        "bos_index": 0, "pad_index": 1, "eos_index": 2, "unk_index": 3, "nspecial": len(FAIRSEQ_SPECIALS),
-    }  # fmt: skip
+        "bos_word": bos,
+        "pad_word": pad,
+        "eos_word": eos,
+        "unk_word": unknown,
+        "symbols": symbols,
+        "count": [1] * len(symbols),
+        "indices": {symbol: number for number, symbol in enumerate(symbols)},
+        "bos_index": 0,
+        "pad_index": 1,
+        "eos_index": 2,
+        "unk_index": 3,
+        "nspecial": len(FAIRSEQ_SPECIALS),
+    }

@@ -32,50 +32,54 @@ FAIRSEQ_EPS = 1e-5
 
 
 ACTIVATIONS: dict[str, ActivationName] = {
-    "gelu": "gelu", "gelu_accurate": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu", "tanh": "tanh",
+    "gelu": "gelu",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "tanh": "tanh",
     "linear": "identity",
-}  # fmt: skip
+}
 """Activations by fairseq's names."""
 Names = Mapping[str, tuple[str, Any]]
 """Names and defaults of fairseq's settings, by our fields."""
 ENCODER: Names = {
-    "extractor_bias":     ("conv_bias", False),
-    "quantized_input":    ("quantize_input", False),
-    "dim":                ("encoder_embed_dim", 768),
-    "num_layers":         ("encoder_layers", 12),
-    "num_heads":          ("encoder_attention_heads", 12),
-    "feedforward_dim":    ("encoder_ffn_embed_dim", 3072),
-    "norm_first":         ("layer_norm_first", False),
-    "position_kernel":    ("conv_pos", 128),
-    "position_groups":    ("conv_pos_groups", 16),
+    "extractor_bias": ("conv_bias", False),
+    "quantized_input": ("quantize_input", False),
+    "dim": ("encoder_embed_dim", 768),
+    "num_layers": ("encoder_layers", 12),
+    "num_heads": ("encoder_attention_heads", 12),
+    "feedforward_dim": ("encoder_ffn_embed_dim", 3072),
+    "norm_first": ("layer_norm_first", False),
+    "position_kernel": ("conv_pos", 128),
+    "position_groups": ("conv_pos_groups", 16),
     "channel_mask_first": ("mask_channel_before", False),
-    "dropout":            ("dropout", 0.1),
-    "attention_dropout":  ("attention_dropout", 0.1),
+    "dropout": ("dropout", 0.1),
+    "attention_dropout": ("attention_dropout", 0.1),
     "activation_dropout": ("activation_dropout", 0.0),
-    "input_dropout":      ("dropout_input", 0.0),
-    "feature_dropout":    ("dropout_features", 0.0),
-    "layer_drop":         ("encoder_layerdrop", 0.05),
+    "input_dropout": ("dropout_input", 0.0),
+    "feature_dropout": ("dropout_features", 0.0),
+    "layer_drop": ("encoder_layerdrop", 0.05),
     "extractor_gradient": ("feature_grad_mult", 1.0),
-}  # fmt: skip
+}
 QUANTIZER: Names = {
-    "groups":             ("latent_groups", 2),
-    "entries":            ("latent_vars", 320),
-    "depth":              ("quantizer_depth", 1),
-    "factor":             ("quantizer_factor", 3),
-}  # fmt: skip
+    "groups": ("latent_groups", 2),
+    "entries": ("latent_vars", 320),
+    "depth": ("quantizer_depth", 1),
+    "factor": ("quantizer_factor", 3),
+}
 CONTRASTIVE: Names = {
-    "num_negatives":      ("num_negatives", 100),
-    "across_negatives":   ("cross_sample_negatives", 0),
+    "num_negatives": ("num_negatives", 100),
+    "across_negatives": ("cross_sample_negatives", 0),
     "codebook_negatives": ("codebook_negatives", 0),
-    "from_everywhere":    ("negatives_from_everywhere", False),
-    "gated_targets":      ("target_glu", False),
-    "temperature":        ("logit_temp", 0.1),
-}  # fmt: skip
+    "from_everywhere": ("negatives_from_everywhere", False),
+    "gated_targets": ("target_glu", False),
+    "temperature": ("logit_temp", 0.1),
+}
 OF_CTC: Names = {
-    "dropout":            ("final_dropout", 0.0),
-    "blank_weight":       ("blank_weight", 0.0),
-    "blank_mode":         ("blank_mode", "add"),
-}  # fmt: skip
+    "dropout": ("final_dropout", 0.0),
+    "blank_weight": ("blank_weight", 0.0),
+    "blank_mode": ("blank_mode", "add"),
+}
 
 
 def of_mask(prefix: str, probability: float = 0.0) -> Names:
@@ -165,11 +169,18 @@ def settings_of_fairseq(config: Mapping[str, Any], path: Any, *, normalise: bool
         UserError: If a setting is not supported.
     """
     expected = {
-        "extractor_mode": ("default", "layer_norm"), "activation_fn": tuple(ACTIVATIONS), "layer_type": "transformer",
-        "pos_conv_depth": 1, "blank_mode": ("add", "set"), "attn_type": "",
-        "pos_enc_type": "abs", "adp_num": (-1, None), "use_spectrogram_features": False,
-        "hourglass_resample": ("naive", "linear"), "mha": ("fairseq", "pyt"),
-    }  # fmt: skip
+        "extractor_mode": ("default", "layer_norm"),
+        "activation_fn": tuple(ACTIVATIONS),
+        "layer_type": "transformer",
+        "pos_conv_depth": 1,
+        "blank_mode": ("add", "set"),
+        "attn_type": "",
+        "pos_enc_type": "abs",
+        "adp_num": (-1, None),
+        "use_spectrogram_features": False,
+        "hourglass_resample": ("naive", "linear"),
+        "mha": ("fairseq", "pyt"),
+    }
     check_settings(f"{path}: model", config, **expected)
     get = config.get
     layers = conv_layers(get("conv_feature_layers"), path)
@@ -327,9 +338,14 @@ def _tokenizer_of(path: Path, given: Tokenizer | None) -> Tokenizer | None:
 
 DESCRIPTIONS = (
     Description(
-        "fairseq's or NVIDIA's .pt", _is_of, lambda path: settings_of_checkpoint(path).encoder,
-        lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS), _heads_of, _tokenizer_of,
-        lambda path: unknown_of(settings_of_checkpoint(path)), OF_PRETRAINING,
+        "fairseq's or NVIDIA's .pt",
+        _is_of,
+        lambda path: settings_of_checkpoint(path).encoder,
+        lambda path: front_end_of(settings_of_checkpoint(path), eps=FAIRSEQ_EPS),
+        _heads_of,
+        _tokenizer_of,
+        lambda path: unknown_of(settings_of_checkpoint(path)),
+        OF_PRETRAINING,
         lambda path: settings_of_checkpoint(path).ctc,
     ),
-)  # fmt: skip
+)

@@ -23,39 +23,46 @@ from asr_jax.text.tokenizers import Tokenizer
 MODEL_TYPE = "wav2vec2"
 # Settings of `Wav2Vec2`, and transformers' names of the same settings.
 ENCODER = {
-    "extractor_bias":      "conv_bias",
-    "dim":                 "hidden_size",
-    "num_layers":          "num_hidden_layers",
-    "num_heads":           "num_attention_heads",
-    "feedforward_dim":     "intermediate_size",
-    "norm_first":          "do_stable_layer_norm",
-    "position_kernel":     "num_conv_pos_embeddings",
-    "position_groups":     "num_conv_pos_embedding_groups",
-    "dropout":             "hidden_dropout",
-    "attention_dropout":   "attention_dropout",
-    "activation_dropout":  "activation_dropout",
-    "input_dropout":       "feat_proj_dropout",
-    "feature_dropout":     "feat_quantizer_dropout",
-    "layer_drop":          "layerdrop",
-}  # fmt: skip
+    "extractor_bias": "conv_bias",
+    "dim": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "feedforward_dim": "intermediate_size",
+    "norm_first": "do_stable_layer_norm",
+    "position_kernel": "num_conv_pos_embeddings",
+    "position_groups": "num_conv_pos_embedding_groups",
+    "dropout": "hidden_dropout",
+    "attention_dropout": "attention_dropout",
+    "activation_dropout": "activation_dropout",
+    "input_dropout": "feat_proj_dropout",
+    "feature_dropout": "feat_quantizer_dropout",
+    "layer_drop": "layerdrop",
+}
 CONTRASTIVE = {
-    "codes_dim":           "codevector_dim",
-    "dim":                 "proj_codevector_dim",
-    "num_negatives":       "num_negatives",
-    "temperature":         "contrastive_logits_temperature",
-    "diversity":           "diversity_loss_weight",
-}  # fmt: skip
+    "codes_dim": "codevector_dim",
+    "dim": "proj_codevector_dim",
+    "num_negatives": "num_negatives",
+    "temperature": "contrastive_logits_temperature",
+    "diversity": "diversity_loss_weight",
+}
 RATES = {
-    "hidden_dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "feat_proj_dropout": 0.0,
-    "feat_quantizer_dropout": 0.0, "layerdrop": 0.1,
-}  # fmt: skip
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+    "activation_dropout": 0.1,
+    "feat_proj_dropout": 0.0,
+    "feat_quantizer_dropout": 0.0,
+    "layerdrop": 0.1,
+}
 """Defaults of transformers for settings that files of its first releases lack."""
 QUANTIZER = {"groups": "num_codevector_groups", "entries": "num_codevectors_per_group"}
 EXTRACTOR = {"channels": "conv_dim", "kernel_size": "conv_kernel", "stride": "conv_stride"}
 SAME = {
-    "model_type": MODEL_TYPE, "feat_extract_activation": "gelu", "add_adapter": False,
-    "adapter_attn_dim": None, "layer_norm_eps": 1e-5,
-}  # fmt: skip
+    "model_type": MODEL_TYPE,
+    "feat_extract_activation": "gelu",
+    "add_adapter": False,
+    "adapter_attn_dim": None,
+    "layer_norm_eps": 1e-5,
+}
 """Settings for which this is the only supported value."""
 CHOICES = {"feat_extract_norm": ("group", "layer"), "hidden_act": tuple(huggingface.ACTIVATIONS)}
 """Supported values of other settings."""
@@ -202,9 +209,12 @@ def _config_of_head(head: HeadSettings) -> dict[str, Any]:
     if not isinstance(head, Contrastive):
         raise UserError(f"the head is {type(head).__name__}: expected CTC or Contrastive, as in transformers")
     unsupported = {
-        "across_negatives": head.across_negatives, "codebook_negatives": head.codebook_negatives,
-        "from_everywhere": head.from_everywhere, "gated_targets": head.gated_targets, "depth": head.quantizer.depth > 1,
-    }  # fmt: skip
+        "across_negatives": head.across_negatives,
+        "codebook_negatives": head.codebook_negatives,
+        "from_everywhere": head.from_everywhere,
+        "gated_targets": head.gated_targets,
+        "depth": head.quantizer.depth > 1,
+    }
     if others := [name for name, used in unsupported.items() if used]:
         raise UserError(f"pre-training has {', '.join(others)}, which the wav2vec 2.0 of transformers does not support")
     return {
@@ -224,10 +234,12 @@ def _heads_of(path: Path) -> dict[str, HeadSettings]:
 
 DESCRIPTIONS = (
     Description(
-        MODEL_TYPE, lambda path: huggingface.model_type(path) == MODEL_TYPE,
+        MODEL_TYPE,
+        lambda path: huggingface.model_type(path) == MODEL_TYPE,
         lambda path: settings_of_folder(path).encoder,
-        lambda path: front_end_of(settings_of_folder(path), eps=1e-7), _heads_of,
+        lambda path: front_end_of(settings_of_folder(path), eps=1e-7),
+        _heads_of,
         unknown=lambda path: unknown_of(settings_of_folder(path)),
         others=f"{OF_PRETRAINING}|{huggingface.OF_OTHER_HEADS}",
     ),
-)  # fmt: skip
+)

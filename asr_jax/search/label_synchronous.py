@@ -140,9 +140,19 @@ def label_search(
     first = jnp.where(jnp.arange(width)[None] == 0, jnp.zeros((rows, 1)), NEVER)
     prefixes = empty_prefixes(values, width=width, blank_id=ids.blank) if values is not None else None
     beam = LabelBeam(
-        jnp.int32(0), whole, whole, jnp.zeros(whole.shape), one, jnp.full_like(one, ids.begin), first, first,
-        one > 0, jnp.zeros(rows, bool), prefixes, cache,
-    )  # fmt: skip
+        jnp.int32(0),
+        whole,
+        whole,
+        jnp.zeros(whole.shape),
+        one,
+        jnp.full_like(one, ids.begin),
+        first,
+        first,
+        one > 0,
+        jnp.zeros(rows, bool),
+        prefixes,
+        cache,
+    )
     return _listed(jax.lax.while_loop(is_going, step, beam), min(decoding.num_best, width))
 
 

@@ -59,6 +59,10 @@ class TransducerBeamStage(BeamStage):
                 "search.same texts: use labels"
             )
         self.search = TransducerBeamSearch(
-            self.spelling, search=settings.search, max_symbols=settings.max_symbols, temperature=settings.temperature,
-            blank_penalty=settings.blank_penalty, scores=self.scores,
-        )  # fmt: skip
+            self.spelling,
+            search=settings.search,
+            max_symbols=settings.max_symbols,
+            temperature=settings.temperature,
+            blank_penalty=settings.blank_penalty,
+            scores=self.scores,
+        )

@@ -119,9 +119,12 @@ class BeamProgram:
         beam, nodes, proposal = state
         networks = frames.networks
         limits = StepLimits(
-            blank_durations(networks.durations), self.max_symbols, width=self.search.beam_width,
-            least=self.search.label_prune_logp, start=networks.start_labels,
-        )  # fmt: skip
+            blank_durations(networks.durations),
+            self.max_symbols,
+            width=self.search.beam_width,
+            least=self.search.label_prune_logp,
+            start=networks.start_labels,
+        )
         extend = extend_all if self.max_symbols == 1 else extend_best
 
         def of_row(beam: FrameBeam, proposal: Proposal, length: Array, given: Array | None) -> tuple[FrameBeam, Moves]:
@@ -138,9 +141,14 @@ class BeamProgram:
             waits = beam.hypotheses.reached > beam.frame[:, None]
             slots = jnp.where(waits, -jnp.inf, beam.hypotheses.score).argmax(1)[:, None].astype(jnp.int32)
         return propose(
-            beam, nodes, slots, frames, num_candidates=self.num_candidates, least=self.search.token_prune_logp,
+            beam,
+            nodes,
+            slots,
+            frames,
+            num_candidates=self.num_candidates,
+            least=self.search.token_prune_logp,
             scaled=self.scaling,
-        )  # fmt: skip
+        )
 
 
 class TransducerBeamSearch:
@@ -177,10 +185,12 @@ class TransducerBeamSearch:
             self._states = (WordStates if are_words else LabelStates)(spelling, scores)
         most = max(search.beam_width, FUSION_LABELS) if scores else search.beam_width
         self._program = BeamProgram(
-            search, max_symbols, LogitScaling(temperature, blank_penalty, spelling.blank_id),
+            search,
+            max_symbols,
+            LogitScaling(temperature, blank_penalty, spelling.blank_id),
             num_candidates=most + 1,
             num_slots=search.beam_width if max_symbols == 1 else max(KEPT_IN_FRAME * search.beam_width, most + 1),
-        )  # fmt: skip
+        )
 
     def __call__(self, frames: TransducerFrames) -> list[list[Hypothesis]]:
         """Returns the n-best list of each row, best first."""

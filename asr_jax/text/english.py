@@ -16,10 +16,25 @@ from asr_jax.text.libraries import library
 
 NAME = "english.v1"
 ABBREVIATIONS = {
-    "mrs": "missus", "mr": "mister", "dr": "doctor", "drs": "doctors", "st": "saint", "co": "company", "jr": "junior",
-    "maj": "major", "gen": "general", "rev": "reverend", "lt": "lieutenant", "hon": "honorable", "sgt": "sergeant",
-    "capt": "captain", "esq": "esquire", "ltd": "limited", "col": "colonel", "ft": "fort",
-}  # fmt: skip
+    "mrs": "missus",
+    "mr": "mister",
+    "dr": "doctor",
+    "drs": "doctors",
+    "st": "saint",
+    "co": "company",
+    "jr": "junior",
+    "maj": "major",
+    "gen": "general",
+    "rev": "reverend",
+    "lt": "lieutenant",
+    "hon": "honorable",
+    "sgt": "sergeant",
+    "capt": "captain",
+    "esq": "esquire",
+    "ltd": "limited",
+    "col": "colonel",
+    "ft": "fort",
+}
 """Words of abbreviations, which are replaced only if a full stop follows."""
 SYMBOLS = {"&": "and", "+": "plus", "%": "percent"}
 MONEY = {"$": ("dollar", "cent", "cents"), "£": ("pound", "penny", "pence"), "€": ("euro", "cent", "cents")}

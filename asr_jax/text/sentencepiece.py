@@ -92,8 +92,10 @@ class SentencePieceTokenizer(Tokenizer):
         if tokenizer.vocab_size < vocab_size:
             logger.warning(
                 "%d texts are too few for a vocabulary of %d: it has %d labels",
-                len(sentences), vocab_size, tokenizer.vocab_size,
-            )  # fmt: skip
+                len(sentences),
+                vocab_size,
+                tokenizer.vocab_size,
+            )
         return tokenizer
 
     @classmethod

@@ -20,10 +20,8 @@ HF_CONFIG = "config.json"
 """File of Hugging Face's model folders, which the folders of this package's tokenizers do not have."""
 KINDS = {
     kind.kind: kind
-    for kind in (
-        CharacterTokenizer, WordTokenizer, MixedTokenizer, SentencePieceTokenizer, IdTokenizer, NoTokenizer
-    )
-}  # fmt: skip
+    for kind in (CharacterTokenizer, WordTokenizer, MixedTokenizer, SentencePieceTokenizer, IdTokenizer, NoTokenizer)
+}
 
 
 @settings

@@ -43,13 +43,23 @@ def stream_of(setup: Setup) -> Stream:
     """Settings of the batches of shards of this process."""
     data, train, scale = setup.experiment.data, setup.data.train, setup.data.train.index.scale
     return Stream(
-        shards=train.shards, buckets=train.plan.buckets, shares=shares_of(train.plan), scale=scale, layout=setup.layout,
-        tokenizer=setup.data.tokenizer if setup.data.tokenizer.has_labels else None, filters=data.filters,
+        shards=train.shards,
+        buckets=train.plan.buckets,
+        shares=shares_of(train.plan),
+        scale=scale,
+        layout=setup.layout,
+        tokenizer=setup.data.tokenizer if setup.data.tokenizer.has_labels else None,
+        filters=data.filters,
         output_length=functools.partial(setup.model.label_length, of_features=scale.of_features),
-        frames_needed=setup.experiment.model.frames_needed, takes_ids=data.tokenizer.takes_ids, speeds=data.speeds,
-        window=data.shuffle_window, seed=setup.experiment.seed, threads=data.threads, storage=data.storage,
+        frames_needed=setup.experiment.model.frames_needed,
+        takes_ids=data.tokenizer.takes_ids,
+        speeds=data.speeds,
+        window=data.shuffle_window,
+        seed=setup.experiment.seed,
+        threads=data.threads,
+        storage=data.storage,
         options=ReadOptions(texts_may_lack=not setup.data.tokenizer.has_labels, allow_pipes=data.allow_pipes),
-    )  # fmt: skip
+    )
 
 
 def state_of_data(checkpoints: Checkpoints) -> dict[str, Any] | None:

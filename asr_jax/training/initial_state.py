@@ -108,8 +108,9 @@ def abstract_state(lowered: Lowered, mesh: Mesh, sharding: Sharding = UNSPREAD) 
     given: InitialState = lowered.out_info
     shapes: InitialState = jax.tree.map(
         lambda leaf, of: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=of),
-        given, _shardings(given, mesh, sharding),
-    )  # fmt: skip
+        given,
+        _shardings(given, mesh, sharding),
+    )
     return shapes
 
 

@@ -85,17 +85,27 @@ def train(experiment: Experiment) -> dict[str, Any]:
             log.write("warning", message=line)
         checkpoints = stack.enter_context(
             Checkpoints(
-                folder / CHECKPOINTS, keep_last=training.saving.keep_last, keep_best=training.saving.keep_best,
-                milestones=training.saving.milestones, decoding=setup.decoding_digest, head=setup.head,
+                folder / CHECKPOINTS,
+                keep_last=training.saving.keep_last,
+                keep_best=training.saving.keep_best,
+                milestones=training.saving.milestones,
+                decoding=setup.decoding_digest,
+                head=setup.head,
                 best_of=setup.best_of,
             )
-        )  # fmt: skip
+        )
         uploads = stack.enter_context(Uploads(experiment.upload, folder, log))
         try:
             summary = _train(
-                setup, log, checkpoints, uploads, signals, changed=begun["changed"], copied_from=checkpoint,
+                setup,
+                log,
+                checkpoints,
+                uploads,
+                signals,
+                changed=begun["changed"],
+                copied_from=checkpoint,
                 began_s=began_s,
-            )  # fmt: skip
+            )
         except Stopped:
             _close(folder)
             raise
@@ -154,9 +164,13 @@ def _train(
     is_new, first = checkpoints.latest is None, checkpoints.latest or 0
     given = given_weights(setup, shapes) if is_new else None
     timetable = Timetable(
-        training, groups, first=first, num_updates=setup.num_updates, began_s=began_s,
+        training,
+        groups,
+        first=first,
+        num_updates=setup.num_updates,
+        began_s=began_s,
         owes_validation=saver.owes_validation,
-    )  # fmt: skip
+    )
     if timetable.is_over():  # before the compilation, which can take minutes
         log.write("job_stopped", update=first, reason=HOURS_OVER)
         raise Stopped(_stopped(setup, HOURS_OVER, first), HOURS_OVER)
@@ -203,9 +217,14 @@ def _train(
             ends = signal or due.ends or validator.no_gain()
             if summary or (update > first and (ends or due.saves or (due.at_line and saver.is_overdue()))):
                 saver.save(
-                    update, state, average, summary=summary, best=validator.best,
-                    num_without_gain=validator.num_without_gain, data_state=data_state,
-                )  # fmt: skip
+                    update,
+                    state,
+                    average,
+                    summary=summary,
+                    best=validator.best,
+                    num_without_gain=validator.num_without_gain,
+                    data_state=data_state,
+                )
             if ends:
                 saver.finish()
                 if not signal and ends != HOURS_OVER:  # otherwise the time of the job is limited
@@ -274,10 +293,16 @@ def _compile(setup: Setup, log: EventLog, shapes: InitialState, validator: Valid
     log.write("compile_start", shapes=len(buckets))
     validator.prepare()
     steps = compile_steps(
-        setup.recipe, buckets, shapes, scale=setup.data.train.index.scale, mesh=setup.mesh,
-        num_batches=setup.most_parts, sounds=setup.data.sounds, programs=setup.programs,
+        setup.recipe,
+        buckets,
+        shapes,
+        scale=setup.data.train.index.scale,
+        mesh=setup.mesh,
+        num_batches=setup.most_parts,
+        sounds=setup.data.sounds,
+        programs=setup.programs,
         tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
-    )  # fmt: skip
+    )
     validator.wait()
     log.write("compile", rows=steps.table, memory=steps.memory, seconds=round(time.monotonic() - started_s, 1))
     report_native(log)

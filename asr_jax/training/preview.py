@@ -99,9 +99,15 @@ def dry_run(experiment: Experiment) -> None:
         given = read_initial_weights(experiment, setup.data.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
     steps = compile_steps(
-        setup.recipe, setup.shapes, shapes, scale=setup.data.train.index.scale, mesh=setup.mesh,
-        num_batches=setup.most_parts, sounds=setup.data.sounds, programs=setup.programs,
-    )  # fmt: skip
+        setup.recipe,
+        setup.shapes,
+        shapes,
+        scale=setup.data.train.index.scale,
+        mesh=setup.mesh,
+        num_batches=setup.most_parts,
+        sounds=setup.data.sounds,
+        programs=setup.programs,
+    )
     state, _ = initial_state(lowered.compile(), setup.mesh, setup.recipe.sharding)
 
     @jax.jit

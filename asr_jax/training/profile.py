@@ -50,9 +50,10 @@ class Profile:
         if self._span and (is_cut or not self._begun) and error is None:
             traced = "the trace ends early" if is_cut else "nothing was traced"
             self._log.write(
-                "warning", message=f"training.profile is {self._span[0]}:{self._span[1]}, and this job made "
+                "warning",
+                message=f"training.profile is {self._span[0]}:{self._span[1]}, and this job made "
                 f"{self._updates} updates: {traced}; expected a range within these updates",
-            )  # fmt: skip
+            )
 
     def before(self, update: int) -> None:
         """Starts or stops the trace. Call it before each update of the job; the first update is 0."""

@@ -63,10 +63,13 @@ class StepPrograms:
         same, state = replicated(self.mesh), self.shapes.state
         sounds = {name: jax.ShapeDtypeStruct(each.shape, each.dtype) for name, each in self.sounds.items()}
         return (
-            state, state.carried, abstract_batch(bucket, self.mesh, self.scale),
+            state,
+            state.carried,
+            abstract_batch(bucket, self.mesh, self.scale),
             self.denominator_shapes(bucket) if self.num_batches > 1 else None,
-            jax.ShapeDtypeStruct((), jnp.int32, sharding=same), abstract(sounds, same),
-        )  # fmt: skip
+            jax.ShapeDtypeStruct((), jnp.int32, sharding=same),
+            abstract(sounds, same),
+        )
 
     def gradient_memory(self, bucket: Bucket) -> int:
         """Compiles the gradient of a batch if necessary.

@@ -130,9 +130,12 @@ def report_filtered(rejections: Rejections, write: Callable[..., None], *, path:
     """
     if rejections.utterances:
         write(
-            "rejected", count=sum(rejections.utterances.values()), reasons=rejections.utterances,
-            files=[each.location for each in rejections.entries[:3]], **({"path": path} if path else {}),
-        )  # fmt: skip
+            "rejected",
+            count=sum(rejections.utterances.values()),
+            reasons=rejections.utterances,
+            files=[each.location for each in rejections.entries[:3]],
+            **({"path": path} if path else {}),
+        )
 
 
 def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
@@ -146,9 +149,12 @@ def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) ->
         if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
             append_rejected(folder, new)
             log.write(
-                "rejected", count=len(new), reasons=Counter(each.reason for each in new),
-                files=[each.location for each in new[:3]], path=folder / REJECTED,
-            )  # fmt: skip
+                "rejected",
+                count=len(new),
+                reasons=Counter(each.reason for each in new),
+                files=[each.location for each in new[:3]],
+                path=folder / REJECTED,
+            )
 
 
 def report_native(log: EventLog) -> None:
@@ -168,9 +174,12 @@ def report_differing(folder: Path, log: EventLog, entries: Sequence[Rejected]) -
         if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
             append_rejected(folder, new)
             log.write(
-                "differing", count=len(new), files=[each.location for each in new[:3]], reason=new[0].reason,
+                "differing",
+                count=len(new),
+                files=[each.location for each in new[:3]],
+                reason=new[0].reason,
                 path=folder / REJECTED,
-            )  # fmt: skip
+            )
 
 
 def _key(rejected: Rejected) -> tuple[str, str]:
@@ -181,9 +190,11 @@ def _key(rejected: Rejected) -> tuple[str, str]:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Returns the smallest, mean and largest of the values of all processes, and the process with the largest."""
     return {
-        "min": min(values), "mean": sum(values) / len(values), "max": max(values),
+        "min": min(values),
+        "mean": sum(values) / len(values),
+        "max": max(values),
         "process": max(range(len(values)), key=values.__getitem__),
-    }  # fmt: skip
+    }
 
 
 class Reporter:
@@ -269,13 +280,18 @@ class Reporter:
             )
         )
         self._log.write(
-            "train_step", update=update, epoch=self._setup.epoch(update, self._data_state),
+            "train_step",
+            update=update,
+            epoch=self._setup.epoch(update, self._data_state),
             losses={"total": total} | losses,
             metrics={name: mean for name, mean in means.items() if name not in losses} | reports[-1].scheduled,
-            learning_rate=float(reports[-1].learning_rate), voided=update - int(reports[-1].updates),
+            learning_rate=float(reports[-1].learning_rate),
+            voided=update - int(reports[-1].updates),
             gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,
-            throughput=self.throughput.rates(), **scaling, **self._of_processes(),
-        )  # fmt: skip
+            throughput=self.throughput.rates(),
+            **scaling,
+            **self._of_processes(),
+        )
         report_native(self._log)
         self._save_voided(first, reports)
         self._warn(first, reports)
@@ -333,7 +349,7 @@ class Reporter:
                 ],
             }
             for n, report, shapes in found
-        ]  # fmt: skip
+        ]
         together = gathered(entries)
         if is_main() and found:
             path = self._setup.folder / VOIDED
@@ -352,17 +368,21 @@ class Reporter:
         is_new, self._is_failing = bool(failed) and not self._is_failing, bool(failed)
         if is_new and not self._setup.recipe.loss_scale:  # with a loss scale, overflows are normal
             self._log.write(
-                "warning", update=failed[0], detector="not finite",
+                "warning",
+                update=failed[0],
+                detector="not finite",
                 message=f"{len(failed)} of the last {len(reports)} updates had NaN or infinite values and changed "
                 f"nothing; their batches are in {VOIDED}. Check the gradient norm before them and these recordings; "
                 "lower the learning rate (--optim.schedule.peak-lr) or the clipping threshold (--optim.clip-at)",
-            )  # fmt: skip
+            )
         if empty:
             self._log.write(
-                "warning", update=empty[0], detector="nothing to count",
+                "warning",
+                update=empty[0],
+                detector="nothing to count",
                 message=f"{len(empty)} of the last {len(reports)} updates were empty and changed nothing: none of "
                 "their recordings could be read, or all have more labels than fit their frames",
-            )  # fmt: skip
+            )
 
     def _check(self, reports: Sequence[Any]) -> None:
         limit, scale = self._setup.experiment.training.limits.max_failed, self._setup.recipe.loss_scale
@@ -392,15 +412,21 @@ def announce(setup: Setup, log: EventLog, shapes: InitialState, *, changed: list
     index, plan = setup.data.train.index, setup.data.train.plan
     training = setup.experiment.training
     log.write(
-        "run_start", run=setup.experiment.name, num_updates=setup.num_updates,
+        "run_start",
+        run=setup.experiment.name,
+        num_updates=setup.num_updates,
         num_parameters=num_elements(shapes.state.params),
-        num_epochs=round(setup.num_updates / setup.updates_per_epoch, 2), num_devices=setup.mesh.size,
-        device=setup.mesh.devices.flat[0].device_kind, on=devices.description(),
+        num_epochs=round(setup.num_updates / setup.updates_per_epoch, 2),
+        num_devices=setup.mesh.size,
+        device=setup.mesh.devices.flat[0].device_kind,
+        on=devices.description(),
         changed=[{"setting": name, "old": old, "new": new} for name, old, new in changed or ()],
-        utterances=index.num_utterances, hours=index.hours,
-        vocabulary=setup.data.tokenizer.vocab_size, padding_share=plan.padding_share,
+        utterances=index.num_utterances,
+        hours=index.hours,
+        vocabulary=setup.data.tokenizer.vocab_size,
+        padding_share=plan.padding_share,
         data=setup.data.train.fingerprint(),
-    )  # fmt: skip
+    )
     for name, old, new in changed or ():
         log.write("setting_changed", setting=name, old=old, new=new)
         if name == "training.split" and jax.tree.leaves(shapes.state.batch_stats):
@@ -408,10 +434,12 @@ def announce(setup: Setup, log: EventLog, shapes: InitialState, *, changed: list
     each = setup.layout.num_devices * training.split
     if more := setup.padding_rows:
         log.write(
-            "warning", detector="padding rows", message=f"padding rows add {100 * more:.0f} % to the rows of the "
+            "warning",
+            detector="padding rows",
+            message=f"padding rows add {100 * more:.0f} % to the rows of the "
             f"batches, because the rows of some are not a multiple of {each} (devices × training.split); in a new run, "
             f"data.batching.row_multiple {each} avoids them",
-        )  # fmt: skip
+        )
     report_data(setup, log.write)
     for message in other_product(setup.experiment, setup.mesh.size):
         log.write("warning", detector="rows of an update", message=message)

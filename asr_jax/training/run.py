@@ -131,9 +131,10 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
         ways.insert(0, f"  continue it with these changes and its optimizer state: --resume.allow {groups}")
     elif allowable:
         ways.insert(
-            1, f"  continue it with the changes of {', '.join(allowable)}, and with the former {', '.join(others)}: "
+            1,
+            f"  continue it with the changes of {', '.join(allowable)}, and with the former {', '.join(others)}: "
             f"--resume.allow {groups}",
-        )  # fmt: skip
+        )
     if "training.accumulate" in names or any(name.startswith("data.batching.") for name in names):
         ways += [
             "  continue it with less memory and the same utterances in each update: --training.split N --resume.allow "
@@ -166,9 +167,10 @@ def held(folder: Path) -> Iterator[None]:
                 if (folder / inner).exists() and not os.access(folder / inner, os.W_OK | os.X_OK):
                     raise PermissionError(errno.EACCES, f"no permission to write to {inner}")
             lock = files.held(
-                folder / LOCK, f"{folder} is being trained in",
+                folder / LOCK,
+                f"{folder} is being trained in",
                 otherwise="wait for it, stop it, or choose another --run-dir",
-            )  # fmt: skip
+            )
             stack.enter_context(lock)
         except OSError as error:
             raise UserError(

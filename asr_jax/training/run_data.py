@@ -152,16 +152,27 @@ def plan_train(
     fit = None
     if batching.fits_memory:
         fit = MemoryFit(
-            1e9 * batching.budget, make_recipe(experiment, model, ANY_LENGTH),
-            Layout.of(mesh, split=training.split, sub_batches=settings.sub_batches), mesh,
-            accumulate=training.accumulate, seed=experiment.seed, sounds=_sounds(experiment),
+            1e9 * batching.budget,
+            make_recipe(experiment, model, ANY_LENGTH),
+            Layout.of(mesh, split=training.split, sub_batches=settings.sub_batches),
+            mesh,
+            accumulate=training.accumulate,
+            seed=experiment.seed,
+            sounds=_sounds(experiment),
             programs=programs_of(experiment, tokenizer, length=ANY_LENGTH),
-        )  # fmt: skip
+        )
     return plan_training(
-        utterances, experiment.data, tokenizer=tokenizer, output_length=model.label_length,
-        frames_needed=settings.frames_needed, front_end=settings.front_end, seed=experiment.seed,
-        row_parts=settings.row_parts, devices=num_row_devices(mesh), fit_rows=fit,
-    )  # fmt: skip
+        utterances,
+        experiment.data,
+        tokenizer=tokenizer,
+        output_length=model.label_length,
+        frames_needed=settings.frames_needed,
+        front_end=settings.front_end,
+        seed=experiment.seed,
+        row_parts=settings.row_parts,
+        devices=num_row_devices(mesh),
+        fit_rows=fit,
+    )
 
 
 def _sounds(experiment: Experiment) -> dict[str, np.ndarray]:
@@ -194,10 +205,14 @@ def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, toke
     data, model = experiment.data, experiment.model
     longest_s, _ = longest_and_batch_s(train.plan.buckets, train.index.scale)
     return plan_evaluation(
-        sets.validation, validation_limits(train, experiment.training, data), front_end=model.front_end,
-        tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, num_devices=1,
+        sets.validation,
+        validation_limits(train, experiment.training, data),
+        front_end=model.front_end,
+        tokenizer=tokenizer,
+        takes_ids=data.tokenizer.takes_ids,
+        num_devices=1,
         piece_s=0.0 if model.recognises else longest_s,
-    )  # fmt: skip
+    )
 
 
 def plan_losses(
@@ -216,10 +231,15 @@ def plan_losses(
     if not training.validation.loss:
         return None
     planned = plan_with_labels(
-        sets.validation, validation_limits(train, training, data), front_end=experiment.model.front_end,
-        tokenizer=tokenizer, takes_ids=data.tokenizer.takes_ids, output_length=model.label_length,
-        frames_needed=experiment.model.frames_needed, num_devices=1,
-    )  # fmt: skip
+        sets.validation,
+        validation_limits(train, training, data),
+        front_end=experiment.model.front_end,
+        tokenizer=tokenizer,
+        takes_ids=data.tokenizer.takes_ids,
+        output_length=model.label_length,
+        frames_needed=experiment.model.frames_needed,
+        num_devices=1,
+    )
     check_labels(planned, tokenizer)
     return planned
 

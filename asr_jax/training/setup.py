@@ -257,12 +257,13 @@ def groups_of(train: PlannedData, experiment: Experiment) -> Groups:
     """
     training = experiment.training
     needing = {
-        "training.num_epochs": training.num_epochs, "training.limits.epochs_this_job": training.limits.epochs_this_job,
+        "training.num_epochs": training.num_epochs,
+        "training.limits.epochs_this_job": training.limits.epochs_this_job,
         "training.pass_states": training.pass_states.is_on,
         "a warm-up in epochs (optim.schedule)": math.isinf(
             experiment.optim.schedule.warmup_length(RunLength(1, math.inf))
         ),
-    }  # fmt: skip
+    }
     if train.batches_per_epoch is None and (found := [name for name, value in needing.items() if value]):
         raise UserError(
             f"{', '.join(found)} with data.order sharded: the number of items is not known; expected lengths in "

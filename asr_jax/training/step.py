@@ -324,9 +324,16 @@ def apply_update(
     if recipe.loss_scale:  # a voided update also changes the scale
         state = state.replace(scaling=recipe.loss_scale.next(state.scaling, finite))
     report = UpdateReport(
-        accumulated.sums, norm, rate, state.updates, finite, applied, accumulated.bad_position, state.scaling.scale,
+        accumulated.sums,
+        norm,
+        rate,
+        state.updates,
+        finite,
+        applied,
+        accumulated.bad_position,
+        state.scaling.scale,
         scheduled,
-    )  # fmt: skip
+    )
     return state, average, report
 
 

@@ -63,9 +63,10 @@ class Uploads:
         self._is_enabled = bool(upload.to) and is_main()
         if self._is_enabled and not has_token():
             log.write(
-                "warning", detector="upload",
+                "warning",
+                detector="upload",
                 message=f"{upload.to} needs a token, and there is none: run hf auth login, or set HF_TOKEN",
-            )  # fmt: skip
+            )
 
     def __enter__(self) -> "Uploads":
         return self
@@ -124,9 +125,13 @@ class Uploads:
         try:
             with (self._run / UPLOAD_LOG).open("wb") as output:
                 self._child = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
                     start_new_session=True,
-                )  # fmt: skip
+                )
             os.setpriority(os.PRIO_PROCESS, self._child.pid, NICENESS)
         except OSError as error:
             self._failed(f"the process did not start: {error}")

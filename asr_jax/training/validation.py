@@ -66,11 +66,17 @@ class Validator:
         decoding = setup.experiment.primary_decoding
         self._decoder = self._losses = None
         self._trained = Trained(
-            experiment=setup.experiment, model=setup.model, tokenizer=setup.data.tokenizer, variables=shapes.average,
+            experiment=setup.experiment,
+            model=setup.model,
+            tokenizer=setup.data.tokenizer,
+            variables=shapes.average,
             longest_s=longest_and_batch_s(setup.data.train.plan.buckets, setup.data.train.index.scale)[0],
             limits=validation_limits(setup.data.train, setup.experiment.training, setup.experiment.data),
-            folder=setup.folder, updates=0, weights="live", mesh=setup.mesh,
-        )  # fmt: skip
+            folder=setup.folder,
+            updates=0,
+            weights="live",
+            mesh=setup.mesh,
+        )
         """The run, whose variables are replaced by those that are validated."""
         self._parts: dict[str, PlannedData] = {}
         """Each of several validation sets, for the loss."""

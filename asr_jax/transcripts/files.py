@@ -146,17 +146,34 @@ def textgrid(named: NamedRecording) -> str:
         tiers.append(("tokens", [(token.start_s, token.end_s, token.text) for token in named.tokens]))
     duration_s = named.duration_s if math.isfinite(named.duration_s) else 0.0
     last_s = max([duration_s, *(end_s for _, marks in tiers for _, end_s, _ in marks)])
-    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {last_s:.4f}",
-             "tiers? <exists>", f"size = {len(tiers)}", "item []:"]  # fmt: skip
+    lines = [
+        'File type = "ooTextFile"',
+        'Object class = "TextGrid"',
+        "",
+        "xmin = 0",
+        f"xmax = {last_s:.4f}",
+        "tiers? <exists>",
+        f"size = {len(tiers)}",
+        "item []:",
+    ]
     for number, (name, marks) in enumerate(tiers, 1):
         intervals = _filled(marks, last_s)
-        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"',
-                  "        xmin = 0", f"        xmax = {last_s:.4f}",
-                  f"        intervals: size = {len(intervals)}"]  # fmt: skip
+        lines += [
+            f"    item [{number}]:",
+            '        class = "IntervalTier"',
+            f'        name = "{name}"',
+            "        xmin = 0",
+            f"        xmax = {last_s:.4f}",
+            f"        intervals: size = {len(intervals)}",
+        ]
         for place, (start_s, end_s, text) in enumerate(intervals, 1):
             quoted = text.replace('"', '""')
-            lines += [f"        intervals [{place}]:", f"            xmin = {start_s:.4f}",
-                      f"            xmax = {end_s:.4f}", f'            text = "{quoted}"']  # fmt: skip
+            lines += [
+                f"        intervals [{place}]:",
+                f"            xmin = {start_s:.4f}",
+                f"            xmax = {end_s:.4f}",
+                f'            text = "{quoted}"',
+            ]
     return "\n".join(lines) + "\n"
 
 

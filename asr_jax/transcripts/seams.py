@@ -137,9 +137,10 @@ def together(parts: Iterable[FrameLogProbs]) -> FrameLogProbs:
     """Concatenates all frames of a recording."""
     parts = list(parts)
     return FrameLogProbs(
-        parts[0].first_frame, np.concatenate([part.path for part in parts]),
+        parts[0].first_frame,
+        np.concatenate([part.path for part in parts]),
         np.concatenate([part.logps for part in parts]),
-    )  # fmt: skip
+    )
 
 
 def joined_windows(windows: Iterable[FrameLogProbs], *, blank_id: int) -> Iterator[FrameLogProbs]:

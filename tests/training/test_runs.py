@@ -165,7 +165,9 @@ def test_a_run_ends_at_the_end_of_an_epoch_of_its_job_and_goes_on_exactly(data, 
 
 def test_hours_that_are_over_end_a_job_with_the_code_of_a_requeue(data, tmp_path, monkeypatch):
     run = experiment(data, tmp_path / "run", training=training(limits=Limits(max_hours=1e-9), log_every=3))
-    with pytest.raises(Stopped, match=r"training\.limits\.max_hours .* no update was done") as caught:  # before compiling
+    with pytest.raises(
+        Stopped, match=r"training\.limits\.max_hours .* no update was done"
+    ) as caught:  # before compiling
         train(run)
     assert caught.value.exit_code == 75
     assert caught.value.is_planned

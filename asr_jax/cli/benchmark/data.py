@@ -70,9 +70,12 @@ def _reading(options: DataOptions) -> tuple[Any, list[Row]]:
     from asr_jax.cli.benchmark.loading import index_of, throughput
 
     found = throughput(
-        index_of(options.data), batch_seconds=options.batch_seconds, processes=options.processes,
-        seconds=options.seconds, repeats=options.repeats,
-    )  # fmt: skip
+        index_of(options.data),
+        batch_seconds=options.batch_seconds,
+        processes=options.processes,
+        seconds=options.seconds,
+        repeats=options.repeats,
+    )
     names = {
         "bare": f"plain soundfile.read, {options.processes} processes",
         "threads": f"batches, {options.processes} threads",

@@ -113,8 +113,11 @@ def main(arguments: Sequence[str]) -> None:
         figures["sets"] = sets(recognition, system, options)
         show_sets(figures, about)
     figures["peak_bytes"], figures["machine"]["load_after"] = peak_bytes(), machine()["load"]
-    print(f"peak memory: {figures['peak_bytes'] / 1e9:.2f} GB" if figures["peak_bytes"] else
-          "peak memory: not available on this device")  # fmt: skip
+    print(
+        f"peak memory: {figures['peak_bytes'] / 1e9:.2f} GB"
+        if figures["peak_bytes"]
+        else "peak memory: not available on this device"
+    )
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
@@ -187,9 +190,13 @@ def sets(recognition: TimedRecognition, system: System, options: InferenceOption
         sizes.append((None, BatchOptions(batch_seconds=options.batch_seconds)))
         for rows, sized in sizes:
             figures = recognise_set(
-                recognition, system.plan(utterances, sized), warm_ups=warm_ups, repeats=options.repeats or measured,
-                workers=options.workers, threads=options.threads,
-            )  # fmt: skip
+                recognition,
+                system.plan(utterances, sized),
+                warm_ups=warm_ups,
+                repeats=options.repeats or measured,
+                workers=options.workers,
+                threads=options.threads,
+            )
             if manifest not in found:
                 for line in figures["rejected"]:
                     print(f"rejected {line}", file=sys.stderr)
@@ -238,14 +245,19 @@ def show_sets(figures: dict[str, Any], about: str) -> None:
         for each in of_set
     ]
     rows = [
-        named | {
-            "utterances": each["utterances"], "rejected": len(each["rejected"]), "audio_s": each["audio_s"],
+        named
+        | {
+            "utterances": each["utterances"],
+            "rejected": len(each["rejected"]),
+            "audio_s": each["audio_s"],
             "padding_share": each["padding_share"],
-            "seconds": each["seconds"] / each["repeats"], "× real time": each["rtfx"],
-            "waiting_for_files_share": each["waiting_share"], "reading alone, × real time": each["reading_alone_rtfx"],
+            "seconds": each["seconds"] / each["repeats"],
+            "× real time": each["rtfx"],
+            "waiting_for_files_share": each["waiting_share"],
+            "reading alone, × real time": each["reading_alone_rtfx"],
         }
         for named, each in measured
-    ]  # fmt: skip
+    ]
     print_table(rows, title=f"{about}: from files to texts")
     latencies = [
         named | {"part": part} | _with_units(of_part)

@@ -70,8 +70,12 @@ def main(arguments: Sequence[str]) -> None:
     device, rows, omitted = devices()[0], list[dict[str, Any]](), list[dict[str, Any]]()
     sizes = {name: value for name, value in vars(options).items() if isinstance(value, int)}
     figures = {
-        "device": device.device_kind, **sizes, "precision": options.precision, "rows": rows, "omitted": omitted,
-    }  # fmt: skip
+        "device": device.device_kind,
+        **sizes,
+        "precision": options.precision,
+        "rows": rows,
+        "omitted": omitted,
+    }
     kernels = [name for name, (_, platform) in KERNELS.items() if platform == device.platform]
     shape = Sizes(*(sizes[name] for name in ("batch", "seq_len", "channels", "heads", "labels", "vocab_size", "taps")))
     every = cases(shape, whole=True)
@@ -142,9 +146,10 @@ def _measured(case: Any, form: str, options: KernelOptions, device: Any, *, with
     least_bytes = num_bytes((arguments, program.out_info))
     row: dict[str, Any] = {
         "ms": 1000 * median,
-        "MB": Module(program.as_text() or "").bytes / 1e6, "MB at least": least_bytes / 1e6,
+        "MB": Module(program.as_text() or "").bytes / 1e6,
+        "MB at least": least_bytes / 1e6,
         "GFLOP of products": flops / 1e9,
-    }  # fmt: skip
+    }
     if known := accelerator_of(device.device_kind):
         least = max(least_bytes / (1e9 * known.memory_gb_per_s), flops / (1e12 * known.peak_tflops))
         row["of the limit"] = f"{least / median:.0%}"

@@ -163,13 +163,24 @@ def recognise_set(
             pass
     reading_s, waiting_s = time.perf_counter() - begun, sum(times["data"])
     return {
-        "utterances": utterances // repeats, "audio_s": audio_s / repeats, "padding_share": 1 - audio_s / padded_s,
-        "seconds": seconds, "rtfx": audio_s / seconds, "waiting_s": waiting_s, "waiting_share": waiting_s / seconds,
-        "reading_alone_s": reading_s, "reading_alone_rtfx": audio_s / repeats / reading_s,
-        "characters": characters // repeats, "batches": num, "warm_ups": warm_ups, "repeats": repeats,
-        "ms": {name: summary(each) for name, each in times.items()}, "workers": workers, "threads": threads,
+        "utterances": utterances // repeats,
+        "audio_s": audio_s / repeats,
+        "padding_share": 1 - audio_s / padded_s,
+        "seconds": seconds,
+        "rtfx": audio_s / seconds,
+        "waiting_s": waiting_s,
+        "waiting_share": waiting_s / seconds,
+        "reading_alone_s": reading_s,
+        "reading_alone_rtfx": audio_s / repeats / reading_s,
+        "characters": characters // repeats,
+        "batches": num,
+        "warm_ups": warm_ups,
+        "repeats": repeats,
+        "ms": {name: summary(each) for name, each in times.items()},
+        "workers": workers,
+        "threads": threads,
         "rejected": list(rejected),
-    }  # fmt: skip
+    }
 
 
 def _on_device(batch: Batch) -> Batch:

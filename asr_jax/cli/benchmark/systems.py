@@ -50,10 +50,14 @@ class System:
     def about(self) -> dict[str, Any]:
         """Name, weights, precision and number of parameters."""
         return {
-            "system": self.name, "weights": self.weights, "precision": self.experiment.training.precision,
-            "parameters": num_elements(self.variables["params"]), "vocabulary": self.tokenizer.vocab_size,
-            "head": self.model.recognising, "decoding": str(self.experiment.primary_decoding),
-        }  # fmt: skip
+            "system": self.name,
+            "weights": self.weights,
+            "precision": self.experiment.training.precision,
+            "parameters": num_elements(self.variables["params"]),
+            "vocabulary": self.tokenizer.vocab_size,
+            "head": self.model.recognising,
+            "decoding": str(self.experiment.primary_decoding),
+        }
 
     def plan(self, utterances: Utterances, batches: BatchOptions) -> PlannedData:
         """Plans batches on one device that contain every utterance once, as evaluation does.
@@ -62,18 +66,25 @@ class System:
         """
         limits = batches.limits(data_mesh(1), self.model.front_end)
         return plan_evaluation(
-            utterances, replace(limits, multiple=batches.batch_size or 1), front_end=self.model.front_end,
-            tokenizer=self.tokenizer, takes_ids=self.experiment.data.tokenizer.takes_ids, num_devices=1,
-        )  # fmt: skip
+            utterances,
+            replace(limits, multiple=batches.batch_size or 1),
+            front_end=self.model.front_end,
+            tokenizer=self.tokenizer,
+            takes_ids=self.experiment.data.tokenizer.takes_ids,
+            num_devices=1,
+        )
 
 
 def system_of_run(trained: Trained, decoding: Decoding) -> System:
     """System of a trained run, with a decoding."""
     return System(
-        trained.name, trained.experiment.with_decoding(decoding), trained.model, trained.tokenizer,
+        trained.name,
+        trained.experiment.with_decoding(decoding),
+        trained.model,
+        trained.tokenizer,
         jax.device_put(trained.variables, local_devices()[0]),
         f"checkpoint {trained.updates}, {trained.weights} parameters",
-    )  # fmt: skip
+    )
 
 
 def system_of_config(experiment: Experiment, *, precision: Precision | None, vocabulary: int | None) -> System:
@@ -123,10 +134,13 @@ def tokenizer_without_data(settings: TokenizerSettings, vocabulary: int | None) 
 def machine() -> dict[str, Any]:
     """Description of the machine: devices, CPU cores, versions of libraries, and the current load average."""
     return {
-        "device": devices()[0].device_kind, "num_devices": len(devices()), "cores": os.cpu_count(),
-        "jax": jax.__version__, "python": platform.python_version(),
+        "device": devices()[0].device_kind,
+        "num_devices": len(devices()),
+        "cores": os.cpu_count(),
+        "jax": jax.__version__,
+        "python": platform.python_version(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-    }  # fmt: skip
+    }
 
 
 def described(figures: dict[str, Any]) -> str:

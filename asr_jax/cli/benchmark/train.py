@@ -84,10 +84,13 @@ def main(arguments: Sequence[str]) -> None:
     if options.trace:
         check_writable(options.trace, is_folder=True)
     figures: dict[str, Any] = {
-        "machine": machine(), "config": experiment.name, "precision": experiment.training.precision,
+        "machine": machine(),
+        "config": experiment.name,
+        "precision": experiment.training.precision,
         "data": "the config's own" if options.synthetic is None else {"synthetic_s": options.synthetic or QUARTZNET_S},
-        "warm_ups": options.warm_ups, "updates": options.updates,
-    }  # fmt: skip
+        "warm_ups": options.warm_ups,
+        "updates": options.updates,
+    }
     figures["cases"] = []
     for case in cases(experiment, options):
         figures["cases"].append(case)
@@ -129,9 +132,12 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
                     yield updating.time_updates(case, groups, **times)
             else:
                 case, batches = updating.synthetic_case(
-                    settings, rows=rows // accumulation, seconds=options.synthetic or QUARTZNET_S,
-                    labels=options.labels, vocabulary=options.vocabulary,
-                )  # fmt: skip
+                    settings,
+                    rows=rows // accumulation,
+                    seconds=options.synthetic or QUARTZNET_S,
+                    labels=options.labels,
+                    vocabulary=options.vocabulary,
+                )
                 groups = updating.synthetic_groups(case, batches, accumulation)
                 yield updating.time_updates(case, groups, **times)
 
@@ -187,17 +193,24 @@ def show(figures: dict[str, Any]) -> None:
         single = alone.get(each["accumulation"])
         rows.append(
             {
-                "devices": each["devices"], "accumulation": each["accumulation"],
-                "rows/device": float(each["rows_of_a_device"]), "s/update": float(np.mean(each["update_s"])),
-                "±": float(np.std(each["update_s"])), "s/batch": each["batch_s"],
-                "utterances/s": each["utterances_per_s"], "audio-s/s": each["audio_s_per_s"],
-                "padded": each["padded_audio_s_per_s"], "/device": each["audio_s_per_s"] / each["devices"],
+                "devices": each["devices"],
+                "accumulation": each["accumulation"],
+                "rows/device": float(each["rows_of_a_device"]),
+                "s/update": float(np.mean(each["update_s"])),
+                "±": float(np.std(each["update_s"])),
+                "s/batch": each["batch_s"],
+                "utterances/s": each["utterances_per_s"],
+                "audio-s/s": each["audio_s_per_s"],
+                "padded": each["padded_audio_s_per_s"],
+                "/device": each["audio_s_per_s"] / each["devices"],
                 "× one device": each["audio_s_per_s"] / single if single else None,
-                "waiting_share": each["waiting_share"], "TFLOP/s/device": each["tflops_of_a_device"],
-                "of peak": each["share_of_peak"], "planned bytes": each["planned_bytes"],
+                "waiting_share": each["waiting_share"],
+                "TFLOP/s/device": each["tflops_of_a_device"],
+                "of peak": each["share_of_peak"],
+                "planned bytes": each["planned_bytes"],
                 "peak bytes": each["peak_bytes"],
             }
-        )  # fmt: skip
+        )
     print_table(
         rows,
         title=f"{figures['config']}, {figures['precision']}, {figures['cases'][0]['parameters']:,} parameters, on "

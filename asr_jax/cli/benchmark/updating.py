@@ -144,9 +144,15 @@ def loaded_groups(experiment: Experiment) -> Iterator[tuple[UpdateCase, Iterator
 
 
 def time_updates(
-    case: UpdateCase, groups: Iterator[Group], *, num_devices: int, accumulation: int, warm_ups: int, updates: int,
+    case: UpdateCase,
+    groups: Iterator[Group],
+    *,
+    num_devices: int,
+    accumulation: int,
+    warm_ups: int,
+    updates: int,
     trace: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Measures updates, with several of them in flight as in training.
 
     Args:
@@ -180,18 +186,23 @@ def time_updates(
     utterances, audio_s = sum(each.utterances for each in measured), sum(each.audio_s for each in measured)
     tflops, known = sum(each.flops for each in measured) / total_s / 1e12, accelerator_of(devices()[0].device_kind)
     return {
-        "devices": num_devices, "accumulation": accumulation, "update_s": update_s.tolist(),
-        "batch_s": total_s / batches, "rows_of_a_device": utterances / batches / num_devices,
-        "utterances_per_s": utterances / total_s, "audio_s_per_s": audio_s / total_s,
+        "devices": num_devices,
+        "accumulation": accumulation,
+        "update_s": update_s.tolist(),
+        "batch_s": total_s / batches,
+        "rows_of_a_device": utterances / batches / num_devices,
+        "utterances_per_s": utterances / total_s,
+        "audio_s_per_s": audio_s / total_s,
         "padded_audio_s_per_s": sum(each.padded_s for each in measured) / total_s,
         "waiting_share": sum(waiting_s[-updates:]) / total_s,
-        "tflops_of_a_device": tflops, "share_of_peak": tflops / known.peak_tflops if known else None,
+        "tflops_of_a_device": tflops,
+        "share_of_peak": tflops / known.peak_tflops if known else None,
         "planned_bytes": max(row["memory_bytes"] for row in table.values()),
         # The peak is that of the process: of this case only if it rose.
         "peak_bytes": peak if (peak := peak_bytes() or 0) > before else None,
         "parameters": next(iter(table.values()))["parameters"],
         "voided": sum(not each.applied for each in measured),
-    }  # fmt: skip
+    }
 
 
 def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:

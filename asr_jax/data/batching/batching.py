@@ -7,9 +7,7 @@ from typing import Any, Literal
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, settings
 
 Edges = Literal["least-padding", "equal-duration", "equal-count", "none"]
-Unit = Literal[
-    "padded-seconds", "seconds", "padded-frames", "frames", "feature-values", "utterances", "memory-gb"
-]  # fmt: skip
+Unit = Literal["padded-seconds", "seconds", "padded-frames", "frames", "feature-values", "utterances", "memory-gb"]
 
 
 @settings

@@ -126,13 +126,19 @@ class Data:
                 "the number of batches of equal duration would differ between epochs"
             )
         needing = {  # an index of all items
-            "crop_s": self.crop_s, "trim_db": self.trim_db, "speed_jitter": self.speed_jitter, "workers": self.workers,
-            "max_train_utterances": self.max_train_utterances, "check_all": self.check_all,
-            "mixing": self.mixing.kind != "none", "batching.edges none": self.batching.any_length,
-            "batching.random_epochs": self.batching.random_epochs, "batching.sort_window": self.batching.sort_window,
+            "crop_s": self.crop_s,
+            "trim_db": self.trim_db,
+            "speed_jitter": self.speed_jitter,
+            "workers": self.workers,
+            "max_train_utterances": self.max_train_utterances,
+            "check_all": self.check_all,
+            "mixing": self.mixing.kind != "none",
+            "batching.edges none": self.batching.any_length,
+            "batching.random_epochs": self.batching.random_epochs,
+            "batching.sort_window": self.batching.sort_window,
             "batching.pessimistic_first": self.batching.pessimistic_first,
             "tokenizer.sampling": self.tokenizer.sampling,
-        }  # fmt: skip
+        }
         if self.order == "sharded" and (given := [name for name, value in needing.items() if value]):
             yield f"{', '.join(given)} with order 'sharded': expected the default, or order 'planned'"
 
@@ -202,12 +208,15 @@ def plan_training(
     scale, batching = scale_of_utterances(utterances, front_end), data.batching
     _check_kind(data, scale, tokenizer)
     index, rejections = build_index(
-        utterances, scale=scale, tokenizer=tokenizer if tokenizer.has_labels else None,
+        utterances,
+        scale=scale,
+        tokenizer=tokenizer if tokenizer.has_labels else None,
         given_labels=data.tokenizer.takes_ids,
-        output_length=functools.partial(output_length, of_features=scale.of_features), frames_needed=frames_needed,
+        output_length=functools.partial(output_length, of_features=scale.of_features),
+        frames_needed=frames_needed,
         filters=replace(data.filters, max_duration_s=LONGEST_S) if data.crop_s else data.filters,
         max_speed=max(data.speeds) + data.speed_jitter,
-    )  # fmt: skip
+    )
     if data.crop_s:
         index = cropped(index, round(data.crop_s * scale.per_s))
     entries = index.entries(speeds=data.speeds, jitter=data.speed_jitter)
@@ -227,15 +236,25 @@ def plan_training(
         buckets = Buckets(read_buckets(Path(batching.file), entries, row_parts=row_parts))
     else:
         buckets = _remembered_buckets(
-            None if fit_rows else index.utterances.folder, entries, batching, devices=devices, row_parts=row_parts,
-            seed=seed, weights=weights, fit_rows=fit_rows,
-        )  # fmt: skip
+            None if fit_rows else index.utterances.folder,
+            entries,
+            batching,
+            devices=devices,
+            row_parts=row_parts,
+            seed=seed,
+            weights=weights,
+            fit_rows=fit_rows,
+        )
     for message in buckets.warnings:
         logger.warning("%s", message)
     plan = BatchPlan(
-        entries, buckets, seed=seed, sort_window=batching.sort_window, sources=sources,
+        entries,
+        buckets,
+        seed=seed,
+        sort_window=batching.sort_window,
+        sources=sources,
         pessimistic_first=batching.pessimistic_first,
-    )  # fmt: skip
+    )
     pieces = SampledPieces.of(tokenizer, probability=data.tokenizer.sampling, seed=seed)
     return PlannedData(replace(index, sampled=pieces), plan, rejections)
 
@@ -262,8 +281,10 @@ def _warn_of_rejected(num_rejected: int, num: int, rejections: Rejections) -> No
         logger.warning(
             "%s of %s training utterances are rejected, more than a tenth: %s; raise the limits in data.filters or add "
             "edges in data.batching to train on them",
-            f"{num_rejected:,}", f"{num:,}", "; ".join(rejections.lines()),
-        )  # fmt: skip
+            f"{num_rejected:,}",
+            f"{num:,}",
+            "; ".join(rejections.lines()),
+        )
 
 
 def _nothing_left(rejections: Rejections, data: Data) -> UserError:

@@ -100,9 +100,14 @@ def plan_with_labels(
     kept, unreadable = _with_reference(utterances, tokenizer, takes_ids=takes_ids)
     own = scale_of_utterances(kept, front_end)
     index, rejections = build_index(
-        kept, scale=own, tokenizer=tokenizer, given_labels=takes_ids, filters=Filters.none(),
-        output_length=functools.partial(output_length, of_features=own.of_features), frames_needed=frames_needed,
-    )  # fmt: skip
+        kept,
+        scale=own,
+        tokenizer=tokenizer,
+        given_labels=takes_ids,
+        filters=Filters.none(),
+        output_length=functools.partial(output_length, of_features=own.of_features),
+        frames_needed=frames_needed,
+    )
     rejections.merge(unreadable)
     if not len(index):
         raise NoUtterances("no utterance can be aligned", rejections)

@@ -110,13 +110,15 @@ class Removed:
         """Lines for rejected.jsonl, one for each part, with its first utterance. The utterances are not rejected."""
         return [
             Rejected(
-                each.id, each.location,
+                each.id,
+                each.location,
                 f"character {_what_happened(each)}, "
                 f"{counted(each.number, 'time')} in {counted(each.texts, 'text')}, first in {each.text!r}",
-                "used", each.part,
+                "used",
+                each.part,
             )
             for each in self.parts
-        ]  # fmt: skip
+        ]
 
 
 def count_removed(

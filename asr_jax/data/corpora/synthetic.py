@@ -189,9 +189,11 @@ def main() -> None:
     """Entry point of the command."""
     try:
         given = parse(
-            CorpusOptions, sys.argv[1:], prog="python -m asr_jax.data.corpora.synthetic",
+            CorpusOptions,
+            sys.argv[1:],
+            prog="python -m asr_jax.data.corpora.synthetic",
             about=(__doc__ or "").split("\n")[0],
-        )  # fmt: skip
+        )
         corpus = make_corpus(given.out, Corpus(minutes=given.minutes, seed=given.seed), processes=given.processes)
     except (UserError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

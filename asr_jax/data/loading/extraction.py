@@ -71,11 +71,17 @@ class Extractor:
         values = pa.list_(pa.from_numpy_dtype(np.dtype(self.dtype)))
         return pa.schema(
             [
-                ("id", pa.string()), ("text", pa.string()), ("rows", pa.int64()), ("cols", pa.int64()),
-                ("duration_ms", pa.int64()), ("features", values), ("tokens", pa.list_(pa.int64())),
-                ("speaker", pa.string()), ("source", pa.string()),
+                ("id", pa.string()),
+                ("text", pa.string()),
+                ("rows", pa.int64()),
+                ("cols", pa.int64()),
+                ("duration_ms", pa.int64()),
+                ("features", values),
+                ("tokens", pa.list_(pa.int64())),
+                ("speaker", pa.string()),
+                ("source", pa.string()),
             ]
-        )  # fmt: skip
+        )
 
 
 class Extracted(NamedTuple):
@@ -176,9 +182,12 @@ def _index(
         first = np.searchsorted(input_of, input_of)  # utterances are in the order of the inputs
         utterances = utterances.select(np.arange(len(utterances)) - first < max_samples)
     index, rejections = build_index(
-        utterances, scale=scale_of(front_end, of_features=False), tokenizer=tokenizer, given_labels=True,
+        utterances,
+        scale=scale_of(front_end, of_features=False),
+        tokenizer=tokenizer,
+        given_labels=True,
         filters=replace(Filters.none(), max_duration_s=min(reject_above_s, LONGEST_S)),
-    )  # fmt: skip
+    )
     if not len(index):
         raise UserError(f"{', '.join(paths)}: no utterance is left: {'; '.join(rejections.lines())}")
     return index, rejections
@@ -275,17 +284,20 @@ def _write_part(
     """
     found: dict[int, dict[str, Any]] = {}
     rejected: list[Rejected] = []
-    computed = (
-        _features(batches, extractor, rejected), _features_of_long(index, long, extractor, rejected)
-    )  # fmt: skip
+    computed = (_features(batches, extractor, rejected), _features_of_long(index, long, extractor, rejected))
     for row, features in with_bar(itertools.chain(*computed), num_rows, "utterances"):
         utterance = index.utterances[row]
         found[row] = {
-            "id": utterance.id, "text": utterance.text, "rows": len(features), "cols": features.shape[1],
-            "duration_ms": round(utterance.duration_s * 1000), "features": features.ravel(),
-            "tokens": index.labels_of(row).tolist() or utterance.labels, "speaker": utterance.speaker,
+            "id": utterance.id,
+            "text": utterance.text,
+            "rows": len(features),
+            "cols": features.shape[1],
+            "duration_ms": round(utterance.duration_s * 1000),
+            "features": features.ravel(),
+            "tokens": index.labels_of(row).tolist() or utterance.labels,
+            "speaker": utterance.speaker,
             "source": utterance.source,
-        }  # fmt: skip
+        }
     table = pa.Table.from_pylist([found[row] for row in sorted(found)], schema=extractor.schema())
     write_whole(part.with_suffix(".json"), json.dumps([each.to_json() for each in rejected]))
     partial = part.with_suffix(f".{os.getpid()}.partial")

@@ -246,11 +246,13 @@ class _PlainSource:
         start_s = time.perf_counter()
         loaded = self.source[position]
         return {
-            "arrays": vars(loaded.batch), "position": loaded.position, "bucket": loaded.bucket,
+            "arrays": vars(loaded.batch),
+            "position": loaded.position,
+            "bucket": loaded.bucket,
             "loading_s": time.perf_counter() - start_s,
             "rejected": tuple((each.id, each.location, each.reason) for each in loaded.rejected),
             "differing": tuple((each.id, each.location, each.reason) for each in loaded.differing),
-        }  # fmt: skip
+        }
 
 
 def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:

@@ -57,9 +57,11 @@ def bin_statistics(
     if utterances.columns.num_frames[utterances.rows].any():
         raise UserError(f"{', '.join(paths)}: contains ready features; expected audio as input of the front-end")
     build = partial(
-        build_index, scale=scale_of(front_end, of_features=False), tokenizer=None,
+        build_index,
+        scale=scale_of(front_end, of_features=False),
+        tokenizer=None,
         filters=replace(Filters.none(), max_duration_s=LONGEST_S),
-    )  # fmt: skip
+    )
     index, _ = build(utterances)
     if max_hours and (every := round(index.hours / max_hours)) > 1:
         index, _ = build(utterances.select(np.arange(len(utterances)) % every == 0))

@@ -32,14 +32,18 @@ def by_file(values: dict[str, Any]) -> dict[str, Any]:
     """Fields of a dataclass for its pickle, with arrays that are wholly mapped replaced by file names."""
     # The base of a wholly mapped array is the map; the base of a slice is an array.
     return {
-        name: _InFile(str(value.filename)) if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap)
-        else value for name, value in values.items()
-    }  # fmt: skip
+        name: _InFile(str(value.filename))
+        if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap)
+        else value
+        for name, value in values.items()
+    }
 
 
 def unpickled(kind: Callable[..., Any], values: dict[str, Any]) -> Any:
     """Rebuilds the dataclass from the result of `by_file`."""
-    return kind(**{
-        name: np.load(value.path, mmap_mode="r") if isinstance(value, _InFile) else value
-        for name, value in values.items()
-    })  # fmt: skip
+    return kind(
+        **{
+            name: np.load(value.path, mmap_mode="r") if isinstance(value, _InFile) else value
+            for name, value in values.items()
+        }
+    )

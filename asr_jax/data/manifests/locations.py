@@ -229,16 +229,25 @@ class Location:
             content: Bytes at the location, as in `file`.
         """
         return read_audio(
-            self.file(content), rate_hz=rate_hz, speed=speed, start_s=self.start_s, length_s=self.length_s,
-            may_overshoot=self.may_overshoot, channel=self.channel,
-        )  # fmt: skip
+            self.file(content),
+            rate_hz=rate_hz,
+            speed=speed,
+            start_s=self.start_s,
+            length_s=self.length_s,
+            may_overshoot=self.may_overshoot,
+            channel=self.channel,
+        )
 
     def audio_blocks(self, *, rate_hz: int) -> Iterator[Int16[np.ndarray, " S"]]:
         """Yields the samples of `audio`, some seconds at a time, as `stream_audio`."""
         return stream_audio(
-            self.file(), rate_hz=rate_hz, start_s=self.start_s, length_s=self.length_s,
-            may_overshoot=self.may_overshoot, channel=self.channel,
-        )  # fmt: skip
+            self.file(),
+            rate_hz=rate_hz,
+            start_s=self.start_s,
+            length_s=self.length_s,
+            may_overshoot=self.may_overshoot,
+            channel=self.channel,
+        )
 
     def features(self) -> Float32[np.ndarray, "T F"]:
         """Ready features.

@@ -84,13 +84,15 @@ def measure(
         Utterances with durations, with a Rejected for audio that cannot be read, and rows of a `MeasuredAudio`.
     """
     places = [
-        place for place, utterance in enumerate(utterances)
+        place
+        for place, utterance in enumerate(utterances)
         if math.isnan(utterance.duration_s) or (trim_db and not utterance.num_frames)
-    ]  # fmt: skip
+    ]
     found = in_threads(
-        lambda place: _measured(utterances[place], trim_db, known.get(utterances[place].location)), places,
+        lambda place: _measured(utterances[place], trim_db, known.get(utterances[place].location)),
+        places,
         "silence" if trim_db else "durations",
-    )  # fmt: skip
+    )
     result, rows = list[Utterance | Rejected](utterances), []
     for place, (entry, state) in zip(places, found, strict=True):
         result[place], location = entry, utterances[place].location

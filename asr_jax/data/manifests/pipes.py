@@ -19,9 +19,23 @@ from asr_jax.audio.errors import AudioError
 
 _C = r"-[a-zA-Z0-9]*c[a-zA-Z0-9]*|--stdout|--to-stdout"
 PROGRAMS = {
-    "bunzip2": _C, "bzcat": "", "cat": "", "ffmpeg": r"-|pipe:1?", "flac": _C, "gunzip": _C, "gzip": _C, "lame": "-",
-    "mpg123": "-", "opusdec": "-", "shorten": "-", "sox": "-", "sph2pipe": "", "wvunpack": "-", "xzcat": "", "zcat": "",
-}  # fmt: skip
+    "bunzip2": _C,
+    "bzcat": "",
+    "cat": "",
+    "ffmpeg": r"-|pipe:1?",
+    "flac": _C,
+    "gunzip": _C,
+    "gzip": _C,
+    "lame": "-",
+    "mpg123": "-",
+    "opusdec": "-",
+    "shorten": "-",
+    "sox": "-",
+    "sph2pipe": "",
+    "wvunpack": "-",
+    "xzcat": "",
+    "zcat": "",
+}
 """Programs that are run, each with the word that makes it write to standard output. Empty: it always does. Without
 the word, some of them replace the input file."""
 HARMLESS = {
@@ -211,9 +225,10 @@ def _input(text: str, stages: list[list[str]]) -> str:
 
 def _files(words: list[str]) -> list[str]:
     found = [
-        word for word in words
+        word
+        for word in words
         if not word.startswith("-") and not _NUMBER.fullmatch(word) and ("/" in word or _ENDING.search(word))
-    ]  # fmt: skip
+    ]
     return found if len(found) == 1 else [word for word in found if "=" not in word]  # = is in arguments of filters
 
 

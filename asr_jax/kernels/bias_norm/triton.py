@@ -25,12 +25,16 @@ LOOPS = 8
 def _forward(x: Array, bias: Array, log_scale: Array) -> Array:
     (rows, width), sizes = x.shape, _sizes(x)
     found: Array = triton_call(
-        x, bias, log_scale, rows, width,
+        x,
+        bias,
+        log_scale,
+        rows,
+        width,
         kernel=_forward_kernel,
         out=(jax.ShapeDtypeStruct(x.shape, x.dtype),),
         grid=(triton.cdiv(rows, sizes["ROWS"]),),
         **sizes,
-    )[0]  # fmt: skip
+    )[0]
     return found
 
 
@@ -38,7 +42,12 @@ def _backward(x: Array, bias: Array, log_scale: Array, dy: Array) -> tuple[Array
     (rows, width), sizes = x.shape, _sizes(x)
     programs = triton.cdiv(rows, sizes["ROWS"] * LOOPS)
     dx, of_bias, of_scale = triton_call(
-        x, bias, log_scale, dy, rows, width,
+        x,
+        bias,
+        log_scale,
+        dy,
+        rows,
+        width,
         kernel=_backward_kernel,
         out=(
             jax.ShapeDtypeStruct(x.shape, x.dtype),
@@ -48,7 +57,7 @@ def _backward(x: Array, bias: Array, log_scale: Array, dy: Array) -> tuple[Array
         grid=(programs,),
         LOOPS=LOOPS,
         **sizes,
-    )  # fmt: skip
+    )
     return dx, of_bias.sum(0).astype(bias.dtype), of_scale.sum().astype(log_scale.dtype)
 
 
@@ -90,9 +99,7 @@ def _deviation(x, bias, width, TINY: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _forward_kernel(
-    x, bias, log_scale, rows, width, y, TINY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr
-):  # fmt: skip
+def _forward_kernel(x, bias, log_scale, rows, width, y, TINY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     values = _load(x, row, rows, width, WIDTH)
     _, inverse = _deviation(values, bias, width, TINY, WIDTH)
@@ -103,9 +110,20 @@ def _forward_kernel(
 @triton.jit
 @no_type_check
 def _backward_kernel(
-    x, bias, log_scale, dy, rows, width, dx, of_bias, of_scale,
-    TINY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, LOOPS: tl.constexpr,
-):  # fmt: skip
+    x,
+    bias,
+    log_scale,
+    dy,
+    rows,
+    width,
+    dx,
+    of_bias,
+    of_scale,
+    TINY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    LOOPS: tl.constexpr,
+):
     """Computes the gradients of some rows, and their sums over these rows for the parameters."""
     column = tl.arange(0, WIDTH)
     scale = tl.exp(tl.load(log_scale).to(tl.float32))

@@ -21,9 +21,14 @@ class Prepared(NamedTuple):
 
 
 def prepared(
-    emissions: Float[Array, "T B N"], labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"],
-    *, frames: int, rows: int, width: int,
-) -> Prepared:  # fmt: skip
+    emissions: Float[Array, "T B N"],
+    labels: Int[Array, "K B U"],
+    label_lengths: Int[Array, " B"],
+    *,
+    frames: int,
+    rows: int,
+    width: int,
+) -> Prepared:
     """Returns the inputs of a kernel, padded to multiples of the sizes of its tiles.
 
     Padding frames emit the blank with probability 1, which does not change the result.

@@ -39,17 +39,23 @@ def sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         name="ctc_sweep",
     )(*given)
-    found = log_probability(
-        largest[0, :num_rows, 0], blank[0, :num_rows], label[0, :num_rows], label_lengths
-    )  # fmt: skip
+    found = log_probability(largest[0, :num_rows, 0], blank[0, :num_rows], label[0, :num_rows], label_lengths)
     states = (jnp.moveaxis(each[:, :num_frames, :num_rows, : num_columns - 1], 0, 1) for each in (blanks, entered))
     return found, (next(states), next(states))
 
 
 def _kernel(
-    emissions: Any, new: Any, first: Any, blanks: Any, entered: Any, blank: Any, label: Any, largest: Any,
-    *, frames: int,
-) -> None:  # fmt: skip
+    emissions: Any,
+    new: Any,
+    first: Any,
+    blanks: Any,
+    entered: Any,
+    blank: Any,
+    label: Any,
+    largest: Any,
+    *,
+    frames: int,
+) -> None:
     """Computes a block of frames of some rows. `blank`, `label` and `largest` keep the states between blocks."""
 
     @pl.when(pl.program_id(2) == 0)

@@ -22,13 +22,16 @@ def sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array,
     of_frames = jax.ShapeDtypeStruct(given.emissions.shape, dtype)
     of_rows = jax.ShapeDtypeStruct(given.first.shape, dtype)
     blanks, entered, blank, label, largest = triton_call(
-        *given, num_frames, num_rows,
+        *given,
+        num_frames,
+        num_rows,
         kernel=_kernel,
         out=(of_frames, of_frames, of_rows, of_rows, jax.ShapeDtypeStruct((directions, num_rows), dtype)),
         grid=(directions * num_rows,),
         num_warps=warps_of(width),
-        WIDTH=width, NEVER=NEVER,
-    )  # fmt: skip
+        WIDTH=width,
+        NEVER=NEVER,
+    )
     found = log_probability(largest[0], blank[0], label[0], label_lengths)
     states = (jnp.moveaxis(each[..., : num_columns - 1], 0, 1) for each in (blanks, entered))
     return found, (next(states), next(states))
@@ -37,9 +40,19 @@ def sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array,
 @triton.jit
 @no_type_check  # Triton's arguments have no types
 def _kernel(
-    emissions, new, first, num_frames, num_rows, blanks, entered, last_blank, last_label, largest,
-    WIDTH: tl.constexpr, NEVER: tl.constexpr,
-):  # fmt: skip
+    emissions,
+    new,
+    first,
+    num_frames,
+    num_rows,
+    blanks,
+    entered,
+    last_blank,
+    last_label,
+    largest,
+    WIDTH: tl.constexpr,
+    NEVER: tl.constexpr,
+):
     """Computes the frames of one row and direction."""
     program = tl.program_id(0)
     direction, row = program // num_rows, program % num_rows

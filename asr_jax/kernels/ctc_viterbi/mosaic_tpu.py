@@ -17,7 +17,7 @@ from asr_jax.kernels.ctc_viterbi.reference import (
     Last,
     moved,
     new_labels,
-)  # fmt: skip
+)
 from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.tiles_tpu import LANES, ROWS
 

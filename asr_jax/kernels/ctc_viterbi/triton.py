@@ -23,14 +23,25 @@ def forward(
     width = triton.next_power_of_2(columns)
     states = jax.ShapeDtypeStruct((rows, columns), jnp.float32)
     blank, label, pointers = triton_call(
-        log_probs, symbols, lengths, label_lengths, frames, vocabulary, columns,
+        log_probs,
+        symbols,
+        lengths,
+        label_lengths,
+        frames,
+        vocabulary,
+        columns,
         kernel=_forward_kernel,
         out=(states, states, jax.ShapeDtypeStruct((rows, frames, columns), jnp.uint8)),
         grid=(rows,),
         num_warps=warps_of(width),
-        BLANK=blank_id, NEVER=NEVER, WIDTH=width, STAY=STAY, FROM_BLANK=FROM_BLANK, FROM_LABEL=FROM_LABEL,
+        BLANK=blank_id,
+        NEVER=NEVER,
+        WIDTH=width,
+        STAY=STAY,
+        FROM_BLANK=FROM_BLANK,
+        FROM_LABEL=FROM_LABEL,
         BLANK_FROM_LABEL=BLANK_FROM_LABEL,
-    )  # fmt: skip
+    )
     return (blank, label), pointers
 
 
@@ -38,23 +49,40 @@ def backward(pointers: UInt8[Array, "B T N"], state: Int32[Array, " B"]) -> Int3
     """Computes `reference.backward`."""
     rows, frames, columns = pointers.shape
     (states,) = triton_call(
-        pointers, state, frames, columns,
+        pointers,
+        state,
+        frames,
+        columns,
         kernel=_backward_kernel,
         out=(jax.ShapeDtypeStruct((rows, frames), jnp.int32),),
         grid=(rows,),
         num_warps=1,
         BLANK_FROM_LABEL=BLANK_FROM_LABEL,
-    )  # fmt: skip
+    )
     return states
 
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
 def _forward_kernel(
-    log_probs, symbols, lengths, label_lengths, frames, vocabulary, columns, last_blank, last_label, pointers,
-    BLANK: tl.constexpr, NEVER: tl.constexpr, WIDTH: tl.constexpr, STAY: tl.constexpr, FROM_BLANK: tl.constexpr,
-    FROM_LABEL: tl.constexpr, BLANK_FROM_LABEL: tl.constexpr,
-):  # fmt: skip
+    log_probs,
+    symbols,
+    lengths,
+    label_lengths,
+    frames,
+    vocabulary,
+    columns,
+    last_blank,
+    last_label,
+    pointers,
+    BLANK: tl.constexpr,
+    NEVER: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAY: tl.constexpr,
+    FROM_BLANK: tl.constexpr,
+    FROM_LABEL: tl.constexpr,
+    BLANK_FROM_LABEL: tl.constexpr,
+):
     """Computes the frames of one row. Column u has blank u and label u."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)

@@ -41,9 +41,13 @@ def depthwise_conv(
         ValueError: If the numbers of channels differ, or there are fewer padded frames than the filter spans.
     """
     y = depthwise_conv_2d(
-        x[:, :, None], kernel[:, None], padding=(padding, (0, 0)), strides=(stride, 1), dilations=(dilation, 1),
+        x[:, :, None],
+        kernel[:, None],
+        padding=(padding, (0, 0)),
+        strides=(stride, 1),
+        dilations=(dilation, 1),
         implementation=implementation,
-    )  # fmt: skip
+    )
     return y[:, :, 0]
 
 

@@ -36,12 +36,21 @@ def gradients(x: Array, kernel: Array, dy: Array, *, window: Window) -> tuple[Ar
     rows, num_frames, width = dy.shape
     parts = triton.cdiv(num_frames, FRAMES)
     (partial,) = triton_call(
-        x, dy, x.shape[1], num_frames, width,
+        x,
+        dy,
+        x.shape[1],
+        num_frames,
+        width,
         kernel=_filter_kernel,
         out=(jax.ShapeDtypeStruct((rows, parts, *kernel.shape), jnp.float32),),
         grid=(parts, triton.cdiv(width, CHANNELS), rows),
-        TAPS=len(kernel), STEP=stride, FIRST=-padding[0], APART=dilation, FRAMES=FRAMES, CHANNELS=CHANNELS,
-    )  # fmt: skip
+        TAPS=len(kernel),
+        STEP=stride,
+        FIRST=-padding[0],
+        APART=dilation,
+        FRAMES=FRAMES,
+        CHANNELS=CHANNELS,
+    )
     return dx[:, :, None], jnp.sum(partial, (0, 1)).astype(kernel.dtype)[:, None]
 
 
@@ -49,23 +58,39 @@ def _correlated(x: Array, kernel: Array, num_frames: int, **steps: int) -> Array
     """Returns the sum over taps of filters and frames of `x` (see `_correlate_kernel`)."""
     rows, size, width = x.shape
     (found,) = triton_call(
-        x, kernel, size, num_frames, width,
+        x,
+        kernel,
+        size,
+        num_frames,
+        width,
         kernel=_correlate_kernel,
         out=(jax.ShapeDtypeStruct((rows, num_frames, width), x.dtype),),
         grid=(triton.cdiv(num_frames, FRAMES), triton.cdiv(width, CHANNELS), rows),
-        TAPS=len(kernel), FRAMES=FRAMES, CHANNELS=CHANNELS,
+        TAPS=len(kernel),
+        FRAMES=FRAMES,
+        CHANNELS=CHANNELS,
         **steps,
-    )  # fmt: skip
+    )
     return found
 
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
 def _correlate_kernel(
-    x, kernel, size, num_frames, width, y,
-    TAPS: tl.constexpr, STEP: tl.constexpr, FIRST: tl.constexpr, APART: tl.constexpr, DIVISOR: tl.constexpr,
-    FRAMES: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
+    x,
+    kernel,
+    size,
+    num_frames,
+    width,
+    y,
+    TAPS: tl.constexpr,
+    STEP: tl.constexpr,
+    FIRST: tl.constexpr,
+    APART: tl.constexpr,
+    DIVISOR: tl.constexpr,
+    FRAMES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
     """Computes y[t] = Σ_k kernel[k] · x[(STEP·t + FIRST + APART·k) / DIVISOR] over whole quotients."""
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
     total = tl.zeros([FRAMES, CHANNELS], tl.float32)
@@ -80,10 +105,19 @@ def _correlate_kernel(
 @triton.jit
 @no_type_check
 def _filter_kernel(
-    x, dy, size, num_frames, width, partial,
-    TAPS: tl.constexpr, STEP: tl.constexpr, FIRST: tl.constexpr, APART: tl.constexpr,
-    FRAMES: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
+    x,
+    dy,
+    size,
+    num_frames,
+    width,
+    partial,
+    TAPS: tl.constexpr,
+    STEP: tl.constexpr,
+    FIRST: tl.constexpr,
+    APART: tl.constexpr,
+    FRAMES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
     """Computes the sums over a block of frames of dy[t] · x[STEP·t + FIRST + APART·k], for each tap k."""
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
     of_y = load_frames(dy, t, t < num_frames, num_frames, width, CHANNELS)

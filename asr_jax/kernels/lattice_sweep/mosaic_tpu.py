@@ -44,13 +44,11 @@ def sweep(
         grid=(directions, rows // ROWS, diagonals // size),
         in_specs=[once(LANES), once(width), *([in_order(width)] * len(arcs))],
         out_specs=[in_order(width), in_order(LANES)],
-        out_shape=[
-            jax.ShapeDtypeStruct((directions, diagonals, rows, of_row), dtype) for of_row in (width, LANES)
-        ],
+        out_shape=[jax.ShapeDtypeStruct((directions, diagonals, rows, of_row), dtype) for of_row in (width, LANES)],
         scratch_shapes=[pltpu.VMEM((max(spans), ROWS, width), dtype)],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         name="lattice_sweep",
-    )(diagonal, column, *arcs)  # fmt: skip
+    )(diagonal, column, *arcs)
     states, scales = (jnp.moveaxis(each[:, :num_diagonals, :num_rows], 0, 1) for each in (states, scales))
     return states[..., :num_columns], scales[..., 0]
 

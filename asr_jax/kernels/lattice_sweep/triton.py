@@ -23,8 +23,12 @@ def sweep(
     more = ((0, 0), (0, 0), (0, width - num_columns))
     blanks, labels = (jnp.pad(each, ((0, 0), *more), constant_values=NEVER) for each in weights)
     states, scales = triton_call(
-        blanks, labels, jnp.pad(start.column.astype(dtype), more), start.diagonal.astype(jnp.int32),
-        num_diagonals, directions * num_rows,
+        blanks,
+        labels,
+        jnp.pad(start.column.astype(dtype), more),
+        start.diagonal.astype(jnp.int32),
+        num_diagonals,
+        directions * num_rows,
         kernel=_kernel,
         out=(
             jax.ShapeDtypeStruct(blanks.shape, dtype),
@@ -32,17 +36,26 @@ def sweep(
         ),
         grid=(directions * num_rows,),
         num_warps=warps_of(width),
-        WIDTH=width, NEVER=NEVER,
-    )  # fmt: skip
+        WIDTH=width,
+        NEVER=NEVER,
+    )
     return states[..., :num_columns], scales
 
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
 def _kernel(
-    blanks, labels, columns, first, num_diagonals, num_programs, states, scales, WIDTH: tl.constexpr,
+    blanks,
+    labels,
+    columns,
+    first,
+    num_diagonals,
+    num_programs,
+    states,
+    scales,
+    WIDTH: tl.constexpr,
     NEVER: tl.constexpr,
-):  # fmt: skip
+):
     """Computes the diagonals of one row and direction."""
     program = tl.program_id(0)
     column = tl.arange(0, WIDTH)

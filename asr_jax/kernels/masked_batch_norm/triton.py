@@ -46,21 +46,33 @@ def _summed(kernel: Any, x: Array, *given: Array) -> Sums:
     parts = triton.cdiv(frames, SPAN)
     partial = jax.ShapeDtypeStruct((rows * parts, width), jnp.float32)
     first, second = triton_call(
-        x, *given, frames, width,
-        kernel=kernel, out=(partial, partial), grid=(parts, triton.cdiv(width, CHANNELS), rows),
-        FRAMES=FRAMES, CHANNELS=CHANNELS, SPAN=SPAN,
-    )  # fmt: skip
+        x,
+        *given,
+        frames,
+        width,
+        kernel=kernel,
+        out=(partial, partial),
+        grid=(parts, triton.cdiv(width, CHANNELS), rows),
+        FRAMES=FRAMES,
+        CHANNELS=CHANNELS,
+        SPAN=SPAN,
+    )
     return first.sum(0), second.sum(0)
 
 
 def _of_frames(kernel: Any, x: Array, *given: Array) -> Array:
     rows, frames, width = x.shape
     (found,) = triton_call(
-        x, *given, frames, width,
-        kernel=kernel, out=(jax.ShapeDtypeStruct(x.shape, x.dtype),),
+        x,
+        *given,
+        frames,
+        width,
+        kernel=kernel,
+        out=(jax.ShapeDtypeStruct(x.shape, x.dtype),),
         grid=(triton.cdiv(frames, FRAMES), triton.cdiv(width, CHANNELS), rows),
-        FRAMES=FRAMES, CHANNELS=CHANNELS,
-    )  # fmt: skip
+        FRAMES=FRAMES,
+        CHANNELS=CHANNELS,
+    )
     return found
 
 
@@ -75,9 +87,17 @@ def _store_sums(first, second, one, two, width, CHANNELS: tl.constexpr):
 @triton.jit
 @no_type_check
 def _masked_sums_kernel(
-    x, lengths, shift, frames, width, sums, squares,
-    FRAMES: tl.constexpr, CHANNELS: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
+    x,
+    lengths,
+    shift,
+    frames,
+    width,
+    sums,
+    squares,
+    FRAMES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    SPAN: tl.constexpr,
+):
     """Computes the sums over the valid frames among SPAN frames of a row."""
     length, centre = tl.load(lengths + tl.program_id(2)), load_channels(shift, width, CHANNELS)[None, :]
     total = tl.zeros([FRAMES, CHANNELS], tl.float32)
@@ -94,9 +114,18 @@ def _masked_sums_kernel(
 @triton.jit
 @no_type_check
 def _gradient_sums_kernel(
-    x, dy, mean, inverse, frames, width, of_bias, of_gain,
-    FRAMES: tl.constexpr, CHANNELS: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
+    x,
+    dy,
+    mean,
+    inverse,
+    frames,
+    width,
+    of_bias,
+    of_gain,
+    FRAMES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    SPAN: tl.constexpr,
+):
     """Computes the sums over SPAN frames of a row."""
     centre, factor = load_channels(mean, width, CHANNELS)[None, :], load_channels(inverse, width, CHANNELS)[None, :]
     total = tl.zeros([FRAMES, CHANNELS], tl.float32)
@@ -122,9 +151,20 @@ def _normalise_kernel(x, mean, scale, bias, frames, width, y, FRAMES: tl.constex
 @triton.jit
 @no_type_check
 def _input_gradient_kernel(
-    x, dy, lengths, mean, inverse, gain, bias_mean, gain_mean, frames, width, dx,
-    FRAMES: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
+    x,
+    dy,
+    lengths,
+    mean,
+    inverse,
+    gain,
+    bias_mean,
+    gain_mean,
+    frames,
+    width,
+    dx,
+    FRAMES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
     factor, valid = load_channels(inverse, width, CHANNELS), t < tl.load(lengths + tl.program_id(2))
     deviation = load_frames(x, t, valid, frames, width, CHANNELS) - load_channels(mean, width, CHANNELS)[None, :]

@@ -47,9 +47,7 @@ def _place(frames, groups, SIZE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _forward_kernel(
-    x, weights, frames, groups, y, CHANNELS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _forward_kernel(x, weights, frames, groups, y, CHANNELS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     program, place, _ = _place(frames, groups, SIZE)
     for begin in range(0, CHANNELS, BLOCK):
         channel = begin + tl.arange(0, BLOCK)
@@ -65,7 +63,7 @@ def _forward_kernel(
 @no_type_check
 def _backward_kernel(
     x, weights, dy, frames, groups, dx, of_weights, CHANNELS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+):
     program, place, first = _place(frames, groups, SIZE)
     for i in range(SIZE):
         weight = tl.load(weights + program * SIZE + i)

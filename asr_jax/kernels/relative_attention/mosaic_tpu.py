@@ -93,9 +93,17 @@ def backward(kept: tuple[Array, ...], cotangent: Array, *, scale: float) -> tupl
 
 
 def _forward_kernel(
-    lengths: Any, query: Any, position_query: Any, key: Any, value: Any, offsets: Any, mixed: Any, logs: Any,
-    *, scale: float,
-) -> None:  # fmt: skip
+    lengths: Any,
+    query: Any,
+    position_query: Any,
+    key: Any,
+    value: Any,
+    offsets: Any,
+    mixed: Any,
+    logs: Any,
+    *,
+    scale: float,
+) -> None:
     scores, valid, _ = _scores(lengths, query, position_query, key, offsets, scale)
     most = jnp.max(scores, axis=1, keepdims=True)
     weights = jnp.where(valid, jnp.exp(scores - most), 0.0)
@@ -105,9 +113,23 @@ def _forward_kernel(
 
 
 def _backward_kernel(
-    lengths: Any, query: Any, position_query: Any, key: Any, value: Any, offsets: Any, of_mixed: Any, logs: Any,
-    sums: Any, of_query: Any, of_position_query: Any, of_key: Any, of_value: Any, of_offsets: Any, *, scale: float,
-) -> None:  # fmt: skip
+    lengths: Any,
+    query: Any,
+    position_query: Any,
+    key: Any,
+    value: Any,
+    offsets: Any,
+    of_mixed: Any,
+    logs: Any,
+    sums: Any,
+    of_query: Any,
+    of_position_query: Any,
+    of_key: Any,
+    of_value: Any,
+    of_offsets: Any,
+    *,
+    scale: float,
+) -> None:
     row, block = pl.program_id(1), pl.program_id(2)
 
     @pl.when(block == 0)

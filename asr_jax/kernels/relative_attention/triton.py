@@ -31,12 +31,15 @@ def forward(
     rows, frames, heads, _ = query.shape
     constants = _constants(query, position_query, value)
     mixed, logs = triton_call(
-        *given, frames, heads, scale,
+        *given,
+        frames,
+        heads,
+        scale,
         kernel=_forward_kernel,
         out=(jax.ShapeDtypeStruct(value.shape, value.dtype), jax.ShapeDtypeStruct((rows, frames, heads), jnp.float32)),
         grid=(triton.cdiv(frames, constants["BLOCK"]), heads, rows),
         **constants,
-    )  # fmt: skip
+    )
     return mixed, (*given, mixed, logs)
 
 
@@ -113,10 +116,26 @@ def _scores(q, p, k, window, scale, BLOCK: tl.constexpr):
 @triton.jit
 @no_type_check
 def _forward_kernel(
-    query, position_query, key, value, offsets, lengths, frames, heads, scale, mixed, logs,
-    MASKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
-    C_BLOCK: tl.constexpr, P_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
-):  # fmt: skip
+    query,
+    position_query,
+    key,
+    value,
+    offsets,
+    lengths,
+    frames,
+    heads,
+    scale,
+    mixed,
+    logs,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    C: tl.constexpr,
+    P: tl.constexpr,
+    V: tl.constexpr,
+    C_BLOCK: tl.constexpr,
+    P_BLOCK: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+):
     """Computes the outputs of a block of queries of one head."""
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     t = block * BLOCK + tl.arange(0, BLOCK)
@@ -148,11 +167,29 @@ def _forward_kernel(
 @triton.jit
 @no_type_check
 def _query_kernel(
-    query, position_query, key, value, offsets, lengths, cotangent, logs, sums, frames, heads, scale,
-    of_query, of_position_query,
-    MASKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
-    C_BLOCK: tl.constexpr, P_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
-):  # fmt: skip
+    query,
+    position_query,
+    key,
+    value,
+    offsets,
+    lengths,
+    cotangent,
+    logs,
+    sums,
+    frames,
+    heads,
+    scale,
+    of_query,
+    of_position_query,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    C: tl.constexpr,
+    P: tl.constexpr,
+    V: tl.constexpr,
+    C_BLOCK: tl.constexpr,
+    P_BLOCK: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+):
     """Computes the gradients of a block of queries of one head."""
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     t = block * BLOCK + tl.arange(0, BLOCK)
@@ -185,11 +222,29 @@ def _query_kernel(
 @triton.jit
 @no_type_check
 def _key_kernel(
-    query, position_query, key, value, offsets, lengths, cotangent, logs, sums, frames, heads, scale,
-    of_key, of_value,
-    MASKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
-    C_BLOCK: tl.constexpr, P_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
-):  # fmt: skip
+    query,
+    position_query,
+    key,
+    value,
+    offsets,
+    lengths,
+    cotangent,
+    logs,
+    sums,
+    frames,
+    heads,
+    scale,
+    of_key,
+    of_value,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    C: tl.constexpr,
+    P: tl.constexpr,
+    V: tl.constexpr,
+    C_BLOCK: tl.constexpr,
+    P_BLOCK: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+):
     """Computes the gradients of a block of keys and values of one head."""
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     s = block * BLOCK + tl.arange(0, BLOCK)
@@ -219,11 +274,29 @@ def _key_kernel(
 @triton.jit
 @no_type_check
 def _offset_kernel(
-    query, position_query, key, value, offsets, lengths, cotangent, logs, sums, frames, heads, scale, rows,
+    query,
+    position_query,
+    key,
+    value,
+    offsets,
+    lengths,
+    cotangent,
+    logs,
+    sums,
+    frames,
+    heads,
+    scale,
+    rows,
     of_offsets,
-    MASKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
-    C_BLOCK: tl.constexpr, P_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr,
-):  # fmt: skip
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    C: tl.constexpr,
+    P: tl.constexpr,
+    V: tl.constexpr,
+    C_BLOCK: tl.constexpr,
+    P_BLOCK: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+):
     """Computes the gradients of a block of offsets of one head: scores are arranged by query and offset."""
     block, head = tl.program_id(0), tl.program_id(1)
     o = block * BLOCK + tl.arange(0, BLOCK)

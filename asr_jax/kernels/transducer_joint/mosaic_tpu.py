@@ -53,9 +53,13 @@ def forward(*arrays: Array, blank_id: int, activation: Activation) -> tuple[tupl
     rows, blocks, block, positions = _sizes(inputs)
     logs = jax.ShapeDtypeStruct((rows, blocks, 3, block * positions), jnp.float32)
     found = _call(
-        functools.partial(_forward_kernel, blank_id=blank_id, activation=activation), arrays[5], inputs,
-        [_of_nodes(logs)], [logs], name="transducer_joint",
-    )[0]  # fmt: skip
+        functools.partial(_forward_kernel, blank_id=blank_id, activation=activation),
+        arrays[5],
+        inputs,
+        [_of_nodes(logs)],
+        [logs],
+        name="transducer_joint",
+    )[0]
     by_node = jnp.moveaxis(found.reshape(rows, blocks, 3, block, positions), 2, 0)
     blank, label, _ = by_node.reshape(3, rows, blocks * block, positions)[:, :, : arrays[0].shape[1]]
     size = arrays[1].shape[1]
@@ -77,9 +81,13 @@ def backward(
     given = jnp.concatenate([*map(by_node, cotangents), logs[:, :, 2:]], axis=2)
     out = [jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in inputs[:4]]
     found = _call(
-        functools.partial(_backward_kernel, blank_id=blank_id, activation=activation), num_frames, (*inputs, given),
-        _specs(inputs)[:4], out, name="transducer_joint_gradient",
-    )  # fmt: skip
+        functools.partial(_backward_kernel, blank_id=blank_id, activation=activation),
+        num_frames,
+        (*inputs, given),
+        _specs(inputs)[:4],
+        out,
+        name="transducer_joint_gradient",
+    )
     width, vocab_size = arrays[2].shape
     of_frames = found[0].reshape(rows, -1, found[0].shape[-1])[:, : arrays[0].shape[1], :width]
     of_predictions = found[1][:, : arrays[1].shape[1], :width]
@@ -153,9 +161,17 @@ def _logits(hidden: Array, weights: Any, bias: Any, first: Any) -> tuple[Array, 
 
 
 def _forward_kernel(
-    num_frames: Any, frames: Any, predictions: Any, weights: Any, bias: Any, labels: Any, logs: Any,
-    *, blank_id: int, activation: Activation,
-) -> None:  # fmt: skip
+    num_frames: Any,
+    frames: Any,
+    predictions: Any,
+    weights: Any,
+    bias: Any,
+    labels: Any,
+    logs: Any,
+    *,
+    blank_id: int,
+    activation: Activation,
+) -> None:
     @pl.when(pl.program_id(1) * frames.shape[0] < num_frames[pl.program_id(0)])
     def _() -> None:
         hidden = _hidden(frames, predictions, activation).reshape(-1, frames.shape[1]).astype(frames.dtype)
@@ -179,9 +195,21 @@ def _forward_kernel(
 
 
 def _backward_kernel(
-    num_frames: Any, frames: Any, predictions: Any, weights: Any, bias: Any, labels: Any, given: Any,
-    of_frames: Any, of_predictions: Any, of_weights: Any, of_bias: Any, *, blank_id: int, activation: Activation,
-) -> None:  # fmt: skip
+    num_frames: Any,
+    frames: Any,
+    predictions: Any,
+    weights: Any,
+    bias: Any,
+    labels: Any,
+    given: Any,
+    of_frames: Any,
+    of_predictions: Any,
+    of_weights: Any,
+    of_bias: Any,
+    *,
+    blank_id: int,
+    activation: Activation,
+) -> None:
     row, block = pl.program_id(0), pl.program_id(1)
 
     @pl.when((row == 0) & (block == 0))

@@ -39,9 +39,14 @@ def forward(*arrays: Array, blank_id: int, activation: Activation) -> tuple[tupl
     constants = _constants(arrays, blank_id, activation)
     del constants["OUTER_BLOCK"]
     blank, label, log_norm = triton_call(
-        *arrays, frames, positions, kernel=_forward_kernel, out=(of_nodes,) * 3,
-        grid=(_num_blocks(frames, positions), rows), **constants,
-    )  # fmt: skip
+        *arrays,
+        frames,
+        positions,
+        kernel=_forward_kernel,
+        out=(of_nodes,) * 3,
+        grid=(_num_blocks(frames, positions), rows),
+        **constants,
+    )
     return (blank, label[..., :-1]), (*arrays, log_norm)
 
 
@@ -61,15 +66,24 @@ def backward(
         return jax.ShapeDtypeStruct(shape, jnp.float32)
 
     of_frames, of_predictions = triton_call(
-        *inputs, kernel=_node_kernel, grid=(blocks, rows, parts_of_width), **constants,
-        out=(shares(triton.cdiv(positions, POSITIONS), *frames.shape),
-             shares(triton.cdiv(num_frames, FRAMES), *predictions.shape)),
-    )  # fmt: skip
+        *inputs,
+        kernel=_node_kernel,
+        grid=(blocks, rows, parts_of_width),
+        **constants,
+        out=(
+            shares(triton.cdiv(positions, POSITIONS), *frames.shape),
+            shares(triton.cdiv(num_frames, FRAMES), *predictions.shape),
+        ),
+    )
     of_kernel, of_bias = triton_call(
-        *inputs, rows, kernel=_output_kernel,
-        grid=(triton.cdiv(len(bias), constants["V_BLOCK"]), parts_of_width, PARTS), PARTS=PARTS, **constants,
+        *inputs,
+        rows,
+        kernel=_output_kernel,
+        grid=(triton.cdiv(len(bias), constants["V_BLOCK"]), parts_of_width, PARTS),
+        PARTS=PARTS,
+        **constants,
         out=(shares(PARTS, *kernel.shape), shares(PARTS, *bias.shape)),
-    )  # fmt: skip
+    )
     found = (of_frames, of_predictions, of_kernel, of_bias)
     return *(jnp.sum(each, 0).astype(of.dtype) for each, of in zip(found, arrays, strict=False)), None, None, None
 
@@ -82,9 +96,15 @@ def _num_blocks(frames: int, positions: int) -> int:
 def _constants(arrays: Any, blank_id: int, activation: Activation) -> dict[str, Any]:
     width, vocab_size = arrays[2].shape
     sizes = {"D": width, "V": vocab_size, "FRAMES": FRAMES, "POSITIONS": POSITIONS}
-    return BLOCKS[arrays[2].dtype.itemsize] | sizes | {
-        "BLANK": blank_id, "RELU": activation == "relu", "num_warps": 8,
-    }  # fmt: skip
+    return (
+        BLOCKS[arrays[2].dtype.itemsize]
+        | sizes
+        | {
+            "BLANK": blank_id,
+            "RELU": activation == "relu",
+            "num_warps": 8,
+        }
+    )
 
 
 @triton.jit
@@ -129,9 +149,21 @@ def _weights(kernel, d, v, D: tl.constexpr, V: tl.constexpr):
 @triton.jit
 @no_type_check
 def _logits(
-    frames, predictions, kernel, bias, row, t, s, v, T, S,
-    D: tl.constexpr, V: tl.constexpr, D_BLOCK: tl.constexpr, RELU: tl.constexpr,
-):  # fmt: skip
+    frames,
+    predictions,
+    kernel,
+    bias,
+    row,
+    t,
+    s,
+    v,
+    T,
+    S,
+    D: tl.constexpr,
+    V: tl.constexpr,
+    D_BLOCK: tl.constexpr,
+    RELU: tl.constexpr,
+):
     """Logits of some labels at some nodes, and -inf outside of the vocabulary."""
     found = tl.zeros([t.shape[0], v.shape[0]], tl.float32)
     for first in range(0, D, D_BLOCK):
@@ -166,10 +198,27 @@ def _of_logits(logits, v, label, log_norm, of_blank, of_label, row, t, s, T, S, 
 @triton.jit
 @no_type_check
 def _forward_kernel(
-    frames, predictions, kernel, bias, labels, num_frames, num_labels, T, S, of_blank, of_label, log_norm,
-    BLANK: tl.constexpr, RELU: tl.constexpr, D: tl.constexpr, V: tl.constexpr, FRAMES: tl.constexpr,
-    POSITIONS: tl.constexpr, V_BLOCK: tl.constexpr, D_BLOCK: tl.constexpr,
-):  # fmt: skip
+    frames,
+    predictions,
+    kernel,
+    bias,
+    labels,
+    num_frames,
+    num_labels,
+    T,
+    S,
+    of_blank,
+    of_label,
+    log_norm,
+    BLANK: tl.constexpr,
+    RELU: tl.constexpr,
+    D: tl.constexpr,
+    V: tl.constexpr,
+    FRAMES: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+    D_BLOCK: tl.constexpr,
+):
     """Computes the log-probabilities of a block of nodes."""
     row = tl.program_id(1)
     t, s = _nodes(tl.program_id(0), S, FRAMES, POSITIONS)
@@ -197,11 +246,30 @@ def _forward_kernel(
 @triton.jit
 @no_type_check
 def _node_kernel(
-    frames, predictions, kernel, bias, labels, num_frames, num_labels, log_norm, of_blank, of_label, T, S,
-    of_frames, of_predictions,
-    BLANK: tl.constexpr, RELU: tl.constexpr, D: tl.constexpr, V: tl.constexpr, FRAMES: tl.constexpr,
-    POSITIONS: tl.constexpr, V_BLOCK: tl.constexpr, D_BLOCK: tl.constexpr, OUTER_BLOCK: tl.constexpr,
-):  # fmt: skip
+    frames,
+    predictions,
+    kernel,
+    bias,
+    labels,
+    num_frames,
+    num_labels,
+    log_norm,
+    of_blank,
+    of_label,
+    T,
+    S,
+    of_frames,
+    of_predictions,
+    BLANK: tl.constexpr,
+    RELU: tl.constexpr,
+    D: tl.constexpr,
+    V: tl.constexpr,
+    FRAMES: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+    D_BLOCK: tl.constexpr,
+    OUTER_BLOCK: tl.constexpr,
+):
     """Computes the share of a block of nodes in some channels of the gradients of frames and predictions."""
     block, row = tl.program_id(0), tl.program_id(1)
     t, s = _nodes(block, S, FRAMES, POSITIONS)
@@ -233,12 +301,32 @@ def _node_kernel(
 @triton.jit
 @no_type_check
 def _output_kernel(
-    frames, predictions, kernel, bias, labels, num_frames, num_labels, log_norm, of_blank, of_label, T, S, rows,
-    of_kernel, of_bias,
-    BLANK: tl.constexpr, RELU: tl.constexpr, D: tl.constexpr, V: tl.constexpr, FRAMES: tl.constexpr,
-    POSITIONS: tl.constexpr, V_BLOCK: tl.constexpr, D_BLOCK: tl.constexpr, OUTER_BLOCK: tl.constexpr,
+    frames,
+    predictions,
+    kernel,
+    bias,
+    labels,
+    num_frames,
+    num_labels,
+    log_norm,
+    of_blank,
+    of_label,
+    T,
+    S,
+    rows,
+    of_kernel,
+    of_bias,
+    BLANK: tl.constexpr,
+    RELU: tl.constexpr,
+    D: tl.constexpr,
+    V: tl.constexpr,
+    FRAMES: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+    D_BLOCK: tl.constexpr,
+    OUTER_BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
-):  # fmt: skip
+):
     """Computes the share of a part of the nodes in the gradients of some weights of the output."""
     v = tl.program_id(0) * V_BLOCK + tl.arange(0, V_BLOCK)
     outer = tl.program_id(1) * OUTER_BLOCK + tl.arange(0, OUTER_BLOCK)

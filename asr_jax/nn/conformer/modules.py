@@ -103,9 +103,14 @@ class RelativeAttention(nn.Module):
             if lengths is not None and self.implementation not in ("auto", "reference"):
                 queries = (query + per_head(by_content, query), query + per_head(by_position, query))
                 mixed = relative_attention(
-                    *queries, key, value, offsets, lengths, scale=query.shape[-1] ** -0.5,
+                    *queries,
+                    key,
+                    value,
+                    offsets,
+                    lengths,
+                    scale=query.shape[-1] ** -0.5,
                     implementation=self.implementation,
-                )  # fmt: skip
+                )
                 mixed = mixed.reshape(*x.shape[:2], width)
                 return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
             scores = float32_product("bthc,bshc->bhts", query + per_head(by_content, query), key)

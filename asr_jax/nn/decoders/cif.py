@@ -179,9 +179,13 @@ class _Convolution(nn.Module):
         kernel = self.param("kernel", initial, (taps, inputs, width))
         bias = self.param("bias", initial, (width,))
         y = jax.lax.conv_general_dilated(
-            x, kernel, (1,), ((self.before, self.after),), dimension_numbers=("NTC", "TIO", "NTC"),
+            x,
+            kernel,
+            (1,),
+            ((self.before, self.after),),
+            dimension_numbers=("NTC", "TIO", "NTC"),
             feature_group_count=width // inputs,
-        )  # fmt: skip
+        )
         return y + bias[None, None]
 
 

@@ -54,7 +54,7 @@ def lstm_cudnn(
     # The settings are positional, because `rnn.lstm` names them as arguments without a derivative by their positions.
     hiddens, _, _ = rnn.lstm(
         x, hidden[None], cell[None], packed(kernel, recurrent, biases), lengths, size, dim, 1, 0.0, False
-    )  # fmt: skip
+    )
     return hiddens.astype(dtype)
 
 

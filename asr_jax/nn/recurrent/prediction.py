@@ -167,9 +167,14 @@ class StatelessPredictionModule(Prediction):
         )
         if settings.context > 1:
             self.conv = nn.Conv(
-                settings.dim, (settings.context,), feature_group_count=settings.dim // 4, use_bias=False,
-                padding="VALID", dtype=self.dtype, kernel_init=_torch_conv,
-            )  # fmt: skip
+                settings.dim,
+                (settings.context,),
+                feature_group_count=settings.dim // 4,
+                use_bias=False,
+                padding="VALID",
+                dtype=self.dtype,
+                kernel_init=_torch_conv,
+            )
 
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
         regularise = Regulariser.of(self, step=step, use=self.settings.regularise)

@@ -119,8 +119,9 @@ def after_rows(passed: Passed, states: Tree, num_rows: int) -> Passed:
     rows = passed.row + jnp.arange(num_rows)
     written = jax.tree.map(
         lambda each, new: each.at[rows].set(jax.lax.stop_gradient(new).astype(each.dtype), mode="drop"),
-        passed.states, states,
-    )  # fmt: skip
+        passed.states,
+        states,
+    )
     return passed.replace(states=written, row=passed.row + num_rows)
 
 

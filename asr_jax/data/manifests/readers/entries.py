@@ -166,10 +166,16 @@ def _utterance(
     if not text and labels is None and f.first(fields, f.TEXT) is None and not options.texts_may_lack:
         raise InvalidEntry(_lacking(fields, "text", (*f.TEXT, *f.LABELS)))
     return Utterance(
-        id=f.string(fields, f.ID, name), location=location, text=text, duration_s=length_s,
-        speaker=f.string(fields, f.SPEAKER), source=f.string(fields, f.SOURCE), labels=labels,
-        num_frames=shape[0], num_values=shape[1],
-    )  # fmt: skip
+        id=f.string(fields, f.ID, name),
+        location=location,
+        text=text,
+        duration_s=length_s,
+        speaker=f.string(fields, f.SPEAKER),
+        source=f.string(fields, f.SOURCE),
+        labels=labels,
+        num_frames=shape[0],
+        num_values=shape[1],
+    )
 
 
 def _lacking(fields: Fields, name: str, others: Sequence[str]) -> str:

@@ -15,9 +15,17 @@ ID = ("id", "utt_id", "utterance_id", "key", "sample_id")
 TEXT = ("text", "transcript", "transcription", "sentence", "normalized_text", "txt", "wrd", "words")
 LABELS = ("tokens", "target", "targets", "labels", "label_ids")
 AUDIO_PATH = (
-    "audio_path", "audio_filepath", "path", "file", "file_path", "file_name", "filename", "wav_filename", "wav_path",
+    "audio_path",
+    "audio_filepath",
+    "path",
+    "file",
+    "file_path",
+    "file_name",
+    "filename",
+    "wav_filename",
+    "wav_path",
     "audio_file",
-)  # fmt: skip
+)
 AUDIO = ("audio", "audio_bytes", "bytes", "wav", "audio_data", "audio.bytes", "speech")
 FEATURES = ("features", "input_features", "feature", "fbank", "filterbank")
 FEATURES_PATH = ("features_path",)
@@ -35,13 +43,36 @@ SPEAKER = ("speaker", "speaker_id", "spk_id", "client_id", "speaker_name")
 SOURCE = ("source",)
 KNOWN = frozenset(
     {
-        *ID, *TEXT, *LABELS, *AUDIO_PATH, *AUDIO, *FEATURES, *FEATURES_PATH, *ROWS, *COLS, *DURATION, *DURATION_MS,
-        *OFFSET, *START, *END, *STOP, *CHANNEL, *SPEAKER, *SOURCE,
+        *ID,
+        *TEXT,
+        *LABELS,
+        *AUDIO_PATH,
+        *AUDIO,
+        *FEATURES,
+        *FEATURES_PATH,
+        *ROWS,
+        *COLS,
+        *DURATION,
+        *DURATION_MS,
+        *OFFSET,
+        *START,
+        *END,
+        *STOP,
+        *CHANNEL,
+        *SPEAKER,
+        *SOURCE,
     }
-)  # fmt: skip
+)
 USED = (
-    ID, AUDIO_PATH + AUDIO, FEATURES + FEATURES_PATH, TEXT, LABELS, DURATION + DURATION_MS, OFFSET + START, SPEAKER,
-)  # fmt: skip
+    ID,
+    AUDIO_PATH + AUDIO,
+    FEATURES + FEATURES_PATH,
+    TEXT,
+    LABELS,
+    DURATION + DURATION_MS,
+    OFFSET + START,
+    SPEAKER,
+)
 """Names of each field, of which the first one that has a value is used."""
 EXAMPLE = '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}'
 # Largest count or id: columns have 32 bits.

@@ -126,8 +126,10 @@ def _segment(line: str, recordings: Table) -> tuple[Location, float]:
         raise InvalidEntry(f"a segment from {start} to {end} s: expected 0 ≤ start < end")
     part = replace(
         _location(_value(recordings, recording)),
-        start_s=start_s, length_s=None if end_s == -1 else length_s, may_overshoot=end_s != -1,
-    )  # fmt: skip
+        start_s=start_s,
+        length_s=None if end_s == -1 else length_s,
+        may_overshoot=end_s != -1,
+    )
     return replace(part, channel=_whole_number(channel, "channel")) if channel else part, length_s
 
 

@@ -100,10 +100,13 @@ def cuts_of(recording: Fields, supervisions: Mapping[str, Sequence[Fields]]) -> 
     for each in own:
         channel = each.get("channel", 0)
         yield {
-            "id": each.get("id"), "start": each.get("start"), "duration": each.get("duration"),
+            "id": each.get("id"),
+            "start": each.get("start"),
+            "duration": each.get("duration"),
             "channel": channel[0] if isinstance(channel, list) else channel,
-            "recording": recording, "supervisions": [each],
-        }  # fmt: skip
+            "recording": recording,
+            "supervisions": [each],
+        }
 
 
 def _span(item: Fields) -> tuple[float, float]:

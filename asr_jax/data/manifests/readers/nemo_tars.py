@@ -40,9 +40,12 @@ class NemoTars:
             raise InvalidEntry(f"no file {name!r} in {path} (the folder has {others} tars audio_N.tar)")
         first, num = self._spans[path][name]
         return Utterance(
-            id=f.string(fields, f.ID, name), location=str(Location(path, first, num, name=os.path.basename(name))),
-            text=f.string(fields, f.TEXT), duration_s=f.duration_s(fields), speaker=f.string(fields, f.SPEAKER),
-        )  # fmt: skip
+            id=f.string(fields, f.ID, name),
+            location=str(Location(path, first, num, name=os.path.basename(name))),
+            text=f.string(fields, f.TEXT),
+            duration_s=f.duration_s(fields),
+            speaker=f.string(fields, f.SPEAKER),
+        )
 
 
 def _spans(path: str) -> Spans:

@@ -273,10 +273,14 @@ def _of_features(values: list[str]) -> Utterance:
         raise InvalidEntry(f"rows {rows!r}, cols {cols!r}: expected whole numbers")
     location = f.feature_file(path, int(rows), int(cols))
     return Utterance(
-        id=path, location=str(location), text=values[4] if len(values) == 5 else "",
-        duration_s=entries.features_duration_s(int(rows)), labels=f.label_ids(tokens) if tokens.strip() else None,
-        num_frames=int(rows), num_values=int(cols),
-    )  # fmt: skip
+        id=path,
+        location=str(location),
+        text=values[4] if len(values) == 5 else "",
+        duration_s=entries.features_duration_s(int(rows)),
+        labels=f.label_ids(tokens) if tokens.strip() else None,
+        num_frames=int(rows),
+        num_values=int(cols),
+    )
 
 
 def _of_names(names: list[str], values: list[str], unpacked: Unpacked, options: ReadOptions, place: str) -> Utterance:

@@ -117,11 +117,14 @@ def utterance_of(path: str, tar: tarfile.TarFile, stem: str, members: Members, o
         raise InvalidEntry(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
     location = Location(os.path.abspath(path), audio.offset_data, audio.size, name=os.path.basename(audio.name))
     return Utterance(
-        id=f.string(fields, f.ID, stem), location=str(location),
+        id=f.string(fields, f.ID, stem),
+        location=str(location),
         text=f.string(fields, f.TEXT) if text is None else text,
-        duration_s=f.duration_s(fields), speaker=f.string(fields, f.SPEAKER), source=f.string(fields, f.SOURCE),
+        duration_s=f.duration_s(fields),
+        speaker=f.string(fields, f.SPEAKER),
+        source=f.string(fields, f.SOURCE),
         labels=labels,
-    )  # fmt: skip
+    )
 
 
 def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:
