@@ -27,8 +27,8 @@ def tuning_lines(planned: PlannedData, experiment: Experiment) -> list[str]:
         []
         if experiment.data.batching.file
         else [
-            f"raise {_size(experiment)} until the largest batch fills the device: now {_shape(largest, per_s)}; --dry-run "
-            "prints the memory of every shape"
+            f"raise {_size(experiment)} until the largest batch fills the device: now {_shape(largest, per_s)}; "
+            "--dry-run prints the memory of every shape"
         ]
     )
     steps = [
