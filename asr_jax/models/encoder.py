@@ -163,8 +163,9 @@ class LayeredEncoder(EncoderSettings):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if not set(self.tap_names()) >= set(self.taps):
-            *first, last = self.tap_names()
-            yield f"taps is {self.taps}: expected names from {', '.join(first[:2])} to {last}"
+            names = self.tap_names()
+            shown = ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, … {names[-1]}"
+            yield f"taps is {self.taps}: expected names from {shown}"
 
 
 @settings

@@ -33,5 +33,5 @@ def test_what_does_not_fit_is_refused() -> None:
         SANM(dim=10)
     with pytest.raises(ValueError, match=r"num_mels is 7: expected an even number of 4 or more"):
         SANM(num_mels=7)
-    with pytest.raises(ValueError, match=r"taps is \('layer_50',\): expected names from layer_0, layer_1 to layer_49"):
+    with pytest.raises(ValueError, match=r"taps is \('layer_50',\): expected names from layer_0, layer_1, … layer_49"):
         SANM(taps=("layer_50",))

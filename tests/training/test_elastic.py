@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from asr_jax.audio.specaugment import SpecAugment
-from asr_jax.config import Experiment, Resume, Training, Validation, load_experiment
+from asr_jax.config import Experiment, Resume, Saving, Training, Validation, load_experiment
 from asr_jax.core import devices, meshes
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import MeshSizes
@@ -68,6 +68,7 @@ def experiment(manifests, folder, *, num_updates=UPDATES, model=None, **training
     settings = {
         "num_updates": num_updates,
         "validation": Validation(every=5),
+        "saving": Saving(keep_last=9),
         "log_every": 1,
         "accumulate": 2,
         "ema": EMA(0.5),
