@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr_jax.cli.command_line import flags_of_experiment, load_config
-from asr_jax.core.options import flags_of, names_of
+from asr_jax.core.flags import flags_of, names_of
 from asr_jax.search.label_synchronous import LabelDecoding
 from tests.cli.test_options_of_commands import MODULES, options_of
 

@@ -19,10 +19,10 @@ from tyro.conf import arg
 from asr_jax.audio.io import AudioError
 from asr_jax.config import Experiment, Init, Resume, classes, experiment_of, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
+from asr_jax.core.flags import DeviceOptions, Flag, flags_of, parse_flags, parse_known
 from asr_jax.core.foreign_words import meant_by
 from asr_jax.core.help import asks_for_help, show_help
 from asr_jax.core.native import native_log
-from asr_jax.core.options import DeviceOptions, Flag, flags_of, parse_flags, parse_known
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.pretrained.hub import Upload
 

@@ -15,8 +15,8 @@ from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
+from asr_jax.core.flags import assembled, flags_of, parse_flags, read
 from asr_jax.core.help import asks_for_help, show_help
-from asr_jax.core.options import assembled, flags_of, parse_flags, read
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.core.settings import command_options

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from asr_jax.core.errors import nearest
+from asr_jax.core.flags import MISSING, DeviceOptions, Flag, flags_of, is_flag, known
 from asr_jax.core.foreign_words import matching, meant_by, plain_word, rows_on
-from asr_jax.core.options import MISSING, DeviceOptions, Flag, flags_of, is_flag, known
 
 WIDTH = 120
 """Width of help texts that are not printed in a terminal."""

@@ -10,8 +10,9 @@ from asr_jax.cli.evaluate import EvaluateOptions
 from asr_jax.cli.recognition_options import parse_recognition
 from asr_jax.cli.transcribe import TranscribeOptions
 from asr_jax.core.errors import UserError
+from asr_jax.core.flags import flags_of, known
 from asr_jax.core.foreign_words import matching, meant_by, rows
-from asr_jax.core.options import flags_of, known, parse
+from asr_jax.core.options import parse
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CONFIG = str(CONFIGS / "read_speech.py")

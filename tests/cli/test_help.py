@@ -11,8 +11,8 @@ from asr_jax.cli.command_line import (
     parse_with_experiment,
 )
 from asr_jax.cli.train import TrainOptions
+from asr_jax.core.flags import flags_of
 from asr_jax.core.help import show_help
-from asr_jax.core.options import flags_of
 
 CONFIG = "configs/read_speech.py"
 QUARTZNET = flags_of_experiment(load_config("configs/quartznet_librispeech.py"))

@@ -9,8 +9,9 @@ import pytest
 
 import asr_jax.cli
 from asr_jax.cli import evaluate
+from asr_jax.core.flags import flags_of
 from asr_jax.core.help import show_help
-from asr_jax.core.options import flags_of, parse
+from asr_jax.core.options import parse
 
 MODULES = [module.name for module in pkgutil.walk_packages(asr_jax.cli.__path__, "asr_jax.cli.") if not module.ispkg]
 

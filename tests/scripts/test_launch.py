@@ -22,7 +22,7 @@ import yaml
 
 from asr_jax.cli.command_line import flags_of_experiment, load_config
 from asr_jax.cli.train import TrainOptions
-from asr_jax.core.options import flags_of, names_of
+from asr_jax.core.flags import flags_of, names_of
 from tests.forked import ROOT, made_corpus, with_devices
 from tests.scripts.schedulers import Kubernetes, Slurm, free_port, last_update
 from tests.training.arrays import contents

@@ -30,7 +30,7 @@ from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parse_recognition
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable
-from asr_jax.core.options import MAY_BE_EMPTY
+from asr_jax.core.flags import MAY_BE_EMPTY
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 
 if TYPE_CHECKING:

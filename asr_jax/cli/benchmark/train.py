@@ -26,7 +26,7 @@ from tyro.conf import arg
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
-from asr_jax.core.options import MAY_BE_EMPTY
+from asr_jax.core.flags import MAY_BE_EMPTY
 from asr_jax.core.precision import Precision
 from asr_jax.core.settings import PositiveInt, command_options
 from asr_jax.data.batching.batching import Batching

@@ -7,7 +7,8 @@ import pytest
 from tyro.conf import Positional, UseAppendAction, arg
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.options import MAY_BE_EMPTY, flags_of, parse, parse_flags, parse_known
+from asr_jax.core.flags import MAY_BE_EMPTY, flags_of, parse_flags, parse_known
+from asr_jax.core.options import parse
 
 
 @dataclass(frozen=True, kw_only=True)
