@@ -49,7 +49,7 @@ def ours(width: int, folder: Path) -> dict[str, Decode]:
     import jax
 
     from asr_jax.search.ctc_beam import CTCBeamSearch
-    from asr_jax.search.ctc_greedy import greedy_ids
+    from asr_jax.search.ctc_greedy import greedy_search
     from asr_jax.search.hypotheses import Search
     from asr_jax.search.word_scores import Fusion
     from asr_jax.text.spelling import Spelling
@@ -59,7 +59,7 @@ def ours(width: int, folder: Path) -> dict[str, Decode]:
     fusion = Fusion(kenlm=str(folder / "lm.arpa"), known_words=str(folder / "words.txt"))
     num_threads = os.cpu_count() or 1
     pool, num_rows = ThreadPoolExecutor(num_threads), NUM_ROWS // num_threads
-    collapse = jax.jit(greedy_ids, static_argnames="blank_id")
+    collapse = jax.jit(greedy_search, static_argnames="blank_id")
 
     def by(fusion: Fusion) -> Decode:
         searches = [CTCBeamSearch(spelling, search=search, scores=fusion.build()) for _ in range(num_threads)]
@@ -74,8 +74,9 @@ def ours(width: int, folder: Path) -> dict[str, Decode]:
         return decode
 
     def greedy(x: np.ndarray) -> Lists:
-        ids, num = jax.device_get(collapse(x, np.full(NUM_ROWS, NUM_FRAMES), blank_id=0))
-        texts = ("".join(LABELS[i] for i in row[:n]) for row, n in zip(ids.tolist(), num.tolist(), strict=True))
+        found = jax.device_get(collapse(x, np.full(NUM_ROWS, NUM_FRAMES), blank_id=0))
+        rows = zip(found.tokens[:, 0].tolist(), found.lengths[:, 0].tolist(), strict=True)
+        texts = ("".join(LABELS[i] for i in row[:n]) for row, n in rows)
         return [[(" ".join(text.split()), 0.0)] for text in texts]
 
     greedy(np.zeros((NUM_ROWS, NUM_FRAMES, len(LABELS)), np.float32))
