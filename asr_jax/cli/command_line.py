@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +59,8 @@ ABOUT_FIELDS = """
 Each setting of the config file is a flag, --field.name VALUE. Classes, such as those of the optimizer, its schedule and
 the encoder, are chosen in the file. --decoding.FIELD sets a field of the decoding of the primary head."""
 
+PROCESSES = "asr_jax.core.processes"
+"""Module that a command without JAX does not import."""
 # Errors of the operating system that the user can fix; they are reported without a traceback.
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
 
@@ -92,26 +95,34 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     # Tracing creates millions of objects; with the default thresholds, garbage collection takes 25 % of the time.
     gc.set_threshold(100_000, 20, 100)
     with native_log(), _warnings_printed():
-        _call(main, sys.argv[1:] if arguments is None else arguments)
+        _call_in_run(main, sys.argv[1:] if arguments is None else arguments)
 
 
 def _call_in_run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
     """Calls the main function. An error of one of several processes ends this process at once."""
     try:
-        main(arguments)
-    except Exception as error:
-        processes = sys.modules.get("asr_jax.core.processes")  # a command without JAX does not import it
-        if processes and not getattr(error, "is_planned", False):
-            processes.fail(error)
+        _call(main, arguments)
+    except BaseException as error:
+        processes, code = sys.modules.get(PROCESSES), RunError.exit_code
+        if isinstance(error, SystemExit):
+            code = int(error.code or 0)
+        elif processes:
+            traceback.print_exception(error)
+        if processes and code and not isinstance(error, _PlannedExit):
+            processes.exit_at_once(code)
         raise
+
+
+class _PlannedExit(SystemExit):
+    """Exit of all processes together, after which none has to be ended."""
 
 
 def _call(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
     try:
-        _call_in_run(main, choose_devices(arguments))
+        main(choose_devices(arguments))
     except UserError as error:
         print(error if error.is_planned else f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        raise (_PlannedExit if error.is_planned else SystemExit)(error.exit_code) from None
     except AudioError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(RunError.exit_code)
@@ -127,6 +138,12 @@ def _call(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> No
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        processes = sys.modules.get(PROCESSES)
+        if not processes or not (lost := processes.lost_peer(error)):
+            raise
+        print(f"error: {lost}", file=sys.stderr)
+        sys.exit(lost.exit_code)
 
 
 @contextlib.contextmanager

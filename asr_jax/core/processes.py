@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -93,7 +94,7 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
         jax.distributed.initialize(local_device_ids=own, heartbeat_timeout_seconds=LOST_S)
     else:
         return
-    sys.excepthook = lambda kind, error, trace: fail(error)  # of a Python program; commands call `fail`
+    sys.excepthook = _exit_after  # of a Python program; commands call `exit_at_once`
 
 
 def _launched(environment: Mapping[str, str], launcher: Launcher) -> bool:
@@ -133,32 +134,46 @@ def _own_devices(environment: Mapping[str, str], launcher: Launcher) -> list[int
     return [int(environment[launcher.local_rank])]
 
 
-def fail(error: BaseException) -> None:
-    """Prints an error and exits, in one of several processes. Returns in a process that is alone.
+def lost_peer(error: BaseException) -> UserError | None:
+    """Returns an error for the user if a computation of all processes has failed, because another process is lost."""
+    if (
+        not jax.distributed.is_initialized()
+        or isinstance(error, UserError)
+        or not OF_COLLECTIVES.search(str(error))
+        or "RESOURCE_EXHAUSTED" in str(error)
+    ):
+        return None
+    lost = UserError(
+        "a computation of all processes failed, because another process of the run was killed or cannot be reached "
+        f"({str(error).splitlines()[0]}). All processes of the run end; the same command continues it from the newest "
+        "checkpoint"
+    )
+    lost.exit_code = LOST_CODE
+    return lost
+
+
+def exit_at_once(code: int) -> None:
+    """Exits after an error, in one of several processes. Returns in a process that is alone.
 
     At a regular exit, JAX would wait for the other processes, which may wait for this one.
     """
     if not jax.distributed.is_initialized():
         return
-    code = getattr(error, "exit_code", RunError.exit_code)
-    if isinstance(error, UserError):
-        print(f"error: {error}", file=sys.stderr)
-    elif OF_COLLECTIVES.search(str(error)) and "RESOURCE_EXHAUSTED" not in str(error):
-        code = LOST_CODE
-        print(
-            "error: a computation of all processes failed, because another process of the run was killed or cannot be "
-            f"reached ({str(error).splitlines()[0]}). All processes of the run end; the same command continues it from "
-            "the newest checkpoint",
-            file=sys.stderr,
-        )
-    else:
-        traceback.print_exception(error)
     if is_main():
         time.sleep(GRACE_S)
     end_native_log()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _exit_after(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints an error that ends a Python program, and exits."""
+    if lost := lost_peer(error):
+        print(f"error: {lost}", file=sys.stderr)
+    else:
+        traceback.print_exception(kind, error, trace)
+    exit_at_once(getattr(lost or error, "exit_code", RunError.exit_code))
 
 
 def is_main() -> bool:

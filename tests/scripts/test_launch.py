@@ -192,7 +192,7 @@ def test_slurm_requeues_a_run_that_is_stopped_and_killed(arguments, undisturbed,
 
 @pytest.mark.slow
 def test_slurm_requeues_no_run_that_cannot_begin(arguments, tmp_path):
-    codes, output = slurm(tmp_path, ["--training.log-every", "0", *arguments])
+    codes, output = slurm(tmp_path, [*arguments, "--training.log-every", "0"])
     assert codes == [2], output[-3000:]
 
 
