@@ -8,10 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
-
-from beartype import BeartypeConf
-from beartype.door import is_bearable
+from typing import Any, Literal
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
@@ -304,7 +301,7 @@ class Experiment:
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
 
     def problems(self) -> Iterator[str]:
-        yield from wrong_types(self) or self._of_texts()
+        yield from self._of_texts()
         yield from (f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value)
 
     def _of_texts(self) -> list[str]:
@@ -341,8 +338,6 @@ class Experiment:
         """Returns the experiment with another decoding of the primary head."""
         return dataclasses.replace(self, model=self.model.with_decoding(self.model.recognising, decoding))
 
-
-INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 
 # Settings that may change when a run continues. They affect its length, output and speed, but not the updates so far.
 # A change of any other setting is refused.
@@ -388,32 +383,6 @@ OF_MACHINE = (
     "data.check_all",
     "data.allow_pipes",
 )
-
-
-def wrong_types(settings: Any, name: str = "") -> list[str]:
-    """Returns a message for each setting whose value does not have the type of its field.
-
-    Flags are parsed according to this type; values from Python files and JSON are not.
-
-    Args:
-        settings: A dataclass, dictionary or tuple of settings.
-        name: Dotted name of `settings`. Empty: the root.
-    """
-    if isinstance(settings, dict):
-        return [problem for key, value in settings.items() for problem in wrong_types(value, f"{name}.{key}")]
-    if isinstance(settings, tuple):
-        return [problem for key, value in enumerate(settings) for problem in wrong_types(value, f"{name}.{key}")]
-    if not dataclasses.is_dataclass(settings):
-        return []
-    problems, hints = list[str](), get_type_hints(type(settings))
-    for each in dataclasses.fields(settings):
-        value, place = getattr(settings, each.name), f"{name}.{each.name}".removeprefix(".")
-        if is_bearable(value, hints[each.name], conf=INT_IS_FLOAT):
-            problems += wrong_types(value, place)
-        else:
-            kind = getattr(hints[each.name], "__name__", "") if isinstance(hints[each.name], type) else hints[each.name]
-            problems.append(f"{place} is {value!r}: expected {str(kind).replace('typing.', '')}")
-    return problems
 
 
 def leaves(settings: Any) -> list[tuple[str, Any]]:

@@ -29,7 +29,7 @@ COMMANDS = {
     "extract_features": "Computes features, encoder outputs or codes of a set",
     "feature_statistics": "Computes mean and deviation of the features of a set",
     "augment": "Writes augmented audio, to listen to",
-    "benchmark": "Measures the speed of training, data, front-ends and inference",
+    "benchmark": "Measures the speed of training, inference, data and kernels",
     "quickstart": "Trains on synthetic speech, evaluates and transcribes, in minutes",
 }
 """Commands with their summaries, the most used first."""

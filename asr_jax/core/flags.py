@@ -31,6 +31,9 @@ MISSING = dataclasses.MISSING
 WRONG = object()
 """Stands for settings with a mistake in them, which has been reported."""
 
+IN_FULL = ("--training.", "--data.")
+"""Parts whose flags are written in full: --training.epochs could otherwise mean --training.saving.epochs. In others, the
+middle may be omitted, as in --model.dim for --model.encoder.dim."""
 Place = tuple[Any, ...]
 """Names of fields, keys and numbers of entries, from the root of a tree of settings to a field."""
 
@@ -173,14 +176,18 @@ def _replaced(
         return settings
     parts = {each[len(place)]: None for each in given}
     parts = {name: _replaced(_part(settings, name), values, (*place, name), words, problems) for name in parts}
-    if any(part is WRONG for part in parts.values()):
+    right = {name: part for name, part in parts.items() if part is not WRONG}
+    if len(right) < len(parts) and (isinstance(settings, type) or not right):
         return WRONG
+    is_wrong, parts = len(right) < len(parts), right  # the other mistakes are found with the former values
     try:
         if isinstance(settings, dict):
-            return settings | parts
-        if isinstance(settings, tuple):
-            return tuple(parts.get(number, part) for number, part in enumerate(settings))
-        return settings(**parts) if isinstance(settings, type) else dataclasses.replace(settings, **parts)
+            made: Any = settings | parts
+        elif isinstance(settings, tuple):
+            made = tuple(parts.get(number, part) for number, part in enumerate(settings))
+        else:
+            made = settings(**parts) if isinstance(settings, type) else dataclasses.replace(settings, **parts)
+        return WRONG if is_wrong else made
     except (UserError, ValueError) as error:
         of_it = [each for each in given if len(given) == 1 or re.search(rf"\b{each[-1]}\b", str(error))]
         problems.append(f"{', '.join(words[each] for each in of_it)}: {error}".removeprefix(": "))
@@ -247,7 +254,7 @@ def names_of(flags: Sequence[Flag]) -> dict[str, Flag]:
 def _found(written: str, names: Mapping[str, Flag]) -> Flag | None:
     """Returns the flag that an argument names, also without the middle of its name; None if there is none."""
     name = "--" + written.removeprefix("--").removeprefix("config.").replace("_", "-")
-    found = {names[each].place: names[each] for each in ([name] if name in names else _ends(name, names))}
+    found = {names[each].place: names[each] for each in ([name] if name in names else _shortened(name, names))}
     return next(iter(found.values())) if len(found) == 1 else None
 
 
@@ -255,6 +262,11 @@ def _ends(name: str, names: Collection[str]) -> list[str]:
     """Returns the names that begin with the first part of a name and end with its other parts."""
     first, _, last = name.partition(".")
     return sorted(each for each in names if last and each.startswith(f"{first}.") and each.endswith(f".{last}"))
+
+
+def _shortened(name: str, names: Collection[str]) -> list[str]:
+    """Returns the names that a name without its middle stands for."""
+    return [] if name.startswith(IN_FULL) else _ends(name, names)
 
 
 def _is_setting(argument: str, flags: Sequence[Flag]) -> bool:

@@ -30,7 +30,7 @@ LOST_S = 45
 """Seconds without a heartbeat after which JAX ends all processes of a run (`heartbeat_timeout_seconds`)."""
 LOST_CODE = 75
 """Exit code if a computation has failed because another process is lost (EX_TEMPFAIL)."""
-OF_COLLECTIVES = re.compile("Gloo|NCCL|coordination service|UNAVAILABLE")
+OF_COLLECTIVES = re.compile("Gloo|NCCL|coordination service")
 """Errors of collectives whose other processes are lost. JAX raises some of them as ValueError."""
 GRACE_S = 2.0
 """Seconds that process 0, the coordinator, waits before it exits after an error: its exit ends all others at once."""

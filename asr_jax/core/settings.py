@@ -3,7 +3,13 @@
 import dataclasses
 import inspect
 import math
+import re
 from typing import Annotated, Any, NamedTuple, dataclass_transform, get_args, get_origin, get_type_hints
+
+from beartype import BeartypeConf
+from beartype.door import is_bearable
+
+INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 
 
 class Range(NamedTuple):
@@ -85,14 +91,24 @@ def check(values: Any) -> None:
     a method `problems`, which yields a message for each mistake.
 
     Raises:
-        ValueError: If a value is outside of its range, or if `problems` yields a message. It contains all messages.
+        ValueError: If a value is of another type or outside of its range, or if `problems` yields a message. It
+            contains all messages.
     """
-    found, hints = list[str](), get_type_hints(type(values), include_extras=True)
+    found, hints, plain = list[str](), get_type_hints(type(values), include_extras=True), get_type_hints(type(values))
     for field in dataclasses.fields(values):
-        value = getattr(values, field.name)
-        each = "each " * isinstance(value, tuple)
-        found += [f"{field.name} is {value}: expected {each}{limits}" for limits in _missed(hints[field.name], value)]
-    found += [] if found else getattr(values, "problems", tuple)()
+        value, kind = getattr(values, field.name), plain[field.name]
+        if not is_bearable(value, kind, conf=INT_IS_FLOAT):
+            shown = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+            shown = re.sub(r"^Optional\[(.*)\]$", r"\1 | None", shown)
+            found.append(f"{field.name} is {value!r}: expected {shown}")
+            continue
+        start = "each " * isinstance(value, tuple) + "a finite number, " * (value in (math.inf, -math.inf))
+        found += [f"{field.name} is {value}: expected {start}{limits}" for limits in _missed(hints[field.name], value)]
+    try:
+        found += getattr(values, "problems", tuple)()
+    except Exception:  # of a check across fields, one of which is out of range
+        if not found:
+            raise
     if found:
         raise ValueError("; ".join(found))
 

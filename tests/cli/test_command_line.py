@@ -4,9 +4,8 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -21,7 +20,6 @@ from asr_jax.config import (
     may_change,
     save_experiment,
     to_json,
-    wrong_types,
 )
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
@@ -230,30 +228,6 @@ def test_wrong_configs_are_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         load_config(str(path))
-
-
-@dataclass(frozen=True)
-class Inner:
-    share: float = 0.5
-    kind: Literal["a", "b"] = "a"
-
-
-@dataclass(frozen=True)
-class Outer:
-    inner: tuple[Inner, ...] = (Inner(),)
-    by_name: dict[str, Inner] = field(default_factory=dict)
-    num: int | None = None
-
-
-def test_what_is_of_another_type_is_named_with_its_place():
-    assert wrong_types(Outer((Inner(share=1),), {"x": Inner(share=0.1)}, 3)) == []  # an int is accepted as float
-    wrong = Outer((Inner(), Inner(share="1")), {"x": Inner(kind="c")}, 2.5)
-    assert wrong_types(wrong) == [
-        "inner.1.share is '1': expected float", "by_name.x.kind is 'c': expected Literal['a', 'b']",
-        "num is 2.5: expected int | None",
-    ]  # fmt: skip
-    (message,) = wrong_types(Outer([Inner()]))
-    assert message.startswith("inner is [Inner(share=0.5, kind='a')]: expected tuple[")
 
 
 def test_missing_config_suggests_the_nearest():

@@ -175,13 +175,14 @@ def test_settings_are_replaced_at_their_places():
             [
                 "--parts.1.size x: expected a whole number",
                 "--parts.0.size 2, --parts.0.least 3: least is 3 and size is 2: expected least at most size",
+                "--share 2: share is 2.0: expected 0 to 1",
             ],
         ),
         (["--parts.size", "2"], ["--parts.size is not a flag; expected one of --parts.0.size, --parts.1.size"]),
     ],
 )
 def test_mistakes_in_settings(arguments, lines):
-    """A class is checked if nothing in it is wrong."""
+    """Other mistakes are found with the former values of what is wrong."""
     with pytest.raises(UserError) as error:
         of_whole(*arguments)
     assert str(error.value).splitlines() == [*lines, "it --help lists the flags"]

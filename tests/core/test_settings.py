@@ -36,8 +36,8 @@ class Changed(Base):
     more: Annotated[float, above(0, most=1)] = 1.0
 
     def problems(self):
-        if self.num < self.more * 2:
-            yield f"num is {self.num}: expected at least twice more, {self.more:g}"
+        if self.num == 2:
+            yield f"num is {self.num}: expected another number"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,11 @@ class Changed(Base):
     [
         ({"num": 0}, "num is 0: expected at least 1"),
         ({"rate": 1.0}, "rate is 1.0: expected at least 0 and below 1"),
+        ({"num": "3"}, "num is '3': expected int"),
+        ({"num": 2.5}, "num is 2.5: expected int"),
+        ({"maybe": "x"}, r"maybe is 'x': expected int \| None"),
+        ({"parts": [1.0]}, r"parts is \[1.0\]: expected tuple.*"),
+        ({"more": math.inf}, "more is inf: expected a finite number, above 0 and at most 1"),
         ({"rate": math.nan}, "rate is nan: expected at least 0 and below 1"),
         ({"parts": (1.0, -1.0)}, r"parts is \(1.0, -1.0\): expected each at least 0"),
         ({"parts": (math.inf,)}, r"parts is \(inf,\): expected each at least 0"),
@@ -53,7 +58,8 @@ class Changed(Base):
         ({"logp": 1.0}, "logp is 1.0: expected at most 0"),
         ({"more": 0.0}, "more is 0.0: expected above 0 and at most 1"),
         ({"num": 0, "rate": -1.0}, "num is 0: expected at least 1; rate is -1.0: expected at least 0 and below 1"),
-        ({"num": 1}, "num is 1: expected at least twice more, 1"),
+        ({"num": 2}, "num is 2: expected another number"),
+        ({"num": 2, "rate": 1.0}, "rate is 1.0: expected at least 0 and below 1; num is 2: expected another number"),
     ],
 )
 def test_values_out_of_range_are_named(values, message):
@@ -67,6 +73,10 @@ def test_a_subclass_changes_a_default_and_keeps_type_and_range():
     assert [field.name for field in dataclasses.fields(Changed)] == [*Base.__dataclass_fields__, "more"]
     with pytest.raises(ValueError, match="num is 0: expected at least 1"):
         Changed(num=0)
+
+
+def test_an_int_is_accepted_as_a_float():
+    assert Base(rate=0, parts=(1,)).parts == (1,)
 
 
 def test_settings_are_frozen():
