@@ -438,9 +438,12 @@ def test_a_shared_file_system_that_is_full_read_only_slow_or_loses_a_folder(
         before = saved(folder)
         jobs = start(manifests, folder, *SHARDED)
         ends, seconds = ends_after(fault, folder, jobs, before + 1)
-        assert [code for code, _ in ends] == [1, 1], (kind, ends)
-        for _, output in ends:
-            assert any(reason in line for line in errors_of(output)), (kind, output)
+        codes = [code for code, _ in ends]
+        assert 1 in codes, (kind, ends)
+        assert {*codes} <= {1, 75}, (kind, ends)
+        for code, output in ends:  # 75: a computation failed, because the other process had ended
+            expected = reason if code == 1 else FAILED
+            assert any(expected in line for line in errors_of(output)), (kind, output)
         done = updates_of(folder)
         repair()
         found.append((f"shared file system {kind}", {"seconds": round(seconds, 1), "code": 1, "updates": done}))
