@@ -320,7 +320,7 @@ FAULTS = {
     "SIGTERM to process 1": ("SIGTERM to process 1 alone", "both save together and end"),
     "network cut, 5 s": ("network cut for 5 s", "both wait and go on"),
     "network cut, 120 s": ("network cut for 120 s", "JAX ends both, and a message names the other"),
-    "shared file system full": ("shared file system full", "one ends with the reason, the other as well or with code 75"),
+    "shared file system full": ("shared file system full", "one ends with the reason, the other too or with code 75"),
     "shared file system read-only": ("shared file system read-only after an error", "both end with the reason"),
     "process 1 cannot write": ("process 1 alone cannot write its part of a checkpoint", "both end with the reason"),
     "shared file system stands still, 5 s": ("shared file system stands still for 5 s", "both wait and go on"),

@@ -33,7 +33,15 @@ from asr_jax.models.terms import batch_denominators
 from asr_jax.training.initial_state import InitialState
 from asr_jax.training.recipe import Recipe
 from asr_jax.training.state import TrainState
-from asr_jax.training.step import Accumulated, Denominators, add, added_denominators, apply_update, gradient_of
+from asr_jax.training.step import (
+    Accumulated,
+    Denominators,
+    accumulated,
+    add,
+    added_denominators,
+    apply_update,
+    gradient_of,
+)
 
 
 @dataclass(frozen=True)
@@ -230,16 +238,9 @@ class CompiledSteps:
             state: State before the update.
             parts: Batches of the update.
         """
-        bucket, batch, position = parts[0]
-        if self.of_several is None:
-            only: Accumulated = self.gradient[bucket](state, state.carried, batch, None, position)
-            return only
-        denominators = self.of_several.denominators_of(state, parts)
-        found: Accumulated = self.gradient[bucket](state, state.carried, batch, denominators, position)
-        for bucket, batch, position in parts[1:]:
-            more = self.gradient[bucket](state, found.carried, batch, denominators, position)
-            found = self.of_several.add(found, more)
-        return found
+        several = self.of_several
+        denominators = several.denominators_of(state, parts) if several else None
+        return accumulated(state, parts, denominators, gradients=self.gradient, add=several.add if several else add)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ is in the other two, which are compiled once.
 """
 
 import functools
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -89,32 +88,28 @@ def added_denominators(each: list[Denominators]) -> Denominators:
     return jax.tree.map(lambda *values: jnp.sum(jnp.stack(values)), *each)
 
 
-def accumulate(
-    recipe: Recipe,
+def accumulated(
     state: TrainState,
-    accumulated: Accumulated | None,
-    batch: Batch,
-    denominators: Denominators,
-    position: Int[Array, ""],
-    sounds: Mapping[str, Array] = MappingProxyType({}),
+    parts: Sequence[tuple[Any, Batch, Any]],
+    denominators: Denominators | None,
     *,
-    mesh: Mesh | None = None,
+    gradients: Mapping[Any, Callable[..., Accumulated]],
+    add: Callable[[Accumulated, Accumulated], Accumulated],
 ) -> Accumulated:
-    """Adds the contribution of a batch to the gradient of an update.
+    """Computes the gradient of an update, one batch after another.
 
     Args:
-        recipe: Settings of the training step.
         state: State before the update.
-        accumulated: Sums over the previous batches of the update; None before the first batch.
-        batch: Batch on all devices.
-        denominators: Denominator of each loss term over the whole update.
-        position: Position of the batch in the plan.
-        sounds: Recordings that augmentations add.
-        mesh: As for `gradient_of`.
+        parts: Shape of each batch, the batch, and its position in the plan.
+        denominators: Denominator of each loss term over the whole update. None: those of the only batch.
+        gradients: `gradient_of` for each shape, compiled.
+        add: `add`, compiled.
     """
-    carried = state.carried if accumulated is None else accumulated.carried
-    found = gradient_of(recipe, state, carried, batch, denominators, position, sounds, mesh=mesh)
-    return checked(found) if accumulated is None else add(accumulated, found)
+    (shape, batch, position), *more = parts
+    found = gradients[shape](state, state.carried, batch, denominators, position)
+    for shape, batch, position in more:
+        found = add(found, gradients[shape](state, found.carried, batch, denominators, position))
+    return found
 
 
 def gradient_of(

@@ -30,7 +30,8 @@ from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 from asr_jax.training.initial_state import fresh_state
 from asr_jax.training.recipe import Recipe
 from asr_jax.training.state import TrainState
-from asr_jax.training.step import UpdateReport, accumulate, apply_update
+from asr_jax.training.step import UpdateReport, apply_update
+from tests.training.accumulating import accumulate
 
 pytestmark = pytest.mark.golden
 

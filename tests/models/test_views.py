@@ -21,10 +21,11 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import initial_state, lower_initial_state
 from asr_jax.training.recipe import Recipe
-from asr_jax.training.step import accumulate, added_denominators
+from asr_jax.training.step import added_denominators
 from tests.heads.drawn_params import drawn_params
 from tests.heads.test_ctc_head import BLANK, TwoLayers, features_batch
 from tests.support import approx, assert_close, assert_trees_close, fast_jit, log_softmax
+from tests.training.accumulating import accumulate
 from tests.training.toy import joined, toy_batch
 
 MASKS = SpecAugment(probability=1.0, max_freq_bins=20, num_time_masks=2, max_time_frames=8, max_time_share=1.0,

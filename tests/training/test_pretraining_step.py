@@ -24,8 +24,9 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import initial_state, lower_initial_state
 from asr_jax.training.recipe import Recipe
-from asr_jax.training.step import accumulate, summed
+from asr_jax.training.step import summed
 from tests.support import assert_close, assert_trees_close
+from tests.training.accumulating import accumulate
 from tests.training.toy import joined, toy_batch
 
 NUM_NEGATIVES = 5

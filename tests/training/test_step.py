@@ -24,8 +24,9 @@ from asr_jax.optim.optimizers import EVERYTHING, NEVER, AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import fresh_state, initial_state, lower_initial_state
 from asr_jax.training.recipe import Recipe
-from asr_jax.training.step import accumulate, apply_update, summed
+from asr_jax.training.step import apply_update, summed
 from tests.support import assert_close, assert_trees_close, assert_within
+from tests.training.accumulating import accumulate
 from tests.training.toy import as_features, toy_batch, toy_model
 
 SCALES = {"ctc": 1.0}

@@ -18,8 +18,9 @@ from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import initial_state, lower_initial_state
 from asr_jax.training.recipe import Recipe
-from asr_jax.training.step import accumulate, apply_update
+from asr_jax.training.step import apply_update
 from tests.forked import finished, made_corpus
+from tests.training.accumulating import accumulate
 from tests.training.arrays import contents
 from tests.training.toy import toy_batch, toy_model
 
