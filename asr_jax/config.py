@@ -77,7 +77,7 @@ class Saving:
     """Choice of the best checkpoint: all, mean or a set's name. It is the one with the lowest WER (or loss) of all
     utterances of all validation sets together, of the unweighted mean of the sets, or of the set with this name, which
     is that of its file or folder. limits.patience counts by the same."""
-    milestones: tuple[int, ...] = ()
+    milestones: tuple[PositiveInt, ...] = ()
     """Updates whose checkpoints are never deleted, if a checkpoint is saved after them."""
 
 

@@ -26,7 +26,7 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
-from asr_jax.core.settings import PositiveInt, between, command_options
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_utterances
@@ -43,7 +43,7 @@ class AugmentOptions:
     """Folder to write to."""
     num: PositiveInt = 3
     """Number of utterances to render."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the random draws."""
     at_update: Annotated[int, between(0, 2**31 - 1)] = 10**9
     """Update at which augmentations that change during training are shown. Default: the end of the run."""

@@ -17,7 +17,7 @@ from tyro.conf import arg
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable
 from asr_jax.core.options import parse
-from asr_jax.core.settings import command_options
+from asr_jax.core.settings import PositiveFloat, PositiveInt, command_options
 
 Row = dict[str, Any]
 
@@ -35,15 +35,15 @@ class DataOptions:
     """Parts to measure. Default: all."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write all figures to, in JSON."""
-    processes: int = os.cpu_count() or 1
+    processes: PositiveInt = os.cpu_count() or 1
     """Number of threads and of processes that read. Default: the number of cores."""
-    seconds: float = 2.0
+    seconds: PositiveFloat = 2.0
     """Duration of each measurement of reading in seconds."""
-    repeats: int = 9
+    repeats: PositiveInt = 9
     """Number of repetitions of each measurement of reading."""
-    batch_seconds: float = 240.0
+    batch_seconds: PositiveFloat = 240.0
     """Size of a batch in seconds of audio with padding."""
-    batches: int = 1000
+    batches: PositiveInt = 1000
     """Number of batches over which the growth of memory is measured."""
 
 
