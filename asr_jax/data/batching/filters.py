@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Float64, Int
 
-from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, settings
+from asr_jax.core.settings import settings
 from asr_jax.data.manifests.utterances import Rejected
 
 # A longer duration is one in milliseconds by mistake. Its number of samples would also overflow 32 bits.
@@ -19,17 +19,17 @@ LONGEST_S = 86_400.0
 class Filters:
     """Limits that utterances must satisfy. Durations are those of the manifest, before any change of speed."""
 
-    min_duration_s: NonNegativeFloat = 0.1
+    min_duration_s: float = 0.1
     """Minimum duration in seconds."""
-    max_duration_s: PositiveFloat = 30.0
+    max_duration_s: float = 30.0
     """Maximum duration in seconds."""
-    min_chars: NonNegativeInt = 0
+    min_chars: int = 0
     """Minimum number of characters of the text."""
-    max_chars: PositiveInt = 100_000
+    max_chars: int = 100_000
     """Maximum number of characters of the text."""
-    min_chars_per_s: NonNegativeFloat = 0.0
+    min_chars_per_s: float = 0.0
     """Minimum number of characters per second. A lower rate means that the text is incomplete."""
-    max_chars_per_s: PositiveFloat = 60.0
+    max_chars_per_s: float = 60.0
     """Maximum number of characters per second. A higher rate is faster than human speech."""
 
     def problems(self) -> Iterator[str]:
