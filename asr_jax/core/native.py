@@ -72,7 +72,7 @@ fi
     echo "error: the command was killed (for example because the memory was full) or has crashed"
     if [ -s "$log" ]; then
         echo "last lines of native libraries, from $log:"
-        tail -n 40 "$log"
+        tail -n 20 "$log"
     fi
 } >&2
 """
@@ -245,7 +245,7 @@ def _send(path: Path) -> None:
 
 
 def _move_stderr(terminal: int) -> None:
-    """Opens `sys.stderr` and the handlers of `logging` on a descriptor of the terminal."""
+    """Opens `sys.stderr`, the handlers of `logging` and faulthandler on a descriptor of the terminal."""
     former = sys.stderr
     former.flush()
     sys.stderr = open(  # noqa: SIM115  it is open until the process ends
@@ -258,7 +258,7 @@ def _move_stderr(terminal: int) -> None:
     for handler in {handler for logger in loggers for handler in logger.handlers}:  # libraries have made some
         if isinstance(handler, logging.StreamHandler) and handler.stream is former:
             handler.setStream(sys.stderr)
-    faulthandler.enable(2)  # stacks are in the log; the watcher prints its end
+    faulthandler.enable(terminal)
 
 
 def _watch(path: Path, terminal: int) -> subprocess.Popen[bytes] | None:

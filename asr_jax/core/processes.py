@@ -4,6 +4,7 @@ JAX's coordination service ends all processes, with signal 6, if one of them sen
 killed, hangs or cannot be reached.
 """
 
+import faulthandler
 import json
 import os
 import re
@@ -94,6 +95,7 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
         jax.distributed.initialize(local_device_ids=own, heartbeat_timeout_seconds=LOST_S)
     else:
         return
+    faulthandler.enable(2)  # to the log: JAX aborts all processes if one is lost, and `core.native` prints a message
     sys.excepthook = _exit_after  # of a Python program; commands call `exit_at_once`
 
 
