@@ -63,9 +63,9 @@ class Validation:
 class Saving:
     """Settings of checkpoints: when they are saved, and which are kept."""
 
-    minutes: NonNegativeFloat = 15.0
+    every_minutes: NonNegativeFloat = 15.0
     """Minutes between checkpoints if validations are further apart. 0: no checkpoints by time."""
-    epochs: NonNegativeInt = 0
+    every_epochs: NonNegativeInt = 0
     """Number of epochs between checkpoints at the end of an epoch, in addition to those after validations and by time.
     0: no checkpoints by epochs."""
     keep_last: PositiveInt = 2

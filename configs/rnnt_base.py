@@ -77,7 +77,7 @@ def experiment() -> Experiment:
             precision="bf16",
             ema=EMA(0.999),
             validation=Validation(every=1000),
-            saving=Saving(minutes=30.0),
+            saving=Saving(every_minutes=30.0),
             pass_states=StatePassing((99.0, 0.0, 1.0), after=52_272),  # warm-up, hold and three half-lives
         ),
     )

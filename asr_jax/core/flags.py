@@ -32,8 +32,8 @@ WRONG = object()
 """Stands for settings with a mistake in them, which has been reported."""
 
 IN_FULL = ("--training.", "--data.")
-"""Parts whose flags are written in full: --training.epochs could otherwise mean --training.saving.epochs. In others,
-the middle may be omitted, as in --model.dim for --model.encoder.dim."""
+"""Parts whose flags are written in full, because their groups have fields of one name. In others, the middle may be
+omitted, as in --model.dim for --model.encoder.dim."""
 Place = tuple[Any, ...]
 """Names of fields, keys and numbers of entries, from the root of a tree of settings to a field."""
 

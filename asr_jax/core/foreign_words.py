@@ -88,9 +88,9 @@ WORDS = {
     "--training.validation.each-epoch": "check-val-every-n-epoch validate-interval evaluation-strategy eval-strategy",
     "--training.validation.num-samples": "val-log-samples log-prediction",
     "--training.validation.sample-every": "prediction-frequency prediction-interval",
-    "--training.saving.epochs": "save-every-n save-frequency save-every-n-epochs",
+    "--training.saving.every-epochs": "save-every-n save-frequency save-every-n-epochs",
     "--training.saving.best-of": "metric-for-best-model best-checkpoint-metric monitor",
-    "--training.saving.minutes": "save-steps save-interval save-interval-updates ckpt-interval-minutes "
+    "--training.saving.every-minutes": "save-steps save-interval save-interval-updates ckpt-interval-minutes "
     "checkpoint-interval save-strategy save-every every-n-train-steps ckpt-interval; minutes between checkpoints; each "
     "validation also saves one",
     "--training.saving.keep-last": "save-total-limit keep-last-k keep-last-epochs keep-interval-updates "

@@ -138,8 +138,8 @@ class Saver:
         self._saved_s = time.monotonic()
 
     def is_overdue(self) -> bool:
-        """Returns whether training.saving.minutes have passed. All processes must call it together."""
-        limit_s = 60 * self._setup.experiment.training.saving.minutes
+        """Returns whether training.saving.every_minutes have passed. All processes must call it together."""
+        limit_s = 60 * self._setup.experiment.training.saving.every_minutes
         return bool(limit_s and on_main(lambda: time.monotonic() - self._saved_s > limit_s))
 
     def report(self, *, wait: bool = False) -> None:

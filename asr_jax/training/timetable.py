@@ -148,7 +148,9 @@ class Timetable:
         regular = new and update % training.validation.every == 0
         at_epoch = new and training.validation.each_epoch and self._groups.ends_epoch(update)
         validates = update == self._num_updates or regular or at_epoch
-        saves = new and bool(training.saving.epochs) and self._groups.ends_epoch(update, training.saving.epochs)
+        saves = (
+            new and bool(training.saving.every_epochs) and self._groups.ends_epoch(update, training.saving.every_epochs)
+        )
         at_line = validates or saves or update % training.log_every == 0 or bool(ends) or signal
         # Several processes have to agree, which waits for the device. They check at the lines of the log only.
         if not ends and update > self._first and (at_line or jax.process_count() == 1) and self.is_over():

@@ -209,7 +209,7 @@ def test_two_processes_agree_with_one(manifests, alone, tmp_path):
     folder = tmp_path / "two"
     # Saving at every line adds messages between the processes.
     profiled = ("--profile", "4:6", "--profile-processes", "1")
-    outputs = finish(*two(manifests, folder, "--training.saving.minutes", "0.0001", *profiled, when="slow:100"))
+    outputs = finish(*two(manifests, folder, "--training.saving.every-minutes", "0.0001", *profiled, when="slow:100"))
     assert "validation WER" in outputs[0]
     assert "validation WER" not in outputs[1]
     assert_alike(folder, alone)

@@ -122,7 +122,14 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_what_to_do(manifes
     shutil.copy(unbroken.with_suffix(".log"), folder.with_suffix(".log"))
     shutil.rmtree(checkpoints / str(UPDATES))
     size_kb = sum(path.stat().st_size for path in checkpoints.rglob("*")) // 1000
-    saving = ("--training.saving.minutes", "0.0001", "--training.log-every", "1", "--training.saving.keep-last", "9")
+    saving = (
+        "--training.saving.every-minutes",
+        "0.0001",
+        "--training.log-every",
+        "1",
+        "--training.saving.keep-last",
+        "9",
+    )
     words = command(manifests, folder, *saving)
     done = finished("tests.training.small_disk", checkpoints, size_kb * 2, *words, devices=2)
     assert done.returncode == 1, done

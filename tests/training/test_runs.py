@@ -424,7 +424,9 @@ def test_augmentations_of_samples_and_the_recordings_that_they_add(data, tmp_pat
 @pytest.mark.slow
 def test_between_validations_it_shows_samples_saves_by_the_clock_and_traces(data, tmp_path):
     settings = training(
-        validation=Validation(every=3, sample_every=1, num_samples=1), saving=Saving(minutes=0.0001), profile="0:1"
+        validation=Validation(every=3, sample_every=1, num_samples=1),
+        saving=Saving(every_minutes=0.0001),
+        profile="0:1",
     )
     train(experiment(data, tmp_path / "run", training=settings))
     shown = events(tmp_path / "run", "samples")
@@ -449,7 +451,7 @@ def test_a_trace_of_updates_that_were_not_made_and_curves_that_cannot_be_drawn_a
 
     monkeypatch.setattr(loop, "draw_curves", full)
     settings = training(
-        num_updates=6, validation=Validation(every=6), profile="100:105", saving=Saving(epochs=1)
+        num_updates=6, validation=Validation(every=6), profile="100:105", saving=Saving(every_epochs=1)
     )  # of 5 updates
     assert train(experiment(data, tmp_path / "run", training=settings))["update"] == 6
     assert [data["update"] for data in events(tmp_path / "run", "checkpoint_saved")] == [5, 6]

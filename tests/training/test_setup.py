@@ -144,7 +144,7 @@ def test_fields_that_are_left_out_change_no_program():
                 max_duration_s=5.0,
                 num_samples=9,
             ),
-            saving=Saving(minutes=1.0, epochs=3, keep_last=5, keep_best=6, best_of="mean", milestones=(7,)),
+            saving=Saving(every_minutes=1.0, every_epochs=3, keep_last=5, keep_best=6, best_of="mean", milestones=(7,)),
             log_every=8,
             limits=Limits(max_rejected=10, max_failed=11, patience=12, max_hours=13.0, epochs_this_job=14.0),
             profile="1:2",

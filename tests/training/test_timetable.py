@@ -28,14 +28,14 @@ def test_epochs_and_their_ends():
 
 
 def test_checkpoints_by_epochs():
-    timetable = due(saving=Saving(epochs=3), validation=Validation(every=1000), log_every=1000)
+    timetable = due(saving=Saving(every_epochs=3), validation=Validation(every=1000), log_every=1000)
     table = {update: timetable.due(update, signal=False) for update in range(100)}
     assert [update for update, found in table.items() if found.saves] == [33, 66, 99]
     assert [update for update, found in table.items() if found.at_line] == [0, 33, 66, 99]
     assert not any(found.validates for found in table.values())
     carried = Groups(11, 4, "carried")  # epochs end within updates 3, 6, 9, 11, 14, 17
     assert [update for update in range(20) if carried.ends_epoch(update, 2)] == [6, 11, 17]
-    assert not due(saving=Saving(epochs=3), first=33).due(33, signal=False).saves  # the last job did it
+    assert not due(saving=Saving(every_epochs=3), first=33).due(33, signal=False).saves  # the last job did it
     assert not any(due().due(update, signal=False).saves for update in range(100))
 
 
