@@ -20,7 +20,7 @@ ALL = Ramp((1.0,), (1.0,))
 DECADES = 8.0
 """Range of `LimitRange` below the maximum."""
 MULTIPLE = 16
-"""Number of frames of which the padded length of `RoundUp` is a multiple."""
+"""Divisor of the padded length that `RoundUp` produces, in frames."""
 
 
 @settings

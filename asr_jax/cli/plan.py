@@ -247,7 +247,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         mesh: Devices of the run. None: the devices of this machine.
     """
     from asr_jax.inference.model import make_model
-    from asr_jax.training.recipes import make_recipe
+    from asr_jax.training.recipe_of_run import make_recipe
     from asr_jax.training.run import find_run, source_of
     from asr_jax.training.run_data import (
         check_sets,

@@ -98,7 +98,7 @@ class Given(NamedTuple):
 
     flag: Flag
     written: str
-    """The flag as it is written; of a positional argument, its values."""
+    """The flag as the user wrote it. For a positional argument: its values."""
     values: list[str]
 
 
@@ -119,7 +119,7 @@ def parse_flags(trees: Sequence[Any], flags: Sequence[Flag], arguments: Sequence
 
     Args:
         trees: Options classes, and settings whose fields the flags replace.
-        flags: Flags of the first tree, then those of the next; of two with one name, the first is used.
+        flags: Flags of all trees, in the order of the trees. If two flags have one name, the first is used.
         arguments: Command line without the command.
         prog: Name of the command, for the message.
 
@@ -136,7 +136,7 @@ def assembled(
     """Returns options and settings with the values of the flags that `read` has found; arguments as for `parse_flags`.
 
     Args:
-        given: The flags; those of trees that are not in `trees` are passed over.
+        given: The flags on the command line. Flags of other trees are ignored.
         others: Arguments that belong to no flag, which are mistakes.
     """
     problems = [unknown(group[0], flags) for group in others]
@@ -279,7 +279,7 @@ def _is_setting(argument: str, flags: Sequence[Flag]) -> bool:
 
 
 def known(flags: Sequence[Flag]) -> set[str]:
-    """Names of flags for suggestions, with those of every command."""
+    """Names of flags for suggestions, including the flags that every command has."""
     return {flag.name for flag in (*flags, *flags_of(DeviceOptions))}
 
 

@@ -42,7 +42,7 @@ def show_help(
     """Prints the help that the arguments ask for, and exits.
 
     Args:
-        settings: Flags of which the short help has only the most used.
+        settings: Flags of settings. The short help shows only the most used ones.
         most_used: Names of these, in the order of the help.
         of: Arguments that the settings come from, for their title.
     """

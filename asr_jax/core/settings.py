@@ -106,7 +106,7 @@ def check(values: Any) -> None:
         found += [f"{field.name} is {value}: expected {start}{limits}" for limits in _missed(hints[field.name], value)]
     try:
         found += getattr(values, "problems", tuple)()
-    except Exception:  # of a check across fields, one of which is out of range
+    except Exception:  # a check across fields may fail if a field is out of range
         if not found:
             raise
     if found:

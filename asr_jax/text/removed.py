@@ -12,7 +12,6 @@ from collections import Counter
 
 from asr_jax.text.normalise import normalise
 
-PUNCTUATION = "P"
 SPOKEN = frozenset("%&@#§‰*/\\")
 """Characters that Unicode classifies as punctuation, but that are read aloud."""
 

@@ -34,7 +34,7 @@ from asr_jax.training.initial_state import abstract_state, initial_state, lower_
 from asr_jax.training.loop import IN_FLIGHT
 from asr_jax.training.programs import compile_steps
 from asr_jax.training.recipe import Recipe
-from asr_jax.training.recipes import make_recipe
+from asr_jax.training.recipe_of_run import make_recipe
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 

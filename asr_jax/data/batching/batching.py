@@ -53,9 +53,9 @@ class Batching:
     """Divisor of the number of rows of a batch over all devices, and its minimum with a budget. If the number of
     devices does not divide it, padding rows are added to each batch."""
     devices: NonNegativeInt | None = None
-    """Number of devices, for each of which `budget`, `rows` and `max_rows` are meant; batches then depend on it. 0:
-    that of this job. The number of another job keeps its batches when a run continues on other devices. None: they are
-    meant for all devices together; edges and rows then follow the shares of `data.mixing`, and a bucket's rows are
+    """Number of devices if `budget`, `rows` and `max_rows` are sizes for each device; batches then depend on it. 0: the
+    devices of this job. The number of another job keeps its batches when a run continues on other devices. None: the
+    sizes are for all devices together; edges and rows then follow the shares of `data.mixing`, and a bucket's rows are
     spread evenly over its batches."""
     sort_window: NonNegativeInt = 0
     """Number of utterances, in manifest order, within which an epoch goes from longest to shortest, the same in every
