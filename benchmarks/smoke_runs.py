@@ -2,8 +2,8 @@
 
 Each run is the command `python -m asr_jax.train --config CONFIG --smoke`. Processor time is the sum over all cores, and
 contains imports, reading, compilation, training, validation and the checkpoint. Without waiting, the wall time is
-between half of it and all of it on two cores. The load is the number of running processes before and after the run;
-both times grow with it.
+between half and all of the processor time on two cores. The load is the number of running processes before and after
+the run; both times grow with it.
 """
 
 import argparse

@@ -112,7 +112,7 @@ class LabelAxis(NamedTuple):
 
     axis: int
     more: int = 0
-    """Number of entries behind those of the labels, such as those of durations. -1: the blank has no entry."""
+    """Number of entries after the labels, such as durations. -1: the blank has no entry."""
 
 
 @settings

@@ -374,7 +374,7 @@ class TransducerHead(RecognisingHead):
 
     @property
     def durations(self) -> tuple[int, ...]:
-        """Durations of labels, whose logits are behind those of the labels."""
+        """Durations of labels. Their logits follow the logits of the labels."""
         return self.settings.durations
 
     def begin(self, num_rows: int) -> dict[str, Any]:

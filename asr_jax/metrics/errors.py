@@ -12,7 +12,7 @@ from asr_jax.metrics.sclite import sclite_edits
 
 Alignment = Literal["fewest_edits", "sclite"]
 """Alignment by which word errors are counted. fewest_edits: an alignment with the fewest errors, as in jiwer. sclite:
-that of NIST's sclite, whose substitutions, deletions and insertions may be others, and whose errors may be more."""
+the alignment of NIST's sclite, which may have more errors and other kinds of errors."""
 EDITS = (
     "substitutions",
     "deletions",

@@ -53,8 +53,8 @@ class BatchNorm(nn.Module):
     contribute, and their outputs are arbitrary. A batch without frames does not change the running statistics.
 
     Source: Ioffe and Szegedy 2015 (arXiv:1502.03167), algorithm 1.
-    Differs from: flax.linen.BatchNorm, whose momentum is the factor of the old statistics and whose running variance
-    divides by n. PyTorch's is equal if nothing is padded, or with `counts_padding`.
+    Differs from: flax.linen.BatchNorm: there, the momentum is the factor of the old statistics, and the running
+    variance divides by n. PyTorch's is equal if nothing is padded, or with `counts_padding`.
     """
 
     momentum: float = 0.1

@@ -1,4 +1,4 @@
-"""Weight names and settings of Myrtle's CAIMAN-ASR (version 1.14), whose names are those of MLPerf's RNN-T."""
+"""Weight names and settings of Myrtle's CAIMAN-ASR (version 1.14), which are also those of MLPerf's RNN-T."""
 
 import re
 from collections.abc import Mapping

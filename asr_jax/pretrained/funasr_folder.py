@@ -236,7 +236,7 @@ def _named_fields(settings: Any, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _model_conf(head: Paraformer | ParaformerV2, ctc: CTC | None) -> dict[str, Any]:
-    """Returns the settings of losses and labels. The weights of losses are those whose sum is 1, as in FunASR."""
+    """Returns the settings of losses and labels. The weights of the losses add up to 1, as in FunASR."""
     other = head.label_scale if isinstance(head, Paraformer) else head.scale
     weight = ctc.scale / (ctc.scale + other) if ctc and ctc.scale + other else 0.0
     shared = {

@@ -42,7 +42,7 @@ def save_torch(tree: Tree, path: Path) -> None:
 
 
 def averaged_checkpoint(weights: Tree, *_: Any) -> Tree:
-    """Returns the content of a checkpoint of NVIDIA's recipes, whose averaged weights are those that they use."""
+    """Returns the content of a checkpoint of NVIDIA's recipes, which use its averaged weights."""
     return {"state_dict": weights, "ema_state_dict": weights}
 
 

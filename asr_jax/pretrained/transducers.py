@@ -1,7 +1,7 @@
 """Weight names and settings of transducer heads in NeMo, Hugging Face's Parakeet, icefall and CAIMAN-ASR.
 
 Source: NeMo's modules/rnnt.py at commit 8cfedd72; transformers 5.23; icefall's zipformer recipe at commit 36e0420c;
-CAIMAN-ASR's rnnt/model.py at version 1.14, whose names are those of MLPerf's RNN-T.
+CAIMAN-ASR's rnnt/model.py at version 1.14, with the names of MLPerf's RNN-T.
 """
 
 from typing import NamedTuple

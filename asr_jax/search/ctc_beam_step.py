@@ -172,7 +172,7 @@ def _best(staying: Float[Array, " W"], growing: Float[Array, "W K"]) -> tuple[Ar
 
 
 def _prune(endings: Float[Array, "W 2"], extra: Float[Array, " W"], search: Search) -> Float[Array, "W 2"]:
-    """Returns the endings with minus infinity for those whose score is too low."""
+    """Returns the endings, with minus infinity where the score is too low."""
     scores = endings + extra[:, None]
     if not search.counts_endings:
         scores = _combined(scores, search)

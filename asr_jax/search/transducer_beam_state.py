@@ -27,7 +27,7 @@ class Networks(Protocol):
     start_labels: int
     """Number of labels before the first one that count in the length of a hypothesis."""
     durations: tuple[int, ...]
-    """Durations of labels in frames (TDT), whose logits are behind those of the labels. Empty: RNN-T."""
+    """Durations of labels in frames (TDT). Their logits follow the logits of the labels. Empty: RNN-T."""
 
     def begin(self, num_rows: int) -> Any: ...
     def advance(self, before: Any, labels: Any) -> Any: ...

@@ -1,7 +1,7 @@
 """Greedy search of transducers on the device, for a batch, by labels instead of frames.
 
 The prediction network runs once per label, not once per frame: for each label, the joint network computes a block of
-frames with the same prediction, and the first of them whose best label is not the blank gives the next label.
+frames with the same prediction. The first frame with a best label other than the blank gives the next label.
 
 Source: Graves 2012 (arXiv:1211.3711); Bataev et al. 2024, "Label-looping" (arXiv:2406.06220), for the order of loops.
 """

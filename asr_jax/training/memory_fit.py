@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -59,6 +60,8 @@ class MemoryFit:
         shapes = abstract_state(
             lower_initial_state(self.recipe, seed=self.seed, programs=self.programs), self.mesh, self.recipe.sharding
         )
+        about = counted(len(buckets), "batch shape")
+        print(f"compiling training steps to find how many rows of {about} fit the memory", file=sys.stderr)
         found = []
         for bucket in buckets:
             needed = functools.cache(functools.partial(self._needed, bucket, shapes, scale, unit, devices))

@@ -1,5 +1,6 @@
 """Setup of a run before its first update: data, tokenizer, model, plans and optimizer."""
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,7 +103,7 @@ class Setup:
         """
         return self.groups.epoch(update) if data_state is None else data_state["epoch"] + 1
 
-    @property
+    @functools.cached_property
     def shapes(self) -> tuple[Bucket, ...]:
         """Shapes of the parts of the training batches, by the number of the bucket."""
         return tuple(self.layout.shape(bucket) for bucket in self.data.buckets)

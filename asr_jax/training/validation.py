@@ -77,7 +77,7 @@ class Validator:
             weights="live",
             mesh=setup.mesh,
         )
-        """The run, whose variables are replaced by those that are validated."""
+        """The run. Validation replaces its variables by the given ones."""
         self._parts: dict[str, PlannedData] = {}
         """Each of several validation sets, for the loss."""
         self._others: dict[str, Decoder] = {}

@@ -1,5 +1,7 @@
 """Initial parameters that are drawn in one loop equal those that are drawn one by one."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +50,19 @@ def test_there_is_one_draw_and_no_forward_pass() -> None:
     )  # fmt: skip
     assert at_once.count("rng_bit_generator") == 1 < one_by_one.count("rng_bit_generator")
     assert "dot_general" not in at_once
+
+
+def test_jax_still_compiles_each_draw_on_its_own() -> None:
+    """If this fails, JAX shares the code of draws: measure a cold start without `draw_loop`, which may then go."""
+
+    def draws(number: int) -> list[jax.Array]:
+        keys = jax.random.split(jax.random.key(7, impl=GENERATOR), number)
+        return [jax.random.uniform(keys[i], (100 + i,)) for i in range(number)]
+
+    few, many = (
+        jax.jit(functools.partial(draws, number)).lower().compile().as_text().count(" = ") for number in (4, 16)
+    )
+    assert many > 3 * few
 
 
 @pytest.mark.parametrize(

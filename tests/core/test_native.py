@@ -1,12 +1,15 @@
 """The log of native libraries, in processes of their own and in this one."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+import soundfile
 
 from asr_jax.core.native import VARIABLE, move_native_log, native_log, native_problems, problem_lines
 
@@ -42,6 +45,18 @@ def test_lines_go_to_a_file_and_python_to_the_terminal(tmp_path):
     code, stderr, log = run(tmp_path, ALARM, then=child)
     assert (code, stderr.splitlines()) == (0, ["of a handler", "of Python"])
     assert log == [ALARM, "of a child"]
+
+
+def test_libraries_still_write_to_the_descriptor_themselves(tmp_path):
+    """If this fails, libsndfile is quiet: look whether XLA, CUDA and NCCL have an option too, and `native` may go."""
+    content = io.BytesIO()
+    soundfile.write(content, np.random.default_rng(0).normal(size=16_000), 16_000, format="MP3")
+    damaged = bytearray(content.getvalue())
+    damaged[400:1200:7] = b"\xff" * len(damaged[400:1200:7])
+    path = tmp_path / "damaged.mp3"
+    path.write_bytes(damaged)
+    _, _, log = run(tmp_path, then=f"import soundfile; soundfile.read({str(path)!r})")
+    assert any("mpg123" in line for line in log)
 
 
 def test_nothing_is_left_without_lines(tmp_path):

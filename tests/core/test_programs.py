@@ -57,6 +57,14 @@ def test_the_second_time_nothing_is_traced(tmp_path):
     assert len(list((tmp_path / "traced").iterdir())) == 1
 
 
+def test_jax_still_traces_before_it_reads_its_cache():
+    """If this fails, JAX caches traced programs itself: measure a warm start without `Programs`, which may then go."""
+    function = Scaled(2.0)
+    for times in (1, 2):
+        jax.jit(lambda x, function=function: function(x, x)).lower(X).compile()
+        assert function.traced == times
+
+
 def test_it_is_the_same_text_the_first_time_and_every_other():
     texts = {of("2.0").lower("scaled", Scaled(2.0), X, X).lowered.as_text() for _ in range(3)}
     assert len(texts) == 1

@@ -11,8 +11,8 @@ evaluation: the throughput, and mean and percentiles of a batch for data (readin
 (with features and the search) and both. `--seconds` adds the grid of noise.
 
 Source: scripts/inference_benchmark.sh of QuartzNet and wav2vec 2.0 in NVIDIA/DeepLearningExamples, for the grid, the
-warm-ups and the percentiles. Differs from it: those scripts time the network with the best symbols separately from
-reading and features, do not state to which of them their tables refer, and omit the conversion to text. The tables here
+warm-ups and the percentiles. Differs from it: the scripts time the network with the best symbols separately from
+reading and features, do not state which of the two times a table has, and omit the conversion to text. The tables here
 therefore show both the whole and the network alone.
 """
 

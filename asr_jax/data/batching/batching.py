@@ -180,7 +180,7 @@ class Batching:
 
 Bins = tuple[tuple[float, int], ...] | int
 OF_DEVICES: dict[str, Any] = {"devices": 0, "row_multiple": 1, "max_rows": 0}
-"""Settings of the modes of CAIMAN-ASR, whose sizes are those of a batch on each device."""
+"""Settings of the modes of CAIMAN-ASR, which give the size of a batch on each device."""
 ANY_LENGTH: dict[str, Any] = {"edges": "none", "num_buckets": 3}
 
 

@@ -72,7 +72,7 @@ def longer_than(seconds: float, num: int, index: Index) -> str:
 
 
 def _divided(index: Index, numbers: np.ndarray, *, is_part: np.ndarray, overlap: int = 0) -> Index:
-    """Index with `numbers` rows for each utterance, whose lengths are those of their stretches.
+    """Index with `numbers` rows for each utterance. The length of a row is that of its stretch.
 
     A stretch overlaps the next one by `overlap`. Rows of utterances that are not divided are whole utterances.
     """

@@ -278,7 +278,7 @@ def _extract_parts(
 def _write_part(
     part: Path, index: Index, batches: Iterator[LoadedBatch], long: Sequence[int], num_rows: int, extractor: Extractor
 ) -> None:
-    """Writes frames in the order of the index: those of batches, and those of `long` rows.
+    """Writes frames in the order of the index, for the rows of batches and for `long` rows.
 
     Utterances that could not be read are written to a .json file beside the part, before the part itself.
     """
