@@ -1,4 +1,4 @@
-"""Compares results of a GPU with those of the CPU of the same machine. Run by scripts/gpu_check.sh."""
+"""Compares results of a GPU with those of the CPU of the same machine. Run by benchmarks/gpu_check.py."""
 
 import jax
 import jax.numpy as jnp

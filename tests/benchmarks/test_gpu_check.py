@@ -1,0 +1,65 @@
+"""Parts of benchmarks/gpu_check.py: their commands, failures, time limits and file."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_check
+from benchmarks.gpu_check import Part
+
+ROOT = Path(__file__).parents[2]
+WRITES = "import json, sys; json.dump({'device': 'NVIDIA H200'}, open(sys.argv[1], 'w'))"
+
+
+@pytest.mark.parametrize("data", [None, Path("speech/manifests")])
+def test_each_family_is_trained_on_the_batch_that_was_planned(data) -> None:
+    found = {part.name: part for part in gpu_check.parts(data, smoke=False)}
+    assert ("first_run" in found) is bool(data)
+    assert {"machine", "tests", "frontend", "kernels_f32", "kernels_bf16", "inference_conformer"} < found.keys()
+    for family in gpu_check.FAMILIES:
+        command = " ".join(found[f"train_{family}"].arguments)
+        assert (ROOT / f"configs/{family}.py").exists()
+        assert "--data.train speech/manifests/train.jsonl" in command if data else "--synthetic 16" in command
+        assert f"--data.batching.budget {gpu_check.planned_seconds(family)}" in command
+        assert ("--trace" in command) is (family in gpu_check.TRACED)
+    most_valuable = [name for name in found if name in ("machine", "first_run", "train_zipformer", "tests")]
+    assert most_valuable[0] == "machine"
+    assert most_valuable[-1] == "tests"
+
+
+def test_a_part_that_fails_or_takes_too_long_costs_only_itself(tmp_path, monkeypatch, capfd) -> None:
+    parts = tmp_path / "parts"
+    chosen = [
+        Part("slow", 1, ("-c", "import time; time.sleep(60)")),
+        Part("broken", 30, ("-c", "raise ValueError('no such kernel')")),
+        Part("good", 30, ("-c", WRITES, str(parts / "good.json"))),
+        Part("late", 1, ("-c", "")),
+    ]
+    monkeypatch.setattr(gpu_check, "PARTS", parts)
+    monkeypatch.setattr(gpu_check, "LEAST_S", 0.5)
+    monkeypatch.setattr(gpu_check, "parts", lambda data, smoke: chosen)
+    monkeypatch.setattr(gpu_check, "prepared", lambda smoke: {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"})
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "--out", str(tmp_path / "out"), "--seconds", "90"])
+    with pytest.raises(SystemExit) as ended:
+        gpu_check.main()
+    assert ended.value.code == 1
+    content = json.loads((tmp_path / "out/h200.json").read_text())
+    assert content["figures"]["good"] == {"device": "NVIDIA H200"}
+    assert content["omitted"] == ["slow: time limit of 1 s", "broken: exit code 1: ValueError: no such kernel"]
+    output = capfd.readouterr().out
+    assert "gpu_check: good: done" in output
+    assert "gpu_check: slow: time limit of 1 s" in output
+
+
+def test_parts_without_time_are_named(monkeypatch) -> None:
+    assert gpu_check.run(Part("late", 60, ("-c", "")), gpu_check.LEAST_S - 1, smoke=False, environment={}) == (
+        "no time left"
+    )
+
+
+def test_an_unknown_part_is_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "train_whisper"])
+    with pytest.raises(SystemExit, match="no part is named train_whisper; --plan prints the names"):
+        gpu_check.main()
