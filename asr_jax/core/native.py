@@ -46,14 +46,15 @@ HARMLESS = re.compile(
 """Lines of the level error without consequences. Commands report audio that cannot be decoded themselves."""
 OF_MP3 = re.compile(r"mpg123|Illegal Audio-MPEG|^Note: (Trying to resync|Skipped \d+ bytes)")
 """Lines of libmpg123 about MP3 files with errors, which it decodes nevertheless."""
-# Waits until the command ends. Its standard input then ends without `done` if the command was killed or crashed.
-# faulthandler writes `Stack (most recent call first):` to it at SIGTERM.
+# Waits until the command ends. Its standard input then ends without `done` if the command was killed or crashed. The
+# lines of the command begin after `begin` bytes of the log. faulthandler writes `Stack (most recent call first):` to
+# the standard input at SIGTERM.
 WATCHER = """
-log=$1
+log=$1 begin=$2
 is_terminated=
-while read -r word path; do
+while read -r word number path; do
     case $word in
-        log) log=$path ;;
+        log) log=$path begin=$number ;;
         Stack) is_terminated=1 ;;
         done) exit ;;
     esac
@@ -62,17 +63,18 @@ if [ "$is_terminated" ]; then
     echo "error: the command was terminated by SIGTERM, as timeout, kill and schedulers send it" >&2
     exit
 fi
-if tail -n 40 "$log" | grep -q "distributed service detected fatal errors"; then
-    lost=$(sed -n '/stopped sending heartbeats/{n;p;q;}' "$log" | tr -cd 0-9)
+lines() { tail -c "+$((begin + 1))" "$log"; }
+if lines | grep -q "distributed service detected fatal errors"; then
+    lost=$(lines | sed -n '/stopped sending heartbeats/{n;p;q;}' | tr -cd 0-9)
     echo "error: process ${lost:-0, which coordinates the run,} was killed, hangs or cannot be reached. All processes" \
         "of the run end; the same command continues it from the newest checkpoint (details: $log)" >&2
     exit
 fi
 {
     echo "error: the command was killed (for example because the memory was full) or has crashed"
-    if [ -s "$log" ]; then
+    if [ "$(lines | wc -c)" -gt 0 ]; then
         echo "last lines of native libraries, from $log:"
-        tail -n 20 "$log"
+        lines | tail -n 20
     fi
 } >&2
 """
@@ -120,7 +122,7 @@ def native_log() -> Iterator[None]:
     _send(path)
     if is_process:
         _move_stderr(terminal)
-        _log.watcher = _watch(path, terminal)
+        _log.watcher = _watch(_log, terminal)
         _note_sigterm(_log.watcher)
     failed = True
     try:
@@ -149,9 +151,7 @@ def move_native_log(path: Path) -> None:
     except OSError:
         return  # the former file remains in use
     _log.path, _log.begin, _log.read = path, before, before + max(_log.read - _log.begin, 0)
-    if _log.watcher and _log.watcher.stdin:
-        with contextlib.suppress(OSError):
-            _log.watcher.stdin.write(f"log {path.absolute()}\n".encode())
+    _tell_watcher(_log)
     former.unlink(missing_ok=True)
 
 
@@ -170,6 +170,7 @@ def native_problems() -> str:
     if _log.read > LARGEST:
         _log.begin = _log.read = 0
         os.truncate(_log.path, 0)  # libraries append
+        _tell_watcher(_log)
         os.write(2, b"earlier lines were removed, because the file was too large\n")
     if not found:
         return ""
@@ -261,11 +262,11 @@ def _move_stderr(terminal: int) -> None:
     faulthandler.enable(terminal)
 
 
-def _watch(path: Path, terminal: int) -> subprocess.Popen[bytes] | None:
+def _watch(log: _Log, terminal: int) -> subprocess.Popen[bytes] | None:
     """Starts the process that reports if this one is killed. In a session of its own, Ctrl-C does not reach it."""
     try:
         return subprocess.Popen(
-            ["/bin/sh", "-c", WATCHER, "sh", str(path.absolute())],
+            ["/bin/sh", "-c", WATCHER, "sh", str(log.path.absolute()), str(log.begin)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=terminal,
@@ -274,6 +275,13 @@ def _watch(path: Path, terminal: int) -> subprocess.Popen[bytes] | None:
         )
     except OSError:
         return None
+
+
+def _tell_watcher(log: _Log) -> None:
+    """Sends the watcher the place of the lines of this command."""
+    if log.watcher and log.watcher.stdin:
+        with contextlib.suppress(OSError):
+            log.watcher.stdin.write(f"log {log.begin} {log.path.absolute()}\n".encode())
 
 
 def _note_sigterm(watcher: subprocess.Popen[bytes] | None) -> None:

@@ -92,6 +92,18 @@ def test_a_crash_shows_the_last_lines(tmp_path, death, number):
     assert lines == [*map(str, range(21, 40)), reason]
 
 
+def test_a_lost_process_is_named_from_the_lines_of_this_command(tmp_path):
+    fatal = "distributed service detected fatal errors"
+    lost = ["Task went away: it stopped sending heartbeats", "/job:jax_worker/task:3", fatal, *["a stack"] * 300]
+    run_folder = tmp_path / "run.log"
+    die = f"move_native_log(__import__('pathlib').Path({str(run_folder)!r})); os.kill(os.getpid(), signal.SIGKILL)"
+    _, stderr, _ = run(tmp_path, *lost, then=die)
+    assert "error: process 3 was killed, hangs or cannot be reached" in stderr
+    _, stderr, _ = run(tmp_path, then=die)
+    assert "error: the command was killed (for example because the memory was full)" in stderr
+    assert "last lines" not in stderr
+
+
 def test_sigterm_is_named(tmp_path):
     code, stderr, _ = run(tmp_path, ALARM, then="os.kill(os.getpid(), signal.SIGTERM)")
     assert code == -signal.SIGTERM
