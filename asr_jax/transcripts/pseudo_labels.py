@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from asr_jax.data.manifests.manifest import manifest_fields
 from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.text.segmentation import joined
 from asr_jax.transcripts.pauses import part_of, stretches
 from asr_jax.transcripts.transcript import Transcript, Word
 
@@ -129,9 +130,8 @@ class PseudoLabels:
             self.reject(utterance.id, utterance.location, reason, utterance.duration_s, kind="below the confidence")
         else:
             self._count("kept", utterance.duration_s)
-            text = " ".join(word.text for word in words)
             fields = manifest_fields(
-                replace(utterance, text=text, labels=None), os.path.dirname(os.path.abspath(self.path))
+                replace(utterance, text=joined(words), labels=None), os.path.dirname(os.path.abspath(self.path))
             )
             line = fields | {"confidence": round(confidence, 4)}
             self._files[0].write(json.dumps(line, ensure_ascii=False) + "\n")
