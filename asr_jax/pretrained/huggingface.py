@@ -201,9 +201,9 @@ def label_files(symbols: Sequence[str | None], *, processor: str) -> dict[str, A
     others = [name for name in named if len(name) != 1 and not re.fullmatch(SPECIAL_LABEL, name)]
     if others or BOUNDARY in symbols or len(ids) != len(named):
         raise UserError(
-            f"labels such as {', '.join(map(repr, others[:3])) or BOUNDARY}: expected characters, and {BOUNDARY} only as "
-            "the space, because the tokenizer of transformers has no others; use --out NAME.safetensors to write the "
-            "weights alone"
+            f"labels such as {', '.join(map(repr, others[:3])) or BOUNDARY}: expected characters, with {BOUNDARY} for "
+            "the space alone, because the tokenizer of transformers has no others; use --out NAME.safetensors to write "
+            "the weights alone"
         )
     settings = {
         "tokenizer_class": "Wav2Vec2CTCTokenizer",

@@ -14,7 +14,8 @@ def apart(
     them begin after it.
 
     Args:
-        spans: Start and end of each word in seconds, in the order of the text. Any numbers are allowed.
+        spans: Start and end of each word in seconds, in the order of the text. Any numbers are allowed, and those that
+            are not finite are ignored.
         tick_s: Unit of the results in seconds, and their smallest length.
         last_s: End of the audio in seconds; NaN or infinity if it is unknown. If the audio is shorter than a tick for
             each word, later words end after it.

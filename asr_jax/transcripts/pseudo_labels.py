@@ -77,7 +77,7 @@ class PseudoLabels:
     def __init__(self, path: Path, *, min_confidence: float) -> None:
         self.path, self.rejected_path = path, rejected_path_of(path)
         self._min_confidence = min_confidence
-        self.hours = {"kept": 0.0, "below the confidence": 0.0, "without words": 0.0, "not read": 0.0}
+        self.hours = {"kept": 0.0, "below the confidence": 0.0, "without words": 0.0, "too long": 0.0, "not read": 0.0}
         self.entries = dict.fromkeys(self.hours, 0)
 
     def __enter__(self) -> "PseudoLabels":
@@ -105,7 +105,12 @@ class PseudoLabels:
             return
         pieces = cut_at_pauses(transcript.words, utterance.duration_s, most_s=most_s)
         for number, piece in enumerate(piece for piece in pieces if piece.end_s - piece.start_s > 1e-3):
-            self._add(part_of(utterance, number, piece.start_s, piece.end_s), piece.words)
+            part = part_of(utterance, number, piece.start_s, piece.end_s)
+            if piece.words and part.duration_s > most_s:
+                reason = f"{part.duration_s:g} s without a pause between words, longer than {most_s:g} s"
+                self.reject(part.id, part.location, reason, part.duration_s, kind="too long")
+            else:
+                self._add(part, piece.words)
 
     def reject(
         self, utterance_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read"
