@@ -8,6 +8,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mkdir -p .wheels
 .venv/bin/python -m pip download --quiet --dest .wheels --only-binary :all: --no-deps \
     --python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform any \
-    flatbuffers grain array-record tyro docstring-parser typeguard soundfile soxr cffi pycparser tensorboardX rapidfuzz rich \
+    flatbuffers grain array-record tyro docstring-parser typeguard soundfile soxr cffi pycparser tensorboardX rapidfuzz regex icu4py rich \
     jax-triton==0.3.1 portpicker markdown-it-py mdurl pygments jaxtyping wadler-lindig beartype pytest pluggy iniconfig pytest-xdist execnet
 du -sh .wheels

@@ -30,7 +30,7 @@ class Fusion(LanguageModel):
     known. Empty: all words of the language model."""
     hot_words: tuple[str, ...] = ()
     """Words to favour, whether or not the language model contains them. `WORD:WEIGHT` has another weight than
-    `hot_word_weight`. In scripts without spaces, they are favoured wherever they occur in a text."""
+    `hot_word_weight`. In scripts without spaces, they are favoured at all places of a text."""
     hot_word_weight: Finite = 10.0
     """Score added for each hot word. While a word is open, the share of its letters that are present is added."""
     lexicon: str = ""
