@@ -1,6 +1,7 @@
 """Tables of word beginnings on the device: scores of open words, and transitions by one more label."""
 
 import math
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +14,8 @@ from asr_jax.search.word_scores import USUAL_WORD, WordScores
 from asr_jax.text.segmentation import has_unspaced, is_unspaced
 from asr_jax.text.spelling import Spelling
 
-MOST_ENTRIES = 1 << 28
-"""Largest number of entries of `WordTables.following`: 1 GB."""
+MOST_ENTRIES = 1 << 30
+"""Largest number of entries of `WordTables.following`: 4 GB."""
 NO_WORD = 0
 """Node without an open word."""
 
@@ -77,27 +78,43 @@ def word_tables(spelling: Spelling, scores: WordScores) -> WordTables:
     following = np.full((unlisted + 1, num_columns), unlisted, np.int32)
     for part in beginnings:
         following[nodes[part[:-1]], letters[part[-1]]] = nodes[part]
-    is_listed = following != unlisted
-    # In scripts without spaces: the open word ends before a letter that no listed word continues with.
-    of_letters = np.array([*map(is_unspaced, letters), False, True])
-    of_nodes = np.array([False, *(is_unspaced(part[-1]) for part in beginnings), True, False])
-    ends = ~is_listed & (of_nodes[:, None] | of_letters)
-    ends[NO_WORD] = False
-    first = np.where(is_listed[NO_WORD], following[NO_WORD], np.where(of_letters, unlisted - 1, unlisted))
-    following[NO_WORD] = first
-    following = np.where(ends, first, following)
+    ends = None
+    if any(has_unspaced(text) for text in (*spelling.texts, *beginnings)):
+        following, ends = _with_ends(following, list(beginnings), list(letters))
     most = max(map(len, spelling.texts))
     spelt = [[letters.get(letter, num_columns - 2 + is_unspaced(letter)) for letter in text] for text in spelling.texts]
     listed = [sum(map(scores.by_lists, scores.finished(part))) for part in beginnings]
     none, outside = -math.inf if scores.lexicon else 0.0, scores.outside(1)
     return WordTables(
         following=jnp.asarray(following),
-        ends=jnp.asarray(ends) if any(has_unspaced(text) for text in (*spelling.texts, *beginnings)) else None,
+        ends=None if ends is None else jnp.asarray(ends),
         open=jnp.asarray([0.0, *beginnings.values(), outside, outside], jnp.float32),
         closing=jnp.asarray([0.0, *listed, none, none], jnp.float32),
         letters=jnp.asarray([each + [-1] * (most - len(each)) for each in spelt], jnp.int32),
         opens=jnp.asarray(spelling.opens),
     )
+
+
+def _with_ends(
+    following: Int32[np.ndarray, "N C"], beginnings: Sequence[str], letters: Sequence[str]
+) -> tuple[Int32[np.ndarray, "N C"], Bool[np.ndarray, "N C"]]:
+    """Returns `following` and `ends` of `WordTables` for scripts without spaces.
+
+    Args:
+        following: Node after one more letter, as in scripts with spaces.
+        beginnings: Beginnings of the nodes between the first and the last two.
+        letters: Letters of the columns before the last two.
+    """
+    unlisted = len(following) - 1
+    is_listed = following != unlisted
+    of_letters = np.array([*map(is_unspaced, letters), False, True])
+    of_nodes = np.array([False, *(is_unspaced(part[-1]) for part in beginnings), True, False])
+    ends = ~is_listed & (of_nodes[:, None] | of_letters)
+    ends[NO_WORD] = False
+    alone = np.where(of_letters, unlisted - 1, unlisted)
+    first = np.where(is_listed[NO_WORD], following[NO_WORD], alone).astype(np.int32)
+    following[NO_WORD] = first
+    return np.where(ends, first, following), ends
 
 
 def grown_words(
