@@ -67,7 +67,7 @@ def split(text: str) -> list[Word]:
 
 def words_of(text: str) -> list[str]:
     """Returns the texts of the words of a text."""
-    return [word.text for word in split(text)]
+    return [word.text for word in split(text)] if has_unspaced(text) else text.split()
 
 
 def joined(words: Iterable[AnyWord]) -> str:
@@ -93,8 +93,12 @@ def may_follow(before: str, after: str) -> bool:
 
 def mostly_without_spaces(texts: Iterable[str]) -> bool:
     """Returns whether most words of texts follow the word before them without a space."""
-    seams = [word.space for text in texts for word in split(text)[1:]]
-    return 2 * sum(seams) < len(seams)
+    num_after_spaces = num_others = 0
+    for text in texts:
+        num_parts = len(text.split())
+        num_after_spaces += max(num_parts - 1, 0)
+        num_others += len(words_of(text)) - num_parts
+    return num_others > num_after_spaces
 
 
 def _within(part: str) -> Sequence[str]:
