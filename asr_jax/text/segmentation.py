@@ -91,6 +91,14 @@ def may_follow(before: str, after: str) -> bool:
     return bool(before) and bool(after) and (is_unspaced(before[-1]) or is_unspaced(after[0]))
 
 
+def on_one_line(text: str) -> str:
+    """Joins the lines of a text with spaces, but without one beside letters of scripts without spaces."""
+    whole = ""
+    for line in (" ".join(line.split()) for line in text.splitlines()):
+        whole += line if not whole or not line or may_follow(whole, line) else f" {line}"
+    return whole
+
+
 def mostly_without_spaces(texts: Iterable[str]) -> bool:
     """Returns whether most words of texts follow the word before them without a space."""
     num_after_spaces = num_others = 0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr_jax.text.segmentation import has_unspaced, joined, mostly_without_spaces, split, words_of
+from asr_jax.text.segmentation import has_unspaced, joined, mostly_without_spaces, on_one_line, split, words_of
 
 SCRIPTS = {
     "Latin": "well-known (it's) x — 3.5",
@@ -43,6 +43,12 @@ def test_spaces_are_kept():
     assert [word.text for word in split(text) if word.space] == ["你", "hello", "世", "สวัสดี", "ผม"]
     assert split("") == split(" ") == []
     assert joined([]) == ""
+
+
+def test_lines_are_joined_with_spaces_only_in_scripts_with_spaces():
+    assert on_one_line("今天\r\n天气。\n\n 很 好 \nok then\nwell") == "今天天气。很 好ok then well"
+    assert on_one_line("one\n two\n") == "one two"
+    assert on_one_line("") == on_one_line("\n") == ""
 
 
 def test_a_few_words_without_spaces_do_not_make_a_set_of_them():
