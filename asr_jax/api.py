@@ -109,10 +109,11 @@ def train(experiment: Experiment) -> dict[str, Any]:
     'runs/another'
 
     Returns:
-        Figures of the last validation (`wer` and `cer`, or `loss`), the best value of all validations (`best_wer` or
-        `best_loss`), `update`, `folder` and `checkpoint`. With several validation sets also their figures, `sets` and
-        `mean`, and the setting that chooses the best value, `best_of`. If the job ended before the run, only
-        `continues`, a message. Empty for `Experiment(dry_run=True)`, which trains nothing.
+        Figures of the last validation (`wer` and `cer`, or `loss`), `measure`, by which the best checkpoint is chosen
+        (`wer`, `cer` or `loss`), the best value of all validations (`best_wer` and so on), `update`, `folder` and
+        `checkpoint`. With several validation sets also their figures, `sets` and `mean`, and the setting that chooses
+        the best value, `best_of`. If the job ended before the run, only `continues`, a message. Empty for
+        `Experiment(dry_run=True)`, which trains nothing.
 
     Raises:
         UserError: If the run cannot start.

@@ -71,10 +71,10 @@ class Saving:
     keep_last: PositiveInt = 2
     """Number of newest checkpoints to keep, in addition to the best ones and the milestones."""
     keep_best: NonNegativeInt = 1
-    """Number of checkpoints with the lowest validation WER to keep; without a recognising head, with the lowest
-    loss."""
+    """Number of checkpoints with the lowest validation WER to keep; with the lowest CER if most words of the references
+    follow each other without a space, and with the lowest loss without a recognising head."""
     best_of: str = ALL
-    """Choice of the best checkpoint: all, mean or a set's name. It is the one with the lowest WER (or loss) of all
+    """Choice of the best checkpoint: all, mean or a set's name. It is the one with the lowest WER (CER, loss) of all
     utterances of all validation sets together, of the unweighted mean of the sets, or of the set with this name, which
     is that of its file or folder. limits.patience counts by the same."""
     milestones: tuple[PositiveInt, ...] = ()

@@ -22,8 +22,8 @@ CARRY = ROOT / ".carry"
 MOST_BYTES = 64 << 20
 HOURS = 4.0
 WHEELS = (
-    "array-record", "beartype", "cffi", "docstring-parser", "grain", "jax-triton==0.3.1", "portpicker", "pycparser",
-    "rapidfuzz", "soundfile", "soxr", "tensorboardX", "typeguard", "tyro",
+    "array-record", "beartype", "cffi", "docstring-parser", "grain", "icu4py", "jax-triton==0.3.1", "portpicker",
+    "pycparser", "rapidfuzz", "regex", "soundfile", "soxr", "tensorboardX", "typeguard", "tyro",
 )  # fmt: skip
 """Packages of pyproject.toml that benchmarks/device_packages.txt lacks, and their dependencies."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "any")

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from asr_jax.alignment.ctc_segment import LongPath
 from asr_jax.core.settings import NonNegativeFloat, PositiveFloat, settings
+from asr_jax.text.segmentation import joined
 from asr_jax.transcripts.pauses import stretches
 
 FOREIGN = "speech that is not in the text"
@@ -56,6 +57,8 @@ class TextWord(NamedTuple):
     """Index after the last label."""
     problem: str = ""
     """Reason for which the word has no labels; empty if it has labels."""
+    space: bool = True
+    """Whether a space precedes the word in the text."""
 
 
 class Piece(NamedTuple):
@@ -80,6 +83,8 @@ class _Item(NamedTuple):
     text: str
     reason: str = ""
     """Reason for which the item is unreliable; empty for an aligned word."""
+    space: bool = True
+    """Whether a space precedes the item in the text."""
 
 
 def pieces(
@@ -122,7 +127,7 @@ def _items(words: Sequence[TextWord], path: LongPath) -> Iterator[_Item]:
             continue
         yield from _between(missing, at, int(starts[0]), path)
         missing, at = [], int(path.ends[word.end - 1])
-        yield _Item(int(starts[0]), at, word.text)
+        yield _Item(int(starts[0]), at, word.text, space=word.space)
     yield from _between(missing, at, len(path.is_foreign), path)
 
 
@@ -131,12 +136,12 @@ def _between(missing: Sequence[TextWord], start: int, end: int, path: LongPath) 
     foreign = start + np.flatnonzero(path.is_foreign[start:end])
     problems = [word.problem for word in missing if word.problem]
     reasons = problems[:1] or [UNHEARD] * bool(missing)
-    text = " ".join(word.text for word in missing)
+    text, space = joined(missing), all(word.space for word in missing[:1])
     if len(foreign):
-        yield _Item(int(foreign[0]), int(foreign[-1]) + 1, text, (reasons or [FOREIGN])[0])
+        yield _Item(int(foreign[0]), int(foreign[-1]) + 1, text, (reasons or [FOREIGN])[0], space)
     elif missing:
         middle = (start + end) // 2
-        yield _Item(middle, middle, text, reasons[0])
+        yield _Item(middle, middle, text, reasons[0], space)
 
 
 def _phrases(items: Sequence[_Item], cutting: Cutting, shift_s: float) -> list[list[_Item]]:
@@ -193,7 +198,7 @@ def _quietest(energies: Float[np.ndarray, " T"], start: int, end: int) -> float:
 
 
 def _piece(group: Sequence[_Item], start: float, end: float, path: LongPath, cutting: Cutting, shift_s: float) -> Piece:
-    text = " ".join(item.text for item in group if item.text)
+    text = joined(item for item in group if item.text)
     reasons = list(dict.fromkeys(item.reason for item in group if item.reason))
     score = _score(path.log_probs[int(start) : math.ceil(end)], max(round(cutting.score_s / shift_s), 1))
     if all(item.reason for item in group):

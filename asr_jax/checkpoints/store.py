@@ -23,7 +23,7 @@ from asr_jax.checkpoints.integrity import damage, seal
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.processes import is_main, on_main
 from asr_jax.core.pytrees import Tree, flatten
-from asr_jax.metrics.measure import ALL, measure_of
+from asr_jax.metrics.measure import ALL, Measure, measure_of
 
 
 def _is_news(record: LogRecord) -> bool:
@@ -75,8 +75,8 @@ class Checkpoints:
 
     `state` is the training state, `average` the averaged parameters that evaluation uses, and `meta` JSON with the
     position in the data, the experiment and the summary. The best checkpoint has the lowest measure of the current
-    decoding: the validation WER or, without a recognising head, the validation loss. With several validation sets, it
-    is that of `training.saving.best_of`.
+    decoding: an error rate of the validation or, without a recognising head, its loss (`metrics.measure`). With several
+    validation sets, it is that of `training.saving.best_of`.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Checkpoints:
         decoding: str = "",
         head: str = "",
         best_of: str = ALL,
+        measure: Measure | None = None,
     ) -> None:
         """Opens or creates the folder of checkpoints.
 
@@ -100,8 +101,9 @@ class Checkpoints:
                 other decodings are ranked after them.
             head: Name of the primary head; empty without a recognising head.
             best_of: Validation set of the measures, or all or mean. Measures of others are ranked after them.
+            measure: Name of the measure. Others are ranked after it. None: any.
         """
-        rank = functools.partial(_rank, decoding=decoding, best_of=best_of)
+        rank = functools.partial(_rank, decoding=decoding, best_of=best_of, measure=measure)
         policies: list[Any] = [preservation.LatestN(keep_last)]
         if milestones:
             policies.append(preservation.CustomSteps(list(milestones)))
@@ -329,14 +331,16 @@ def _reason(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _rank(metrics: Mapping[str, Any], *, decoding: str, best_of: str) -> float:
+def _rank(metrics: Mapping[str, Any], *, decoding: str, best_of: str, measure: Measure | None) -> float:
     """Returns the rank of a checkpoint by its measure; the lowest rank is the best.
 
-    Measures of other decodings or validation sets follow those of `decoding` and `best_of`. Values that are not finite
-    are last.
+    Other measures, and those of other decodings or validation sets, follow those that are asked for. Values that are
+    not finite are last.
     """
+    own = measure_of(metrics)
     is_other = metrics.get("decoding", decoding) != decoding or metrics.get("best_of", ALL) != best_of
-    value = float(metrics[measure_of(metrics)])
+    is_other |= measure is not None and own != measure
+    value = float(metrics[own])
     return value + OTHERS * is_other if math.isfinite(value) else math.inf
 
 
@@ -367,7 +371,9 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     metrics = {number: each for number, each in found.items() if each}
     newest_of = metrics[max(metrics)] if metrics else {}
     decoding, best_of = newest_of.get("decoding", ""), newest_of.get("best_of", ALL)
-    rates = {number: _rank(each, decoding=decoding, best_of=best_of) for number, each in metrics.items()}
+    of_newest = measure_of(newest_of) if newest_of else None
+    rank = functools.partial(_rank, decoding=decoding, best_of=best_of, measure=of_newest)
+    rates = {number: rank(each) for number, each in metrics.items()}
     chosen = min(candidates, key=lambda number: (not wrong[number], rates.get(number, math.inf), -number))
     if reason := wrong[chosen] or damage(folder / str(chosen)):
         others = [str(number) for number in reversed(known) if number != chosen and not damage(folder / str(number))]

@@ -44,6 +44,7 @@ from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.segmenting import Segmenter, UtterancePiece
+from asr_jax.text.segmentation import on_one_line
 from asr_jax.transcripts.files import FormName, NamedRecording
 from asr_jax.transcripts.outputs import REJECTED, Output, open_output
 
@@ -182,7 +183,7 @@ def read(options: AlignOptions) -> Utterances:
     assert options.text is not None
     assert options.audio is not None
     try:
-        text = " ".join(options.text.read_text(encoding="utf-8").split())
+        text = on_one_line(options.text.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--text {options.text} cannot be read: {error}; expected text in UTF-8") from error
     utterance = Utterance(Path(options.audio).stem, options.audio, text, probe(options.audio).duration_s)

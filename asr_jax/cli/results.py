@@ -9,6 +9,12 @@ from asr_jax.observe.tables import console_for, percent, print_table, say
 from asr_jax.observe.transcripts import aligned_lines
 from asr_jax.text.removed import is_spoken
 
+NO_SPACES = (
+    "most words of the references follow each other without a space, so that CER is the measure; WER counts characters "
+    "of scripts such as Han and kana, and words of dictionaries in Thai, Lao, Khmer and Burmese"
+)
+"""Remark on a set whose measure is the CER."""
+
 
 def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
     """Prints a table of the error rates and a table of the losses of all runs and sets.
@@ -69,6 +75,8 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
             say(console, line)
         for manifest, counts in result["sets"].items():
             say(console, about(manifest, counts))
+            if counts["measure"] == "cer":
+                say(console, f"{manifest}: {NO_SPACES}")
             if before := counts.get("before_refinement"):
                 say(console, about_refinement(manifest, before))
             if removed := about_removed(manifest, counts["removed"], result["normaliser"]):
@@ -121,13 +129,13 @@ def table_rows(manifest: str, counts: dict[str, Any], *, by: str) -> list[dict[s
 
 
 def table_row(name: str, counts: dict[str, Any]) -> dict[str, Any]:
-    """Row of a result of `metrics.scoring.score`, with the interval of the rate if there is one."""
-    interval = counts.get("wer_interval")
+    """Row of a result of `metrics.scoring.score`, with the interval of the measure if there is one."""
+    measure = counts.get("measure", "wer")
+    interval = counts.get(f"{measure}_interval")
     around = f" ({100 * interval[0]:.1f}–{100 * interval[1]:.1f})" if interval else ""
     return {
         "set": name,
-        "wer": percent(counts["wer"]) + around,
-        "cer": percent(counts["cer"]),
+        **{rate: percent(counts[rate]) + around * (rate == measure) for rate in ("wer", "cer")},
         "ter": percent(counts["ter"]),
         "S": counts["substitutions"],
         "D": counts["deletions"],

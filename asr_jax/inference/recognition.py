@@ -22,6 +22,7 @@ from asr_jax.metrics.confidence import confidence_report
 from asr_jax.metrics.errors import Alignment, right_words, word_errors
 from asr_jax.metrics.scoring import Recognised, score
 from asr_jax.text.normalise import normalise
+from asr_jax.text.segmentation import words_of
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.transcript import Transcript, to_json
 
@@ -201,8 +202,8 @@ def judged_rows(
     """
     for row, transcript in sorted(found.transcripts.items()):
         confidences, is_right = list[float](), list[bool]()
-        parts = [normalise(word.text, normaliser).split() for word in transcript.words]
-        expected = normalise(reference(data.index.utterances[row], tokenizer), normaliser).split()
+        parts = [words_of(normalise(word.text, normaliser)) for word in transcript.words]
+        expected = words_of(normalise(reference(data.index.utterances[row], tokenizer), normaliser))
         right = iter(right_words(expected, [part for each in parts for part in each]).tolist())
         for word, each in zip(transcript.words, parts, strict=True):
             if each:

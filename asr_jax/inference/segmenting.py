@@ -1,11 +1,12 @@
 """Segmentation of long audio: log-probabilities in windows, alignment with the text, and pieces as utterances."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int16
+from jaxtyping import Bool, Float, Int16
 
 from asr_jax.alignment.ctc_segment import LongSearch, align_long
 from asr_jax.alignment.cutting import LOW_SCORE, Cutting, Piece, TextWord, pieces
@@ -19,6 +20,7 @@ from asr_jax.inference.aligning import emitting, no_labels, unknown_characters, 
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.trained import Trained
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
+from asr_jax.text.segmentation import Word, joined, split, words_of
 from asr_jax.text.spelling import Spelling
 from asr_jax.transcripts.pauses import part_of
 from asr_jax.transcripts.seams import FrameLogProbs
@@ -87,8 +89,8 @@ class Segmenter:
                 f"utterance {utterance.id}: no word of its text has labels; expected the words that are spoken in it"
             )
         emissions, columns = emissions_of(frames, np.array(labels), self._spelling)
-        opens = self._spelling.boundaries(labels) | (np.arange(len(labels)) == 0)
-        path = align_long(emissions, columns, opens, search=self._search)
+        starts = word_starts(words, labels, self._spelling)
+        path = align_long(emissions, columns, starts, search=self._search)
         # The audio is read a second time, because the samples of long audio may not fit into memory.
         blocks = UtteranceBlocks(utterance, int(self._times.rate_hz))
         energies, num_samples = frame_energies(blocks, self._times, len(path.log_probs))
@@ -105,31 +107,77 @@ class Segmenter:
 
 
 def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[list[TextWord], list[int]]:
-    """Splits a text into words with their original spelling. Returns also the labels of all words, with borders."""
+    """Splits a text into words with their original spelling. Returns also the labels of all words, with borders.
+
+    Words without spaces between them that share a label are one word.
+    """
     words: list[TextWord] = []
     labels: list[int] = []
-    for word in text.split():
-        if lost := tokenizer.removed_from(word):
-            words.append(TextWord(word, len(labels), len(labels), problem=no_labels(lost, tokenizer)))
+    for problem, together in groupby(split(text), key=lambda word: _problem(word.text, tokenizer)):
+        if problem:
+            words += (TextWord(word.text, len(labels), len(labels), problem, word.space) for word in together)
             continue
-        if unknown := unknown_characters(word, tokenizer):
-            words.append(TextWord(word, len(labels), len(labels), problem=unknown_labels(unknown)))
-            continue
-        try:
-            own = tokenizer.encode(word)
-        except OutOfVocabulary as error:
-            words.append(TextWord(word, len(labels), len(labels), problem=str(error)))
-            continue
-        if not any(spelling.texts[label] for label in own):  # punctuation is added to the preceding word
-            if words:
-                words[-1] = words[-1]._replace(text=f"{words[-1].text} {word}")
-            continue
-        if labels and not spelling.opens[own[0]] and spelling.border is not None:
-            labels.append(spelling.border)
-        first = next(place for place, label in enumerate(own) if spelling.texts[label])
-        words.append(TextWord(word, len(labels) + first, len(labels) + len(own)))
-        labels += own
+        for word, own in _with_labels(list(together), tokenizer, spelling):
+            if not any(spelling.texts[label] for label in own):  # punctuation is added to the preceding word
+                if words:
+                    words[-1] = words[-1]._replace(text=joined((words[-1], word)))
+                continue
+            if labels and word.space and not spelling.opens[own[0]] and spelling.border is not None:
+                labels.append(spelling.border)
+            first = next(place for place, label in enumerate(own) if spelling.texts[label])
+            words.append(TextWord(word.text, len(labels) + first, len(labels) + len(own), space=word.space))
+            labels += own
     return words, labels
+
+
+def word_starts(words: Sequence[TextWord], labels: Sequence[int], spelling: Spelling) -> Bool[np.ndarray, " U"]:
+    """Returns whether a word begins with each label of `text_words`."""
+    starts = spelling.boundaries(labels) | (np.arange(len(labels)) == 0)
+    starts[[word.first for word in words if not word.space and not word.problem]] = True
+    return starts
+
+
+def _problem(word: str, tokenizer: Tokenizer) -> str:
+    """Returns the reason why a word has no labels. Empty: it has."""
+    if lost := tokenizer.removed_from(word):
+        return no_labels(lost, tokenizer)
+    if unknown := unknown_characters(word, tokenizer):
+        return unknown_labels(unknown)
+    try:
+        tokenizer.encode(word)
+    except OutOfVocabulary as error:
+        return str(error)
+    return ""
+
+
+def _with_labels(words: Sequence[Word], tokenizer: Tokenizer, spelling: Spelling) -> Iterator[tuple[Word, list[int]]]:
+    """Yields words with their labels, between spaces those of the whole text."""
+    first = 0
+    for end in range(1, len(words) + 1):
+        if end == len(words) or words[end].space:
+            yield from _labelled(words[first:end], tokenizer, spelling)
+            first = end
+
+
+def _labelled(words: Sequence[Word], tokenizer: Tokenizer, spelling: Spelling) -> Iterator[tuple[Word, list[int]]]:
+    """Yields words without spaces between them, with their labels. Words that share a label are yielded together."""
+    try:
+        labels = tokenizer.encode(joined(words))
+    except OutOfVocabulary:  # labels are words
+        labels = []
+    lengths = [len(spelling.texts[label]) for label in labels]
+    ends = np.cumsum([len(word) for word in words_of("".join(spelling.texts[label] for label in labels))]).tolist()
+    if len(ends) != len(words):  # the normaliser changes the number of words, or labels are bytes
+        for word in words:
+            own = tokenizer.encode(word.text)
+            yield word, own[not word.space and own[:1] == [spelling.border] :]
+        return
+    place, begin = 0, 0
+    for stop, end in enumerate(np.cumsum(lengths).tolist(), 1):
+        if end in ends[place:]:
+            last = ends.index(end, place) + 1
+            yield Word(joined(words[place:last]), words[place].space), labels[begin:stop]
+            place, begin = last, stop
 
 
 def frame_energies(

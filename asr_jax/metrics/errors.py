@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int64
 from rapidfuzz.distance import Levenshtein
 
 from asr_jax.metrics.sclite import sclite_edits
+from asr_jax.text.segmentation import words_of
 
 Alignment = Literal["fewest_edits", "sclite"]
 """Alignment by which word errors are counted. fewest_edits: an alignment with the fewest errors, as in jiwer. sclite:
@@ -82,23 +83,24 @@ class ErrorCounts:
 
 
 def word_errors(reference: str, hypothesis: str, alignment: Alignment = "fewest_edits") -> ErrorCounts:
-    """Counts the word edits of one utterance. Words are separated by white space.
+    """Counts the word edits of one utterance. Words are those of `text.segmentation`.
 
     Args:
         hypothesis: Recognised text.
         alignment: Alignment by which edits are counted.
     """
-    edits = ALIGNMENTS[alignment](reference.split(), hypothesis.split())
+    edits = ALIGNMENTS[alignment](words_of(reference), words_of(hypothesis))
     return ErrorCounts(*edits, utterances=1)
 
 
 def count_errors(
     references: Sequence[str], hypotheses: Sequence[str], *, alignment: Alignment = "fewest_edits"
 ) -> Int64[np.ndarray, "N 8"]:
-    """Counts the `EDITS` of each utterance: of words, and of characters with inner spaces.
+    """Counts the `EDITS` of each utterance: of words (`text.segmentation`), and of characters with inner spaces.
 
     Source: jiwer 4.0.0 (`process_words`, `process_characters`), with the same alignment.
-    Differs from: jiwer separates words only at spaces, and its rate for empty references is the number of insertions.
+    Differs from: jiwer separates words only at spaces, in all scripts, and its rate for empty references is the number
+    of insertions.
 
     Args:
         hypotheses: Hypothesis texts.
@@ -107,7 +109,7 @@ def count_errors(
     Raises:
         ValueError: If the numbers of references and hypotheses differ.
     """
-    words = count_edits(references, hypotheses, parts=str.split, alignment=alignment)
+    words = count_edits(references, hypotheses, parts=words_of, alignment=alignment)
     characters = count_edits(references, hypotheses, parts=str.strip)
     return np.concatenate((words, characters), axis=1)
 

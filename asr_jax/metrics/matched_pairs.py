@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Int64
 from rapidfuzz.distance import Levenshtein
 
+from asr_jax.text.segmentation import words_of
+
 MIN_CORRECT_WORDS = 2
 """Number of consecutive words, recognised by both systems, that separates two segments (NIST's choice). Errors in
 different segments are assumed to be independent."""
@@ -69,7 +71,7 @@ def segment_differences(
         first: Normalised hypotheses of the first system.
         second: Normalised hypotheses of the second system.
     """
-    words = [reference.split() for reference in references]
+    words = [words_of(reference) for reference in references]
     places = [_places_of_errors(words, hypotheses) for hypotheses in (first, second)]
     all_places = np.concatenate(places)
     order = np.argsort(all_places, kind="stable")
@@ -92,7 +94,7 @@ def _places_of_errors(references: Sequence[Sequence[str]], hypotheses: Sequence[
     places: list[int] = []
     beginning = 0
     for reference, hypothesis in zip(references, hypotheses, strict=True):
-        edits = Levenshtein.editops(reference, hypothesis.split())
+        edits = Levenshtein.editops(reference, words_of(hypothesis))
         places += [beginning + 2 * edit.src_pos + (edit.tag != "insert") for edit in edits]
         beginning += 2 * (len(reference) + MIN_CORRECT_WORDS)
     return np.array(places, np.int64)

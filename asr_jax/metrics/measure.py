@@ -1,15 +1,19 @@
-"""Measure by which the best checkpoint is chosen: the word error rate, or the loss if no head recognises text.
+"""Measure by which the best checkpoint is chosen: an error rate, or the loss if no head recognises text.
 
-With several validation sets, it is that of all utterances together, the mean of the sets, or that of one set.
+The error rate is that of words (WER), or of characters (CER) if most words of the references follow each other without
+a space, as in Chinese and Thai: their words are a matter of segmentation. With several validation sets, it is that of
+all utterances together, the mean of the sets, or that of one set.
 """
 
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-Measure = Literal["wer", "loss"]
+from asr_jax.text.segmentation import mostly_without_spaces
+
+Measure = Literal["wer", "cer", "loss"]
 """Name of a measure of a validation. Lower values are better."""
-NAMES: dict[Measure, str] = {"wer": "WER", "loss": "loss"}
+NAMES: dict[Measure, str] = {"wer": "WER", "cer": "CER", "loss": "loss"}
 ALL, MEAN = "all", "mean"
 """Values of `training.saving.best_of` that are not the name of a set: all utterances together, the mean of the sets."""
 RATES = ("wer", "cer", "loss")
@@ -17,15 +21,25 @@ RATES = ("wer", "cer", "loss")
 
 
 def measure_of(figures: Mapping[str, Any]) -> Measure:
-    """Returns the measure in the figures of a validation or of a checkpoint; WER is preferred if there are both."""
-    return "wer" if "wer" in figures else "loss"
+    """Returns the measure that the figures of a validation or of a checkpoint name, otherwise the first that they have.
+
+    The order is WER, CER, loss.
+    """
+    own: Measure = next((name for name in NAMES if name in figures), "loss")
+    named: Measure = figures.get("measure", own)
+    return named
+
+
+def rate_of(references: Iterable[str]) -> Literal["wer", "cer"]:
+    """Returns the error rate by which recognised texts are judged."""
+    return "cer" if mostly_without_spaces(references) else "wer"
 
 
 def shown(measure: Measure, value: float | None) -> str:
     """Returns a measure as text: `8.12 %` for an error rate, `2.345` for a loss, `nan` for None (not finite)."""
     if value is None:
         return "nan"
-    return f"{100 * value:.2f} %" if measure == "wer" else f"{value:.4g}"
+    return f"{value:.4g}" if measure == "loss" else f"{100 * value:.2f} %"
 
 
 def mean_of(sets: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:

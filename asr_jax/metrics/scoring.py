@@ -12,6 +12,7 @@ from jaxtyping import Int64
 
 from asr_jax.metrics.bootstrap import Bootstrap, percentiles, rates, resampled, resampling_units, sums_by
 from asr_jax.metrics.errors import EDITS, TOKEN_EDITS, Alignment, ErrorCounts, count_errors, count_token_errors
+from asr_jax.metrics.measure import rate_of
 from asr_jax.text.normalise import normalise
 
 COUNTS = (*EDITS, *TOKEN_EDITS, "utterances", "utterances_with_errors", "empty_references", "empty_hypotheses")
@@ -61,6 +62,7 @@ def score(
         - `wer`, `cer`, `ter` (token error rate), `mer` (match error rate), `wil` (word information lost) and `COUNTS`,
           for the set and for each row of `by_source`, `by_speaker` and `by_length`. `wer` and `cer` are None without
           reference words, and `ter` without tokens. Groups without a name have the key `""`.
+        - `measure`: the rate by which the set is judged, `wer` or `cer` (`measure.rate_of`).
         - `normaliser` and `alignment`.
         - `wer_interval`, `cer_interval`: lower and upper bound; None with fewer than two units.
         - `bootstrap`: its settings, a description of the units (`over`) and their number (`units`).
@@ -76,6 +78,7 @@ def score(
     by_length = _by(classes.tolist(), counts)
     return {
         **_row(counts.sum(axis=0)),
+        "measure": rate_of(utterance.reference for utterance in recognised),
         "normaliser": normaliser,
         "alignment": alignment,
         **_intervals(counts, [utterance.speaker for utterance in recognised], bootstrap or Bootstrap()),

@@ -45,8 +45,9 @@ EVENTS: dict[str, str] = {
     "max, process (the one with max)}",
     "validation_start": "a validation starts: update, weights, utterances",
     "validation": "errors on all validation sets together: update, epoch, weights (live or ema), decoding (its "
-    "digest), wer, cer, ter, substitutions, deletions, insertions, words, utterances, rejected, by_source, "
-    "empty_share, and the other results of `score` in metrics/scoring.py, samples [{id, reference, hypothesis}]; with "
+    "digest), measure (wer, cer or loss, which chooses the best checkpoint), wer, cer, ter, substitutions, deletions, "
+    "insertions, words, utterances, rejected, by_source, empty_share, and the other results of `score` in "
+    "metrics/scoring.py, samples [{id, reference, hypothesis}]; with "
     "training.validation.loss or without a recognising head: loss, losses {term: ..}, metrics, loss_utterances; with "
     "several sets: sets {name: these figures of the set, without rejected and samples}, mean {wer, cer, loss}, best_of "
     "(the set that chooses the best checkpoint, or all or mean)",

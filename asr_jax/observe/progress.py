@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from asr_jax.core.names import counted
-from asr_jax.metrics.measure import by_set, deciding_text, measure_of
+from asr_jax.metrics.measure import NAMES, by_set, deciding_text, measure_of
 from asr_jax.observe.events import Event
 from asr_jax.observe.tables import console_for, percent, print_table, quantity, say, validation_name
 from asr_jax.observe.transcripts import aligned_lines
@@ -293,22 +293,23 @@ def validation_line(data: Data) -> str:
 
 
 def _rates(data: Data) -> str:
-    """Returns WER and CER with their counts."""
+    """Returns WER and CER, first the one that chooses the best checkpoint, and the counts of words."""
     errors = "  ".join(f"{name[0].upper()} {data[name]:,}" for name in ("substitutions", "deletions", "insertions"))
     counts = f"{errors}  of {counted(data['words'], 'word')}, {counted(data['utterances'], 'utterance')}"
-    return f"WER {percent(data.get('wer'))}  CER {percent(data.get('cer'))}  {counts}"
+    names = sorted(("wer", "cer"), key=lambda name: name != measure_of(data))
+    return "  ".join(f"{name.upper()} {percent(data.get(name))}" for name in names) + f"  {counts}"
 
 
 def sets_title(data: Data) -> str:
     """Returns the line above the table of several validation sets."""
     place = f"{validation_name(data)} at update {data['update']:,}"
-    return f"{place}  (training.saving.best_of {data['best_of']}){_normaliser(data)}"
+    return f"{place}  (training.saving.best_of {data['best_of']}, by {NAMES[measure_of(data)]}){_normaliser(data)}"
 
 
 def set_rows(data: Data) -> list[Data]:
     """Returns a row for each validation set, the mean and all sets together: rates with counts, or loss and metrics."""
     fields = {"loss": "loss"}
-    if measure_of(data) == "wer":
+    if measure_of(data) != "loss":
         edits = {"S": "substitutions", "D": "deletions", "I": "insertions"}
         fields = {"wer": "wer", "cer": "cer", **edits, "words": "words"} | ({"loss": "loss"} if "loss" in data else {})
     metrics = {name: name.rpartition("/")[2] for name in data.get("metrics", {}) if measure_of(data) == "loss"}

@@ -38,7 +38,8 @@ def of_used_weights(validations: Sequence[Event]) -> list[Event]:
 def best_of(validations: Sequence[Event]) -> Event | None:
     """Returns the validation with the lowest measure, the last one of equals, or None if there is no validation.
 
-    Only validations with the decoding and `best_of` of the last one are considered, because others are not comparable.
+    Only validations with the decoding, `best_of` and measure of the last one are considered, because others are not
+    comparable.
     """
     used = of_used_weights(validations)
     alike = [event for event in used if _compared_by(event) == _compared_by(used[-1])]
@@ -50,8 +51,8 @@ def _value(event: Event) -> Any:
     return deciding(event["data"]).get(measure_of(event["data"]))
 
 
-def _compared_by(event: Event) -> tuple[Any, str]:
-    return event["data"].get("decoding"), event["data"].get("best_of", ALL)
+def _compared_by(event: Event) -> tuple[Any, str, str]:
+    return event["data"].get("decoding"), event["data"].get("best_of", ALL), measure_of(event["data"])
 
 
 def _drop_from(events: list[Event], update: int) -> None:

@@ -6,6 +6,8 @@ from itertools import zip_longest
 from rapidfuzz.distance import Levenshtein
 from rich.cells import cell_len
 
+from asr_jax.text.segmentation import words_of
+
 MARKS = {"equal": "", "replace": "S", "delete": "D", "insert": "I"}
 
 
@@ -28,7 +30,7 @@ def printable(text: str) -> str:
 
 def align(reference: str, hypothesis: str) -> list[Pair]:
     """Aligns the words of two texts with the least number of errors."""
-    words, others = printable(" ".join(reference.split())).split(), printable(" ".join(hypothesis.split())).split()
+    words, others = ([printable(word) for word in words_of(text)] for text in (reference, hypothesis))
     pairs = []
     for part in Levenshtein.opcodes(words, others):
         columns = zip_longest(

@@ -192,16 +192,18 @@ def label_files(symbols: Sequence[str | None], *, processor: str) -> dict[str, A
         processor: Class of the processor that contains the tokenizer.
 
     Raises:
-        UserError: If a label is neither a single character, which the tokenizer requires, nor special, as `[UNK]`.
+        UserError: If a label is neither a single character, which the tokenizer requires, nor special, as `[UNK]`, or
+            if the label `|` is not the space.
     """
     named, (pad, unknown) = _names(symbols)
     ids = {name: number for number, name in enumerate(named)}
     special = {"pad_token": pad, "unk_token": unknown, "bos_token": BEGIN, "eos_token": END}
     others = [name for name in named if len(name) != 1 and not re.fullmatch(SPECIAL_LABEL, name)]
-    if others or len(ids) != len(named):
+    if others or BOUNDARY in symbols or len(ids) != len(named):
         raise UserError(
-            f"labels such as {', '.join(map(repr, others[:3])) or BOUNDARY}: expected characters, because the "
-            "tokenizer of transformers has no others; use --out NAME.safetensors to write the weights alone"
+            f"labels such as {', '.join(map(repr, others[:3])) or BOUNDARY}: expected characters, with {BOUNDARY} for "
+            "the space alone, because the tokenizer of transformers has no others; use --out NAME.safetensors to write "
+            "the weights alone"
         )
     settings = {
         "tokenizer_class": "Wav2Vec2CTCTokenizer",

@@ -155,14 +155,16 @@ def in_fairseq_order(weights: NamedWeights, symbols: Symbols) -> tuple[dict[str,
     blank, as in Hugging Face's vocabularies, becomes `<pad>`.
 
     Raises:
-        UserError: If a label contains white space other than the space itself, or the labels `<s>` and `<pad>` exist in
-            addition to the blank.
+        UserError: If a label contains white space other than the space itself, the label `|` is not the space, or the
+            labels `<s>` and `<pad>` exist in addition to the blank.
     """
     blank, pad, end, _ = FAIRSEQ_SPECIALS
     other: dict[str | None, str] = {None: blank, "": end, **({} if pad in symbols else {blank: pad})}
     names = [other.get(symbol, symbol) for symbol in symbols]
     if names.count(blank) > 1:
         raise UserError(f"the labels {blank} and {pad} exist beside the blank, which in fairseq is {blank} itself")
+    if BOUNDARY in names:
+        raise UserError(f"there is a label {BOUNDARY!r}, which is the space in a dictionary of fairseq: expected none")
     dictionary = [*FAIRSEQ_SPECIALS, *(str(name) for name in names if name not in FAIRSEQ_SPECIALS)]
     if wrong := [name for name in dictionary if name != " " and len(name.split()) != 1]:
         raise UserError(f"labels {wrong[:3]} contain white space, which a dictionary of fairseq cannot contain")

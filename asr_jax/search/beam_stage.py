@@ -26,6 +26,7 @@ from asr_jax.search.language_model import arpa_words
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import Fusion, WordScores
 from asr_jax.text.normalise import normalise
+from asr_jax.text.segmentation import may_follow
 from asr_jax.text.spelling import Spelling
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -97,11 +98,13 @@ class BeamStage(HostStage):
         """
         self.spelling = Spelling.of(tokenizer)
         self.scores = settings.fusion.build()
-        if self.spelling.ends and (self.scores or settings.reranking.kenlm):
+        if self.spelling.is_of_parts and (self.scores or settings.reranking.kenlm):
             raise UserError(
                 "the vocabulary has word boundaries that depend on two labels, which beam search does not support with "
                 "fusion or re-ranking: leave them out"
             )
+        if self.scores and self.scores.model and settings.fusion.unit == "words":
+            check_letters(self.spelling)
         if self.scores and settings.fusion.unit == "labels":
             check_symbols(settings.fusion.kenlm, self.scores.known, self.spelling)
         elif self.scores:
@@ -149,6 +152,23 @@ class BeamStage(HostStage):
         with self._one_at_a_time:
             found = self.search(given.replace(values=values, lengths=jnp.asarray(lengths)))
         return [found[place] for place in places]
+
+
+def check_letters(spelling: Spelling) -> None:
+    """Checks that words of a language model do not end within a label.
+
+    Raises:
+        UserError: If a label has several letters of a script without spaces.
+    """
+    found = [
+        text for text in spelling.texts if any(may_follow(text[:place], text[place]) for place in range(1, len(text)))
+    ]
+    if found:
+        raise UserError(
+            f"labels such as {', '.join(found[:5])} have several letters of a script without spaces, in which words "
+            "of a language model may end; the beam search does not support that: re-rank with the language model "
+            "(--decoding.reranking.kenlm), or train with --data.tokenizer.kind characters or mixed"
+        )
 
 
 def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> None:

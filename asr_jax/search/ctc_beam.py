@@ -144,7 +144,8 @@ def _search(
 @jax.jit
 def _may_word_begin(frames: SearchedFrames, tables: WordTables) -> Array:
     """Returns, for each row and evaluated frame, whether a label that begins a word is a candidate, [B T+1]."""
-    is_begin = ((frames.growing > NEVER) & tables.opens[None, None]).any(-1)
+    begins = tables.opens if tables.ends is None else jnp.ones_like(tables.opens)
+    is_begin = ((frames.growing > NEVER) & begins[None, None]).any(-1)
     is_there = jnp.arange(is_begin.shape[1])[None] < frames.num[:, None]
     return jnp.pad(jnp.take_along_axis(is_begin, frames.order, axis=1) & is_there, ((0, 0), (0, 1)))
 

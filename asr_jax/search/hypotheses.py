@@ -179,7 +179,7 @@ class _Ended(NamedTuple):
     def may_end(self, search: Search, scores: WordScores | None) -> bool:
         if not self.has_open_word:
             return True
-        return not search.needs_border and (scores is None or scores.may_be(self.words[-1]))
+        return not search.needs_border and (scores is None or scores.may_end(self.words[-1]))
 
 
 class _Text(NamedTuple):
@@ -201,14 +201,18 @@ class _Text(NamedTuple):
             group: The paths, best first.
             spelling: Text of each label.
             scores: Language model, hot words and lexicon. None: no fusion.
-            is_complete: Whether any text is complete. If not, an open word is removed, but its score remains.
+            is_complete: Whether any text is complete. If not, an open word is removed, but its score remains. In
+                scripts without spaces, it is not removed from the text of which it is the last word.
         """
         shown = group[0] if search.shows_likeliest else group[-1]
         words, added = shown.words, 0.0
         if scores is not None:
+            ended = list[str]()
             if not is_complete and shown.has_open_word:
-                words, added = words[:-1], scores.open(words[-1])
-            units = list(scores.units(words, spelling, shown.labels))
+                ended, part = scores.grown("", words[-1])
+                words, added = words[:-1], scores.open(part)
+            units = [*scores.units(words, spelling, shown.labels), *ended]
+            words = shown.words if ended else words
             if search.adds_empty_word and not shown.has_open_word:
                 units.append("")
             added += scores.text(units)

@@ -3,14 +3,17 @@
 import gzip
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.settings import Finite, settings
+from asr_jax.text.segmentation import has_unspaced, may_follow, words_of
 
 NOT_WORDS = {"<s>", "</s>", "<unk>"}
+MOST_LETTERS = 32
+"""Number of letters of the longest words that are looked for in texts without spaces."""
 
 
 @settings
@@ -76,6 +79,26 @@ def arpa_words(path: str | Path) -> frozenset[str] | None:
     if not words:
         raise UserError(f"{path} has no unigrams: expected an ARPA file of a model of words")
     return words
+
+
+def words_of_model(word: str, is_listed: Callable[[str], bool]) -> list[str]:
+    """Returns the words that a language model or a list sees in a text between spaces.
+
+    In scripts without spaces, these are the longest listed ones from the left, otherwise those of `text.segmentation`.
+
+    Args:
+        is_listed: Returns whether a word is in the language model or in the list.
+    """
+    if not has_unspaced(word):
+        return [word]
+    found = list[str]()
+    while word:
+        ends = range(min(len(word), MOST_LETTERS), 0, -1)
+        seams = (end for end in ends if end == len(word) or may_follow(word[:end], word[end]))
+        end = next((end for end in seams if is_listed(word[:end])), 0) or len(words_of(word)[0])
+        found.append(word[:end])
+        word = word[end:]
+    return found
 
 
 def listed_words(path: str | Path) -> frozenset[str]:

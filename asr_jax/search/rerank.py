@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from asr_jax.core.settings import settings
 from asr_jax.search.hypotheses import Hypothesis
-from asr_jax.search.language_model import LanguageModel, load_kenlm
+from asr_jax.search.language_model import LanguageModel, load_kenlm, words_of_model
 from asr_jax.search.word_scores import LN10
 
 
@@ -44,6 +44,7 @@ class Reranker:
 
     def _scored(self, hypothesis: Hypothesis) -> Hypothesis:
         settings = self._settings
-        log10 = self._model.score(hypothesis.text, bos=settings.bos, eos=settings.eos)
-        bonus = settings.word_bonus * len(hypothesis.words)
+        words = [each for word in hypothesis.words for each in words_of_model(word.text, self._model.__contains__)]
+        log10 = self._model.score(" ".join(words), bos=settings.bos, eos=settings.eos)
+        bonus = settings.word_bonus * len(words)
         return replace(hypothesis, lm_score=settings.lm_weight * LN10 * log10 + bonus)

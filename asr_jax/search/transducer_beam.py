@@ -225,7 +225,7 @@ class TransducerBeamSearch:
         slots = np.flatnonzero(np.isfinite(every.log_prob[row])).tolist()
         paths = [every.labels(row, slot) for slot in slots]
         scores, spelling = self._scores, self._spelling
-        may_end = [scores is None or scores.may_be(spelling.words([each.token for each in path])[1]) for path in paths]
+        may_end = [scores is None or scores.may_end(spelling.words([each.token for each in path])[1]) for path in paths]
         found = []
         for slot, path, is_complete in zip(slots, paths, may_end, strict=True):
             if is_complete or not any(may_end):
@@ -243,7 +243,8 @@ class TransducerBeamSearch:
 
         Args:
             log_prob: Log-probability of the alignments.
-            is_complete: Whether the last word may be a word. If not, it is removed, but its score remains.
+            is_complete: Whether the last word may be a word. If not, it is removed, but its score remains. In scripts
+                without spaces, it is not removed from the text of which it is the last word.
         """
         spelling, scores, lm_score = self._spelling, self._scores, 0.0
         labels = [each.token for each in path]
@@ -251,11 +252,14 @@ class TransducerBeamSearch:
         ranges = spelling.word_ranges(labels)
         if not is_complete:
             assert scores
-            lm_score, num = scores.open(part), ranges[len(words)][0]
-            path, labels, ranges, part = path[:num], labels[:num], ranges[:-1], ""
+            ended, last = scores.grown("", part)
+            lm_score = scores.open(last) + scores.text([*scores.units(words, spelling, labels), *ended])
+            if not ended:
+                num = ranges[len(words)][0]
+                path, labels, ranges, part = path[:num], labels[:num], ranges[:-1], ""
         texts = (*words, part) if part else words
-        if scores:
-            lm_score += scores.text(scores.units(texts, spelling, labels))
+        if scores and is_complete:
+            lm_score = scores.text(scores.units(texts, spelling, labels))
         spans = tuple(
             WordSpan(
                 text, path[first].start, path[end - 1].end, float(np.mean([each.log_prob for each in path[first:end]]))

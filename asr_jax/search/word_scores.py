@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.settings import Finite, settings
-from asr_jax.search.language_model import LanguageModel, arpa_words, listed_words, load_kenlm
+from asr_jax.search.language_model import LanguageModel, arpa_words, listed_words, load_kenlm, words_of_model
+from asr_jax.text.segmentation import may_follow
 from asr_jax.text.spelling import Spelling
 
 LN10 = math.log(10)
@@ -29,7 +30,7 @@ class Fusion(LanguageModel):
     known. Empty: all words of the language model."""
     hot_words: tuple[str, ...] = ()
     """Words to favour, whether or not the language model contains them. `WORD:WEIGHT` has another weight than
-    `hot_word_weight`."""
+    `hot_word_weight`. In scripts without spaces, they are favoured at all places of a text."""
     hot_word_weight: Finite = 10.0
     """Score added for each hot word. While a word is open, the share of its letters that are present is added."""
     lexicon: str = ""
@@ -73,7 +74,11 @@ def _weighted(entry: str, usual: float) -> tuple[str, float]:
 
 
 class WordScores:
-    """Scores of words in sequence. A state contains the context of the language model."""
+    """Scores of words in sequence. A state contains the context of the language model.
+
+    In scripts without spaces, an open word ends before a letter with which no listed word begins like it. Its words are
+    the longest listed ones.
+    """
 
     def __init__(self, settings: Fusion) -> None:
         self.settings = settings
@@ -126,6 +131,29 @@ class WordScores:
             return 0.0
         return self.settings.lm_weight * LN10 * self.model.BaseScore(state, "</s>", _new_state())
 
+    def ends_before(self, part: str, letter: str) -> bool:
+        """Returns whether an open word ends before a letter that follows it without a space."""
+        return may_follow(part, letter) and part + letter not in self.beginnings
+
+    def grown(self, part: str, text: str) -> tuple[list[str], str]:
+        """Returns the words that end, and the open word, if a text without spaces follows an open word."""
+        ended = list[str]()
+        for letter in text:
+            if self.ends_before(part, letter):
+                ended += self.finished(part)
+                part = ""
+            part += letter
+        return ended, part
+
+    def finished(self, part: str) -> list[str]:
+        """Returns the words of an open word that ends."""
+        return words_of_model(part, lambda word: word in self._listed) if part else []
+
+    @functools.cached_property
+    def _listed(self) -> frozenset[str]:
+        favoured = frozenset(self.hot_words)
+        return self.lexicon or (self.known or frozenset()) | favoured
+
     def text(self, words: Iterable[str]) -> float:
         """Returns the score of finished words and the end of the sentence."""
         state, total = self.start(), 0.0
@@ -134,23 +162,24 @@ class WordScores:
             total += added
         return total + self.end(state)
 
-    def units(self, words: Sequence[str], spelling: Spelling, labels: Sequence[int]) -> Sequence[str]:
+    def units(self, words: Sequence[str], spelling: Spelling, labels: Sequence[int]) -> list[str]:
         """Returns the units of a text that the language model scores.
 
         Args:
+            words: Texts between spaces.
             spelling: Text of each label.
         """
-        return words if self.settings.unit == "words" else [spelling.symbols[label] for label in labels]
+        if self.settings.unit == "labels":
+            return [spelling.symbols[label] for label in labels]
+        return [word for text in words for word in self._words(text)]
 
-    def ended(self, before: Sequence[str], words: Sequence[str], symbol: str) -> Sequence[str]:
-        """Returns the units that end with one more label: the open word, or the label itself.
+    def _words(self, text: str) -> list[str]:
+        ended, part = self.grown("", text)
+        return ended + self.finished(part)
 
-        Args:
-            before: Finished words before the label.
-            words: Finished words after the label.
-            symbol: The label as the language model spells it.
-        """
-        return words[len(before) :] if self.settings.unit == "words" else [symbol]
+    def may_end(self, text: str) -> bool:
+        """Returns whether all words of a text between spaces are allowed. The empty text is."""
+        return all(map(self.may_be, self._words(text)))
 
     def may_be(self, word: str) -> bool:
         """Returns whether a word is allowed. The empty word is."""

@@ -72,8 +72,10 @@ class WordStates:
     def _follow(self, key: int) -> int:
         """Returns the node after one more label."""
         node, label = divmod(key, len(self._spelling.texts))
-        before = self._end(node) if self._spelling.opens[label] else node
-        _, part = self._spelling.extend((), self._parts[before], label)
+        text = self._spelling.texts[label]
+        is_end = self._spelling.opens[label] or self._scores.ends_before(self._parts[node], text[:1])
+        before = self._end(node) if is_end else node
+        part = self._parts[before] + text
         after = self._add(self._states[before], part) if part else before
         self._after[key] = after
         return after
@@ -83,7 +85,10 @@ class WordStates:
         if not self._parts[node]:
             return node
         if node not in self._ended:
-            state, added = self._scores.word(self._states[node], self._parts[node])
+            state, added = self._states[node], 0.0
+            for word in self._scores.finished(self._parts[node]):
+                state, more = self._scores.word(state, word)
+                added += more
             self._closing[node] = added
             known = self._wordless.get(state)
             self._ended[node] = self._add(state, "") if known is None else known

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from asr_jax.core.errors import UserError
 from asr_jax.text.mixed import MixedTokenizer
+from asr_jax.text.segmentation import is_unspaced, may_follow
 from asr_jax.text.tokenizers import Tokenizer
 
 
@@ -77,6 +78,10 @@ class Spelling:
         for place in range(len(word)):
             if place in reached:
                 texts = inner if place else first
+                if is_unspaced(word[place]):  # without a space before it
+                    texts = first | inner
+                elif self.ends and may_follow(word[:place], word[place]):
+                    texts = first
                 reached |= {place + num for num in range(1, self._longest + 1) if word[place : place + num] in texts}
         return len(word) in reached
 
@@ -95,6 +100,12 @@ class Spelling:
     def is_of_pieces(self) -> bool:
         """Whether the vocabulary has labels that consist of a word boundary and text."""
         return any(opens and text for text, opens in zip(self.texts, self.opens, strict=True))
+
+    @property
+    def is_of_parts(self) -> bool:
+        """Whether some labels are parts of words that the next label continues, such as FunASR's hel@@."""
+        endings = [text[-1] for text, ends in zip(self.texts, self.ends, strict=False) if text and not ends]
+        return any(letter.isalpha() and not is_unspaced(letter) for letter in endings)
 
     @functools.cached_property
     def symbols(self) -> tuple[str, ...]:

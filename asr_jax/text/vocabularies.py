@@ -27,6 +27,8 @@ from asr_jax.text.normalise import normalise
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 
 BOUNDARY = "|"
+OVERWRITE = "#fairseq:overwrite"
+"""End of lines of a fairseq dictionary that repeat a symbol. A model then has two labels with the same text."""
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 BLANK_PIECES = ("<blk>", "<blank>")
 """Pieces that icefall and others reserve for the blank in a SentencePiece model."""
@@ -153,7 +155,8 @@ def _lines(text: str) -> tuple[bytes, list[str], int]:
     is_table = numbers == [str(number) for number in range(len(parts))] and symbols[:1] != []
     if not is_table or symbols[0] not in (*BLANK_PIECES, "<eps>"):
         return _fairseq(text)
-    symbols = [symbol for symbol in symbols if not symbol.startswith("#")]  # those of a graph, not of the model
+    while re.fullmatch(r"#\d+", symbols[-1]):  # symbols of a graph, not of the model
+        symbols.pop()
     if pieces := [symbol for symbol in symbols if len(symbol) > 1 and not re.fullmatch(SPECIAL_LABEL, symbol)]:
         raise ValueError(
             f"it lists pieces such as {pieces[0]} without their model; use the bpe.model beside it instead"
@@ -163,13 +166,18 @@ def _lines(text: str) -> tuple[bytes, list[str], int]:
 
 def _fairseq(text: str) -> tuple[bytes, list[str], int]:
     """Reads lines of `symbol count`; ids 0 to 3 are special symbols, which are not in the file."""
-    symbols = list(FAIRSEQ_SPECIALS)
+    places = dict.fromkeys(FAIRSEQ_SPECIALS, "among the special symbols")
     for number, line in enumerate(text.splitlines(), 1):
-        symbol, _, count = line.strip().rpartition(" ")
+        symbol, _, count = line.strip().removesuffix(OVERWRITE).rstrip().rpartition(" ")
         if not symbol or not count.lstrip("-").isdecimal():
             raise ValueError(f"line {number} is {line!r}, expected a symbol and its count")
-        symbols.append(_character(symbol))
-    return b"", symbols, 0
+        if symbol in places:  # as in fairseq, unless the line says that it overwrites the symbol
+            raise ValueError(
+                f"line {number} has the symbol {symbol!r}, which is {places[symbol]} already: expected each symbol "
+                "once; the lines number the labels, so use the dictionary that the model was trained with"
+            )
+        places[symbol] = f"in line {number}"
+    return b"", [_character(symbol) for symbol in places], 0
 
 
 def _huggingface(path: Path) -> tuple[bytes, list[str], int]:

@@ -92,6 +92,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
                 decoding=setup.decoding_digest,
                 head=setup.head,
                 best_of=setup.best_of,
+                measure=setup.measure,
             )
         )
         uploads = stack.enter_context(Uploads(experiment.upload, folder, log))

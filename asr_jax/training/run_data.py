@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jax.sharding import Mesh
@@ -27,8 +28,9 @@ from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.model import make_model, programs_of
+from asr_jax.inference.recognition import reference
 from asr_jax.inference.trained import WHOLE, longest_and_batch_s
-from asr_jax.metrics.measure import ALL, MEAN
+from asr_jax.metrics.measure import ALL, MEAN, rate_of
 from asr_jax.models.base import Recogniser
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizers import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
@@ -60,6 +62,8 @@ class RunData:
     """Characters of the validation texts that the vocabulary lacks. Error rates count them."""
     overlap: Overlap
     """Utterances of the validation set that the training set also has."""
+    rate: Literal["wer", "cer"]
+    """Error rate by which the validation set is judged."""
     audio: tuple[AudioCheck, ...]
     """Results of opening the audio of some utterances of each input."""
 
@@ -131,6 +135,7 @@ def read_run_data(experiment: Experiment, mesh: Mesh, source: Path) -> RunData:
         removed=removed,
         absent=count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids),
         overlap=find_overlap(sets.train, sets.validation),
+        rate=rate_of(reference(utterance, tokenizer) for utterance in sets.validation),
         audio=tuple(audio),
     )
 

@@ -11,7 +11,7 @@ from asr_jax.core.names import counted
 from asr_jax.core.processes import gathered, on_main
 from asr_jax.core.pytrees import Tree
 from asr_jax.inference.trained import tokenizer_files
-from asr_jax.metrics.measure import ALL, NAMES, RATES, deciding, shown
+from asr_jax.metrics.measure import ALL, NAMES, RATES, Measure, deciding, shown
 from asr_jax.observe.events import EventLog
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
@@ -55,11 +55,18 @@ class Saver:
 
     def _remember(self, meta: Mapping[str, Any]) -> None:
         """Restores the best measure and the validations since then, if they are of the current decoding and set."""
-        before, best = from_json(meta["experiment"]).primary_decoding, meta[self._name_of_best]
-        of_before, of_now, measure = meta.get("best_of", ALL), self._setup.best_of, self._setup.measure
+        measure: Measure = meta["measure"]
+        before, best = from_json(meta["experiment"]).primary_decoding, meta[f"best_{measure}"]
+        of_before, of_now, is_same_rate = meta.get("best_of", ALL), self._setup.best_of, measure == self._setup.measure
         is_same = meta.get("decoding", before.digest() if before else "") == self._setup.decoding_digest
-        if is_same and of_before == of_now:
+        if is_same and is_same_rate and of_before == of_now:
             self.num_without_gain, self.best = meta["num_without_gain"], best
+        elif best is not None and not is_same_rate:
+            self.forgets = (
+                f"the best validation {NAMES[measure]}, {shown(measure, best)}, is not comparable with "
+                f"{NAMES[self._setup.measure]}, which the validation set is judged by now: the best value and the "
+                "count for patience are reset"
+            )
         elif best is not None and is_same:
             self.forgets = (
                 f"the best validation {NAMES[measure]}, {shown(measure, best)}, is that of training.saving.best_of "
@@ -68,8 +75,9 @@ class Saver:
             )
         elif best is not None:
             self.forgets = (
-                f"the best validation WER, {best:.2%}, is from another decoding ({before}) and is not comparable with "
-                f"those of {self._setup.experiment.primary_decoding}: the best WER and the count for patience are reset"
+                f"the best validation {NAMES[measure]}, {best:.2%}, is from another decoding ({before}) and is not "
+                f"comparable with those of {self._setup.experiment.primary_decoding}: the best {NAMES[measure]} and "
+                "the count for patience are reset"
             )
 
     @property
@@ -82,7 +90,7 @@ class Saver:
         Args:
             best: Best value of all validations.
         """
-        kept = (*RATES, "losses", "metrics", "mean", "best_of")
+        kept = (*RATES, "measure", "losses", "metrics", "mean", "best_of")
         sets = {
             name: {rate: each[rate] for rate in RATES if rate in each} for name, each in figures.get("sets", {}).items()
         }
@@ -126,6 +134,7 @@ class Saver:
             self._name_of_best: best,
             "decoding": self._setup.decoding_digest,
             "best_of": self._setup.best_of,
+            "measure": self._setup.measure,
             "data": self._setup.data.fingerprints(),
             "devices": self._setup.devices,
             "experiment": to_json(self._setup.experiment),

@@ -59,7 +59,7 @@ class Setup:
     @property
     def measure(self) -> Measure:
         """Measure that determines the best checkpoint and patience."""
-        return "wer" if self.recognises else "loss"
+        return self.data.rate if self.recognises else "loss"
 
     @property
     def best_of(self) -> str:

@@ -188,6 +188,7 @@ class Validator:
         if of_sets:
             sets = dict(zip(setup.data.set_names, of_sets, strict=True))
             figures |= {"sets": sets, "mean": mean_of(of_sets), "best_of": setup.best_of}
+        figures["measure"] = setup.measure
         if missing := without_value(figures):
             names = "" if missing == [ALL] else f" {', '.join(missing)}"
             raise RunError(

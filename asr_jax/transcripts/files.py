@@ -13,7 +13,10 @@ from asr_jax.core.names import unique
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.transcripts.subtitles import CueRules, cues
-from asr_jax.transcripts.transcript import Token, Transcript, to_json
+from asr_jax.transcripts.transcript import Token, Transcript, Word, to_json, with_valid_times
+
+TEXTGRID_S = 0.0001
+"""Unit of times in TextGrids in seconds."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,12 @@ def json_line(named: NamedRecording) -> str:
     """Returns one line of JSON: id, path, text, duration, the fields of `transcript.to_json`, and the tokens."""
     duration = round(named.duration_s, 3) if math.isfinite(named.duration_s) else None
     fields: dict[str, Any] = {"id": named.name, "path": named.path, "text": named.transcript.text}
-    fields |= {"duration": duration} | to_json(named.transcript)
+    fields |= {"duration": duration} | to_json(named.transcript, named.duration_s)
     fields |= {"head": named.head, "decoding": named.decoding} if named.head else {}
     if named.tokens:
         fields["tokens"] = [
-            {"text": token.text, "start_s": round(token.start_s, 3), "end_s": round(token.end_s, 3)}
-            | {"log_prob": round(token.log_prob, 4)}
-            for token in named.tokens
+            {"text": token.text, "start_s": token.start_s, "end_s": token.end_s, "log_prob": round(token.log_prob, 4)}
+            for token in with_valid_times(named.tokens, named.duration_s)
         ]
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
@@ -104,7 +106,7 @@ def ctm(named: NamedRecording) -> str:
     """
     name = named.label or ctm_labels([(named.name, named.path)])[0]
     lines = []
-    for word in named.transcript.words:
+    for word in with_valid_times(named.transcript.words, named.duration_s):
         start_ms, end_ms = round(word.start_s * 1000), round(word.end_s * 1000)
         times = f"{start_ms / 1000:.3f} {(end_ms - start_ms) / 1000:.3f}"
         lines.append(f"{name} {named.channel + 1} {times} {word.text} {word.confidence:.4f}\n")
@@ -140,12 +142,17 @@ def _ctm_name(name: str) -> str:
 
 
 def textgrid(named: NamedRecording) -> str:
-    """Returns Praat's long text format, with a tier of words and, if there are tokens, a tier of tokens."""
-    tiers = [("words", [(word.start_s, word.end_s, word.text) for word in named.transcript.words])]
-    if named.tokens:
-        tiers.append(("tokens", [(token.start_s, token.end_s, token.text) for token in named.tokens]))
-    duration_s = named.duration_s if math.isfinite(named.duration_s) else 0.0
-    last_s = max([duration_s, *(end_s for _, marks in tiers for _, end_s, _ in marks)])
+    """Returns Praat's long text format, with a tier of words and, if there are tokens, a tier of tokens.
+
+    Intervals cover the audio, do not overlap and are not empty, as Praat requires.
+    """
+    known: dict[str, Sequence[Word | Token]] = {
+        "words": with_valid_times(named.transcript.words, named.duration_s, tick_s=TEXTGRID_S),
+        "tokens": with_valid_times(named.tokens, named.duration_s, tick_s=TEXTGRID_S),
+    }
+    tiers = [(name, marks) for name, marks in known.items() if marks or name == "words"]
+    duration_s = round(named.duration_s, 4) if math.isfinite(named.duration_s) else 0.0
+    last_s = max([duration_s, *(mark.end_s for _, marks in tiers for mark in marks), TEXTGRID_S])
     lines = [
         'File type = "ooTextFile"',
         'Object class = "TextGrid"',
@@ -207,13 +214,13 @@ def form_of(name: str) -> FormName | None:
     return endings.get(ending)
 
 
-def _filled(marks: Sequence[tuple[float, float, str]], last_s: float) -> list[tuple[float, float, str]]:
+def _filled(marks: Sequence[Word | Token], last_s: float) -> list[tuple[float, float, str]]:
     """Fills the gaps between intervals with empty ones: a tier must not have gaps."""
     intervals, at = [], 0.0
-    for start_s, end_s, text in marks:
-        intervals += [(at, start_s, "")] if start_s > at else []
-        intervals.append((start_s, end_s, text))
-        at = end_s
+    for mark in marks:
+        intervals += [(at, mark.start_s, "")] if mark.start_s > at else []
+        intervals.append((mark.start_s, mark.end_s, mark.text))
+        at = mark.end_s
     return intervals + ([(at, last_s, "")] if last_s > at else [])
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from asr_jax.data.manifests.manifest import manifest_fields
 from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.text.segmentation import joined
 from asr_jax.transcripts.pauses import part_of, stretches
 from asr_jax.transcripts.transcript import Transcript, Word
 
@@ -76,7 +77,7 @@ class PseudoLabels:
     def __init__(self, path: Path, *, min_confidence: float) -> None:
         self.path, self.rejected_path = path, rejected_path_of(path)
         self._min_confidence = min_confidence
-        self.hours = {"kept": 0.0, "below the confidence": 0.0, "without words": 0.0, "not read": 0.0}
+        self.hours = {"kept": 0.0, "below the confidence": 0.0, "without words": 0.0, "too long": 0.0, "not read": 0.0}
         self.entries = dict.fromkeys(self.hours, 0)
 
     def __enter__(self) -> "PseudoLabels":
@@ -104,7 +105,12 @@ class PseudoLabels:
             return
         pieces = cut_at_pauses(transcript.words, utterance.duration_s, most_s=most_s)
         for number, piece in enumerate(piece for piece in pieces if piece.end_s - piece.start_s > 1e-3):
-            self._add(part_of(utterance, number, piece.start_s, piece.end_s), piece.words)
+            part = part_of(utterance, number, piece.start_s, piece.end_s)
+            if piece.words and part.duration_s > most_s:
+                reason = f"{part.duration_s:g} s without a pause between words, longer than {most_s:g} s"
+                self.reject(part.id, part.location, reason, part.duration_s, kind="too long")
+            else:
+                self._add(part, piece.words)
 
     def reject(
         self, utterance_id: str, location: str, reason: str, duration_s: float = 0.0, *, kind: str = "not read"
@@ -129,9 +135,8 @@ class PseudoLabels:
             self.reject(utterance.id, utterance.location, reason, utterance.duration_s, kind="below the confidence")
         else:
             self._count("kept", utterance.duration_s)
-            text = " ".join(word.text for word in words)
             fields = manifest_fields(
-                replace(utterance, text=text, labels=None), os.path.dirname(os.path.abspath(self.path))
+                replace(utterance, text=joined(words), labels=None), os.path.dirname(os.path.abspath(self.path))
             )
             line = fields | {"confidence": round(confidence, 4)}
             self._files[0].write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,14 +1,20 @@
 """Transcripts, the output of every decoder: words with times and confidence, score, and n-best list."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from asr_jax.text import segmentation
+from asr_jax.transcripts.intervals import apart
+
+MS = 0.001
+"""Unit of times in files in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word with its time."""
+    """A word with its time: what stands between spaces, or a word of `text.segmentation` in scripts without spaces."""
 
     text: str
     start_s: float
@@ -17,6 +23,8 @@ class Word:
     """End in seconds from the start of the recording."""
     confidence: float
     """Estimated probability that the word is right, in 0..1."""
+    space: bool = True
+    """Whether a space precedes the word in the text. It does not matter for the first word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +74,8 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """Words separated by single spaces."""
-        return " ".join(word.text for word in self.words)
+        """The words, with single spaces between them in scripts with spaces."""
+        return segmentation.joined(self.words)
 
     @property
     def confidence(self) -> float:
@@ -76,26 +84,50 @@ class Transcript:
 
 
 def joined(parts: Iterable[Transcript]) -> Transcript:
-    """Joins the transcripts of consecutive parts of a recording that do not overlap. The result has no n-best list."""
-    parts = list(parts)
+    """Joins the transcripts of consecutive parts of a recording that do not overlap. The result has no n-best list.
+
+    Parts are joined with a space, except beside letters of scripts without spaces.
+    """
+    parts, words = list(parts), list[Word]()
+    for first, *others in (part.words for part in parts if part.words):
+        before = words[-1].text if words else ""
+        words += [replace(first, space=not segmentation.may_follow(before, first.text)), *others]
     return Transcript(
-        words=tuple(word for part in parts for word in part.words),
+        words=tuple(words),
         score=math.fsum(part.score for part in parts),
         tokens=tuple(token for part in parts for token in part.tokens),
         log_probs=tuple(each for part in parts for each in part.log_probs),
     )
 
 
-def to_json(transcript: Transcript) -> dict[str, Any]:
+def with_valid_times[Timed: (Word, Token)](
+    items: Sequence[Timed], duration_s: float = math.nan, *, tick_s: float = MS
+) -> tuple[Timed, ...]:
+    """Returns words or tokens with times in order, without overlap, of a positive length, and within the audio.
+
+    Args:
+        duration_s: Duration of the audio in seconds; NaN if unknown.
+        tick_s: Unit of the times in seconds.
+    """
+    times = apart([(item.start_s, item.end_s) for item in items], tick_s=tick_s, last_s=duration_s)
+    return tuple(replace(item, start_s=start, end_s=end) for item, (start, end) in zip(items, times, strict=True))
+
+
+def to_json(transcript: Transcript, duration_s: float = math.nan) -> dict[str, Any]:
     """Returns words (text, start_s, end_s, confidence), score, mean confidence and the n-best list for JSON.
 
-    Times are rounded to milliseconds, other values to four digits. Values that are not finite, such as the mean
-    confidence without words, are None.
+    A word that follows the word before it without a space also has `"space": false`. Times
+    are whole milliseconds of `with_valid_times`; other values have four digits. Values that are not finite, such as the
+    mean confidence without words, are None.
+
+    Args:
+        duration_s: Duration of the audio in seconds; NaN if unknown.
     """
     words = [
-        {"text": word.text, "start_s": round(word.start_s, 3), "end_s": round(word.end_s, 3)}
+        {"text": word.text, "start_s": word.start_s, "end_s": word.end_s}
         | {"confidence": round(word.confidence, 4)}
-        for word in transcript.words
+        | ({} if word.space or not place else {"space": False})
+        for place, word in enumerate(with_valid_times(transcript.words, duration_s))
     ]
     return {
         "words": words,

@@ -13,6 +13,7 @@ from jaxtyping import Int, Int16
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
+from asr_jax.text.segmentation import may_follow
 from asr_jax.text.spelling import Spelling
 from asr_jax.transcripts.seams import FrameLogProbs, together
 
@@ -136,7 +137,10 @@ def pause(path: Int[np.ndarray, " T"], spelling: Spelling, *, least: int, most: 
         cut = (max(begin, least) + min(end, most) + 1) // 2
         if not least <= cut <= most or begin >= most:
             continue
-        is_between = end == len(path) or begin == 0 or bool(spelling.boundaries(path[[begin - 1, end]])[1])
+        is_between = end == len(path) or begin == 0
+        if not is_between:
+            beside = path[[begin - 1, end]]
+            is_between = bool(spelling.boundaries(beside)[1]) or may_follow(*(spelling.texts[i] for i in beside))
         if spelling.border is not None:
             is_between = is_between or bool((path[begin:end] == spelling.border).any())
         best = max(best, (is_between, min(end, most) - max(begin, least), cut))

@@ -118,6 +118,18 @@ def test_error_rates_of_another_validation_set_do_not_make_the_best(tmp_path, on
     assert checkpoint_to_evaluate(folder) == 30
 
 
+def test_word_error_rates_are_not_compared_with_character_error_rates(tmp_path, on_mesh):
+    folder = tmp_path / "checkpoints"
+    with Checkpoints(folder, keep_last=1, measure="wer") as checkpoints:
+        save(checkpoints, 10, on_mesh, 0.1)
+    with Checkpoints(folder, keep_last=1, measure="cer") as checkpoints:
+        for number, cer in ((20, 0.4), (30, 0.5)):
+            save(checkpoints, number, on_mesh, cer, measure="cer")
+        checkpoints.wait()
+        assert checkpoints.best == 20
+    assert checkpoint_to_evaluate(folder) == 20
+
+
 def test_losses_are_ranked_as_error_rates_are_and_what_is_no_number_comes_last(tmp_path, on_mesh):
     with Checkpoints(tmp_path, keep_last=9) as checkpoints:
         for number, loss in ((10, 6.5), (20, float("nan")), (30, 2.5), (40, 3.0)):

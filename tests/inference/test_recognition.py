@@ -79,6 +79,12 @@ def test_words_are_judged_after_the_normaliser(reference, words, expected):
     assert judged([reference], {0: transcript_of(words)}) == expected
 
 
+def test_words_of_scripts_without_spaces_are_judged_one_by_one():
+    found = {0: transcript_of([("今", 0.9), ("大，", 0.8), ("ok", 0.7)])}
+    confidences, is_right = judged_words(planned("今天， ok"), Recognition(found, []), LETTERS, "lower.v1")
+    assert (confidences.tolist(), is_right.tolist()) == ([0.9, 0.8, 0.7], [True, False, True])
+
+
 def test_token_errors_of_a_set_count_what_has_no_label():
     """The references are 'ab é' (é has no label in this vocabulary) and 'c'."""
     found = {row: Transcript((), -1.0, tokens=tuple(FEW.encode(text))) for row, text in enumerate(("ab d", "cc"))}

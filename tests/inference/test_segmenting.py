@@ -3,8 +3,9 @@
 import numpy as np
 
 from asr_jax.core.frame_times import FrameTimes
-from asr_jax.inference.segmenting import frame_energies, text_words
+from asr_jax.inference.segmenting import frame_energies, text_words, word_starts
 from asr_jax.text.characters import CharacterTokenizer, WordTokenizer
+from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.spelling import Spelling
 
 
@@ -35,3 +36,27 @@ def test_energies_of_frames():
         assert (energies.tolist(), num) == ([0, 1e4, 9e4, 0, 0], len(samples))
         shifted, _ = frame_energies(blocks, FrameTimes(640, -320.0, 16000), 4)
         assert shifted.tolist() == [0, 5e3, 5e4, 4.5e4]
+
+
+def test_words_without_spaces_have_labels_of_their_own():
+    characters = CharacterTokenizer(symbols=(*" 今天气a", None), normaliser="lower.v1")
+    spelling = Spelling.of(characters)
+    words, labels = text_words("今天X天气Aa 天", characters, spelling)
+    assert [(word.text, word.space) for word in words] == [
+        ("今", True), ("天", False), ("X", False), ("天", False), ("气", False), ("Aa", False), ("天", True)
+    ]  # fmt: skip
+    assert labels == [1, 2, 2, 3, 4, 4, 0, 2]
+    assert [labels[word.first : word.end] for word in words] == [[1], [2], [], [2], [3], [4, 4], [2]]
+    assert "'x'" in words[2].problem
+    assert word_starts(words, labels, spelling).tolist() == [True, True, True, True, True, False, True, False]
+
+
+def test_words_that_share_a_label_are_one():
+    texts = ["今天天气很好", "天气很好今天", "很好今天天气"] * 20
+    pieces = SentencePieceTokenizer.train(texts, vocab_size=12, pieces="unigram", normaliser="none")
+    words, labels = text_words("今天天气，很好 天气", pieces, Spelling.of(pieces))
+    assert "".join(" " * word.space + word.text for word in words) == " 今天天气，很好 天气"
+    assert [word.text for word in words if word.problem] == ["气，"]
+    assert [pieces.decode(labels[word.first : word.end]) for word in words if not word.problem] == [
+        word.text for word in words if not word.problem
+    ]

@@ -113,3 +113,12 @@ def test_a_test_set_is_counted_in_milliseconds():
         count_errors(*texts)
         took.append(time.process_time() - start)
     assert min(took) < 0.1  # words and characters take 10 ms on an idle core; tests share theirs
+
+
+@pytest.mark.parametrize("alignment", ["fewest_edits", "sclite"])
+def test_words_of_scripts_without_spaces(alignment):
+    counts = word_errors("今天天气很好 ok", "今天天汽很好 ok go", alignment)
+    assert (counts.substitutions, counts.deletions, counts.insertions, counts.words) == (1, 0, 1, 7)
+    assert word_errors("ผมชื่อสมชาย", "ผมชื่อสมหมาย", alignment).words == 3
+    many = count_errors(["今天天气很好", "a b"], ["今天天汽很好", "a b"], alignment=alignment)
+    assert many[:, :4].tolist() == [[1, 0, 0, 6], [0, 0, 0, 2]]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from asr_jax.metrics.measure import by_set, deciding, deciding_text, mean_of, without_value
+from asr_jax.metrics.measure import by_set, deciding, deciding_text, mean_of, measure_of, rate_of, without_value
 from tests.support import approx
 
 CLEAN = {"wer": 0.1, "cer": 0.05, "loss": 2.0, "words": 90, "utterances": 9}
@@ -52,3 +52,16 @@ def test_sets_of_which_nothing_was_measured():
         without_value({"wer": None, "utterances": 3}) == without_value({"loss": math.nan, "utterances": 0}) == ["all"]
     )
     assert without_value(figures("mean", clean={}, other={})) == ["clean", "other"]
+
+
+def test_texts_without_spaces_are_judged_by_characters():
+    assert rate_of(["今天天气很好", "ok"]) == rate_of(["ผมชื่อสมชาย"]) == "cer"
+    assert rate_of(["one two", "今天"]) == rate_of(["one"]) == rate_of([]) == "wer"
+    found = {"wer": 0.5, "cer": 0.25, "measure": "cer", "utterances": 2}
+    assert (measure_of(found), deciding_text(found)) == ("cer", "CER 25.00 %")
+    assert without_value(found | {"cer": None}) == ["all"]
+    assert (measure_of({"cer": 0.1}), measure_of({"loss": 2.0, "wer": 0.1}), measure_of({"loss": 2.0})) == (
+        "cer", "wer", "loss"
+    )  # fmt: skip
+    sets = figures("mean") | {"measure": "cer"}
+    assert deciding_text(sets) == "CER 10.00 % (mean)"

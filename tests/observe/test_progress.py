@@ -150,7 +150,7 @@ def test_several_sets_are_a_table():
     several = VALIDATION | {"sets": sets, "mean": {"wer": 0.1, "cer": 0.05}, "best_of": "mean", "normaliser": "none"}
     text = shown(START, step(20), event("validation", **several), step(40), plain_every=1)
     title, head, _, *rows = text.splitlines()[2:9]
-    assert title == "validation (ema) at update 30  (training.saving.best_of mean)  (normaliser none)"
+    assert title == "validation (ema) at update 30  (training.saving.best_of mean, by WER)  (normaliser none)"
     assert head.split() == ["set", "wer", "cer", "S", "D", "I", "words", "utterances"]
     assert [re.split(r"\s{2,}", row.strip()) for row in rows] == [
         ["dev-clean", "8.12 %", "3.10 %", "-", "-", "-", "1,542", "-"],

@@ -31,7 +31,7 @@ def test_words_stand_under_words():
 
 
 def test_wide_characters_take_two_cells():
-    assert aligned_lines("試験 x", "a x") == ["ref  試験 x", "hyp  a    x", "     S"]
+    assert aligned_lines("試験 x", "a x") == ["ref  試 験 x", "hyp  a  ** x", "     S  D"]
 
 
 def test_long_utterances_go_on_in_groups_of_lines():

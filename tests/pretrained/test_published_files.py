@@ -222,6 +222,7 @@ def test_rows_of_a_head_in_the_order_of_a_dictionary() -> None:
     assert found["mask_emb"] is weights["mask_emb"]
     for labels, message in (
         (["<s>", "<pad>", None, "a"], "the labels <s> and <pad> exist beside the blank"),
+        (["|", " ", None, "a"], r"there is a label '\|', which is the space"),
         (["a b", "c", "d", None], "contain white space"),
     ):
         with pytest.raises(UserError, match=message):

@@ -128,7 +128,11 @@ def _extend(prefix: Prefix, label: int, spelling: Spelling, scores: WordScores |
     words, part = spelling.extend(prefix.words, prefix.part, label)
     state, added, extra = prefix.state, prefix.added, 0.0
     if scores is not None:
-        for unit in scores.ended(prefix.words, words, spelling.symbols[label]):
+        units = [spelling.symbols[label]]
+        if scores.settings.unit == "words":
+            ended, part = scores.grown("" if spelling.opens[label] else prefix.part, spelling.texts[label])
+            units = [*(scores.finished(prefix.part) if spelling.opens[label] else []), *ended]
+        for unit in units:
             state, more = scores.word(state, unit)
             added += more
         extra = added + scores.open(part)

@@ -1,5 +1,6 @@
 """Prefix beam search on the device, compared with the reference in plain Python on the host."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +23,7 @@ CHARACTERS = Spelling.of_surfaces(["", " ", "a", "b", "c"], blank_id=0)
 NO_BORDER = Spelling.of_surfaces(["a", "b", "c", "d", ""], blank_id=4)
 WORDS = ("ab", "a", "cab", "bac", "ca")
 LENGTHS = np.array([14, 0, 1, 2, 14, 9])
+UNSPACED = Spelling.of_surfaces(["", " ", "北", "京", "a", "大"], blank_id=0)
 BEAM = Search(beam_width=8)
 """Settings of most tests, which share its compiled programs."""
 FLASHLIGHT = Search(
@@ -119,6 +121,22 @@ def test_with_a_language_model(kind, tmp_path):
         options = {"lexicon": str(tmp_path / "words"), "lookahead": True}
         search = FLASHLIGHT
     assert_as_on_host(emissions(2, CHARACTERS), CHARACTERS, search, Fusion(kenlm=str(tmp_path / "lm.arpa"), **options))
+
+
+@pytest.mark.parametrize("kind", ["hot words", of_goldens("lexicon"), of_goldens("model")])
+def test_words_without_spaces(kind, tmp_path):
+    options = {"hot_words": ("京大", "a北", "大:2", "北京a"), "hot_word_weight": 4.0}
+    if kind == "lexicon":
+        (tmp_path / "words").write_text("京大\n京\n北\na\n大北")
+        options = {"lexicon": str(tmp_path / "words")}
+    if kind == "model":
+        pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+        names = {"cab": "北京", "ab": "京", "bac": "大北"}
+        of_words = re.sub(r"\b(cab|bac|ab)\b", lambda found: names[found[0]], ARPA)
+        (tmp_path / "lm.arpa").write_text(of_words)
+        options |= {"kenlm": str(tmp_path / "lm.arpa"), "unknown_score": -3.0}
+    for seed in range(3):
+        assert_as_on_host(emissions(seed, UNSPACED), UNSPACED, BEAM, Fusion(**options))
 
 
 @pytest.mark.parametrize("lexicon", ["", pytest.param("the\ncat\nhat\nhas\na", marks=pytest.mark.slow)])

@@ -119,6 +119,26 @@ def test_boundaries_that_depend_on_two_labels_are_refused_with_fusion():
     assert CTCDecoding(kind="beam").host_stage(tokenizer)
     with pytest.raises(UserError, match=r"depend on two labels, .* fusion or re-ranking: leave them out"):
         CTCDecoding(kind="beam", fusion=Fusion(hot_words=("hello",))).host_stage(tokenizer)
+    without_parts = MixedTokenizer((None, "hello", "你", "好", "2"), "none")
+    stage = CTCDecoding(kind="beam", fusion=Fusion(hot_words=("你好", "好hello"))).host_stage(without_parts)
+    assert stage.scores.units(["hello你好2"], stage.spelling, ()) == ["hello", "你好", "2"]
+    with pytest.raises(UserError, match="hot words that the vocabulary cannot spell: 你hell"):
+        CTCDecoding(kind="beam", fusion=Fusion(hot_words=("你hell",))).host_stage(without_parts)
+
+
+def test_labels_of_several_words_are_refused_with_a_language_model(tmp_path):
+    pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
+    (tmp_path / "lm.arpa").write_text(
+        "\\data\\\nngram 1=4\nngram 2=1\n\n\\1-grams:\n-3\t<unk>\n-99\t<s>\t0\n-1\t</s>\n-2\t今\t0\n\n"
+        "\\2-grams:\n-1\t<s> 今\n\n\\end\\\n"
+    )
+    tokenizer = CharacterTokenizer(symbols=("今", "今天", None), normaliser="none")
+    fused = CTCDecoding(kind="beam", fusion=Fusion(kenlm=str(tmp_path / "lm.arpa")))
+    with pytest.raises(
+        UserError, match=r"labels such as 今天 have several letters .* --data.tokenizer.kind characters"
+    ):
+        fused.host_stage(tokenizer)
+    assert fused.host_stage(CharacterTokenizer(symbols=("今", "天", None), normaliser="none"))
 
 
 def test_bytes_of_characters_are_spelt_together(tmp_path):

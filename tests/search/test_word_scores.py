@@ -7,13 +7,15 @@ import pytest
 from asr_jax.core.errors import UserError
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.hypotheses import Search
-from asr_jax.search.language_model import arpa_words, load_kenlm
+from asr_jax.search.language_model import arpa_words, load_kenlm, words_of_model
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.spelling import Spelling
 from tests.support import approx
 
 UNIGRAMS = "\\1-grams:\n-3\t<unk>\n-99\t<s>\n-1\t</s>\n-2\tcat\n-1\tthe\t0\n"
 ARPA = f"\n\\data\\\nngram 1=5\nngram 2=1\n\n{UNIGRAMS}\n\\2-grams:\n-1\tthe the\n\n\\end\\\n"
+
+CHINESE = Spelling.of_surfaces(["", *"北京大学人"], blank_id=0)
 
 
 @pytest.fixture
@@ -122,3 +124,27 @@ def test_missing_and_broken_models_are_errors(model, tmp_path):
     (tmp_path / "broken.arpa").write_text("hello\n")
     with pytest.raises(UserError, match=r'broken.arpa \(first non-empty line was "hello" not \\data\\. Byte: 6\)'):
         load_kenlm(tmp_path / "broken.arpa")
+
+
+def test_words_without_spaces_are_the_longest_listed_ones(tmp_path):
+    (tmp_path / "lexicon").write_text("北京\n北京大学\n人\niPhone\n")
+    hot = Fusion(hot_words=("北京大学:8", "京都", "iPhone手机"), hot_word_weight=4.0).build()
+    assert hot.units(["我在北京大学看iPhone手机"], CHINESE, ()) == ["我", "在", "北京大学", "看", "iPhone手机"]
+    assert hot.units(["去京都ok", "the"], CHINESE, ()) == ["去", "京都", "ok", "the"]
+    assert hot.text(["我", "北京大学", "京都"]) == 12
+    assert hot.grown("北京", "人京") == (["北", "京", "人"], "京")
+    assert [hot.ends_before(*pair) for pair in (("北", "京"), ("北", "人"), ("a", "b"), ("", "北"), ("a", "北"))] == [
+        False, True, False, False, True
+    ]  # fmt: skip
+    only = Fusion(lexicon=str(tmp_path / "lexicon")).build()
+    assert only.units(["北京人北京大学"], CHINESE, ()) == ["北京", "人", "北京大学"]
+    assert [only.may_end(text) for text in ("北京人", "北京大", "大", "iPhone", "iPh", "")] == [
+        True, False, False, True, False, True
+    ]  # fmt: skip
+
+
+def test_a_language_model_sees_words_of_texts_without_spaces():
+    listed = {"北京", "京", "大学"}.__contains__
+    assert words_of_model("北京大学生ok", listed) == ["北京", "大学", "生", "ok"]
+    assert words_of_model("the", {"t", "he"}.__contains__) == ["the"]
+    assert words_of_model("ไทย", {"ไ"}.__contains__) == ["ไ", "ทย"]

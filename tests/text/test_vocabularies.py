@@ -76,6 +76,14 @@ def test_what_convert_writes_for_fairseq_is_read(tmp_path):
     assert tokenizer.decode(tokenizer.encode("Oh ABBA")) == "oh abba"
 
 
+def test_lines_keep_the_numbers_of_their_labels(tmp_path):
+    (tmp_path / "dict.ltr.txt").write_text("a 9\n| 8 #fairseq:overwrite\nb 7\n")
+    tokenizer = given(tmp_path / "dict.ltr.txt", normaliser="none")
+    assert tokenizer.symbols == (None, "<pad>", "</s>", "<unk>", "a", " ", "b")
+    (tmp_path / "tokens.txt").write_text("<blk> 0\n▁ 1\na 2\n# 3\nb 4\n#0 5\n#1 6\n")
+    assert given(tmp_path / "tokens.txt", normaliser="none").symbols == (None, " ", "a", "#", "b")
+
+
 def test_texts_that_spell_specials_or_the_boundary_are_out_of_the_vocabulary(tmp_path):
     tokenizer = given(fairseq(tmp_path), normaliser="none")
     for text, missing in (("A<unk>", "'<', '>', 'k'"), ("A|B", r"'\|'"), ("<s>", "'<', '>', 's'")):
@@ -108,8 +116,10 @@ BAD = {
         "E\n": "line 1 is 'E', expected a symbol and its count",
         "E 5\n\nT 4\n": "line 2 is ''",
         "E five\n": "'E five'",
-        "E 5\nE 4\n": r"a symbol twice: 'E'",
-        "| 5\n<pad> 4\n": "a symbol twice: '<pad>'",
+        "E 5\nE 4\n": "line 2 has the symbol 'E', which is in line 1 already",
+        "| 5\n<pad> 4\n": "line 2 has the symbol '<pad>', which is among the special symbols already",
+        "| 5\n<s> 4\n": "line 2 has the symbol '<s>', which is among the special symbols already",
+        "E 5\n| 4\n| 3 #fairseq:overwrite\n": "line 3 has the symbol '|', which is in line 2 already",
         "e 5\na 4\n": r"upper.v1 returns no letter of .*dict.ltr.txt \(e a …\)",
         b"\xff\xfeE": "utf-8",
     },

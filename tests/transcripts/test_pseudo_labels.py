@@ -61,6 +61,7 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
         labels.add(utterance, Transcript(spoken, 0.0), most_s=6.0)
         labels.add(Utterance("short", str(short), "old", 1.0), Transcript(words((0.1, 0.9)), 0.0), most_s=6.0)
         labels.add(Utterance("still", str(short), "", 1.0), Transcript((), 0.0), most_s=6.0)
+        labels.add(Utterance("one", str(long), "", 12.0), Transcript(words((0.1, 11.9)), 0.0), most_s=6.0)
         labels.reject("gone", "gone.wav", "no such file")
         assert not labels.path.exists()
     kept = list(read(tmp_path, labels.path))
@@ -76,11 +77,13 @@ def test_what_is_written_is_read_by_training_and_the_rest_is_named(tmp_path):
     left_out = [json.loads(line) for line in (tmp_path / "out.rejected.jsonl").read_text().splitlines()]
     assert [(line["id"], line["reason"]) for line in left_out] == [
         ("long-00000", "no words"), ("long-00002", "no words"), ("long-00003", "confidence 0.5000 below 0.9"),
-        ("long-00004", "no words"), ("still", "no words"), ("gone", "no such file"),
+        ("long-00004", "no words"), ("still", "no words"),
+        ("one-00000", "12 s without a pause between words, longer than 6 s"), ("gone", "no such file"),
     ]  # fmt: skip
     total_s = sum(utterance.duration_s for utterance in kept) + sum(line["duration"] for line in left_out)
-    assert total_s == approx(14.0, abs=0.01)
+    assert total_s == approx(26.0, abs=0.01)
     assert "2 kept (0.001 h), 1 below the confidence (0.002 h), 4 without words" in labels.summary()
+    assert "1 too long (0.003 h)" in labels.summary()
 
 
 def test_nothing_is_there_of_what_was_broken_off(tmp_path):

@@ -149,6 +149,9 @@ def test_pauses_between_words_come_before_longer_ones_within_them():
     assert pause(np.full(9, 2), SPELLING, least=3, most=8) == 8
     path = np.array([1, 0, 0, 0, 0, 2, 0, 0, 3, 0, 2])
     assert pause(path, PIECES, least=2, most=9) == 7  # before " c"
+    chinese = Spelling.of_surfaces(["", " ", "a", "今"], blank_id=0)
+    path = np.array([2, 1, 0, 2, 0, 0, 0, 2, 0, 0, 3, 0, 3, 0, 2, 3])
+    assert pause(path, chinese, least=3, most=13) == 9  # between "a" and "今", not the longest one within "aa"
 
 
 @pytest.mark.parametrize("spelling", [SPELLING, PIECES])

@@ -11,6 +11,7 @@ from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
+from asr_jax.text.segmentation import on_one_line
 
 AUDIO_ENDINGS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".sph")
 TEXT_ENDINGS = (".txt", ".lab", ".transcript")
@@ -65,9 +66,7 @@ def _utterance(path: str, name: str, there: set[str], options: ReadOptions) -> U
             f"no text beside the audio: expected {f.base_name(path)}{TEXT_ENDINGS[0]} (or, with the same name, "
             f"{', '.join((*TEXT_ENDINGS[1:], TOKEN_ENDINGS[0]))})"
         )
-    return Utterance(
-        id=name, location=os.path.abspath(path), text=" ".join((text or "").split()), labels=f.label_ids(tokens)
-    )
+    return Utterance(id=name, location=os.path.abspath(path), text=on_one_line(text or ""), labels=f.label_ids(tokens))
 
 
 def _beside(audio_path: str, endings: tuple[str, ...]) -> list[str]:
