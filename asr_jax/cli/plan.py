@@ -276,9 +276,8 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     model = make_model(experiment, tokenizer)
     mesh = mesh or experiment.mesh.mesh()
     planned = plan_train(sets.train, experiment, model, tokenizer, mesh)
-    removed, round_trips = count_changed(sets, tokenizer, data)
-    warnings += filter(None, (about_removed(of_set, name) for name, of_set in removed.items()))
-    warnings += about_round_trips(round_trips, data.tokenizer)
+    removed, round_trips = count_changed(sets, planned, tokenizer, data)
+    warnings += about_round_trips(round_trips, data.tokenizer).values()
     for found in check_sets(sets, data):
         try:
             found.refuse()
@@ -305,6 +304,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     for name, of_set in refused_by(removed, round_trips).items():
         try:
             check_removed(of_set, limit=data.max_removed_share, what=name)
+            warnings += filter(None, [about_removed(removed[name], name)])
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
     return Plan(planned, validation, for_losses, tokenizer, removed, round_trips, warnings)

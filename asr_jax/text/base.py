@@ -37,6 +37,8 @@ class Tokenizer:
 
     kind: ClassVar[str]
     """Kind of the tokenizer in `TokenizerSettings.kind` and in tokenizer.json."""
+    restores: ClassVar[bool] = False
+    """Whether decoding restores every text that can be encoded."""
 
     def __post_init__(self) -> None:
         if self.symbols.count(None) != 1 or len(set(self.symbols)) != len(self.symbols):

@@ -65,6 +65,7 @@ class CharacterTokenizer(ListedTokenizer):
     """
 
     kind: ClassVar[str] = "characters"
+    restores: ClassVar[bool] = True
 
     @classmethod
     def train(cls, texts: Iterable[str], *, alphabet: str, normaliser: str) -> "CharacterTokenizer":

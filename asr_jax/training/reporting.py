@@ -109,8 +109,10 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
     for name, removed in setup.data.removed.items():
         if message := about_removed(removed, name):
             write("warning", detector="removed_characters", set=name, share=removed.share, message=message)
-    for message in about_round_trips(setup.data.round_trips, data.tokenizer):
-        write("warning", detector="round_trip", message=message)
+    for name, message in about_round_trips(setup.data.round_trips, data.tokenizer).items():
+        found = setup.data.round_trips[name]
+        rates = {"wer": found.wer, "cer": found.cer}
+        write("warning", detector="round_trip", set=name, texts=found.texts, lowest=rates, message=message)
     for message in other_devices(setup.experiment, setup.mesh):
         write("warning", detector="devices of the batches", message=message)
     for message in (line for check in setup.data.audio for line in check.lines()):

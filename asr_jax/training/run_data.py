@@ -25,6 +25,7 @@ from asr_jax.data.batching.overlap import Overlap, find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_removed
 from asr_jax.data.batching.round_trip import RoundTrip, about_round_trip, count_round_trip
 from asr_jax.data.batching.sets import Sets, read_sets
+from asr_jax.data.manifests.cache import TEXT_SOURCES, digest_of_code
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
@@ -110,7 +111,7 @@ def read_run_data(experiment: Experiment, mesh: Mesh, source: Path) -> RunData:
     except UserError as error:
         raise UserError(f"{error}{_of_other_data(experiment, source)}") from error
     check_labels(train, tokenizer)
-    removed, round_trips = count_changed(sets, tokenizer, data)
+    removed, round_trips = count_changed(sets, train, tokenizer, data)
     if not was_saved(source):
         for name, of_set in refused_by(removed, round_trips).items():
             check_removed(of_set, limit=data.max_removed_share, what=name)
@@ -291,20 +292,27 @@ def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:
     return [check for of, paths, role in both for check in check_audio(of, paths, role=role, opens_all=data.check_all)]
 
 
-def count_changed(sets: Sets, tokenizer: Tokenizer, data: Data) -> tuple[dict[str, Removed], dict[str, RoundTrip]]:
+def count_changed(
+    sets: Sets, train: PlannedData, tokenizer: Tokenizer, data: Data
+) -> tuple[dict[str, Removed], dict[str, RoundTrip]]:
     """Counts the changes in the texts of the training set and of the validation set.
 
     Args:
         sets: Training and validation utterances.
+        train: The planned training set.
 
     Returns:
         By the name of the set, the characters that the normaliser removes or replaces, and the parts that labels write
         otherwise.
     """
-    of_sets, takes_ids = {"training": sets.train, "validation": sets.validation}, data.tokenizer.takes_ids
+    given = data.tokenizer.takes_ids
+    of_sets = {"training": (sets.train, train.index.labels), "validation": (sets.validation, None)}
     return (
-        {name: count_removed(each, tokenizer, takes_ids=takes_ids) for name, each in of_sets.items()},
-        {name: count_round_trip(each, tokenizer, takes_ids=takes_ids) for name, each in of_sets.items()},
+        {name: count_removed(each, tokenizer, takes_ids=given) for name, (each, _) in of_sets.items()},
+        {
+            name: count_round_trip(each, tokenizer, takes_ids=given, labels=labels)
+            for name, (each, labels) in of_sets.items()
+        },
     )
 
 
@@ -319,15 +327,16 @@ def refused_by(removed: Mapping[str, Removed], round_trips: Mapping[str, RoundTr
     return {**removed, "training": replace(of_training, parts=parts)}
 
 
-def about_round_trips(round_trips: Mapping[str, RoundTrip], settings: TokenizerSettings) -> list[str]:
-    """Returns a message for each set with texts that labels write otherwise."""
+def about_round_trips(round_trips: Mapping[str, RoundTrip], settings: TokenizerSettings) -> dict[str, str]:
+    """Returns a message for each set with texts that labels write otherwise, by the name of the set."""
     saved = Path(settings.path) / DESCRIPTION
     has_own = bool(settings.path) and saved.is_file()  # its normaliser is used, and not that of the settings
     flag = f"in {saved}, the normaliser" if has_own else "--data.tokenizer.normaliser"
-    messages = [
-        about_round_trip(each, name, flag=flag, has_rates=name == "validation") for name, each in round_trips.items()
-    ]
-    return [message for message in messages if message]
+    return {
+        name: about_round_trip(each, name, flag=flag, has_rates=name == "validation")
+        for name, each in round_trips.items()
+        if each.texts
+    }
 
 
 def make_tokenizer(data: Data, folder: Path, utterances: Utterances) -> Tokenizer:
@@ -352,7 +361,7 @@ def make_tokenizer(data: Data, folder: Path, utterances: Utterances) -> Tokenize
     if not utterances.folder:
         return _trained_tokenizer(data, utterances)
     # Cached, because a tokenizer of a million texts takes seconds, even one of characters.
-    made_of = repr(data.tokenizer).encode() + utterances.rows.tobytes()
+    made_of = f"{data.tokenizer}{digest_of_code(TEXT_SOURCES)}".encode() + utterances.rows.tobytes()
     folder = utterances.folder / f"tokenizer-{hashlib.sha256(made_of).hexdigest()[:16]}"
     try:
         return load_tokenizer(folder)

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from asr_jax.data.batching.buckets import Scale
+from asr_jax.data.batching.index import build_index
 from asr_jax.data.batching.round_trip import (
     RoundTrip,
     about_round_trip,
@@ -141,9 +143,30 @@ def test_token_ids_take_precedence():
     assert count_round_trip(given, LETTERS).num_texts == 2
 
 
+@pytest.mark.parametrize("tokenizer", [LETTERS, FOLDING])
+def test_with_labels_the_same_texts_are_named_without_rates(tokenizer):
+    given = utterances("it is 5", "turn it on", "", "turn on").select(slice(0, 3))
+    index, _ = build_index(given, scale=Scale(per_s=100, hop=10, num_values=80), tokenizer=tokenizer)
+    whole = count_round_trip(given, tokenizer)
+    assert count_round_trip(given, tokenizer, labels=index.labels) == replace(whole, wer=None, cer=None)
+    assert (whole.texts, whole.num_texts) == (1, 3)
+    exact = count_round_trip(utterances("on", "turn it on"), tokenizer, labels=index.labels)
+    assert (exact.texts, exact.num_texts, exact.num_chars) == (0, 2, 12)
+
+
 def test_parts_of_the_work_are_joined(monkeypatch):
     given = utterances(*["Turn it on.", "a", "5, b"] * 7)
     whole = count_round_trip(given, LETTERS)
     monkeypatch.setattr("asr_jax.data.batching.round_trip.AT_ONCE", 4)
     assert count_round_trip(given, LETTERS) == whole
     assert found(whole) == {(".", ""): (7, 7, "u0"), ("5", ""): (7, 7, "u2"), (",", ""): (7, 7, "u2")}
+
+
+def test_the_training_set_says_what_happens_to_its_texts():
+    def about(*texts):
+        return about_round_trip(count_round_trip(utterances(*texts), LETTERS), "training", flag="", has_rates=False)
+
+    assert "rejected, or trained with the unknown label\n" in about("it is 5")
+    folded = count_round_trip(utterances("TURN"), FOLDING)
+    message = about_round_trip(folded, "training", flag="--data.tokenizer.normaliser", has_rates=False)
+    assert "1 of 1 training text is not what the labels write; the model learns what the labels write\n" in message
