@@ -32,7 +32,8 @@ from asr_jax.core.names import counted
 from asr_jax.core.precision import Precision
 from asr_jax.core.processes import join
 from asr_jax.data.batching.evaluation import NoUtterances
-from asr_jax.data.batching.removals import count_absent, count_removed
+from asr_jax.data.batching.removals import count_removed
+from asr_jax.data.batching.round_trip import count_round_trip
 from asr_jax.data.manifests.audio_inputs import with_durations
 from asr_jax.data.manifests.locations import Location, local_location
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -184,8 +185,8 @@ class Run:
             `decoding`, `normaliser`, `calibrated`, `labels` (their kind); `wer` and `cer` (fractions, None if the
             references have no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`,
             `wer_interval`, and the same by source, speaker and length; `removed`, the
-            characters that the normaliser removes from the references; `absent`, characters of the references that the
-            vocabulary lacks.
+            characters that the normaliser removes from the references; `round_trip`, what the labels write otherwise
+            than the references, and the lowest rates that follow.
 
         Raises:
             UserError: If the manifest cannot be read.
@@ -196,9 +197,10 @@ class Run:
         found = recognise_all(self.trained, self._decoder, data)
         counts, _ = scored(data, found, self.trained.tokenizer)
         removed = count_removed(utterances, self.trained.tokenizer).to_json()
-        absent = count_absent(utterances, self.trained.tokenizer).to_json()
+        tokenizer = self.trained.tokenizer
+        round_trip = count_round_trip(utterances, tokenizer, scoring=tokenizer.normaliser).to_json()
         of_run = self.trained.description(self._decoder) | {"labels": self.trained.tokenizer.kind}
-        return of_run | counts | {"removed": removed, "absent": absent}
+        return of_run | counts | {"removed": removed, "round_trip": round_trip}
 
     @overload
     def align(self, audio: Audio, text: str, *, rate_hz: int | None = None) -> Transcript: ...  # type: ignore[overload-overlap]

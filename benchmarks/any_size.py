@@ -34,6 +34,7 @@ from asr_jax.data.batching.buckets import Entries, make_buckets
 from asr_jax.data.batching.dataset import Data, check_labels, plan_training
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.batching.removals import count_removed
+from asr_jax.data.batching.round_trip import count_round_trip
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.observe.tables import print_table
 from asr_jax.text.characters import CharacterTokenizer
@@ -119,7 +120,8 @@ def start(manifest: str, cache: str) -> dict[str, Any]:
         fingerprint = data.fingerprint()
     with made("checks of texts"):
         check_labels(data, tokenizer)
-        count_removed(utterances, tokenizer, labels=data.index.labels)
+        count_removed(utterances, tokenizer)
+        count_round_trip(utterances, tokenizer, labels=data.index.labels)
     rows = []
     for position in POSITIONS:
         with made(f"position {position:,}"):

@@ -36,6 +36,7 @@ from asr_jax.core.options import parse
 from asr_jax.core.settings import PositiveFloat, between, command_options
 from asr_jax.data.batching.evaluation import NoUtterances, part_of
 from asr_jax.data.batching.filters import Rejections
+from asr_jax.data.batching.round_trip import fitting_normaliser
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.manifest import manifest_fields
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -44,7 +45,10 @@ from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.segmenting import Segmenter, UtterancePiece
+from asr_jax.inference.trained import Trained
+from asr_jax.text.normalise import CHOICES, unknown_normaliser
 from asr_jax.text.segmentation import on_one_line
+from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.files import FormName, NamedRecording
 from asr_jax.transcripts.outputs import REJECTED, Output, open_output
 
@@ -73,6 +77,9 @@ class AlignOptions(JobOptions, BatchOptions, RecognitionOptions):
     """Cut long audio into pieces and write their manifest to --out."""
     rejected: Annotated[Path | None, arg(metavar="FILE", aliases=["--rejects"])] = None
     """File for the uncertain pieces, with reasons. Default: OUT.rejected.jsonl."""
+    normaliser: Annotated[str, arg(metavar=CHOICES)] = ""
+    """Normaliser of the texts, before that of the run's tokenizer: english.v1 writes numbers as words and removes
+    punctuation. Pieces of --segment keep their text as it is given. Default: only that of the tokenizer."""
     max_seconds: PositiveFloat | None = None
     """Maximum length of a piece of --segment in seconds. Default: 20."""
     min_score: Annotated[float, between(most=0)] | None = None
@@ -94,6 +101,8 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError("expected recordings with their texts: either --data MANIFEST …, or AUDIO --text FILE")
     if options.own_job and not (options.data and options.out):
         raise UserError(f"--job {options.job}: expected --data MANIFEST … and --out, whose jobs are joined later")
+    if options.normaliser and (unknown := unknown_normaliser(options.normaliser)):
+        raise UserError(f"--normaliser: {unknown}")
     cut = None
     if options.segment:
         cut = cut_of(options)
@@ -204,11 +213,12 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
     if len(utterances) and not todo:
         return 0, None
     with output:
-        utterances, trained = utterances.select(np.array(todo, np.int32)), load(options.run, options, options)
+        utterances, trained = utterances.select(np.array(todo, np.int32)), loaded(options)
         try:
             data = aligning.plan(trained, everything if job else utterances)
         except NoUtterances as error:
             leave_out(of_rejections(error.rejections), output)
+            advise(utterances, trained.tokenizer)
             raise
         names = {each.id for each in (*utterances, *utterances.rejected)}
         rejected = [each for each in of_rejections(data.rejections) if not job or each[0] in names]
@@ -222,10 +232,28 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
             else:
                 output.write(NamedRecording.of(aligned, transcript, tokens=tokens if options.tokens else ()))
         leave_out(rejected, output)
+        if rejected:
+            advise(utterances, trained.tokenizer)
         print_differing([entry.differing for entry in found.values() if entry.differing])
     num = len(utterances) + len(utterances.rejected)
     message = f"{len(rejected)} of {counted(num, 'utterance')} could not be aligned; the reasons are above"
     return len(rejected), RunError(message) if rejected else None
+
+
+def loaded(options: AlignOptions) -> Trained:
+    """Loads the weights, with a tokenizer that applies --normaliser first."""
+    trained = load(options.run, options, options)
+    if not options.normaliser:
+        return trained
+    own = trained.tokenizer.normaliser
+    return replace(trained, tokenizer=replace(trained.tokenizer, normaliser=f"{options.normaliser}+{own}"))
+
+
+def advise(utterances: Utterances, tokenizer: Tokenizer) -> None:
+    """Prints the normaliser with which the texts that cannot be aligned have labels, if there is one."""
+    lacking = [text for text in utterances.texts() if aligning.lacks_labels(text, tokenizer)]
+    if lacking and (name := fitting_normaliser(lacking, tokenizer, keeps="none")):
+        print(f"{counted(len(lacking), 'text')} without labels: --normaliser {name} gives them labels", file=sys.stderr)
 
 
 def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) -> None:
@@ -255,7 +283,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[in
     for out in (cut.out, cut.rejected):
         check_writable(out)
     utterances = own_of(utterances, options.own_job)
-    trained = load(options.run, options, options)
+    trained = loaded(options)
     done = list(Segmenter(trained, cutting=cut.rules)(utterances))
     found = [piece for each in done for piece in each.pieces]
     sure, unsure = ([each for each in found if bool(each.reason) == reject] for reject in (False, True))
@@ -264,6 +292,7 @@ def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[in
     rejected = [(entry.id, entry.location, entry.reason) for entry in utterances.rejected]
     rejected += [(each.utterance.id, each.utterance.location, each.reason) for each in done if each.reason]
     leave_out(rejected, None)
+    advise(utterances, trained.tokenizer)
     print_differing([each.differing for each in done if each.differing])
     print(f"{about(sure)} in {cut.out}; {about(unsure)} rejected, with reasons in {cut.rejected}")
     if scores := [piece.score for piece in found if not math.isnan(piece.score)]:

@@ -37,7 +37,8 @@ from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import NonNegativeInt, command_options
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long, part_of
-from asr_jax.data.batching.removals import count_absent, count_removed
+from asr_jax.data.batching.removals import count_removed
+from asr_jax.data.batching.round_trip import count_round_trip
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
@@ -52,7 +53,7 @@ from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.metrics.errors import Alignment, word_errors
 from asr_jax.search.base import Decoding
-from asr_jax.text.normalise import CHOICES, NORMALISERS, unknown_normaliser
+from asr_jax.text.normalise import CHOICES, unknown_normaliser
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.transcript import Transcript
 
@@ -216,11 +217,10 @@ def evaluate_run(
         findings[manifest] = findings_of(
             data, found, trained.tokenizer, rows=rows, has_lines=bool(options.predictions), **how
         )
-        scoring = replace(trained.tokenizer, normaliser=normaliser)
         about[manifest] = {
             "max_duration_s": data.longest_s,
-            "removed": count_removed(of_set, scoring).to_json(),
-            "absent": count_absent(of_set, scoring).to_json(),
+            "removed": count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser)).to_json(),
+            "round_trip": count_round_trip(of_set, trained.tokenizer, scoring=normaliser).to_json(),
         }
         settings = trained.experiment.model.heads[head]
         before = settings.unrefined(decoding)
@@ -355,7 +355,7 @@ def merge_jobs(paths: Sequence[Path], out: Path) -> None:
         names, how = list(of_run[0]["sets"]), {name: result[name] for name in ("normaliser", "alignment")}
         findings = {name: joined_findings([each["sets"][name] for each in of_run]) for name in names}
         about = {
-            name: {key: of_run[0]["sets"][name][key] for key in ("max_duration_s", "removed", "absent")}
+            name: {key: of_run[0]["sets"][name][key] for key in ("max_duration_s", "removed", "round_trip")}
             for name in names
         }
         if of_run[0]["predictions"]:
@@ -405,8 +405,8 @@ def check_names(options: EvaluateOptions) -> None:
         UserError: If the normaliser is unknown, a set or a run is given twice, or the prediction files of two runs
             would have the same name.
     """
-    if options.normaliser and options.normaliser not in NORMALISERS:
-        raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
+    if options.normaliser and (unknown := unknown_normaliser(options.normaliser)):
+        raise UserError(f"--normaliser: {unknown}")
     if len(set(options.data)) < len(options.data):
         raise UserError(f"--data {' '.join(options.data)}: a set is given twice; expected each set once")
     names = [run.resolve() for run in options.runs]

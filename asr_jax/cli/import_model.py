@@ -23,7 +23,7 @@ from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.core.settings import command_options
-from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
+from asr_jax.text.normalise import unknown_normaliser
 
 PROG = "python -m asr_jax.import"
 
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str]) -> None:
         options, experiment = parse_with_experiment(ImportOptions, arguments, prog=PROG, about=__doc__)
     else:
         options = parse(ImportOptions, arguments, prog=PROG, about=__doc__)
-    if options.normaliser and options.normaliser not in NORMALISERS:
-        raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
+    if options.normaliser and (unknown := unknown_normaliser(options.normaliser)):
+        raise UserError(f"--normaliser: {unknown}")
 
     from asr_jax.inference.importing import import_model
     from asr_jax.pretrained.published import SuppliedParts

@@ -13,7 +13,7 @@ bytes and collectives. The extras cuda12 and tpu have the compilers.
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,8 @@ from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long
 from asr_jax.data.batching.overlap import find_overlap
-from asr_jax.data.batching.removals import Removed, check_removed, count_absent, share_absent
+from asr_jax.data.batching.removals import Removed, about_removed, check_removed
+from asr_jax.data.batching.round_trip import RoundTrip
 from asr_jax.data.batching.sets import Sets, read_sets, read_training
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.reading import Utterances
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.observe.tables import console_for, print_table, say
 
     made = plan(experiment, mesh=target.mesh if target else None)
-    planned, validation, _, tokenizer, removed, absent, warnings = made
+    planned, validation, _, tokenizer, removed, round_trips, warnings = made
     console = console_for()
     if planned.shards:
         say(console, "train: the figures are of a sample of the shards (data.sampled_items)")
@@ -127,9 +128,8 @@ def main(arguments: Sequence[str]) -> None:
     say(console, about_labels(tokenizer))
     print_table(rejected_rows(planned, validation), title="rejected", console=console)
     print_table(removed_rows(removed), title="characters removed from texts or replaced in them", console=console)
-    if absent.parts:
-        rows = removed_rows({"validation": absent})
-        print_table(rows, title="characters of validation texts that the vocabulary lacks", console=console)
+    if any(each.parts for each in round_trips.values()):
+        print_table(removed_rows(round_trips), title="parts of texts that labels write otherwise", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
     for line in [*lines(planned, experiment, wanted), "", *tuning_lines(planned, experiment)]:
         say(console, line)
@@ -166,8 +166,8 @@ class Plan(NamedTuple):
     tokenizer: Tokenizer
     removed: dict[str, Removed]
     """Characters that are removed from texts or replaced in them, by the name of the set."""
-    absent: Removed
-    """Characters of the validation texts that the vocabulary lacks."""
+    round_trips: dict[str, RoundTrip]
+    """Parts of texts that labels write otherwise, by the name of the set."""
     warnings: list[str]
 
 
@@ -250,12 +250,14 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     from asr_jax.training.recipe_of_run import make_recipe
     from asr_jax.training.run import find_run, source_of
     from asr_jax.training.run_data import (
+        about_round_trips,
         check_sets,
-        count_removed_of,
+        count_changed,
         make_tokenizer,
         plan_losses,
         plan_train,
         plan_validation,
+        refused_by,
     )
     from asr_jax.training.setup import check_spread, other_devices, other_product, short_run
 
@@ -274,10 +276,8 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     model = make_model(experiment, tokenizer)
     mesh = mesh or experiment.mesh.mesh()
     planned = plan_train(sets.train, experiment, model, tokenizer, mesh)
-    removed = count_removed_of(sets, planned, tokenizer, data)
-    absent = count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids)
-    if share := share_absent(absent, "validation"):
-        warnings.append(share)
+    removed, round_trips = count_changed(sets, planned, tokenizer, data)
+    warnings += about_round_trips(round_trips, data.tokenizer).values()
     for found in check_sets(sets, data):
         try:
             found.refuse()
@@ -301,12 +301,13 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     except UserError as error:
         if len(sets.validation) or sets.validation.rejected:
             warnings.append(f"training would stop, because of the validation set: {error}")
-    for name, of_set in removed.items():
+    for name, of_set in refused_by(removed, round_trips).items():
         try:
             check_removed(of_set, limit=data.max_removed_share, what=name)
+            warnings += filter(None, [about_removed(removed[name], name)])
         except UserError as error:
             warnings.append(f"training would stop, because {error}")
-    return Plan(planned, validation, for_losses, tokenizer, removed, absent, warnings)
+    return Plan(planned, validation, for_losses, tokenizer, removed, round_trips, warnings)
 
 
 def set_rows(planned: PlannedData, experiment: Experiment) -> list[dict[str, Any]]:
@@ -379,7 +380,7 @@ def _duration(hours: float) -> str:
     return f"{hours:,.4g} h" if hours >= 1 else f"{3600 * hours:,.4g} s"
 
 
-def removed_rows(removed: dict[str, Removed]) -> list[dict[str, Any]]:
+def removed_rows(removed: Mapping[str, Removed]) -> list[dict[str, Any]]:
     """One row for each set and each of the LISTED most frequent characters that are removed or replaced."""
     rows = [
         {

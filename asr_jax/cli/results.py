@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.names import counted
+from asr_jax.data.batching.removals import change_text
+from asr_jax.data.batching.round_trip import lowest_rates, remedy
 from asr_jax.observe.tables import console_for, percent, print_table, say
 from asr_jax.observe.transcripts import aligned_lines
+from asr_jax.text.invisible import invisible_characters
 from asr_jax.text.removed import is_spoken
 
 NO_SPACES = (
@@ -81,8 +84,8 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
                 say(console, about_refinement(manifest, before))
             if removed := about_removed(manifest, counts["removed"], result["normaliser"]):
                 say(console, removed, style="bold yellow")
-            if absent := about_absent(manifest, counts["absent"]):
-                say(console, absent, style="bold yellow")
+            if changed := about_round_trip(manifest, counts["round_trip"]):
+                say(console, changed, style="bold yellow")
             say(console, about_confidence(manifest, counts["confidence"], is_calibrated=result["calibrated"]))
             for line in about_worst(manifest, counts.get("worst", ())):
                 say(console, line)
@@ -179,41 +182,39 @@ def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) ->
         manifest: Name of the set.
         removed: Share and characters, as in the JSON file.
     """
-    if not removed["share"]:
+    found = [each for each in removed["characters"] if is_spoken(each["character"])]
+    unseen = [each for each in removed["characters"] if invisible_characters(each["character"])]
+    if not found and not unseen:
         return ""
-    named, first = _spoken(removed)
+    share = f" {percent(removed['share'])} of the references' characters" if found else " invisible characters"
+    first = (found or unseen)[0]
     return (
-        f"warning: {manifest}: {normaliser} removes or replaces {percent(removed['share'])} of the references' "
-        f"characters ({named}), and the rates are of the changed texts; "
-        f"for example in {first['id']}: {first['text'][:80]!r}"
+        f"warning: {manifest}: {normaliser} removes or replaces{share} ({_named(found + unseen)}), and the rates are "
+        f"of the changed texts; for example in {first['id']}: {first['text'][:80]!r}"
     )
 
 
-def about_absent(manifest: str, absent: Mapping[str, Any]) -> str:
-    """Remark on the characters of the references that the vocabulary lacks. Empty if it has all.
+def about_round_trip(manifest: str, found: Mapping[str, Any]) -> str:
+    """Remark on the references that labels write otherwise. Empty if there are none.
 
     Args:
         manifest: Name of the set.
-        absent: Share and characters, as in the JSON file.
+        found: Numbers, rates and characters, as in the JSON file.
     """
-    if not absent["share"]:
+    if not found["texts"]:
         return ""
-    named, first = _spoken(absent)
+    first, are = found["characters"][0], "is" if found["texts"] == 1 else "are"
     return (
-        f"warning: {manifest}: the vocabulary lacks {percent(absent['share'])} of the references' characters "
-        f"({named}): the model cannot recognise them, and each counts as an error; for example in {first['id']}: "
-        f"{first['text'][:80]!r}"
+        f"warning: {manifest}: {found['texts']:,} of {counted(found['num_texts'], 'reference')} {are} not what the "
+        f"labels write ({_named(found['characters'])}): {lowest_rates(found['wer'], found['cer'])}; for example in "
+        f"{first['id']}: {first['text'][:80]!r}; {remedy(found['normaliser'], '--normaliser')}"
     )
 
 
-def _spoken(removed: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The most frequent characters that are pronounced, with their replacements and numbers, and the first of them."""
-    spoken = [each for each in removed["characters"] if len(each["character"]) > 1 or is_spoken(each["character"])]
-    named = ", ".join(
-        f"{each['character']!r}{f' → {by!r}' if (by := each.get('replacement')) else ''} {each['times']:,} ×"
-        for each in spoken[:5]
-    )
-    return named + " …" * (len(spoken) > 5), spoken[0]
+def _named(parts: Sequence[Mapping[str, Any]]) -> str:
+    """The most frequent parts, with what is written for them, and their numbers."""
+    pairs = [(change_text(each["character"], each.get("replacement", "")), each["times"]) for each in parts[:5]]
+    return ", ".join(f"{change} {times:,} ×" for change, times in pairs) + " …" * (len(parts) > 5)
 
 
 def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated: bool) -> str:

@@ -4,6 +4,7 @@ Writes OUTPUT_DIR/PREFIX.model and .vocab, then loads the model like training an
 their token ids. To train a run with it, pass `--data.tokenizer.path OUTPUT_DIR/PREFIX.model` and the same normaliser.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -124,9 +125,17 @@ def _texts(options: TokenizerOptions) -> list[str]:
         UserError: If there are none.
     """
     from asr_jax.data.manifests.texts import texts_of
+    from asr_jax.text.invisible import invisible_characters
     from asr_jax.text.normalise import normalise
+    from asr_jax.text.removed import name_of
 
-    texts = [normalise(" ".join(text.splitlines()), options.normaliser) for text in texts_of(options.input)]
+    texts, unseen = list[str](), Counter[str]()
+    for text in texts_of(options.input):
+        unseen.update(invisible_characters(text))
+        texts.append(normalise(" ".join(text.splitlines()), options.normaliser))
+    if unseen:
+        named = ", ".join(f"{each!r} ({name_of(each)}) {num:,} ×" for each, num in unseen.most_common(NUM_SHOWN))
+        print(f"invisible characters are removed from the texts: {named}")
     texts = [text for text in texts if text.strip()]
     if not texts:
         raise UserError(f"{', '.join(options.input)}: no text; expected at least one that is not empty")
@@ -137,10 +146,10 @@ def _texts(options: TokenizerOptions) -> list[str]:
 
 
 def _check(options: TokenizerOptions) -> None:
-    from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
+    from asr_jax.text.normalise import unknown_normaliser
 
-    if options.normaliser not in NORMALISERS:
-        raise UserError(f"--normaliser: {unknown_normaliser(options.normaliser)}")
+    if unknown := unknown_normaliser(options.normaliser):
+        raise UserError(f"--normaliser: {unknown}")
 
 
 def _training(options: TokenizerOptions) -> dict[str, Any]:
@@ -162,7 +171,7 @@ def _report(path: Path, texts: Sequence[str], *, normaliser: str, vocab_size: in
         vocab_size: Requested number of pieces.
 
     Raises:
-        RunError: If a text whose parts all have pieces is not restored.
+        RunError: If the model is damaged.
     """
     from asr_jax.text.sentencepiece import SentencePieceTokenizer
     from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
@@ -173,8 +182,14 @@ def _report(path: Path, texts: Sequence[str], *, normaliser: str, vocab_size: in
     fewer = f"; --vocab-size is {vocab_size} pieces" if size - 1 < vocab_size and blank == size - 1 else ""
     print(f"{path} and .vocab: a vocabulary of {size} labels, including the blank ({blank}){fewer}")
     tried = texts[:: max(len(texts) // NUM_TRIED, 1)][:NUM_TRIED]
-    unknown = [found for text in tried if (found := tokenizer.without_label(text))]
-    print(f"{len(tried) - len(unknown)} of {len(tried)} checked texts are restored from their token ids")
-    if missing := sorted(set().union(*unknown)):
-        print(f"the others contain parts without a piece, such as {', '.join(map(repr, missing[:NUM_SHOWN]))}")
+    changed = [text for text in tried if tokenizer.written(text) != text]
+    unknown = {text: tokenizer.without_label(text) for text in changed}
+    print(f"{len(tried) - len(changed)} of {len(tried)} checked texts are restored from their token ids")
+    if missing := sorted(set().union(*unknown.values())):
+        print(f"some contain parts without a piece, such as {', '.join(map(repr, missing[:NUM_SHOWN]))}")
+    if text := next((text for text in changed if not unknown[text]), ""):
+        print(
+            f"{text[:100]!r} is restored as {tokenizer.written(text)[:100]!r}, and each difference counts as an error: "
+            "choose another --normaliser or --normalization-rule-name (identity changes nothing)"
+        )
     print(f"to train with it: --data.tokenizer.path {path} --data.tokenizer.normaliser {normaliser}")

@@ -104,6 +104,11 @@ def unknown_labels(missing: str) -> str:
     return f"{missing!r} has no labels: expected a text in characters of the vocabulary"
 
 
+def lacks_labels(text: str, tokenizer: Tokenizer) -> bool:
+    """Whether a text cannot be aligned, because letters or digits of it have no labels, or other parts of it."""
+    return bool(tokenizer.removed_from(text) or tokenizer.without_label(text))
+
+
 def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utterances, Rejections]:
     rejections, is_kept = Rejections(), np.ones(len(utterances), bool)
     for place, text in enumerate(utterances.texts()):

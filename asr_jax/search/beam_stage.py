@@ -22,7 +22,7 @@ from asr_jax.core.settings import settings
 from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.search.base import GreedyOrBeam, HostStage
 from asr_jax.search.hypotheses import Hypothesis
-from asr_jax.search.language_model import arpa_words
+from asr_jax.search.language_model import model_words
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import Fusion, WordScores
 from asr_jax.text.normalise import normalise
@@ -110,9 +110,9 @@ class BeamStage(HostStage):
         elif self.scores:
             check_spelling(self.scores, self.spelling, tokenizer.normaliser)
             check_words(settings.fusion.kenlm, self.scores.known, self.spelling, tokenizer.normaliser)
-        if path := settings.reranking.kenlm:
-            check_words(path, arpa_words(path) if Path(path).is_file() else None, self.spelling, tokenizer.normaliser)
         self._rerank, self._num_shares = settings.reranking.build(), num_shares
+        if path := settings.reranking.kenlm:
+            check_words(path, model_words(path), self.spelling, tokenizer.normaliser)
         self._one_at_a_time = threading.Lock()
 
     def share(

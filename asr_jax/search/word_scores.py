@@ -7,7 +7,14 @@ from typing import Any, Literal
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.settings import Finite, settings
-from asr_jax.search.language_model import LanguageModel, arpa_words, listed_words, load_kenlm, words_of_model
+from asr_jax.search.language_model import (
+    LanguageModel,
+    listed_words,
+    load_kenlm,
+    model_words,
+    words_of_model,
+)
+from asr_jax.text.invisible import visible
 from asr_jax.text.segmentation import may_follow
 from asr_jax.text.spelling import Spelling
 
@@ -24,7 +31,7 @@ class Fusion(LanguageModel):
     unknown_score: Finite = -10.0
     """Penalty of an unknown word. It is added to the word's log10 probability before `lm_weight` is applied. While a
     word is open and no listed word begins like it, it is added to the score, multiplied by the number of letters / 6 if
-    there are more than 6. With a binary model and no `known_words`, all open words are treated as unknown."""
+    there are more than 6. With a binary model without its words and no `known_words`, all open words are unknown."""
     known_words: str = ""
     """Path of a list with a word at the start of each line. Words that are in this list and in the language model are
     known. Empty: all words of the language model."""
@@ -61,7 +68,7 @@ class Fusion(LanguageModel):
 def hot_word_weights(settings: Fusion) -> dict[str, float]:
     """Returns the score of each hot word: the number after its colon, otherwise `hot_word_weight`."""
     entries = (_weighted(entry, settings.hot_word_weight) for entry in settings.hot_words)
-    return {word: weight for words, weight in entries for word in words.split()}
+    return {word: weight for words, weight in entries for word in visible(words).split()}
 
 
 def _weighted(entry: str, usual: float) -> tuple[str, float]:
@@ -87,12 +94,12 @@ class WordScores:
         self.hot_words = hot_word_weights(settings)
         """Score of each hot word."""
         self.known = self._known_words() if self.model else None
-        """Known words. None: without `known_words`, a binary model does not list its words, so every open word is
-        treated as unknown; finished words are looked up."""
+        """Known words. None: a binary model without its words and no `known_words`, so that every open word is treated
+        as unknown; finished words are looked up."""
 
     def _known_words(self) -> frozenset[str] | None:
         if not self.settings.known_words:
-            return arpa_words(self.settings.kenlm)
+            return model_words(self.settings.kenlm)
         known = frozenset(word for word in listed_words(self.settings.known_words) if word in self.model)
         if not known:
             raise UserError(

@@ -33,10 +33,12 @@ class Tokenizer:
     symbols: tuple[str | None, ...]
     """Text of each id's label; None is the blank."""
     normaliser: str
-    """Name in NORMALISERS of the function that is applied to each text before it is encoded."""
+    """Name of the normaliser that is applied to each text before it is encoded, as for `normalise`."""
 
     kind: ClassVar[str]
     """Kind of the tokenizer in `TokenizerSettings.kind` and in tokenizer.json."""
+    restores: ClassVar[bool] = False
+    """Whether decoding restores every text that can be encoded."""
 
     def __post_init__(self) -> None:
         if self.symbols.count(None) != 1 or len(set(self.symbols)) != len(self.symbols):
@@ -102,6 +104,18 @@ class Tokenizer:
             return set(error.missing)
         return set()
 
+    def written(self, text: str) -> str:
+        """Returns what the labels of a normalised text write: the decoded labels. Parts without a label are left out.
+
+        It equals the text if the vocabulary can write it. It differs if a part has no label, or if the tokenizer
+        changes texts, such as a SentencePiece model that writes capitals as small letters.
+        """
+        return self._decode(self._known(text))
+
+    def written_alone(self, part: str) -> str:
+        """Returns what the labels of one of the `parts` write."""
+        return self.written(part)
+
     def removed_from(self, text: str) -> str:
         """Returns the letters and digits that the normaliser removes from a text, each once."""
         return "".join(filter(str.isalnum, removed_characters(text, self.normaliser)))
@@ -132,6 +146,10 @@ class Tokenizer:
         return b""
 
     def _encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    def _known(self, text: str) -> list[int]:
+        """Returns the ids of the parts of a normalised text that have a label, without the unknown label."""
         raise NotImplementedError
 
     def _decode(self, ids: Sequence[int]) -> str:

@@ -41,9 +41,15 @@ class ListedTokenizer(Tokenizer):
     def _encode(self, text: str) -> list[int]:
         return self._looked_up(self.parts(text))
 
+    def _known(self, text: str) -> list[int]:
+        return [self._ids[part] for part in self.parts(text) if part in self._ids]
+
     def parts(self, text: str) -> Sequence[str]:
         """Returns the parts of a text that have an id each."""
         return text.split()
+
+    def written_alone(self, part: str) -> str:
+        return part if part in self._ids else ""
 
     def _looked_up(self, parts: Sequence[str]) -> list[int]:
         if missing := set(parts) - self._ids.keys():
@@ -59,6 +65,7 @@ class CharacterTokenizer(ListedTokenizer):
     """
 
     kind: ClassVar[str] = "characters"
+    restores: ClassVar[bool] = True
 
     @classmethod
     def train(cls, texts: Iterable[str], *, alphabet: str, normaliser: str) -> "CharacterTokenizer":

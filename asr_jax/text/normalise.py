@@ -1,8 +1,8 @@
 """Text normalisers, the same in training and in scoring.
 
-The result of a normaliser's name never changes; changes get a new version number. Normalisers are idempotent, because
-scoring normalises recognised text, which is already normalised. The versions of libraries that normalisers depend on
-are pinned in the extra `text`.
+Invisible characters are removed before every normaliser, also before none. The result of a normaliser's name never
+changes; changes get a new version number. Normalisers are idempotent, because scoring normalises recognised text, which
+is already normalised. The versions of libraries that normalisers depend on are pinned in the extra `text`.
 """
 
 import re
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.text.english import english_v1
+from asr_jax.text.invisible import visible
 from asr_jax.text.libraries import library
 from asr_jax.text.whisper import whisper_basic_v1, whisper_english_v1
 
@@ -60,16 +61,28 @@ CHOICES = f"{{{','.join(NORMALISERS)}}}"
 
 
 def normalise(text: str, name: str) -> str:
-    """Normalises a text.
+    """Removes invisible characters from a text and normalises it.
+
+    Args:
+        name: Name of a normaliser, or names joined by `+`, which are applied in this order.
 
     Raises:
-        UserError: If the name is unknown or the normaliser's library is not installed.
+        UserError: If a name is unknown or a normaliser's library is not installed.
     """
-    if name not in NORMALISERS:
-        raise UserError(unknown_normaliser(name))
-    return NORMALISERS[name](text)
+    text = visible(text)
+    for part in name.split("+"):
+        if part not in NORMALISERS:
+            raise UserError(unknown_normaliser(name))
+        text = NORMALISERS[part](text)
+        while (seen := visible(text)) != text:  # a joiner whose letters or emoji were removed
+            text = NORMALISERS[part](seen)
+    return text
 
 
 def unknown_normaliser(name: str) -> str:
-    """Returns the error message for a name that is not in NORMALISERS."""
-    return f"unknown normaliser {name!r}; expected one of {', '.join(NORMALISERS)}{nearest(name, NORMALISERS)}"
+    """Returns the error message for a name that `normalise` does not take. Empty: it takes the name."""
+    unknown = next((part for part in name.split("+") if part not in NORMALISERS), None)
+    if unknown is None:
+        return ""
+    expected = f"expected one of {', '.join(NORMALISERS)}, or several joined by +"
+    return f"unknown normaliser {unknown!r}; {expected}{nearest(unknown, NORMALISERS)}"

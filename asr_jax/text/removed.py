@@ -2,14 +2,15 @@
 
 A character is removed if the normalised text is the same without it. A letter is replaced if other letters stand for it
 in the normalised text: `o` for `ö`. Another case of the letter (`SS` for `ß`) and Unicode's compatible forms (`fi` for
-`ﬁ`) do not count, and characters that are spelled out (`5` as `five`) are neither removed nor replaced. Spaces and
-control characters do not count.
+`ﬁ`) do not count, and characters that are spelled out (`5` as `five`) are neither removed nor replaced. Spaces do not
+count. Invisible characters are removed by every normaliser.
 """
 
 import functools
 import unicodedata
 from collections import Counter
 
+from asr_jax.text.invisible import invisible_characters, visible
 from asr_jax.text.normalise import normalise
 
 SPOKEN = frozenset("%&@#§‰*/\\")
@@ -37,7 +38,7 @@ def removed_characters(text: str, normaliser: str) -> Counter[str]:
         Number of occurrences of each removed character.
     """
     text = unicodedata.normalize("NFC", text)
-    removed = Counter[str]()
+    removed, text = invisible_characters(text), visible(text)
     suspects = [character for character in dict.fromkeys(text) if may_be_removed(character, normaliser)]
     if not suspects:
         return removed
@@ -72,6 +73,17 @@ def replaced_characters(text: str, normaliser: str) -> Counter[str]:
     """
     counts = Counter(unicodedata.normalize("NFC", text))
     return Counter({each: number for each, number in counts.items() if replacement_of(each, normaliser)})
+
+
+def lost_characters(text: str, normaliser: str) -> set[str]:
+    """Returns the characters of a text that are spoken and that a normaliser removes, or replaces by other letters."""
+    removed = filter(is_spoken, removed_characters(text, normaliser))
+    return {*removed, *replaced_characters(text, normaliser)}
+
+
+def num_letters(text: str) -> int:
+    """Number of letters and digits of a text in Unicode NFKC, in which equivalent texts have equal numbers."""
+    return sum(map(str.isalnum, unicodedata.normalize("NFKC", text)))
 
 
 def name_of(part: str) -> str:

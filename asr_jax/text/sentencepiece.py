@@ -123,7 +123,7 @@ class SentencePieceTokenizer(Tokenizer):
     def without_label(self, text: str) -> set[str]:
         """Returns the characters of the normalised text that have no piece.
 
-        If the set is empty, decoding the text's ids returns the normalised text.
+        If the set is empty, decoding the text's ids returns the text as the model normalises it.
 
         Raises:
             RunError: If all characters have pieces but decoding does not return the text, which means that the model
@@ -187,6 +187,9 @@ class SentencePieceTokenizer(Tokenizer):
             spelt = self._processor.encode(text, out_type=str)
             raise OutOfVocabulary(sorted({piece for piece, i in zip(spelt, ids, strict=True) if i == self.blank_id}))
         return ids
+
+    def _known(self, text: str) -> list[int]:
+        return [i for i in self._processor.encode(text) if i not in (self.blank_id, self._processor.unk_id())]
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._processor.decode(list(ids))

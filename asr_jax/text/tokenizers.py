@@ -10,7 +10,7 @@ from asr_jax.core.settings import Share, between, settings
 from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, NoTokenizer, WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
-from asr_jax.text.normalise import NORMALISERS, unknown_normaliser
+from asr_jax.text.normalise import unknown_normaliser
 from asr_jax.text.sentencepiece import Pieces, SentencePieceTokenizer
 from asr_jax.text.vocabularies import read_vocabulary
 
@@ -45,7 +45,8 @@ class TokenizerSettings:
     """Normaliser of all texts, in training and in scoring: none; lower.v1, upper.v1 (Unicode NFC, one case, single
     spaces); english_letters.v1 (a to z, the apostrophe, single spaces); with the extra `text` also ascii.v1 (all
     scripts transliterated to ASCII), english.v1 (english_letters.v1 with numbers and abbreviations spelled out),
-    whisper_basic.v1 and whisper_english.v1 (Whisper's normalisers for scoring)."""
+    whisper_basic.v1 and whisper_english.v1 (Whisper's normalisers for scoring). Names joined by + are applied in this
+    order, such as english.v1+upper.v1. Invisible characters are always removed."""
     alphabet: str = ""
     """Characters of the kind characters, in the order of their ids. Empty: the characters of the training texts."""
     vocab_size: Annotated[int, between(4)] = 500
@@ -59,8 +60,8 @@ class TokenizerSettings:
     from 0 to 1. CAIMAN-ASR uses 0.05."""
 
     def problems(self) -> Iterator[str]:
-        if self.normaliser not in NORMALISERS:
-            yield f"normaliser: {unknown_normaliser(self.normaliser)}"
+        if unknown := unknown_normaliser(self.normaliser):
+            yield f"normaliser: {unknown}"
         if len(set(self.alphabet)) != len(self.alphabet):
             yield f"alphabet is {self.alphabet!r}: expected each character once"
         if self.kind == "none" and self.path:
@@ -137,8 +138,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     if kind not in KINDS:
         hint = nearest(kind, KINDS) if isinstance(kind, str) else ""
         raise UserError(f"{path} has the kind {kind!r}: expected one of {', '.join(KINDS)}{hint}")
-    if description.get("normaliser") not in NORMALISERS:
-        raise UserError(f"{path}: {unknown_normaliser(str(description.get('normaliser')))}")
+    if unknown := unknown_normaliser(str(description.get("normaliser"))):
+        raise UserError(f"{path}: {unknown}")
     try:
         tokenizer = KINDS[kind].load(folder, description)
     except (ValueError, LookupError, TypeError, RuntimeError, OSError) as error:

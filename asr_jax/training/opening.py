@@ -74,8 +74,9 @@ def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict
         changed = _changed_since(meta, setup)
     else:
         (folder / REJECTED).unlink(missing_ok=True)
-        removed = [entry for of_set in setup.data.removed.values() for entry in of_set.entries()]
-        folders.append_rejected(folder, setup.data.train.rejections.entries + removed + setup.data.absent.entries())
+        of_sets = (*setup.data.removed.values(), *setup.data.round_trips.values())
+        remarks = [entry for of_set in of_sets for entry in of_set.entries()]
+        folders.append_rejected(folder, setup.data.train.rejections.entries + remarks)
     save_plan(setup.data.train, folder)
     if setup.data.sets.is_split and (checkpoint or not done):
         save_split(setup.data.sets, folder)

@@ -19,7 +19,7 @@ from asr_jax.core.run_folder import REJECTED, SMOKE, VOIDED
 from asr_jax.core.sums import merge
 from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.filters import Rejections
-from asr_jax.data.batching.removals import share_absent, share_removed
+from asr_jax.data.batching.removals import about_removed
 from asr_jax.data.loading.source import LoadedBatch
 from asr_jax.data.manifests.inputs import Role, described
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -30,6 +30,7 @@ from asr_jax.models.terms import total_of
 from asr_jax.observe.events import EventLog
 from asr_jax.training.initial_state import InitialState
 from asr_jax.training.run import append_lines, append_rejected, rejected_utterances
+from asr_jax.training.run_data import about_round_trips
 from asr_jax.training.setup import Setup, other_devices, other_product, short_run
 from asr_jax.training.step import UpdateReport
 
@@ -106,12 +107,12 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
     if message := setup.data.long_validation():
         write("data", set="validation", message=message)
     for name, removed in setup.data.removed.items():
-        if removed.spoken:
-            message = "\n".join([share_removed(removed, name), *removed.lines()])
+        if message := about_removed(removed, name):
             write("warning", detector="removed_characters", set=name, share=removed.share, message=message)
-    if share := share_absent(setup.data.absent, "validation"):
-        message = "\n".join([share, *setup.data.absent.lines()])
-        write("warning", detector="absent_characters", set="validation", share=setup.data.absent.share, message=message)
+    for name, message in about_round_trips(setup.data.round_trips, data.tokenizer).items():
+        found = setup.data.round_trips[name]
+        rates = {"wer": found.wer, "cer": found.cer}
+        write("warning", detector="round_trip", set=name, texts=found.texts, lowest=rates, message=message)
     for message in other_devices(setup.experiment, setup.mesh):
         write("warning", detector="devices of the batches", message=message)
     for message in (line for check in setup.data.audio for line in check.lines()):

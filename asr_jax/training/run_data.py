@@ -2,7 +2,8 @@
 
 import contextlib
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,8 +23,10 @@ from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_
 from asr_jax.data.batching.evaluation import about_long, plan_evaluation, plan_with_labels
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.batching.overlap import Overlap, find_overlap
-from asr_jax.data.batching.removals import Removed, check_removed, count_absent, count_removed
+from asr_jax.data.batching.removals import Removed, check_removed, count_removed
+from asr_jax.data.batching.round_trip import RoundTrip, about_round_trip, count_round_trip
 from asr_jax.data.batching.sets import Sets, read_sets
+from asr_jax.data.manifests.cache import TEXT_SOURCES, digest_of_code
 from asr_jax.data.manifests.checking import AudioCheck, check_audio
 from asr_jax.data.manifests.inputs import Role
 from asr_jax.data.manifests.reading import Utterances
@@ -33,7 +36,7 @@ from asr_jax.inference.trained import WHOLE, longest_and_batch_s
 from asr_jax.metrics.measure import ALL, MEAN, rate_of
 from asr_jax.models.base import Recogniser
 from asr_jax.text.base import DESCRIPTION
-from asr_jax.text.tokenizers import Tokenizer, given_tokenizer, load_tokenizer, train_tokenizer
+from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
 from asr_jax.training.recipe_of_run import make_recipe
 from asr_jax.training.run import was_saved
@@ -57,9 +60,9 @@ class RunData:
     sounds: dict[str, np.ndarray]
     """Recordings that augmentations add."""
     removed: dict[str, Removed]
-    """Characters that are removed from the texts or replaced in them, by the name of the set."""
-    absent: Removed
-    """Characters of the validation texts that the vocabulary lacks. Error rates count them."""
+    """Characters that the normaliser removes from the texts or replaces in them, by the name of the set."""
+    round_trips: dict[str, RoundTrip]
+    """Parts of the texts that labels write otherwise, by the name of the set."""
     overlap: Overlap
     """Utterances of the validation set that the training set also has."""
     rate: Literal["wer", "cer"]
@@ -112,9 +115,9 @@ def read_run_data(experiment: Experiment, mesh: Mesh, source: Path) -> RunData:
     except UserError as error:
         raise UserError(f"{error}{_of_other_data(experiment, source)}") from error
     check_labels(train, tokenizer)
-    removed = count_removed_of(sets, train, tokenizer, data)
+    removed, round_trips = count_changed(sets, train, tokenizer, data)
     if not was_saved(source):
-        for name, of_set in removed.items():
+        for name, of_set in refused_by(removed, round_trips).items():
             check_removed(of_set, limit=data.max_removed_share, what=name)
     of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
     if of_audio and train.index.scale.of_features:
@@ -133,7 +136,7 @@ def read_run_data(experiment: Experiment, mesh: Mesh, source: Path) -> RunData:
         ),
         sounds=_sounds(experiment),
         removed=removed,
-        absent=count_absent(sets.validation, tokenizer, takes_ids=data.tokenizer.takes_ids),
+        round_trips=round_trips,
         overlap=find_overlap(sets.train, sets.validation),
         rate=rate_of(reference(utterance, tokenizer) for utterance in sets.validation),
         audio=tuple(audio),
@@ -294,20 +297,50 @@ def check_sets(sets: Sets, data: Data) -> list[AudioCheck]:
     return [check for of, paths, role in both for check in check_audio(of, paths, role=role, opens_all=data.check_all)]
 
 
-def count_removed_of(sets: Sets, train: PlannedData, tokenizer: Tokenizer, data: Data) -> dict[str, Removed]:
-    """Counts the characters that are removed from the texts of the training set and of the validation set.
-
-    Error rates do not depend on the vocabulary. Only the normaliser's removals count in the validation set;
-    `count_absent` counts the characters that the vocabulary lacks.
+def count_changed(
+    sets: Sets, train: PlannedData, tokenizer: Tokenizer, data: Data
+) -> tuple[dict[str, Removed], dict[str, RoundTrip]]:
+    """Counts the changes in the texts of the training set and of the validation set.
 
     Args:
         sets: Training and validation utterances.
         train: The planned training set.
+
+    Returns:
+        By the name of the set, the characters that the normaliser removes or replaces, and the parts that labels write
+        otherwise.
     """
-    takes_ids = data.tokenizer.takes_ids
+    given = data.tokenizer.takes_ids
+    of_sets = {"training": (sets.train, train.index.labels), "validation": (sets.validation, None)}
+    return (
+        {name: count_removed(each, tokenizer, takes_ids=given) for name, (each, _) in of_sets.items()},
+        {
+            name: count_round_trip(each, tokenizer, takes_ids=given, labels=labels)
+            for name, (each, labels) in of_sets.items()
+        },
+    )
+
+
+def refused_by(removed: Mapping[str, Removed], round_trips: Mapping[str, RoundTrip]) -> dict[str, Removed]:
+    """Returns the parts that `Data.max_removed_share` limits, by the name of the set.
+
+    These are the parts that the normaliser removes or replaces, and in the training set those without a label. Parts of
+    validation texts without a label are not removed, but count as errors.
+    """
+    of_training = removed["training"]
+    parts = (*of_training.parts, *round_trips["training"].missing.parts)
+    return {**removed, "training": replace(of_training, parts=parts)}
+
+
+def about_round_trips(round_trips: Mapping[str, RoundTrip], settings: TokenizerSettings) -> dict[str, str]:
+    """Returns a message for each set with texts that labels write otherwise, by the name of the set."""
+    saved = Path(settings.path) / DESCRIPTION
+    has_own = bool(settings.path) and saved.is_file()  # its normaliser is used, and not that of the settings
+    flag = f"in {saved}, the normaliser" if has_own else "--data.tokenizer.normaliser"
     return {
-        "training": count_removed(sets.train, tokenizer, takes_ids=takes_ids, labels=train.index.labels),
-        "validation": count_removed(sets.validation, tokenizer, takes_ids=takes_ids),
+        name: about_round_trip(each, name, flag=flag, has_rates=name == "validation")
+        for name, each in round_trips.items()
+        if each.texts
     }
 
 
@@ -333,7 +366,7 @@ def make_tokenizer(data: Data, folder: Path, utterances: Utterances) -> Tokenize
     if not utterances.folder:
         return _trained_tokenizer(data, utterances)
     # Cached, because a tokenizer of a million texts takes seconds, even one of characters.
-    made_of = repr(data.tokenizer).encode() + utterances.rows.tobytes()
+    made_of = f"{data.tokenizer}{digest_of_code(TEXT_SOURCES)}".encode() + utterances.rows.tobytes()
     folder = utterances.folder / f"tokenizer-{hashlib.sha256(made_of).hexdigest()[:16]}"
     try:
         return load_tokenizer(folder)

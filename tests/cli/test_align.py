@@ -9,8 +9,9 @@ import pytest
 from support import assert_within, relative
 
 from asr_jax.cli import evaluate
-from asr_jax.cli.align import main
+from asr_jax.cli.align import AlignOptions, loaded, main
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.options import parse
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.data.manifests.utterances import Utterance
@@ -141,6 +142,23 @@ def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):
     (tmp_path / "rejected.jsonl").write_text('{"id": "a"}\n')
     with pytest.raises(UserError):
         main([run, "--data", str(tmp_path / "rejected.jsonl")])
+
+
+def test_texts_with_other_characters_than_labels_need_a_normaliser_which_is_named(run, recordings, tmp_path, capsys):
+    good = read_utterances([recordings[0]])[3]
+    written = replace(good, text=", ".join(good.text.title().split()) + "!")
+    write_manifest(tmp_path / "m.jsonl", [written])
+    given = [run, "--data", str(tmp_path / "m.jsonl")]
+    with pytest.raises(UserError, match="1 out of vocabulary"):
+        main(given)
+    assert "1 text without labels: --normaliser english_letters.v1 gives them labels\n" in capsys.readouterr().err
+    options = parse(AlignOptions, [*given, "--normaliser", "english_letters.v1"], prog="align", about="")
+    trained = loaded(options)
+    assert trained.tokenizer.normaliser == "english_letters.v1+lower.v1"
+    data = alignment.plan(trained, Utterances.of([written]))
+    assert trained.tokenizer.decode(data.index.labels_of(0).tolist()) == good.text
+    with pytest.raises(UserError, match="--normaliser: unknown normaliser 'english'"):
+        main([*given, "--normaliser", "english"])
 
 
 def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, capsys):

@@ -105,6 +105,24 @@ def test_a_blank_among_the_pieces_is_the_blank(corpus, capsys):
     assert given_tokenizer(TokenizerSettings(path=str(path))).blank_id == 1
 
 
+def test_a_model_that_changes_texts_is_named(corpus, capsys):
+    """The rule nmt_nfkc_cf writes ligatures as letters, which lower.v1 keeps."""
+    corpus.write_text("der große zwölf boxkämpfer\nﬁnd viktor\njagen\nthe test jagen\n", "utf-8")
+    train(corpus, "--normalization-rule-name", "nmt_nfkc_cf", "--character-coverage", "1", size="30")
+    output = capsys.readouterr().out
+    assert "3 of 4 checked texts are restored from their token ids" in output
+    assert "'ﬁnd viktor' is restored as 'find viktor', and each difference counts as an error: choose" in output
+
+
+def test_invisible_characters_get_no_pieces_and_are_named(corpus, capsys):
+    corpus.write_text("\ufeff\ufeffzwölf box\u00adkämpfer\njagen \u200bviktor\nit's\na test\n", "utf-8")
+    path = train(corpus, "--character-coverage", "1", "--normalization-rule-name", "identity", size="27")
+    assert all(piece.isprintable() for piece in pieces_of(path))
+    output = capsys.readouterr().out
+    assert "invisible characters are removed from the texts: '\\ufeff' (ZERO WIDTH NO-BREAK SPACE) 1 ×, " in output
+    assert "4 of 4 checked texts are restored" in output
+
+
 def test_bytes_spell_characters_without_a_piece(corpus, capsys):
     path = train(corpus, "--byte-fallback", size="288")
     tokenizer = given_tokenizer(TokenizerSettings(path=str(path)))

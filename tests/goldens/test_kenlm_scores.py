@@ -6,6 +6,7 @@ import pytest
 from support import GOLDENS, approx, assert_within, max_abs
 
 from asr_jax.search.hypotheses import Hypothesis, WordSpan
+from asr_jax.search.language_model import model_words
 from asr_jax.search.rerank import Reranking
 from asr_jax.search.word_scores import LN10, Fusion
 
@@ -42,6 +43,10 @@ def test_sentences(model, name):
     assert_within(worst, 1e-5, what=f"{name}: largest difference, sentences")
     worst = max_abs([scores.text(text.split()) for text in texts], expected)
     assert_within(worst, 1e-5, what=f"{name}: largest difference, sums of words")
+
+
+def test_a_binary_file_has_the_words_of_its_arpa_file(model):
+    assert model_words(model) == model_words(WHERE / MODELS[0])
 
 
 def test_words(model):

@@ -1,13 +1,11 @@
 """Scores that words add, and error messages for wrong settings."""
 
-import gzip
-
 import pytest
 
 from asr_jax.core.errors import UserError
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.hypotheses import Search
-from asr_jax.search.language_model import arpa_words, load_kenlm, words_of_model
+from asr_jax.search.language_model import load_kenlm, words_of_model
 from asr_jax.search.word_scores import Fusion
 from asr_jax.text.spelling import Spelling
 from tests.support import approx
@@ -63,17 +61,11 @@ def test_known_words_are_those_of_the_list_that_the_model_has(model, tmp_path):
 
 
 def test_open_words_of_a_binary_model_are_unknown(model, monkeypatch):
-    monkeypatch.setattr("asr_jax.search.word_scores.arpa_words", lambda path: None)  # its result for a binary model
+    monkeypatch.setattr("asr_jax.search.word_scores.model_words", lambda path: None)  # of a binary model without words
     scores = Fusion(kenlm=model, unknown_score=-9.0).build()
     # pyctcdecode 0.5.0, LanguageModel.score_partial_token: without unigrams, every open word is unknown.
     assert [scores.open(part) for part in ("", "th", "thethe", "the" * 4)] == [0, -9, -9, -18]
     assert [scores.is_unknown(word) for word in ("the", "thethe")] == [False, True]
-
-
-def test_a_packed_model_is_read(model, tmp_path):
-    packed = tmp_path / "lm.arpa.gz"
-    packed.write_bytes(gzip.compress(ARPA.encode()))
-    assert arpa_words(packed) == arpa_words(model) == {"cat", "the"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +96,9 @@ def test_the_device_takes_models_of_words_only(model):
         CTCBeamSearch(Spelling.of_surfaces(["", " ", "a"], blank_id=0), search=Search(), scores=scores)
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "cannot read words from"), ("\n", "is empty")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "cannot read words from"), ("\n", "has no words"), ("# a\n", "has no words")]
+)
 def test_a_list_without_words_is_an_error(content, message, tmp_path):
     if content:
         (tmp_path / "words").write_text(content)

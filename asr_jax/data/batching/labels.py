@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from asr_jax.data.manifests.arrays import mapped, save_arrays
+from asr_jax.data.manifests.cache import TEXT_SOURCES, digest_of_code
 from asr_jax.data.manifests.columns import Columns, Ragged, load_ragged
 from asr_jax.data.manifests.progress import in_processes
 from asr_jax.data.manifests.reading import Utterances
@@ -52,7 +53,8 @@ def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
     if utterances.folder is None:
         alone, problems = _encode(utterances, tokenizer, given=given)
         return Labels(alone, problems, repeats(alone))
-    folder = utterances.folder / f"labels-{tokenizer.digest()}{'-given' if given else ''}"
+    made_of = digest_of_code(TEXT_SOURCES)[:8]
+    folder = utterances.folder / f"labels-{tokenizer.digest()}-{made_of}{'-given' if given else ''}"
     labels = _kept(folder)
     if labels is None or len(labels.labels) != len(utterances.columns):
         new = _encode(utterances, tokenizer, given=given)

@@ -1,8 +1,9 @@
-"""Counts of the characters that a normaliser or a vocabulary removes from the texts of a set, or replaces in them."""
+"""Counts of the characters that a normaliser removes from the texts of a set, or replaces in them."""
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,8 +15,7 @@ from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.utterances import Rejected
-from asr_jax.text.base import OutOfVocabulary
-from asr_jax.text.normalise import normalise
+from asr_jax.text.invisible import invisible_characters
 from asr_jax.text.removed import (
     is_spoken,
     may_be_removed,
@@ -32,17 +32,23 @@ BYTES_AT_ONCE = 1 << 24
 """Bytes of texts that are counted together."""
 SHOWN = 5
 """Number of characters in a message."""
-VOCABULARY = "the vocabulary"
+EVERY = "every normaliser"
+"""Cause of the removal of invisible characters."""
 ABSENT = "not in the vocabulary"
+LABELS = "its labels"
+CAPITALS, SMALL, SPACES = "capital letters", "small letters", "white space"
+GROUPS = frozenset((CAPITALS, SMALL, SPACES))
+"""Parts that stand for many characters."""
 
 
 @dataclass(frozen=True)
 class RemovedPart:
-    """A character that is removed from texts or replaced in them, or a word that a vocabulary of words lacks."""
+    """A character that is removed from texts or replaced in them, or a word that labels do not write as it is."""
 
     part: str
     by: str
-    """`the normaliser NAME`, `the vocabulary`, or `not in the vocabulary` for a part of a reference, which is kept."""
+    """`the normaliser NAME`; `every normaliser`, for an invisible character; `not in the vocabulary`, for a part
+    without a label; `its labels`, for a part that labels write otherwise."""
     number: int
     """Number of occurrences."""
     texts: int
@@ -54,7 +60,7 @@ class RemovedPart:
     text: str
     """Its text as in the manifest."""
     replacement: str = ""
-    """Letters that the normaliser writes for it. Empty: it is removed."""
+    """Letters that the normaliser or the labels write for it. Empty: none."""
 
     @property
     def is_spoken(self) -> bool:
@@ -65,8 +71,7 @@ class RemovedPart:
     def description(self) -> str:
         """The part with its replacement and its Unicode name: `'ü' → 'u' (LATIN SMALL LETTER U WITH DIAERESIS)`."""
         name = name_of(self.part)
-        by = f" → {self.replacement!r}" if self.replacement else ""
-        return repr(self.part) + by + (f" ({name})" if name else "")
+        return change_text(self.part, self.replacement) + (f" ({name})" if name else "")
 
 
 @dataclass(frozen=True)
@@ -84,18 +89,17 @@ class Removed:
 
     @property
     def spoken(self) -> list[RemovedPart]:
-        """The parts without punctuation."""
+        """The parts without punctuation and invisible characters."""
         return [each for each in self.parts if each.is_spoken]
 
+    @property
+    def invisible(self) -> list[RemovedPart]:
+        """The invisible characters."""
+        return [each for each in self.parts if each.by == EVERY]
+
     def lines(self) -> list[str]:
-        """One line for each of the most frequent parts: its occurrences, and an utterance as an example."""
-        shown = [
-            f"  {each.description}: {counted(each.number, 'time')} in {counted(each.texts, 'text')}, "
-            f"{'' if each.by == ABSENT else 'by '}{each.by}; for example in {each.id}: {each.text[:100]!r}"
-            for each in self.spoken[:SHOWN]
-        ]
-        more = len(self.spoken) - SHOWN
-        return shown + ([f"  and {counted(more, 'other')}"] if more > 0 else [])
+        """One line for each of the most frequent spoken or invisible parts, with an utterance as an example."""
+        return part_lines([*self.spoken, *self.invisible])
 
     def to_json(self) -> dict[str, Any]:
         """`share`, and under `characters` each part with its occurrences, its first text and its replacement."""
@@ -121,85 +125,44 @@ class Removed:
         ]
 
 
-def count_removed(
-    utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool = False, labels: Ragged | None = None
-) -> Removed:
-    """Counts the characters that a tokenizer removes from the texts of a set or replaces in them.
+def count_removed(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool = False) -> Removed:
+    """Counts the characters that a tokenizer's normaliser removes from the texts of a set or replaces in them.
 
     Args:
         tokenizer: Tokenizer of the texts, with its normaliser.
         takes_ids: Whether token ids of manifests take precedence over texts. Texts of utterances with token ids are
             then not counted.
-        labels: Labels by row of `utterances.columns`, as in `Index`. None: characters that are not in the vocabulary
-            are not counted, as in error rates.
     """
     if not tokenizer.has_labels or tokenizer.kind == "ids":
         return Removed((), 0)
 
     def work() -> Any:
-        return asdict(_count_removed(utterances, tokenizer, takes_ids=takes_ids, labels=labels))
+        return asdict(_count_removed(utterances, tokenizer, takes_ids=takes_ids))
 
-    inputs = (utterances.digest, utterances.rows, str(utterances.folder), tokenizer.digest(), takes_ids, labels is None)
+    inputs = (utterances.digest, utterances.rows, str(utterances.folder), tokenizer.digest(), takes_ids)
     found = remembered(utterances.folder, "removed", inputs, work)
     return Removed(tuple(RemovedPart(**part) for part in found["parts"]), found["num_chars"])
 
 
-def _count_removed(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool, labels: Ragged | None) -> Removed:
-    columns, rows = utterances.columns, utterances.rows
-    if takes_ids:
-        rows = rows[~columns.has_labels[rows]]
-    counts = _Counts()
-    by = f"the normaliser {tokenizer.normaliser}"
-    name = tokenizer.normaliser
-    suspects = [each for each in _characters(columns.texts) if may_be_removed(each, name) or replacement_of(each, name)]
-    if suspects:
-        pattern = re.compile(f"[{re.escape(''.join(suspects))}]")
-        for row, text in _texts(columns.texts, rows):
-            found = Counter(pattern.findall(text))
-            if any(map(is_spoken, found)):
-                found = removed_characters(text, name) + replaced_characters(text, name)
-            counts.add(by, found, row)
-    if labels is not None:
-        for row in _without_label(labels, rows, tokenizer).tolist():
-            counts.add(VOCABULARY, _without_labels(columns.texts.text(row), tokenizer), row)
-    return Removed(counts.parts(utterances, name), int(columns.num_chars[rows].sum(dtype=np.int64)))
+def _count_removed(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool) -> Removed:
+    columns, rows = utterances.columns, text_rows(utterances, takes_ids=takes_ids)
+    counts, name = PartCounts(), tokenizer.normaliser
+    characters = _characters(columns.texts)
+    suspects = [each for each in characters if may_be_removed(each, name) or replacement_of(each, name)]
+    pattern = re.compile(f"[{re.escape(''.join(suspects))}]") if suspects else None
+    are_unseen = any(map(invisible_characters, characters))
+    for row, text in texts_of_rows(columns.texts, rows) if suspects or are_unseen else ():
+        unseen = invisible_characters(text)
+        found = Counter(pattern.findall(text)) if pattern else Counter[str]()
+        if any(map(is_spoken, found)):
+            found = removed_characters(text, name) + replaced_characters(text, name) - unseen
+        for by, parts in ((f"the normaliser {name}", found), (EVERY, unseen)):
+            counts.add({(by, part, _replacement(part, by, name)): number for part, number in parts.items()}, row)
+    return Removed(counts.parts(utterances), int(columns.num_chars[rows].sum(dtype=np.int64)))
 
 
-def count_absent(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool = False) -> Removed:
-    """Counts the characters, or words, of normalised references that a vocabulary lacks.
-
-    They are not removed: error rates count them, and a model with this vocabulary cannot recognise them.
-
-    Args:
-        tokenizer: Tokenizer of the model, with the normaliser of the references.
-        takes_ids: As in `count_removed`.
-    """
-    columns, rows = utterances.columns, utterances.rows
-    if not tokenizer.has_labels or tokenizer.kind == "ids":
-        return Removed((), 0)
-    if takes_ids:
-        rows = rows[~columns.has_labels[rows]]
-    counts = _Counts()
-    for row, text in _texts(columns.texts, rows):
-        try:
-            is_whole = tokenizer.unknown_id not in tokenizer.encode(text)
-        except OutOfVocabulary:
-            is_whole = False
-        if not is_whole:
-            counts.add(ABSENT, _without_labels(text, tokenizer), row)
-    return Removed(counts.parts(utterances, tokenizer.normaliser), int(columns.num_chars[rows].sum(dtype=np.int64)))
-
-
-def share_absent(absent: Removed, what: str) -> str:
-    """Returns a sentence with the share of the characters that the vocabulary lacks; empty if it has all."""
-    if not absent.spoken:
-        return ""
-    number = sum(each.number * len(each.part) for each in absent.spoken)
-    share, are = f"{100 * absent.share:.2g} %", "is" if number == 1 else "are"
-    return (
-        f"{number:,} of {absent.num_chars:,} characters ({share}) of the {what} texts {are} not in the vocabulary: the "
-        "model cannot recognise them, and each counts as an error"
-    )
+def _replacement(part: str, by: str, normaliser: str) -> str:
+    return "" if by == EVERY else replacement_of(part, normaliser)
 
 
 def check_removed(removed: Removed, *, limit: float, what: str) -> None:
@@ -226,6 +189,19 @@ def check_removed(removed: Removed, *, limit: float, what: str) -> None:
         )
 
 
+def about_removed(removed: Removed, what: str) -> str:
+    """Returns a sentence on the removed and replaced characters of a set, and lines with the characters.
+
+    The result is empty if they are only punctuation.
+    """
+    if removed.spoken:
+        return "\n".join([share_removed(removed, what), *removed.lines()])
+    if not removed.invisible:
+        return ""
+    number = counted(sum(each.number for each in removed.invisible), "invisible character")
+    return "\n".join([f"{number} of the {what} texts become no labels", *removed.lines()])
+
+
 def share_removed(removed: Removed, what: str) -> str:
     """Returns a sentence with the share of removed and replaced characters of a set."""
     number = sum(each.number * len(each.part) for each in removed.spoken)
@@ -239,13 +215,9 @@ def share_removed(removed: Removed, what: str) -> str:
 def _what_happened(part: RemovedPart) -> str:
     if part.by == ABSENT:
         return ABSENT
+    if part.by == LABELS:
+        return f"written as {part.replacement!r} by its labels"
     return f"{f'replaced by {part.replacement!r}' if part.replacement else 'removed'} by {part.by}"
-
-
-def _without_labels(text: str, tokenizer: Tokenizer) -> Counter[str]:
-    """Number of occurrences of each character, or word, of a normalised text that has no label."""
-    parts = tokenizer.parts(normalise(text, tokenizer.normaliser))
-    return Counter({part: parts.count(part) for part in sorted(tokenizer.without_label(text))})
 
 
 def _above(share: float) -> float:
@@ -253,37 +225,73 @@ def _above(share: float) -> float:
     return min(np.ceil(share * 100 + 1e-9) / 100, 1.0)
 
 
-class _Counts:
-    """Occurrences, texts and first row of removed parts."""
+def change_text(part: str, replacement: str) -> str:
+    """Returns a part and what is written for it, such as `'ü' → 'u'`."""
+    if part in GROUPS:
+        return f"{part} → {replacement}"
+    # Texts in other code points, such as e and an accent for é, look the same.
+    looks_same = unicodedata.normalize("NFC", part) == unicodedata.normalize("NFC", replacement)
+    quoted = ascii if looks_same else repr
+    return quoted(part) + (f" → {quoted(replacement)}" if replacement else "")
+
+
+def part_lines(parts: Sequence[RemovedPart]) -> list[str]:
+    """Returns a line for each of the first SHOWN parts, with its occurrences and an utterance as an example."""
+    shown = [
+        f"  {each.description}: {counted(each.number, 'time')} in {counted(each.texts, 'text')}, "
+        f"{'' if each.by == ABSENT else 'by '}{each.by}; for example in {each.id}: {each.text[:100]!r}"
+        for each in parts[:SHOWN]
+    ]
+    more = len(parts) - SHOWN
+    return shown + ([f"  and {counted(more, 'other')}"] if more > 0 else [])
+
+
+PartKey = tuple[str, str, str]
+"""`by`, `part` and `replacement` of a RemovedPart."""
+
+
+class PartCounts:
+    """Occurrences, texts and first row of parts that are removed or replaced."""
 
     def __init__(self) -> None:
-        self._numbers = Counter[tuple[str, str]]()
-        self._texts = Counter[tuple[str, str]]()
-        self._first: dict[tuple[str, str], int] = {}
+        self._numbers = Counter[PartKey]()
+        self._texts = Counter[PartKey]()
+        self._first: dict[PartKey, int] = {}
 
-    def add(self, by: str, found: Counter[str], row: int) -> None:
-        """Adds the removed parts of a text.
+    def add(self, found: Mapping[PartKey, int], row: int) -> None:
+        """Adds the parts of a text, with their numbers of occurrences."""
+        for key, number in found.items():
+            self._numbers[key] += number
+            self._texts[key] += 1
+            self._first.setdefault(key, row)
+
+    def merge(self, later: "PartCounts") -> None:
+        """Adds the counts of texts that follow."""
+        self._numbers.update(later._numbers)
+        self._texts.update(later._texts)
+        self._first = later._first | self._first
+
+    def parts(self, utterances: Utterances, most: int | None = None) -> tuple[RemovedPart, ...]:
+        """Returns the parts, most frequent first.
 
         Args:
-            by: Cause of the removal, as in `RemovedPart`.
-            found: Number of occurrences of each part.
+            most: Maximum number of parts. None: all.
         """
-        for part, number in found.items():
-            self._numbers[by, part] += number
-            self._texts[by, part] += 1
-            self._first.setdefault((by, part), row)
-
-    def parts(self, utterances: Utterances, normaliser: str) -> tuple[RemovedPart, ...]:
         found = []
-        for (by, part), number in self._numbers.most_common():
-            first = utterances.columns.utterance(self._first[by, part])
-            texts = self._texts[by, part]
-            to = "" if by in (VOCABULARY, ABSENT) or len(part) > 1 else replacement_of(part, normaliser)
+        for (by, part, to), number in self._numbers.most_common(most):
+            first = utterances.columns.utterance(self._first[by, part, to])
+            texts = self._texts[by, part, to]
             found.append(RemovedPart(part, by, number, texts, first.id, first.location, first.text, to))
         return tuple(found)
 
 
-def _characters(texts: Ragged) -> Iterable[str]:
+def text_rows(utterances: Utterances, *, takes_ids: bool) -> np.ndarray:
+    """Returns the rows whose texts count: all, or with `takes_ids` those without token ids."""
+    rows = utterances.rows
+    return rows[~utterances.columns.has_labels[rows]] if takes_ids else rows
+
+
+def _characters(texts: Ragged) -> list[str]:
     """Distinct characters of all texts."""
     counts = np.zeros(256, np.int64)
     for first in range(0, len(texts.values), BYTES_AT_ONCE):  # NumPy converts them to eight bytes each
@@ -297,17 +305,8 @@ def _characters(texts: Ragged) -> Iterable[str]:
     return sorted(found)
 
 
-def _texts(texts: Ragged, rows: np.ndarray) -> Iterable[tuple[int, str]]:
-    """Row and text of each of the rows."""
+def texts_of_rows(texts: Ragged, rows: np.ndarray) -> Iterable[tuple[int, str]]:
+    """Yields row and text of each of the rows."""
     if len(rows) == len(texts):
         return enumerate(texts.all_texts())
     return ((row, texts.text(row)) for row in rows.tolist())
-
-
-def _without_label(labels: Ragged, rows: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """Rows whose text may have characters without a label: rows without labels, or with the unknown label."""
-    suspects = labels.lengths() == 0
-    if tokenizer.unknown_id is not None:
-        places = np.flatnonzero(labels.values == tokenizer.unknown_id)
-        suspects[np.searchsorted(labels.offsets, places, side="right") - 1] = True
-    return rows[suspects[rows]]

@@ -30,6 +30,9 @@ SOURCES = (PACKAGE / "data/manifests", PACKAGE / "audio")
 CACHE = "ASR_JAX_INDEX_CACHE"
 """Environment variable for the folder of the cache. Not set: the user's cache folder."""
 META = "meta.json"
+TEXT_SOURCES = (PACKAGE / "text",)
+"""Folder of the code that normalises and encodes texts. If a file of it changes, labels and tokenizers are made
+again."""
 UNUSED_DAYS = 30
 """Days after which unused columns of other data are removed."""
 REPLACED_DAYS = 1

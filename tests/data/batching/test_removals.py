@@ -5,13 +5,11 @@ from dataclasses import replace
 import pytest
 
 from asr_jax.core.errors import UserError
-from asr_jax.data.batching.buckets import Scale
-from asr_jax.data.batching.index import build_index
-from asr_jax.data.batching.removals import Removed, check_removed, count_absent, count_removed, share_absent
+from asr_jax.data.batching.removals import Removed, about_removed, check_removed, count_removed
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
-from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, NoTokenizer, WordTokenizer
-from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, train_tokenizer
+from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, NoTokenizer
+from asr_jax.text.tokenizers import Tokenizer
 
 LETTERS = CharacterTokenizer(symbols=(*" abcdefghijklmnopqrstuvwxyz", None), normaliser="english_letters.v1")
 
@@ -21,10 +19,7 @@ def utterances(*texts: str) -> Utterances:
 
 
 def count(tokenizer: Tokenizer, *texts: str) -> Removed:
-    """Counts with labels, as for a training set."""
-    given = utterances(*texts)
-    index, _ = build_index(given, scale=Scale(per_s=100, hop=10, num_values=80), tokenizer=tokenizer)
-    return count_removed(given, tokenizer, labels=index.labels)
+    return count_removed(utterances(*texts), tokenizer)
 
 
 def found(removed: Removed) -> dict[str, tuple[int, int, str]]:
@@ -57,35 +52,16 @@ def test_a_subset_of_the_rows():
     assert found(count_removed(utterances("ä", "ö", "ö").select(slice(2, 3)), LETTERS)) == {"ö": (1, 1, "u2")}
 
 
-def test_characters_outside_of_a_vocabulary():
-    small = CharacterTokenizer(symbols=(*" ab", None), normaliser="lower.v1")
-    assert found(count(small, "ab", "Cab c", "")) == {"c": (2, 1, "u1")}
-    assert found(count(WordTokenizer(symbols=("a", "b", None), normaliser="lower.v1"), "a cab a", "b")) == {
-        "cab": (1, 1, "u0")
-    }
-    assert not count_removed(utterances("cab"), small).parts  # without labels, as for error rates
-
-
-def test_characters_of_references_that_a_vocabulary_lacks():
-    absent = count_absent(utterances("Köln", "zug 😀, ö", "ab"), LETTERS)
-    assert not absent.parts  # the normaliser removes them
-    absent = count_absent(utterances("Köln", "zug 😀, ö", "ab"), replace(LETTERS, normaliser="lower.v1"))
-    assert found(absent) == {"ö": (2, 2, "u0"), "😀": (1, 1, "u1"), ",": (1, 1, "u1")}
-    assert absent.entries()[0].reason == "character not in the vocabulary, 2 times in 2 texts, first in 'Köln'"
-    assert share_absent(absent, "validation").startswith("3 of 14 characters (21 %) of the validation texts are not in")
-    assert not share_absent(count_absent(utterances("ab"), LETTERS), "validation")
-    words = WordTokenizer(symbols=("a", "b", None), normaliser="lower.v1")
-    assert found(count_absent(utterances("a cab a"), words)) == {"cab": (1, 1, "u0")}
-    pieces = train_tokenizer(TokenizerSettings(kind="sentencepiece", vocab_size=12), ["abc abd bcd cda"] * 50)
-    assert found(count_absent(utterances("abc öab", "dd"), pieces)) == {"ö": (1, 1, "u0")}
-    assert count_absent(utterances("ö"), NoTokenizer()) == Removed((), 0)
-
-
-def test_characters_without_a_piece():
-    settings = TokenizerSettings(kind="sentencepiece", vocab_size=12)
-    removed = count(train_tokenizer(settings, ["abc abd bcd cda"] * 50), "abc öab", "dd")
-    assert found(removed) == {"ö": (1, 1, "u0")}
-    assert removed.parts[0].by == "the vocabulary"
+@pytest.mark.parametrize("normaliser", ["none", "lower.v1", "english_letters.v1"])
+def test_invisible_characters_are_removed_by_every_normaliser_and_named(normaliser):
+    removed = count(replace(LETTERS, normaliser=normaliser), "a\u200bb", "plain", "\ufeffa\u200bb\u200b", "می\u200cخ")
+    unseen = {part.part: (part.number, part.texts, part.id) for part in removed.invisible}
+    assert unseen == {"\u200b": (3, 2, "u0"), "\ufeff": (1, 1, "u2")}
+    assert {part.by for part in removed.invisible} == {"every normaliser"}
+    assert "'\\u200b' (ZERO WIDTH SPACE): 3 times in 2 texts, by every normaliser" in about_removed(removed, "training")
+    if normaliser != "english_letters.v1":  # which removes the Persian letters as well
+        assert removed.share == 0
+        assert about_removed(removed, "training").startswith("4 invisible characters of the training texts become no")
 
 
 @pytest.mark.parametrize("tokenizer", [NoTokenizer(), IdTokenizer.up_to(3, blank_id=None)])

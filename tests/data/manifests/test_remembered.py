@@ -1,6 +1,7 @@
 """Results of earlier starts are found by equal inputs and equal code alone."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 from recordings import jsonl, noise, write
@@ -8,6 +9,7 @@ from recordings import jsonl, noise, write
 from asr_jax.data.batching.index import Index, build_index
 from asr_jax.data.batching.overlap import find_overlap
 from asr_jax.data.batching.removals import count_removed
+from asr_jax.data.batching.round_trip import count_round_trip
 from asr_jax.data.manifests import gathering, remembered
 from asr_jax.data.manifests.cache import digest_of_code
 from asr_jax.data.manifests.reading import read_utterances
@@ -40,16 +42,18 @@ def test_results_of_data_are_those_without_memory(tmp_path, monkeypatch):
     def results():
         utterances, validation = (read_utterances([path], cache=str(tmp_path / "cache")) for path in (manifest, other))
         index, _ = build_index(utterances, scale=SCALE, tokenizer=LETTERS)
-        removed = count_removed(utterances, LETTERS, labels=index.labels)
+        bare = replace(LETTERS, normaliser="english_letters.v1")
+        removed = count_removed(utterances, bare), count_round_trip(utterances, LETTERS)
         return index.fingerprint(), removed, find_overlap(utterances, validation)
 
     plain = results()
-    assert plain[1].parts
+    assert plain[1][0].parts
+    assert plain[1][1].parts
     assert len(plain[2].of_audio) == 3
     monkeypatch.setattr(remembered, "FROM", 1)
     assert results() == plain
     monkeypatch.setattr(Index, "_fingerprint", lambda *given: 1 / 0)
-    for module in ("removals._count_removed", "overlap._found"):
+    for module in ("removals._count_removed", "round_trip._count", "overlap._found"):
         monkeypatch.setattr(f"asr_jax.data.batching.{module}", lambda *given, **more: 1 / 0)
     assert results() == plain
 
