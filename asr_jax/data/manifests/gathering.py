@@ -115,7 +115,7 @@ def _listed(
     """
     blocks, utterances, rejected = deque[Columns](), list[Utterance](), list[Rejected]()
     skipped, roots = 0, reader.roots(path)
-    options.unused.clear()
+    options.remarks.clear()
     for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
         if isinstance(entry, Rejected) and entry.stage == "filter":
             skipped += 1
@@ -132,7 +132,7 @@ def _listed(
     num = sum(map(len, blocks))
     notes += notes_of(path, skipped, options)
     if not num and not rejected:
-        but = f": {notes[-1]}" if skipped else ""
+        but = notes[-1].removeprefix(path) if skipped else ""
         raise UserError(f"{path} has no utterances{but}; expected one utterance or more, such as {EXAMPLE}")
     _check_share(path, num, rejected)
     return blocks, rejected

@@ -167,8 +167,6 @@ def _of_tar_from(path: str, file: Any, place: int, options: ReadOptions) -> Iter
             file.seek(there)
             if len(content) < (where.num_bytes or 0):
                 raise StorageError(path, f"truncated: {len(content)} of {where.num_bytes} bytes of {stem}")
-            if is_url(path):  # the reader takes a path that is local
-                utterance = replace(utterance, location=str(replace(where, path=path)))
             yield Item(first, utterance, content)
         webdataset.check_end(file, tar)
 

@@ -36,8 +36,11 @@ URL = re.compile(r"(?:(file):(?=/(?!/))|([a-z][a-z0-9+.-]+)://)(.*)", re.IGNOREC
 """`scheme://rest`, or `file:/path`."""
 DRIVE = re.compile(r"^[A-Za-z]:[\\/\x00-\x1f]")
 """Beginning of a path on a drive of Windows. In JSON, a single backslash with a letter is a control character."""
-TO_POSIX = """jq -c '.audio_path |= (gsub("\\\\\\\\";"/") | sub("^C:/data";"/data"))' IN.jsonl > OUT.jsonl"""
-"""Example of a command that rewrites the paths of Windows in a manifest."""
+TO_POSIX = (
+    """jq -c '.audio_path |= (gsub("\\\\\\\\";"/") | sub("^C:/data";"/data"))' IN.jsonl > OUT.jsonl; """
+    r"sed 's|\\|/|g; s|C:/data|/data|g' IN.csv > OUT.csv"
+)
+"""Examples of commands that rewrite the paths of Windows in a manifest."""
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 _SECONDS = rf"seconds={_NUMBER}\+(?:{_NUMBER}~?)?"
 _PART = rf"(?:pipe=[^&#]+|bytes=\d+\+\d+|name=[^&#]+|channel=\d+|{_SECONDS}|features=\d+x\d+\.[a-z0-9]+)"

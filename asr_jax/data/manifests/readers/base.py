@@ -35,18 +35,14 @@ def warn_once(message: str) -> None:
 
 
 def notes_of(path: str, num_skipped: int, options: "ReadOptions") -> list[str]:
-    """Remarks on an input after it was read: what is left out, and fields that look like times and are not used.
+    """Sentences on an input after it was read: its utterances that are left out, and the remarks on others.
 
     Args:
         num_skipped: Number of utterances that a mark leaves out.
-        options: Options of the reading, whose count of fields is cleared.
+        options: Options of the reading, whose remarks are cleared.
     """
-    notes = [
-        f'{path}: {counted(num, "utterance")} with a field "{name}", which looks like a time or a channel and is not '
-        "used; if it selects a part of the audio, rename it to start, end, duration (in seconds) or channel"
-        for name, num in options.unused.items()
-    ]
-    options.unused.clear()
+    notes = [f"{path}: {counted(num, 'utterance')} {remark}" for remark, num in options.remarks.items()]
+    options.remarks.clear()
     if num_skipped:
         notes.append(f'{path}: {counted(num_skipped, "utterance")} skipped, because "_skipme" is set')
     return notes
@@ -64,8 +60,9 @@ class ReadOptions:
     alone."""
     allow_pipes: bool = False
     """Whether commands in the place of files are run, as `ffmpeg -i a.m4a -f wav - |` (see `data.manifests.pipes`)."""
-    unused: Counter[str] = field(default_factory=Counter, compare=False)
-    """Number of utterances with a field that looks like a time and is not used, by its name, since it was cleared."""
+    remarks: Counter[str] = field(default_factory=Counter, compare=False)
+    """Number of utterances that are used and of which something is to be said, such as a field that is not used, by the
+    end of the sentence."""
     walked: dict[str, list[str]] = field(default_factory=dict, compare=False)
     """Files of each folder that is already walked. To walk a million files takes seconds."""
 

@@ -14,7 +14,7 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
-from asr_jax.data.manifests.readers.parts import duration_of_whole, part_of, placed
+from asr_jax.data.manifests.readers.parts import duration_of_whole, part_of, placed, without_origin
 from asr_jax.data.manifests.readers.samples import wav
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
@@ -64,7 +64,10 @@ def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: st
     if embedded is None and not audio_path:
         raise InvalidEntry(_lacking(fields, "audio_path", (*f.AUDIO_PATH, *f.AUDIO, *f.FEATURES)))
     nested = f.first(fields, f.AUDIO)
-    part = part_of({**fields, **nested} if isinstance(nested, Mapping) else fields, options)
+    given = {**fields, **nested} if isinstance(nested, Mapping) else fields
+    part = part_of(given, options)
+    if embedded is not None:
+        part = without_origin(part, embedded, given, options)
     if isinstance(embedded, bytes):
         embedded = unpacked.add(embedded, os.path.basename(audio_path))
     location = placed(audio_path if embedded is None else embedded, part)

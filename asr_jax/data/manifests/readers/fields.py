@@ -139,7 +139,7 @@ def seconds(fields: Fields, names: Sequence[str]) -> float:
 
 
 def if_comma(value: Any) -> str:
-    """What was expected of a number with a decimal comma, for messages. Empty for other values."""
+    """Expected form of a number with a decimal comma, for messages. Empty for other values."""
     is_comma = isinstance(value, str) and re.fullmatch(r"\s*-?\d+,\d+\s*", value)
     return ", with a decimal point instead of the comma" if is_comma else ""
 
@@ -250,7 +250,7 @@ def used(names: Iterable[str]) -> str:
 
 
 def _is_of_part(name: str) -> bool:
-    """Whether a field selects a part of its recording wherever it is."""
+    """Whether a field of this name selects a part of a recording in every manifest."""
     found = spelling(name)
     is_count = found is not None and found.role == "duration" and found.unit in ("samples", "frames", "any")
     return found is not None and found.role not in ("part", "other") and not is_count and name not in WEAK

@@ -6,6 +6,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any
 
 from asr_jax.core.errors import UserError
@@ -83,7 +84,7 @@ def _check_no_list(path: str, found: dict[str, Any]) -> None:
         if isinstance(value, list) and value and isinstance(value[0], dict) and not found.keys() & f.KNOWN:
             raise UserError(
                 f"{path} is one object with a list {name!r}: expected one utterance per line, such as {f.EXAMPLE}: "
-                f"jq -c '.{name}[]' {path} > OUT.jsonl"
+                f"jq -c '.{name}[]' {quote(path)} > OUT.jsonl"
             )
 
 
@@ -137,9 +138,10 @@ def _of_segments(path: str) -> str:
     """Reason and fix for the JSON of GigaSpeech and WenetSpeech, which has the segments of all sets."""
     fields = "{id: .sid, audio_path: $audio, start: .begin_time, end: .end_time, text: (.text_tn // .text)}"
     segments = '.audios[] | .path as $audio | .segments[] | select(.subsets | index("{XS}"))'
+    out = f"{os.path.splitext(path)[0]}.XS.jsonl"
     return (
         f"{path} is the JSON of GigaSpeech or WenetSpeech, with recordings of all sets: expected one utterance of one "
-        f"set per line. For the set XS: jq -c '{segments} | {fields}' {path} > {os.path.splitext(path)[0]}.XS.jsonl"
+        f"set per line. For the set XS: jq -c '{segments} | {fields}' {quote(path)} > {quote(out)}"
     )
 
 

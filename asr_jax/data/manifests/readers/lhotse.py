@@ -36,11 +36,7 @@ class Shar:
     """Audio of the cuts of a file of lhotse's Shar."""
 
     def __init__(self, cuts: str) -> None:
-        """Initialises the audio.
-
-        Args:
-            cuts: The file of the cuts.
-        """
+        """Initialises the audio of the file `cuts`."""
         self.path = tar_of(cuts)
         self._members: list[tuple[str, int, int]] | None = None
 

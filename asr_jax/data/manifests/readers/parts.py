@@ -5,16 +5,17 @@ certain is an error that names it. A field that only looks like a time is counte
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from asr_jax.audio.io import AudioError, NamedAudio, probe
 from asr_jax.data.manifests.durations import TOLERATED_S, tolerated_s
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
-from asr_jax.data.manifests.readers.spellings import WEAK, Role, Spelling, Unit, spelling, spellings
+from asr_jax.data.manifests.readers.spellings import WEAK, Role, Spelling, Unit, is_stop, spelling, spellings
 
 RATES_HZ = (1, 100, 1000, 8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000)
 """Units per second of times whose unit is not known: seconds, usual frames, milliseconds, and samples."""
@@ -49,7 +50,7 @@ def part_of(fields: Fields, options: ReadOptions) -> Part:
 
     Args:
         fields: Values by field name.
-        options: Options of reading, in which fields are counted that look like a time and are not used.
+        options: Options of reading, whose remarks get the fields that look like a time and are not used.
 
     Raises:
         InvalidEntry: If a value is no number, its unit is not known, or values contradict each other.
@@ -68,7 +69,7 @@ def part_of(fields: Fields, options: ReadOptions) -> Part:
             channels.append(each)
         elif each.role in ("part", "other"):
             _check_unused(each, value, options)
-        elif each.name not in WEAK or f.number(value) is not None:
+        elif each.name.lower() not in WEAK or f.number(value) is not None:
             found.setdefault(each.role, []).append(_given(each, value))
     channel = _channel(fields, channels)
     if not found:
@@ -84,7 +85,7 @@ def _usual(spelled: Sequence[Spelling], fields: Fields) -> Part | None:
     found = dict[Role, float]()
     for name, role, unit in spelled:
         number = f.number(fields[name])
-        if number is None or not 0 <= number < f.LARGEST or unit not in ("", "s") or role in found or "stop" in name:
+        if number is None or not 0 <= number < f.LARGEST or unit not in ("", "s") or role in found or is_stop(name):
             return None
         found[role] = number
     start_s, length_s = found.get("start", math.nan), found.get("duration", math.nan)
@@ -108,8 +109,31 @@ def duration_of_whole(fields: Fields, options: ReadOptions) -> float:
         given = " and ".join(f'"{name}" is {f.shown(fields[name])}' for name in names)
         raise InvalidEntry(f"{given}: ready features are used whole; expected features of the part, without the start")
     if part.channel is not None:
-        options.unused.update(each.name for each in spellings(tuple(fields)) if each.role == "channel")
+        _count_unused((each.name for each in spellings(tuple(fields)) if each.role == "channel"), options)
     return part.length_s
+
+
+def without_origin(part: Part, audio: Location | bytes, fields: Fields, options: ReadOptions) -> Part:
+    """Part without its start if an utterance's own audio is already cut: start and end are then those in its origin.
+
+    This is so if the audio is as long as the part, and ends before the part does.
+
+    Args:
+        audio: Location or content of audio that belongs to one utterance, as in a table or a tar.
+        fields: The fields of the part, which are counted.
+    """
+    if not part.start_s > 0 or math.isnan(part.length_s):
+        return part
+    try:
+        info = audio.info() if isinstance(audio, Location) else probe(NamedAudio(audio, ""))
+    except AudioError:
+        return part  # named when it is read
+    is_cut = abs(info.duration_s - part.length_s) <= tolerated_s(part.length_s)
+    if not is_cut or part.start_s + part.length_s <= info.duration_s + ROUNDING_S:
+        return part
+    names = " and ".join(f'"{each.name}"' for each in spellings(tuple(fields)) if each.role in ("start", "end"))
+    options.remarks[f"whose own audio is as long as the part by {names}: it is already cut, and is used whole"] += 1
+    return part._replace(start_s=math.nan)
 
 
 def placed(location: Location | str, part: Part) -> str:
@@ -140,7 +164,7 @@ def _span(found: Mapping[Role, Sequence[_Given]], fields: Fields, options: ReadO
     """Start and length from all values."""
     per_s = _scales(found, fields)
     unused = [each.name for each in found.get("duration", ()) if each.unit not in per_s]
-    options.unused.update(unused)
+    _count_unused(unused, options)
     starts, ends, lengths = (
         {each: max(min(each.number / per_s[each.unit], f.LARGEST), -f.LARGEST) for each in values if each.unit in per_s}
         for values in (found.get("start", ()), found.get("end", ()), found.get("duration", ()))
@@ -180,10 +204,10 @@ def _scales(found: Mapping[Role, Sequence[_Given]], fields: Fields) -> dict[Unit
         start, end, length = (
             next((each.number for each in values if each.unit == unit), math.nan) for values in (starts, ends, lengths)
         )
-        span = length if math.isnan(end) else end - (0.0 if math.isnan(start) else start)
-        is_stop = any("stop" in each.name.lower() for each in ends if each.unit == unit)
+        span = length if math.isnan(end) else end - start
+        has_stop = any(is_stop(each.name) for each in ends if each.unit == unit)
         is_other = abs(end - start - length_s) > tolerated_s(length_s)  # not if one of them is NaN
-        if unit == "" and not is_stop and not is_other:
+        if unit == "" and not has_stop and not is_other:
             per_s[unit] = 1
         elif rate := next((rate for rate in RATES_HZ if abs(span / rate - length_s) <= RATE_SHARE * length_s), None):
             per_s[unit] = rate
@@ -237,7 +261,7 @@ def _check_unused(each: Spelling, value: Any, options: ReadOptions) -> None:
         if pair or keys & {"start", "end"}:
             raise InvalidEntry(f'"{each.name}" is {f.shown(value)}; {EXPECTED}, each in a field of its own')
     if f.number(value) is not None or isinstance(value, list | tuple) or (isinstance(value, str) and ":" in value):
-        options.unused[each.name] += 1
+        _count_unused([each.name], options)
 
 
 def _count_nested(fields: Fields, options: ReadOptions) -> None:
@@ -245,7 +269,15 @@ def _count_nested(fields: Fields, options: ReadOptions) -> None:
     for name, value in fields.items():
         if type(value) is dict and name not in f.AUDIO:
             inner = [key for key in value if (s := spelling(str(key))) and s.role in ("start", "end")]
-            options.unused.update(f"{name}.{key}" for key in inner if f.number(value[key]) is not None)
+            _count_unused((f"{name}.{key}" for key in inner if f.number(value[key]) is not None), options)
+
+
+def _count_unused(names: Iterable[str], options: ReadOptions) -> None:
+    options.remarks.update(
+        f'with a field "{name}", which looks like a time or a channel and is not used; if it selects a part of the '
+        "audio, rename it to start, end, duration (in seconds) or channel"
+        for name in names
+    )
 
 
 def _named(found: Mapping[Role, Sequence[_Given]]) -> str:

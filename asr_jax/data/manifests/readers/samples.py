@@ -17,7 +17,6 @@ def wav(name: str, values: Sequence[float] | Num[np.ndarray, "..."], rate_hz: in
     Args:
         name: Name of the field, for messages.
         values: 16-bit integers, or floats from -1 to 1.
-        rate_hz: Sample rate in Hz.
 
     Raises:
         InvalidEntry: If they are not samples of one channel.

@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 Role = Literal["start", "end", "duration", "channel", "part", "other"]
-"""What a field says. part: start and end in one value. other: the name looks like a time or a channel, but it does not
-say which."""
+"""Meaning of a field. part: start and end in one value. other: a time or a channel, but not certainly of the part."""
 Unit = Literal["", "s", "ms", "us", "samples", "frames", "any"]
 """Unit that a name has. Empty: none, which usually is seconds. any: a length, of which nothing can be said."""
 
@@ -25,7 +24,7 @@ class Spelling(NamedTuple):
 _UNIT = r"(?:in)?(?P<unit>s|secs?|seconds?|ms|msecs?|millis|milliseconds?|us|usecs?|microseconds?|samples?|frames?)"
 _PIECE = "segment|seg|utterance|utt|clip|chunk"
 _OF = rf"(?:(?P<counted>sample|frame)|{_PIECE}|audio|speech|turn|time|t)?"
-_AT = "(?:offset|timestamp|time|position|pos|point|at)?"
+_AT = "(?:offset|timestamp|time|ts|position|pos|point|at)?"
 _SPELLINGS: dict[Role, re.Pattern[str]] = {
     "start": re.compile(rf"{_OF}(?:start|beginning|begin|beg|onset|offset){_AT}{_UNIT}?|[tx]min|t0|from"),
     "end": re.compile(rf"{_OF}(?:end|stop|finish){_AT}{_UNIT}?|[tx]max|t1|to"),
@@ -64,6 +63,12 @@ def spelling(name: str) -> Spelling | None:
         if found := pattern.fullmatch(plain):
             return Spelling(name, role, _unit(found.groupdict()))
     return Spelling(name, "other") if _OF_TIMES & {word.lower() for word in _WORD.findall(name)} else None
+
+
+@lru_cache(4096)
+def is_stop(name: str) -> bool:
+    """Whether a name is `stop`, which is in samples in SpeechBrain, where a name has no unit."""
+    return "stop" in name.lower()
 
 
 def _unit(found: dict[str, str | None]) -> Unit:

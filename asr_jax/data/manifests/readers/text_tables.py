@@ -27,10 +27,10 @@ SEPARATORS = (TAB, ",", ";", "|")
 MAX_LINES = 50
 """Maximum number of lines of a row with line ends in quotes."""
 SEP = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
-"""First line by which Excel is told the separator."""
+"""Line before the header line that gives the separator to Excel."""
 QUOTED = re.compile(r'"(?:[^"]|"")*+"')
 DECISIVE = 100
-"""Majority of values by which quotes are told before the end of the file."""
+"""Majority of values that decides before the end of the file."""
 NO_END = "the last line has no newline: the file may be truncated; if it is complete, add a newline at its end"
 
 
@@ -139,7 +139,7 @@ def _has_quotes(path: str, separator: str) -> bool:
             num += sum('""' in value or separator in value or "\n" in value for value in quoted)
             num_against += sum('"' in value for value in values) - len(quoted)
         is_first = False
-        if abs(num - num_against) == DECISIVE:
+        if abs(num - num_against) >= DECISIVE:
             break
     is_quoted = num > num_against or (separator == "|" and num == num_against)
     if num and num_against:

@@ -17,6 +17,7 @@ from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry, not_utf8
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
+from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -121,7 +122,8 @@ def utterance_of(
         fields = {**fields, "tokens": _content(tar, token_file)}
     if f.first(fields, (*f.TEXT, *f.LABELS)) is None and not options.texts_may_lack:
         raise InvalidEntry(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
-    location = Location(os.path.abspath(path), audio.offset_data, audio.size, name=os.path.basename(audio.name))
+    where = path if is_url(path) else os.path.abspath(path)
+    location = Location(where, audio.offset_data, audio.size, name=os.path.basename(audio.name))
     return entries.utterance(entries.with_audio(fields, location), unpacked, options, name=stem)
 
 
