@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from corpora.preparation import entry, pairs_of, parsed_lines, read_splits, write_splits
+from corpora.preparation import entry, pairs_of, read_splits, write_splits
 from tyro.conf import Positional
 
 from asr_jax.cli.command_line import run_command
@@ -23,6 +23,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.data.manifests.readers.base import Entries
 from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.readers.text_tables import rows_of
 from asr_jax.data.manifests.utterances import Rejected
 
 AN4_FOLDERS = {"train": "an4_clstk", "test": "an4test_clstk"}
@@ -85,9 +86,10 @@ def common_voice(folder: Path) -> dict[str, Entries]:
 
 def _common_voice(folder: Path, split: str) -> Entries:
     names: list[str] = []
-    for values in parsed_lines(folder / f"{split}.tsv", lambda line: line.split("\t")):
-        if isinstance(values, Rejected):
-            yield values
+    table = str(folder / f"{split}.tsv")
+    for number, values in rows_of(table, "\t"):
+        if isinstance(values, InvalidEntry):
+            yield Rejected(f"{table}:{number}", f"{table}:{number}", str(values))
         elif not names:
             names = values
             if missing := {"client_id", "path", "sentence"} - set(names):

@@ -1,5 +1,6 @@
 """Preparation of AN4, LJSpeech and Common Voice, with real files in their layouts and with damaged copies."""
 
+import csv
 import json
 import runpy
 import shutil
@@ -129,6 +130,16 @@ def test_common_voice_sentences_and_what_cannot_be_used(prepare, tmp_path):
         "common_voice_en_20009651": "empty file (0 bytes)",
         "common_voice_en_20009655": "no text in the transcript",
     }
+
+
+def test_common_voice_that_pandas_has_written_again(prepare, tmp_path):
+    folder = copied("common-voice", tmp_path)
+    lines = [line.split("\t") for line in (folder / "test.tsv").read_text().splitlines()]
+    with (folder / "test.tsv").open("w", newline="") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(lines)
+    assert '"""She' in (folder / "test.tsv").read_text()
+    found, _ = prepare("common-voice", folder)
+    assert list(found["test"].texts()) == ['"She\'ll be all right."', "six"]
 
 
 @pytest.mark.parametrize(

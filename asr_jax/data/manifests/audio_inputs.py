@@ -13,7 +13,7 @@ from asr_jax.audio.pyav import SUFFIXES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import unique
 from asr_jax.data.manifests.inputs import READERS, described, local_input
-from asr_jax.data.manifests.locations import Location, local_location
+from asr_jax.data.manifests.locations import Location, from_windows, local_location
 from asr_jax.data.manifests.pipes import is_pipe
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -176,7 +176,7 @@ def _of_list(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Uttera
 def _of_line(line: str, roots: tuple[str, ...], unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
     """Utterances of a line of a list: an audio file, a folder of audio or a command."""
     try:
-        where = Location.parse(local_location(line, allow_pipes=options.allow_pipes))
+        where = Location.parse(from_windows(local_location(line, allow_pipes=options.allow_pipes), roots))
     except ValueError as error:
         yield Rejected(line, line, str(error))
         return

@@ -65,6 +65,8 @@ class Read:
     unpacked: str = ""
     """File of unpacked bytes; empty if there are none. Out of date if it does not exist, as in a cache that was
     moved."""
+    notes: tuple[str, ...] = ()
+    """Remarks on the inputs: what is left out, and fields that look like times and are not used."""
 
     def is_up_to_date(self) -> bool:
         return (
@@ -145,6 +147,7 @@ def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> 
         "looked_for": read.looked_for,
         "only_in": read.only_in,
         "unpacked": read.unpacked,
+        "notes": read.notes,
         "unpacked_bytes": _size(read.unpacked),
     }
     # Written under a unique name and renamed: other processes read it completely or not at all.
@@ -169,6 +172,7 @@ def kept(place: Path) -> tuple[Read, Path] | None:
             only_in=meta["only_in"],
             measured=MeasuredAudio.load(folder),
             unpacked=meta["unpacked"],
+            notes=tuple(meta["notes"]),
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None

@@ -120,5 +120,7 @@ def _checked(utterance: Utterance) -> Rejected | None:
     if -difference > tolerated * (OVERSHOOT if place.may_overshoot else 1) or (difference > tolerated and not is_part):
         part = f" from {place.start_s:g} s" * is_part
         reason = f"the manifest has {utterance.duration_s:.2f} s{part}, the audio has {whole_s:.2f} s"
+        if is_part and abs(whole_s - utterance.duration_s) <= tolerated:
+            reason += ", as long as the part: if it is already cut, remove the start and end from the manifest"
         return Rejected(utterance.id, where, reason, "used")
     return None

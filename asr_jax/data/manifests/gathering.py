@@ -17,10 +17,10 @@ from asr_jax.core.names import counted
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
-from asr_jax.data.manifests.locations import Location, local_location
+from asr_jax.data.manifests.locations import DRIVE, Location, from_windows, local_location
 from asr_jax.data.manifests.measuring import MeasuredAudio, Row, measure
 from asr_jax.data.manifests.progress import with_bar
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions, notes_of
 from asr_jax.data.manifests.readers.fields import EXAMPLE
 from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -31,8 +31,8 @@ MAX_REJECTED = 10
 MAX_REJECTED_SHARE = 0.1
 LOOKED_UP = 100
 """Maximum number of relative locations that are looked for to find the folder that all are relative to."""
-SPECIAL = re.compile(r"^~|:/|\||#(.*&)?pipe=")
-"""Parts of the locations that are not paths: home folders, URLs and commands."""
+SPECIAL = re.compile(rf"^~|:/|\||\\|#(.*&)?pipe=|{DRIVE.pattern}")
+"""Parts of the locations that are not paths of this system: home folders, URLs, commands, paths of Windows."""
 BLOCK = 1 << 16
 """Utterances that are in memory as objects; the others are in columns."""
 MUCH_UNPACKED = 1 << 28
@@ -64,7 +64,9 @@ def gather(
             more than 10) are rejected.
     """
     with Unpacked(os.path.abspath(unpack_to)) as unpacked:
-        listed = [_listed(path, reader, unpacked, options) for _, path, reader in inputs]
+        listed, notes = list[tuple[deque[Columns], list[Rejected]]](), list[str]()
+        for _, path, reader in inputs:
+            listed.append(_listed(path, reader, unpacked, options, notes))
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
     rejected = tuple(entry for _, bad in listed for entry in bad if job is None or job.number == 0)
@@ -100,19 +102,25 @@ def gather(
         only_in=only_in,
         measured=MeasuredAudio.of(measured),
         unpacked=unpacked.path if unpacked.num_bytes else "",
+        notes=tuple(notes),
     )
 
 
 def _listed(
-    path: str, reader: Reader, unpacked: Unpacked, options: ReadOptions
+    path: str, reader: Reader, unpacked: Unpacked, options: ReadOptions, notes: list[str]
 ) -> tuple[deque[Columns], list[Rejected]]:
-    """Utterances as in the manifest, in blocks of columns, and rejected utterances.
+    """Utterances as in the manifest, in blocks of columns, and rejected utterances. Adds remarks to `notes`.
 
     A block takes a tenth of the memory of its utterances, and all utterances of a large input would not fit.
     """
     blocks, utterances, rejected = deque[Columns](), list[Utterance](), list[Rejected]()
+    skipped, roots = 0, reader.roots(path)
+    options.remarks.clear()
     for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
-        entry = _local(_printable(entry), path, options)
+        if isinstance(entry, Rejected) and entry.stage == "filter":
+            skipped += 1
+            continue
+        entry = _local(_printable(entry), path, roots, options)
         if isinstance(entry, Rejected):
             rejected.append(entry)
             continue
@@ -122,8 +130,10 @@ def _listed(
             utterances = []
     blocks.append(Columns.of(utterances))
     num = sum(map(len, blocks))
+    notes += notes_of(path, skipped, options)
     if not num and not rejected:
-        raise UserError(f"{path} has no utterances; expected one utterance or more, such as {EXAMPLE}")
+        but = notes[-1].removeprefix(path) if skipped else ""
+        raise UserError(f"{path} has no utterances{but}; expected one utterance or more, such as {EXAMPLE}")
     _check_share(path, num, rejected)
     return blocks, rejected
 
@@ -152,14 +162,24 @@ def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
     return Rejected(name, location, "its name is not UTF-8, or has a zero byte; rename the file")
 
 
-def _local(entry: Utterance | Rejected, manifest: str, options: ReadOptions) -> Utterance | Rejected:
-    """Resolves `~`, file:// and commands in the location of an utterance. Returns a Rejected for what is not read."""
+def _local(
+    entry: Utterance | Rejected, manifest: str, roots: Sequence[str], options: ReadOptions
+) -> Utterance | Rejected:
+    """Resolves `~`, file://, commands and backslashes in the location of an utterance.
+
+    Returns a Rejected for what is not read.
+    """
     if isinstance(entry, Rejected) or not SPECIAL.search(entry.location):
         return entry
     try:
-        return replace(entry, location=local_location(entry.location, allow_pipes=options.allow_pipes))
+        location = local_location(entry.location, allow_pipes=options.allow_pipes)
+        return replace(entry, location=from_windows(location, roots))
     except ValueError as error:
-        return Rejected(entry.id, f"{manifest}: {entry.id}" if "|" in entry.location else entry.location, str(error))
+        name, location = (
+            text if text.isprintable() else text.encode("unicode_escape").decode()
+            for text in (entry.id, entry.location)
+        )
+        return Rejected(name, f"{manifest}: {name}" if "|" in location else location, str(error))
 
 
 def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -> None:

@@ -1,8 +1,6 @@
 """Resolves files, folders and glob patterns that a user gives to the paths to read and their readers."""
 
-import functools
 import glob
-import logging
 import os
 import re
 from collections.abc import Sequence
@@ -12,13 +10,14 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import local_path
 from asr_jax.data.manifests.readers.array_records import ARRAY_RECORD, ENDING_OF_SHARD, OF_TENSORFLOW_DATASETS
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside, warn_once
 from asr_jax.data.manifests.readers.corpora import AN4, LIBRISPEECH, an4_set, subsets
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
 from asr_jax.data.manifests.readers.fields import EXAMPLE
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER
 from asr_jax.data.manifests.readers.json_lines import JSON, JSON_ONCE, looks_like_manifest
 from asr_jax.data.manifests.readers.kaldi import KALDI
+from asr_jax.data.manifests.readers.lhotse import is_of_shar
 from asr_jax.data.manifests.readers.tables import ARROW, PARQUET
 from asr_jax.data.manifests.readers.text_tables import TEXT_TABLE
 from asr_jax.data.manifests.readers.webdataset import TAR
@@ -57,7 +56,6 @@ ENDING = re.compile(
 )
 OF_LHOTSE = re.compile(rf"^(?:.*[-_])?(?:{RECORDINGS}|{SUPERVISIONS}|{CUTS})[-_]")
 LISTED = 20
-logger = logging.getLogger(__name__)
 
 
 def resolve(
@@ -182,7 +180,7 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
             )
         return [file for name in chosen for file in (_expanded(name, role, options) if os.path.isdir(name) else [name])]
     if files and others:
-        _warn(
+        warn_once(
             f"{path}: {_such_as(files)} {'is' if len(files) == 1 else 'are'} read, and {_such_as(others)} "
             f"{'is' if len(others) == 1 else 'are'} ignored: give the paths of the files to read"
         )
@@ -248,7 +246,7 @@ def _of_lhotse(files: list[str]) -> list[str]:
         return files
     cuts = [file for file, (_, name) in zip(files, split, strict=True) if CUTS in name]
     if cuts:
-        _warn(f"{cuts[0]}: only the cuts are read, and not the recordings and supervisions beside them")
+        warn_once(f"{cuts[0]}: only the cuts are read, and not the recordings and supervisions beside them")
     return cuts or [file for file in files if file not in others]
 
 
@@ -311,11 +309,6 @@ def _listed(folder: str, files: list[str]) -> str:
     return f"{', '.join(names)}{more}; give the path of the file to read ({files[0]}), several paths, or a pattern"
 
 
-@functools.cache  # paths are resolved more than once, and the warning is logged once
-def _warn(message: str) -> None:
-    logger.warning(message)
-
-
 def _named(folder: str, role: Role, options: ReadOptions) -> list[str]:
     names = [f"{stem}{ending}" for stem in STEMS[role] for ending in (*MANIFESTS, "")]
     has_manifests = any(name.endswith(MANIFESTS) for name in os.listdir(folder))
@@ -344,7 +337,7 @@ def _data_files(folder: str, options: ReadOptions) -> tuple[list[str], list[str]
     kinds = [[name for name in files if plain[name].endswith(endings)] for endings in (*KINDS, TABLES)]
     chosen = next(filter(None, kinds[:-1]), [])
     if chosen is kinds[0]:
-        return _of_lhotse(chosen), [name for kind in kinds[1:] for name in kind]
+        return _of_lhotse(chosen), [name for kind in kinds[1:] for name in kind if not is_of_shar(name)]
     return chosen, [name for kind in kinds if kind is not chosen for name in kind]
 
 

@@ -23,7 +23,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import array_records, entries, tables, webdataset
-from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.data.manifests.readers.base import ReadOptions, notes_of, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened, without_query
 from asr_jax.data.manifests.storage import Storage, reads_of
@@ -156,9 +156,9 @@ def _of_tar_from(path: str, file: Any, place: int, options: ReadOptions) -> Iter
             first = min(member.offset for member in members.values())
             vars(tar)["members"] = []  # otherwise all headers of the shard stay in memory
             try:
-                utterance = webdataset.utterance_of(path, tar, stem, members, options)
+                utterance = webdataset.utterance_of(path, tar, stem, members, _Held(path), options)
             except InvalidEntry as error:
-                yield Item(first, Rejected(stem, f"{path}: {stem}", str(error)), None)
+                yield Item(first, Rejected(stem, f"{path}: {stem}", str(error), error.stage), None)
                 continue
             where = Location.parse(utterance.location)
             there = file.tell()
@@ -167,8 +167,6 @@ def _of_tar_from(path: str, file: Any, place: int, options: ReadOptions) -> Iter
             file.seek(there)
             if len(content) < (where.num_bytes or 0):
                 raise StorageError(path, f"truncated: {len(content)} of {where.num_bytes} bytes of {stem}")
-            if is_url(path):  # the reader takes a path that is local
-                utterance = replace(utterance, location=str(replace(where, path=path)))
             yield Item(first, utterance, content)
         webdataset.check_end(file, tar)
 
@@ -222,7 +220,7 @@ def _of_row(path: str, row: int, fields: Callable[[], dict[str, Any]], options: 
     try:
         utterance = entries.utterance(fields(), held, options, name=name)
     except InvalidEntry as error:
-        return Item(row, Rejected(name, f"{path}: item {row + 1}", str(error)), None)
+        return Item(row, Rejected(name, f"{path}: item {row + 1}", str(error), error.stage), None)
     if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):
         utterance = replace(utterance, location=os.path.join(folder, utterance.location))
     return Item(row, utterance, held.content)
@@ -287,6 +285,8 @@ def sampled(
                     rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
         except AudioError as error:
             rejected.append(Rejected(path, path, error.reason, "audio"))
+    for note in notes_of(f"{some[0]}{' …' * (len(some) > 1)}", 0, options):
+        warn_once(note)
     if not utterances:
         raise UserError("no item of the shards can be read:\n" + "\n".join(entry.line for entry in rejected[:3]))
     return utterances, rejected

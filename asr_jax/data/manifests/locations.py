@@ -17,7 +17,7 @@ import errno
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from urllib.parse import quote, unquote
@@ -34,6 +34,13 @@ IN_PIPES = " |@:,=+'"
 """Characters of commands that are written in locations as they are."""
 URL = re.compile(r"(?:(file):(?=/(?!/))|([a-z][a-z0-9+.-]+)://)(.*)", re.IGNORECASE | re.DOTALL)
 """`scheme://rest`, or `file:/path`."""
+DRIVE = re.compile(r"^[A-Za-z]:[\\/\x00-\x1f]")
+"""Beginning of a path on a drive of Windows. In JSON, a single backslash with a letter is a control character."""
+TO_POSIX = (
+    """jq -c '.audio_path |= (gsub("\\\\\\\\";"/") | sub("^C:/data";"/data"))' IN.jsonl > OUT.jsonl; """
+    r"sed 's|\\|/|g; s|C:/data|/data|g' IN.csv > OUT.csv"
+)
+"""Examples of commands that rewrite the paths of Windows in a manifest."""
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 _SECONDS = rf"seconds={_NUMBER}\+(?:{_NUMBER}~?)?"
 _PART = rf"(?:pipe=[^&#]+|bytes=\d+\+\d+|name=[^&#]+|channel=\d+|{_SECONDS}|features=\d+x\d+\.[a-z0-9]+)"
@@ -86,6 +93,33 @@ def local_location(text: str, *, allow_pipes: bool) -> str:
         raise ValueError(f"channel {place.channel} of the command {place.path!r}, whose output has one channel")
     channel = place.channel if pipe.channel is None else pipe.channel
     return str(replace(place, path=local_path(pipe.path), command=pipe.command, channel=channel))
+
+
+def from_windows(location: str, roots: Sequence[str]) -> str:
+    """Location with / in the place of the backslashes of Windows if only that file exists. Others remain unchanged.
+
+    Args:
+        location: Location as `local_location` returns it.
+        roots: Folders that relative paths may start from.
+
+    Raises:
+        ValueError: If it is a path of Windows, and there is no such file.
+    """
+    place = Location.parse(location)
+    is_windows = "\\" in place.path or DRIVE.match(place.path)
+    if not is_windows or os.sep != "/" or place.command or is_url(place.path) or any(map(is_url, roots)):
+        return location
+    for path in (place.path, place.path.replace("\\", "/")):
+        if any(os.path.exists(os.path.join(root, path)) for root in roots):
+            return str(replace(place, path=path))
+    if not place.path.isprintable():
+        raise ValueError(
+            "a path of Windows, whose backslashes JSON reads as control characters; write / or \\\\ for them"
+        )
+    raise ValueError(
+        "a path of Windows, and no such file is here, also with / for each backslash; expected a path below the folder "
+        f"of the manifest, or of this machine: {TO_POSIX}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from asr_jax.data.manifests.cache import Read, keep, kept, place_of, unpacked_at
 from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.gathering import gather
 from asr_jax.data.manifests.inputs import Role, resolve
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions, warn_once
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 Input = tuple[int, str, Reader]
@@ -147,5 +147,7 @@ def read_once(
 
 
 def _utterances(read: Read, folder: Path | None) -> Utterances:
+    for note in read.notes:
+        warn_once(note)
     rows = np.arange(len(read.columns), dtype=np.int32)
     return Utterances(read.columns, rows, read.digest, (*read.rejected, *read.without_duration), folder)

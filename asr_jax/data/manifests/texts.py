@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions
+from asr_jax.data.manifests.readers.base import Reader, ReadOptions, notes_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
 
@@ -58,13 +58,17 @@ class _Discarding(Unpacked):
 
 
 def _texts(path: str, reader: Reader, options: ReadOptions) -> Iterator[str]:
-    num_read, rejected = 0, []
+    num_read, num_skipped, rejected = 0, 0, []
     for entry in reader.read(path, _Discarding(path), options):
         if isinstance(entry, Utterance):
             num_read += 1
             yield entry.text
+        elif entry.stage == "filter":
+            num_skipped += 1
         else:
             rejected.append(f"{entry.location}: {entry.reason}")
+    for note in notes_of(path, num_skipped, options):
+        print(note)
     if rejected and not num_read:
         raise UserError("\n".join(rejected[:3]))
     if rejected:

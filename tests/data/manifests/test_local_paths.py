@@ -71,3 +71,31 @@ def test_texts_without_audio_are_named(home):
 def test_a_duration_of_0_is_unknown(home):
     (home / "train.jsonl").write_text(json.dumps({"audio_path": "a b.flac", "text": "a", "duration": 0}) + "\n")
     assert read_utterances([home / "train.jsonl"])[0].duration_s == 0.1
+
+
+def test_paths_of_windows(home):
+    write_flac(home / "c\\d.flac", np.ones(1600, np.int16), 16000)  # a legal name here
+    (home / "wavs").mkdir()
+    write_flac(home / "wavs" / "e.flac", np.ones(1600, np.int16), 16000)
+    paths = [
+        "wavs\\e.flac",
+        ".\\wavs\\e.flac",
+        "c\\d.flac",
+        "C:\\data\\e.flac",
+        "D:/data/e.flac",
+        "wavs\\f.flac",
+        "C:\new",
+    ]
+    lines = [{"audio_path": path, "text": "a"} for path in paths]
+    (home / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    utterances = read_utterances([home / "train.jsonl"])
+    found = [f"{home}/wavs/e.flac", f"{home}/wavs/e.flac", f"{home}/c\\d.flac"]
+    assert [utterance.location for utterance in utterances] == found
+    assert [(entry.location, entry.reason.partition(",")[0]) for entry in utterances.rejected] == [
+        *((path, "a path of Windows") for path in paths[3:6]), ("C:\\new", "a path of Windows"),
+    ]  # fmt: skip
+    assert "whose backslashes JSON reads as control characters" in utterances.rejected[3].reason
+    (home / "list.txt").write_text("".join(f"{path}\n" for path in paths[:5]))
+    entries = listed([str(home / "list.txt")], read_stdin=lambda num: b"", folder=os.devnull)
+    assert [entry.location for entry in entries] == [*found, *paths[3:5]]
+    assert "jq -c" in entries[3].reason

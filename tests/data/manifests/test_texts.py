@@ -68,6 +68,14 @@ def test_entries_that_cannot_be_used_are_rejected_and_named(tmp_path, capsys):
         texts(jsonl(tmp_path, {"text": "without audio"}))
 
 
+def test_skipped_texts_and_fields_that_are_not_used_are_named(tmp_path, capsys):
+    lines = [{"audio_path": "a.wav", "text": text, "_skipme": text == "b", "word_start": 1.0} for text in "abc"]
+    assert texts(path := jsonl(tmp_path, *lines)) == ["a", "c"]
+    out = capsys.readouterr().out
+    assert f'{path}: 1 utterance skipped, because "_skipme" is set' in out
+    assert f'{path}: 2 utterances with a field "word_start", which looks like a time' in out
+
+
 @pytest.mark.parametrize("name", ["gone.txt", "gone-*.txt", "gone"])
 def test_what_is_not_there_is_named(name, tmp_path):
     with pytest.raises(UserError, match="no such file"):

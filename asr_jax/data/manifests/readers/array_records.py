@@ -4,7 +4,6 @@ A record is bytes of any form. Three forms are read, which their first bytes dis
 and a `tf.train.Example`. Each has fields with the names that tables have: audio as the bytes of a file, and text.
 """
 
-import io
 import json
 import os
 import re
@@ -13,23 +12,19 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import soundfile
-
 from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.readers.samples import wav
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, origin_of, without_query
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
 ENDING_OF_SHARD = re.compile(r"\.array_?record(-\d+-of-\d+)?$", re.IGNORECASE)
 """Ending of the name of a file, which may have the number of the shard at its end."""
-RATE = ("sample_rate", "sampling_rate", "sampleRate")
-"""Names of the sample rate in Hz, in a record or in the `features.json` of TensorFlow Datasets."""
 FEATURES = "features.json"
 """Description of the fields that TensorFlow Datasets writes beside the files."""
 OF_TENSORFLOW_DATASETS = (FEATURES, "dataset_info.json", "metadata.json")
@@ -62,7 +57,7 @@ def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> En
                 try:
                     yield entries.utterance(fields_of(record, path), unpacked, options, name=name)
                 except InvalidEntry as error:
-                    yield Rejected(name, f"{path}: record {row + 1}", str(error))
+                    yield Rejected(name, f"{path}: record {row + 1}", str(error), error.stage)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except OSError as error:
@@ -238,7 +233,7 @@ def _of_example(record: bytes) -> dict[str, Any]:
 
 
 def _text(name: str, value: bytes) -> str | bytes:
-    if name not in f.KNOWN:
+    if not f.is_known(name):
         return value
     try:
         return value.decode()
@@ -248,7 +243,7 @@ def _text(name: str, value: bytes) -> str | bytes:
 
 def _wav(name: str, fields: dict[str, Any], path: str) -> bytes:
     """WAV file of the samples in a field, which are 16-bit integers or floats from -1 to 1."""
-    rate_hz, channels = f.count(fields, RATE), 1
+    rate_hz, channels = f.count(fields, f.RATE), 1
     if rate_hz is None:
         rate_hz, channels = _described(path)
     if rate_hz is None:
@@ -261,21 +256,7 @@ def _wav(name: str, fields: dict[str, Any], path: str) -> bytes:
             f'"{name}" is samples at {rate_hz} Hz of {channels} channels; expected a rate above 0 and one channel, or '
             "the bytes of an audio file"
         )
-    try:
-        samples = np.asarray(fields[name])
-        if samples.dtype.kind in "iu" and (samples == samples.astype(np.int16)).all() and samples.ndim == 1:
-            samples, subtype = samples.astype(np.int16), "PCM_16"
-        elif samples.dtype.kind == "f" and (np.abs(samples) <= 1).all() and samples.ndim == 1:
-            samples, subtype = samples.astype(np.float32), "FLOAT"
-        else:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise InvalidEntry(
-            f'"{name}" is {f.shown(fields[name])[:60]}; expected samples of 16 bits, or floats from -1 to 1'
-        ) from None
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate_hz, format="WAV", subtype=subtype)
-    return file.getvalue()
+    return wav(name, fields[name], rate_hz)
 
 
 def _described(path: str) -> tuple[int | None, int]:
@@ -301,6 +282,6 @@ def _rate_and_channels(about: str, changed: float) -> tuple[int | None, int]:
             shape = value.get("shape")
             dims = shape.get("dimensions", []) if isinstance(shape, dict) else []
             channels = int(dims[1]) if len(dims) > 1 else 1
-            found |= {(int(value[name]), channels) for name in RATE if str(value.get(name)).isdecimal()}
+            found |= {(int(value[name]), channels) for name in f.RATE if str(value.get(name)).isdecimal()}
         rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     return found.pop() if len(found) == 1 else (None, 1)

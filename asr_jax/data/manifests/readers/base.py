@@ -1,14 +1,19 @@
 """Interface of readers: the name of a format, its paths, and their utterances."""
 
+import functools
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.remote import origin_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 Entries = Iterator[Utterance | Rejected]
+logger = logging.getLogger(__name__)
 
 
 def beside(path: str) -> tuple[str, ...]:
@@ -23,6 +28,26 @@ def beside(path: str) -> tuple[str, ...]:
     return folder, os.path.dirname(folder), os.curdir
 
 
+@functools.cache
+def warn_once(message: str) -> None:
+    """Logs a warning, once in a process: inputs are resolved and read more than once."""
+    logger.warning(message)
+
+
+def notes_of(path: str, num_skipped: int, options: "ReadOptions") -> list[str]:
+    """Sentences on an input after it was read: its utterances that are left out, and the remarks on others.
+
+    Args:
+        num_skipped: Number of utterances that a mark leaves out.
+        options: Options of the reading, whose remarks are cleared.
+    """
+    notes = [f"{path}: {counted(num, 'utterance')} {remark}" for remark, num in options.remarks.items()]
+    options.remarks.clear()
+    if num_skipped:
+        notes.append(f'{path}: {counted(num_skipped, "utterance")} skipped, because "_skipme" is set')
+    return notes
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """Options of one reading, and a cache of the folders that are walked.
@@ -35,6 +60,9 @@ class ReadOptions:
     alone."""
     allow_pipes: bool = False
     """Whether commands in the place of files are run, as `ffmpeg -i a.m4a -f wav - |` (see `data.manifests.pipes`)."""
+    remarks: Counter[str] = field(default_factory=Counter, compare=False)
+    """Number of utterances that are used and of which something is to be said, such as a field that is not used, by the
+    end of the sentence."""
     walked: dict[str, list[str]] = field(default_factory=dict, compare=False)
     """Files of each folder that is already walked. To walk a million files takes seconds."""
 

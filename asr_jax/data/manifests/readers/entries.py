@@ -4,18 +4,18 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
 from asr_jax.core.errors import nearest
-from asr_jax.data.manifests.durations import tolerated_s
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
+from asr_jax.data.manifests.readers.parts import duration_of_whole, part_of, placed, without_origin
+from asr_jax.data.manifests.readers.samples import wav
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
 
@@ -23,9 +23,6 @@ ROOT = re.compile(r"^(\{\w+\}|\$\{?\w+\}?)/+")
 """Placeholder of the root folder in the paths of SpeechBrain, such as `{data_root}/` or `$data_root/`."""
 # Hop in seconds of features without a duration; nearly every front-end has it.
 HOP_S = 0.01
-RATES_HZ = (8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000)
-RATE_SHARE = 0.02
-"""Largest relative difference between a duration and that of a part in samples at one of RATES_HZ."""
 
 
 def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name: str) -> Utterance:
@@ -37,11 +34,18 @@ def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name:
         name: Id if the fields have none.
 
     Raises:
-        InvalidEntry: If the fields are not a valid utterance.
+        InvalidEntry: If the fields are not a valid utterance; a Skipped if a mark leaves it out.
     """
+    f.check_not_skipped(fields)
     if f.first(fields, f.FEATURES) is not None or f.first(fields, f.FEATURES_PATH) is not None:
         return _of_features(fields, unpacked, options, name)
     return _of_audio(fields, unpacked, options, name)
+
+
+def with_audio(fields: Fields, audio: Location) -> Fields:
+    """Fields of an utterance whose audio is in an archive: the audio in place of all paths, audio and features."""
+    others = {*f.AUDIO, *f.AUDIO_PATH, *f.FEATURES, *f.FEATURES_PATH}
+    return {name: value for name, value in fields.items() if name not in others} | {"audio": audio}
 
 
 def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
@@ -52,58 +56,22 @@ def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
 def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:
     embedded, audio_path = _embedded(fields, name)
     audio_path = ROOT.sub("", audio_path)
-    if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping | list):
-        raise InvalidEntry(f'audio is {f.shown(value)[:60]}; expected a path or, in a table, {{"bytes": …, "path": …}}')
+    if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping):
+        raise InvalidEntry(
+            f'audio is {f.shown(value)[:60]}; expected a path, {{"array": …, "sampling_rate": …}} or, in a table, '
+            '{"bytes": …, "path": …}'
+        )
     if embedded is None and not audio_path:
         raise InvalidEntry(_lacking(fields, "audio_path", (*f.AUDIO_PATH, *f.AUDIO, *f.FEATURES)))
-    part = f.first(fields, f.AUDIO)
-    (start_s, length_s) = _part({**fields, **part} if isinstance(part, Mapping) else fields)
-    channel = f.count(fields, f.CHANNEL)
-    if start_s < 0 or (start_s >= 0 and length_s <= 0) or length_s < 0:
-        offset = "" if math.isnan(start_s) else f"an offset of {start_s:g} s and "
-        raise InvalidEntry(
-            f"{offset}a duration of {length_s:g} s: expected an offset of 0 or more and a duration above 0"
-        )
-    if embedded is None and channel is None and math.isnan(start_s):
-        return _utterance(fields, options, audio_path, audio_path, length_s)
+    nested = f.first(fields, f.AUDIO)
+    given = {**fields, **nested} if isinstance(nested, Mapping) else fields
+    part = part_of(given, options)
+    if embedded is not None:
+        part = without_origin(part, embedded, given, options)
     if isinstance(embedded, bytes):
         embedded = unpacked.add(embedded, os.path.basename(audio_path))
-    location = Location.parse(audio_path) if embedded is None else embedded
-    if not math.isnan(start_s):
-        location = replace(location, start_s=start_s, length_s=None if math.isnan(length_s) else length_s)
-    if channel is not None:
-        location = replace(location, channel=channel)
-    return _utterance(fields, options, str(location), audio_path, length_s)
-
-
-def _part(fields: Fields) -> tuple[float, float]:
-    """Offset and duration in seconds; NaN if there are none.
-
-    A part may also be given as `start` and `end` in seconds (WeNet), or in samples as `start` and `stop` (SpeechBrain)
-    or `start` and `end`. Samples need a duration, which determines the sample rate.
-
-    Raises:
-        InvalidEntry: If the values contradict each other.
-    """
-    offset_s, duration_s = f.seconds(fields, f.OFFSET), f.duration_s(fields)
-    start, end, stop = (f.seconds(fields, names) for names in (f.START, f.END, f.STOP))
-    if not math.isnan(offset_s) or math.isnan(start):
-        return offset_s, duration_s
-    if math.isnan(end) and math.isnan(stop):
-        return start, duration_s
-    last, has_samples = (end, False) if math.isnan(stop) else (stop, True)
-    span = last - start
-    if not has_samples and (math.isnan(duration_s) or abs(span - duration_s) <= tolerated_s(duration_s)):
-        return start, span
-    per_s = next((rate for rate in RATES_HZ if abs(span / rate - duration_s) <= RATE_SHARE * duration_s), 0)
-    if not per_s:
-        known = "no duration" if math.isnan(duration_s) else f"a duration of {duration_s:g} s"
-        names = "start and stop" if has_samples else "start and end"
-        raise InvalidEntry(
-            f"{names} of {start:g} and {last:g}, and {known}: expected offset and duration in seconds; or {names} with "
-            "the duration in seconds, from which the sample rate follows"
-        )
-    return start / per_s, span / per_s
+    location = placed(audio_path if embedded is None else embedded, part)
+    return _utterance(fields, options, location, audio_path, part.length_s)
 
 
 def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
@@ -112,14 +80,28 @@ def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
     if isinstance(value, Mapping) and "file" in value:  # SpeechBrain: {"file": …, "start": …, "stop": …}
         return None, f.string(value, ("file",))
     path = f.string(fields, f.AUDIO_PATH)
-    if isinstance(value, Mapping):  # Hugging Face's Audio: {"bytes": …, "path": …}
+    if isinstance(value, str):
+        return None, path or value
+    if isinstance(value, Mapping):  # Hugging Face's Audio: {"bytes": …, "path": …}, or "array" and "sampling_rate"
         path = f.string(value, ("path",)) or path
-        value = value.get("bytes")
-    elif isinstance(value, str) and not path:
-        return None, value
+        fields = {**fields, **value}
+        value = value["array"] if value.get("bytes") is None and "array" in value else value.get("bytes")
+    if isinstance(value, list | np.ndarray):
+        return _wav(value, fields), path or name
     if isinstance(value, bytes | Location):
         return value, path or name
     return None, path
+
+
+def _wav(values: Any, fields: Fields) -> bytes:
+    """WAV file of audio that is samples."""
+    rate_hz = f.count(fields, f.RATE)
+    if not rate_hz:
+        raise InvalidEntry(
+            f"audio is {len(values)} values without a rate; expected the rate in Hz in sample_rate, or the bytes or "
+            "path of an audio file"
+        )
+    return wav("audio", values, rate_hz)
 
 
 def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:
@@ -131,7 +113,7 @@ def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name:
     else:
         location = unpacked.add_features(_matrix(values, rows, cols))
     assert location.shape is not None
-    length_s = features_duration_s(location.shape[0], f.duration_s(fields))
+    length_s = features_duration_s(location.shape[0], duration_of_whole(fields, options))
     return _utterance(fields, options, str(location), name, length_s, location.shape)
 
 
@@ -182,6 +164,6 @@ def _lacking(fields: Fields, name: str, others: Sequence[str]) -> str:
     if name in fields:
         return f'"{name}" is {f.shown(fields[name])}; expected {f.EXAMPLE}'
     there = ", ".join(map(repr, fields)) or "none"
-    unknown = [field for field in fields if field not in f.KNOWN]  # a known field has a meaning of its own
+    unknown = [field for field in fields if not f.is_known(field)]  # a known field has a meaning of its own
     found = next((hint for hint in (nearest(other, unknown) for other in (name, *others)) if hint), "").rstrip("?")
     return f'no "{name}" among its fields ({there}){found}; expected {f.EXAMPLE}'

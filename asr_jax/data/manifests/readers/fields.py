@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers.spellings import WEAK, spelling
+from asr_jax.data.manifests.utterances import Stage
 
 ID = ("id", "utt_id", "utterance_id", "key", "sample_id")
 TEXT = ("text", "transcript", "transcription", "sentence", "normalized_text", "txt", "wrd", "words")
@@ -31,48 +33,16 @@ FEATURES = ("features", "input_features", "feature", "fbank", "filterbank")
 FEATURES_PATH = ("features_path",)
 ROWS = ("rows", "num_frames", "frames", "feature_rows")
 COLS = ("cols", "feature_dim", "num_features")
-DURATION = ("duration", "duration_s", "duration_sec", "duration_seconds")
-DURATION_MS = ("duration_ms",)
-OFFSET = ("offset",)
-START = ("start",)
-END = ("end",)
-STOP = ("stop",)
-"""End of a part in samples, as in SpeechBrain. START is then in samples too."""
-CHANNEL = ("channel",)
+RATE = ("sample_rate", "sampling_rate", "sampleRate", "samplerate", "sample_rate_hz", "sr")
+"""Sample rate in Hz."""
+SKIP = "_skipme"
+"""Name of NeMo's mark of utterances that are left out."""
 SPEAKER = ("speaker", "speaker_id", "spk_id", "client_id", "speaker_name")
 SOURCE = ("source",)
 KNOWN = frozenset(
-    {
-        *ID,
-        *TEXT,
-        *LABELS,
-        *AUDIO_PATH,
-        *AUDIO,
-        *FEATURES,
-        *FEATURES_PATH,
-        *ROWS,
-        *COLS,
-        *DURATION,
-        *DURATION_MS,
-        *OFFSET,
-        *START,
-        *END,
-        *STOP,
-        *CHANNEL,
-        *SPEAKER,
-        *SOURCE,
-    }
+    {*ID, *TEXT, *LABELS, *AUDIO_PATH, *AUDIO, *FEATURES, *FEATURES_PATH, *ROWS, *COLS, *RATE, SKIP, *SPEAKER, *SOURCE}
 )
-USED = (
-    ID,
-    AUDIO_PATH + AUDIO,
-    FEATURES + FEATURES_PATH,
-    TEXT,
-    LABELS,
-    DURATION + DURATION_MS,
-    OFFSET + START,
-    SPEAKER,
-)
+USED = (ID, AUDIO_PATH + AUDIO, FEATURES + FEATURES_PATH, TEXT, LABELS)
 """Names of each field, of which the first one that has a value is used."""
 EXAMPLE = '{"audio_path": "a.flac", "text": "hello", "duration": 1.5}'
 # Largest count or id: columns have 32 bits.
@@ -83,6 +53,37 @@ Fields = Mapping[str, Any]
 
 class InvalidEntry(ValueError):
     """Error: a line, row or file is not a valid utterance. The message has the reason and what was expected."""
+
+    stage: Stage = "manifest"
+
+
+class Skipped(InvalidEntry):
+    """A mark among the fields leaves the utterance out."""
+
+    stage: Stage = "filter"
+
+
+def is_known(name: str) -> bool:
+    """Whether a field of this name is used, or named because it looks like a time."""
+    return name in KNOWN or spelling(name) is not None
+
+
+def check_not_skipped(fields: Fields) -> None:
+    """Checks NeMo's mark of utterances that are left out.
+
+    Raises:
+        Skipped: If the mark is set.
+        InvalidEntry: If the mark is neither true nor false.
+    """
+    mark = fields.get(SKIP)
+    if isinstance(mark, str):
+        mark = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}.get(
+            mark.strip().lower(), mark
+        )
+    if isinstance(mark, str | list | dict):
+        raise InvalidEntry(f'"{SKIP}" is {shown(mark)}; expected true or false')
+    if mark and mark == mark:  # tables have NaN for no value
+        raise Skipped(f'"{SKIP}" is {shown(mark)}')
 
 
 def first(fields: Fields, names: Sequence[str]) -> Any:
@@ -129,21 +130,18 @@ def seconds(fields: Fields, names: Sequence[str]) -> float:
     value = first(fields, names)
     if value is None:
         return math.nan
-    number = _number(value)
-    if number is None or not abs(number) < math.inf:
-        comma = isinstance(value, str) and re.fullmatch(r"\s*-?\d+,\d+\s*", value)
-        expected = ", with a decimal point instead of the comma" if comma else ""
+    number_s = number(value)
+    if number_s is None or not math.isfinite(number_s):
         raise InvalidEntry(
-            f'"{_named(fields, names)}" is {shown(value)}; expected a finite number of seconds{expected}'
+            f'"{_named(fields, names)}" is {shown(value)}; expected a finite number of seconds{if_comma(value)}'
         )
-    return float(max(min(number, LARGEST), -LARGEST))
+    return max(min(number_s, LARGEST), -LARGEST)
 
 
-def duration_s(fields: Fields) -> float:
-    """Duration in seconds. NaN if there is none, or if it is 0, which stands for an unknown duration."""
-    value = seconds(fields, DURATION)
-    value = seconds(fields, DURATION_MS) / 1000 if math.isnan(value) else value
-    return value or math.nan
+def if_comma(value: Any) -> str:
+    """Expected form of a number with a decimal comma, for messages. Empty for other values."""
+    is_comma = isinstance(value, str) and re.fullmatch(r"\s*-?\d+,\d+\s*", value)
+    return ", with a decimal point instead of the comma" if is_comma else ""
 
 
 def count(fields: Fields, names: Sequence[str]) -> int | None:
@@ -160,22 +158,26 @@ def count(fields: Fields, names: Sequence[str]) -> int | None:
     return whole
 
 
-def _number(value: Any) -> int | float | None:
-    """Number, also from a string. None for other values."""
+def number(value: Any) -> float | None:
+    """Number, also from a string. None for other values; infinite if it is too large."""
     if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        value = value if "_" not in value else None  # Python reads 1_5 as 15
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except (ValueError, TypeError):
+        return None
 
 
 def _whole(value: Any) -> int | None:
     """Whole number from 0 to LARGEST. None for other values."""
     if type(value) is int:  # fast path for nearly all values
         return value if 0 <= value <= LARGEST else None
-    number = _number(value.item() if isinstance(value, np.generic) else value)
-    return int(number) if number is not None and 0 <= number <= LARGEST and number == int(number) else None
+    real = number(value.item() if isinstance(value, np.generic) else value)
+    return int(real) if real is not None and 0 <= real <= LARGEST and real == int(real) else None
 
 
 def label_ids(value: Any) -> tuple[int, ...] | None:
@@ -241,8 +243,22 @@ def shown(value: Any) -> str:
 
 def used(names: Iterable[str]) -> str:
     """Names that are used, for messages."""
-    there = set(names)
-    return ", ".join(filter(None, (next((name for name in of if name in there), "") for of in USED)))
+    there = list(names)
+    fields = [next((name for name in of if name in there), "") for of in USED]
+    parts = [name for name in there if _is_of_part(name)]
+    return ", ".join(filter(None, (*fields, *parts, next((name for name in SPEAKER if name in there), ""))))
+
+
+def _is_of_part(name: str) -> bool:
+    """Whether a field of this name selects a part of a recording in every manifest."""
+    found = spelling(name)
+    is_count = found is not None and found.role == "duration" and found.unit in ("samples", "frames", "any")
+    return found is not None and found.role not in ("part", "other") and not is_count and name not in WEAK
+
+
+def num_names(values: Iterable[str]) -> int:
+    """Number of different names of used fields among values, by which header lines are recognised."""
+    return len({value for value in values if value in KNOWN or _is_of_part(value)})
 
 
 def _named(fields: Fields, names: Sequence[str]) -> str:

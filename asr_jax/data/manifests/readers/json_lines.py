@@ -16,7 +16,7 @@ from asr_jax.data.manifests.readers import entries, lhotse, quartznet
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.readers.json_values import MARK, objects, value_of
+from asr_jax.data.manifests.readers.json_values import MARK, objects, values_of
 from asr_jax.data.manifests.readers.nemo_tars import NemoTars
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
@@ -32,11 +32,12 @@ def is_json(path: str) -> bool:
 
 
 def files(path: str, options: ReadOptions) -> list[str]:
-    """The file, and supervisions of lhotse or tars of NeMo that belong to it."""
+    """The file, and supervisions and tars of lhotse or tars of NeMo that belong to it."""
     folder, name = os.path.split(path)
     supervisions = os.path.join(folder, name.replace("recordings", "supervisions"))
     tars = sorted(glob.glob(os.path.join(glob.escape(folder), "audio_*.tar"))) if "tarred" in name else []
-    return [path, *([supervisions] if supervisions != path and os.path.exists(supervisions) else []), *tars]
+    beside = {supervisions, lhotse.tar_of(path)} - {path}
+    return [path, *sorted(filter(os.path.isfile, beside)), *tars]
 
 
 def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool = False) -> Entries:
@@ -50,31 +51,32 @@ def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool
         UserError: If the file cannot be read.
     """
     of_recordings: dict[str, list[f.Fields]] = {}
-    tarred = NemoTars()
-    for number, value in objects(path):
+    tarred, shar = NemoTars(), lhotse.Shar(path)
+    for place_in_file, (number, value) in enumerate(objects(path)):
         place = f"{path}:{number}"
         try:
             if isinstance(value, InvalidEntry):
                 raise value
             if not isinstance(value, dict):
                 raise InvalidEntry(f"a JSON {type(value).__name__}; expected an object: {f.EXAMPLE}")
+            f.check_not_skipped(value)
             if "recording_id" in value and "start" in value:
                 raise InvalidEntry("a supervision of lhotse without its recording: expected the recordings beside it")
             if "sources" in value and "sampling_rate" in value:
                 of_recordings = of_recordings or lhotse.supervisions_beside(path)
                 for cut in lhotse.cuts_of(value, of_recordings):
-                    yield from lhotse.utterances(cut, options)
+                    yield from lhotse.utterances(cut, options, shar)
             elif "shard_id" in value:
-                yield tarred.utterance(value, path, options)
-            elif "supervisions" in value or "tracks" in value:
-                yield from lhotse.utterances(value, options)
+                yield tarred.utterance(value, path, unpacked, options)
+            elif "supervisions" in value or "tracks" in value or value.get("type") in lhotse.CUTS:
+                yield from lhotse.utterances(value, options, shar, place_in_file)
             elif "files" in value and "transcript" in value:
-                yield from quartznet.utterances(value, once=once)
+                yield from quartznet.utterances(value, options, once=once)
             else:
                 yield entries.utterance(value, unpacked, options, name=_name(value, place))
         except InvalidEntry as error:
             name = f.first(value, f.ID) if isinstance(value, dict) else None
-            yield Rejected(name if isinstance(name, str) else place, place, str(error))
+            yield Rejected(name if isinstance(name, str) else place, place, str(error), error.stage)
 
 
 def details(path: str) -> str:
@@ -114,7 +116,7 @@ def looks_like_manifest(path: str) -> bool:
     """Whether a JSON file begins with an array, or with a line that is an object with a known field."""
     with open(path, "rb") as file:
         line = file.readline().removeprefix(MARK).strip()
-    value = None if line.startswith(b"[") else value_of(line)
+    value = None if line.startswith(b"[") else values_of(line)[0]
     return value is None or (isinstance(value, dict) and bool(value.keys() & (f.KNOWN | {"files", "supervisions"})))
 
 

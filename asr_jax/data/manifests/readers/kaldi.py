@@ -3,14 +3,14 @@
 `wav.scp` may have commands instead of paths, which are resolved as in every manifest (`data.manifests.pipes`).
 """
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside
-from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.readers.fields import InvalidEntry, number
+from asr_jax.data.manifests.readers.parts import part_of, placed
 from asr_jax.data.manifests.readers.text_tables import BadLine, text_lines
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
@@ -55,8 +55,8 @@ def read_kaldi(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
             if name not in tables["text"] and not options.texts_may_lack:
                 raise InvalidEntry("no line in the file text")
             text, speaker = _value(tables["text"], name), _value(tables["utt2spk"], name)
-            location, duration_s = _signal(name, tables)
-            yield Utterance(name, str(location), text, duration_s, speaker)
+            location, duration_s = _signal(name, tables, options)
+            yield Utterance(name, location, text, duration_s, speaker)
         except InvalidEntry as error:
             yield Rejected(name, f"{path}: {name}", str(error))
     for name in (name for name in tables["text"] if name not in names):
@@ -97,19 +97,19 @@ def _value(table: Table, name: str) -> str:
     return value
 
 
-def _signal(name: str, tables: Mapping[str, Table]) -> tuple[Location, float]:
+def _signal(name: str, tables: Mapping[str, Table], options: ReadOptions) -> tuple[str, float]:
     """Location of an utterance, and its duration in seconds, NaN if it is not known.
 
     Raises:
         InvalidEntry: If a line of the utterance is not valid.
     """
     if tables["segments"]:
-        return _segment(_value(tables["segments"], name), tables["wav.scp"])
+        return _segment(_value(tables["segments"], name), tables["wav.scp"], options)
     length = _value(tables["utt2dur"], name) or _value(tables["reco2dur"], name)
-    return _location(_value(tables["wav.scp"], name)), (_number(length, "duration") if length else 0) or math.nan
+    return str(_location(_value(tables["wav.scp"], name))), part_of({"duration": length}, options).length_s
 
 
-def _segment(line: str, recordings: Table) -> tuple[Location, float]:
+def _segment(line: str, recordings: Table, options: ReadOptions) -> tuple[str, float]:
     """Location and duration of a segment `recording start end [channel]`. An end of -1 is the end of the recording.
 
     Raises:
@@ -120,32 +120,10 @@ def _segment(line: str, recordings: Table) -> tuple[Location, float]:
         raise InvalidEntry(f"segment {line!r}; expected recording, start and end in seconds")
     if recording not in recordings:
         raise InvalidEntry(f"recording {recording} is not in wav.scp")
-    start_s, end_s = _number(start, "start"), _number(end, "end")
-    length_s = math.nan if end_s == -1 else end_s - start_s
-    if start_s < 0 or length_s <= 0:
-        raise InvalidEntry(f"a segment from {start} to {end} s: expected 0 ≤ start < end")
-    part = replace(
-        _location(_value(recordings, recording)),
-        start_s=start_s,
-        length_s=None if end_s == -1 else length_s,
-        may_overshoot=end_s != -1,
-    )
-    return replace(part, channel=_whole_number(channel, "channel")) if channel else part, length_s
-
-
-def _number(text: str, what: str) -> float:
-    try:
-        if math.isfinite(number := float(text)):
-            return number
-    except ValueError:
-        pass
-    raise InvalidEntry(f"{what} {text!r}; expected seconds")
-
-
-def _whole_number(text: str, what: str) -> int:
-    if not text.isdecimal():
-        raise InvalidEntry(f"{what} {text!r}; expected a whole number")
-    return int(text)
+    is_open = number(end) == -1
+    part = part_of({"start": start, "end": None if is_open else end, "channel": channel or None}, options)
+    location = replace(_location(_value(recordings, recording)), may_overshoot=not is_open)
+    return placed(location, part), part.length_s
 
 
 def _location(entry: str) -> Location:

@@ -1,12 +1,16 @@
 """Reader of cuts of lhotse, one object per line: recordings in files, with their supervisions.
 
 A cut with one supervision is one utterance of the whole cut. A cut with several supervisions is one utterance for each.
-Ready features of lhotse are ignored, and audio is read instead.
+Ready features of lhotse are ignored, and audio is read instead. In lhotse's Shar, the audio of `cuts.N.jsonl.gz` is in
+`recording.N.tar` beside it, in the same order.
 """
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
@@ -20,23 +24,83 @@ from asr_jax.data.manifests.utterances import Utterance
 WHOLE_S = 1e-3
 # Transforms that are not needed here: audio is resampled when it is read.
 HARMLESS = ("Resample",)
+SAVE = (
+    "write the audio to files first: python -c 'from lhotse import CutSet; "
+    'CutSet.from_file("IN.jsonl.gz").save_audios("audio").to_file("OUT.jsonl.gz")\''
+)
+CUTS = ("MonoCut", "MultiCut", "MixedCut", "PaddingCut")
+"""Types of cuts."""
 
 
-def utterances(cut: Fields, options: ReadOptions) -> Iterator[Utterance]:
+class Shar:
+    """Audio of the cuts of a file of lhotse's Shar."""
+
+    def __init__(self, cuts: str) -> None:
+        """Initialises the audio of the file `cuts`."""
+        self.path = tar_of(cuts)
+        self._members: list[tuple[str, int, int]] | None = None
+
+    def audio(self, number: int, name: str) -> Location:
+        """Location of the audio of a cut.
+
+        Args:
+            number: Place of the cut in its file, from 0.
+            name: Id of the cut.
+
+        Raises:
+            InvalidEntry: If there is no such file, or it belongs to another cut.
+        """
+        if self._members is None:
+            self._members = self._listed()
+        member, first, num = self._members[number] if number < len(self._members) else ("", 0, 0)
+        stem, ending = os.path.splitext(member)
+        if stem != name or ending == ".nodata":
+            raise InvalidEntry(f"{self.path} has no audio of {name!r} at place {number + 1}: expected that of each cut")
+        return Location(self.path, first, num, name=os.path.basename(member))
+
+    def _listed(self) -> list[tuple[str, int, int]]:
+        """Name, first byte and number of bytes of each file of audio; each is followed by its description."""
+        try:
+            with tarfile.open(self.path, "r:") as tar:
+                members = [(member.name, member.offset_data, member.size) for member in tar]
+        except FileNotFoundError:
+            raise InvalidEntry(f"a cut of lhotse's Shar: expected its audio in {self.path}") from None
+        except (tarfile.TarError, OSError) as error:
+            raise InvalidEntry(f"{self.path}: not a complete tar ({error}); copy it again") from None
+        return [member for member in members if not member[0].endswith((".json", ".nometa"))]
+
+
+def tar_of(cuts: str) -> str:
+    """Path of the audio of a file of cuts of lhotse's Shar."""
+    folder, name = os.path.split(os.path.abspath(cuts))
+    return os.path.join(folder, re.sub(r"\.jsonl(\.gz)?$", ".tar", name.replace("cuts", "recording", 1)))
+
+
+def is_of_shar(path: str) -> bool:
+    """Whether a tar is audio or another field of the cuts of lhotse's Shar beside it."""
+    folder, name = os.path.split(path)
+    found = re.fullmatch(r"[^.]+((?:\.\d+)?)\.tar", name)
+    return found is not None and any(
+        os.path.exists(os.path.join(folder, f"cuts{found[1]}.jsonl{ending}")) for ending in ("", ".gz")
+    )
+
+
+def utterances(cut: Fields, options: ReadOptions, shar: Shar, number: int = 0) -> Iterator[Utterance]:
     """Yields the utterances of a cut.
+
+    Args:
+        shar: Audio of the cuts, for recordings that are in lhotse's Shar.
+        number: Place of the cut in its file, from 0.
 
     Raises:
         InvalidEntry: If it is not a cut of a recording in a file.
     """
-    name = f.string(cut, f.ID)
+    name, custom = f.string(cut, f.ID), cut.get("custom")
+    f.check_not_skipped(custom if isinstance(custom, dict) else {})
     recording = cut.get("recording")
     if not isinstance(recording, dict):
-        raise InvalidEntry(
-            f"a {cut.get('type', 'cut')} without a recording: expected cuts of recordings; save mixed cuts with "
-            "CutSet.save_audios first"
-        )
+        raise InvalidEntry(f"a {cut.get('type', 'cut')} without a recording: expected cuts of recordings; {SAVE}")
     _check_transforms(recording)
-    path, channel = _file(recording, cut.get("channel", 0))
     start_s, length_s = _span(cut)
     is_silent = options.texts_may_lack and not cut.get("supervisions")
     supervisions = [{}] if is_silent else f.objects(cut, "supervisions")
@@ -50,10 +114,12 @@ def utterances(cut: Fields, options: ReadOptions) -> Iterator[Utterance]:
                 f"{part_s:g} s from {first_s:g} s of its recording: expected a duration above 0 and a start of 0 or "
                 "more"
             )
-        whole = first_s == 0 and abs(part_s - f.seconds(recording, ("duration",))) < WHOLE_S
-        location = Location(
-            path, channel=channel, start_s=0.0 if whole else first_s, length_s=None if whole else part_s
-        )
+        channel = cut.get("channel", 0)
+        if isinstance(channel, list):  # of a MultiCut, whose speakers may have a channel each
+            channel = supervision.get("channel", channel)
+        location = _audio(recording, channel, lambda: shar.audio(number, name))
+        if first_s != 0 or not abs(part_s - f.seconds(recording, ("duration",))) < WHOLE_S:
+            location = replace(location, start_s=first_s, length_s=part_s)
         yield Utterance(
             id=name if len(supervisions) == 1 else f.string(supervision, f.ID, name),
             location=str(location),
@@ -98,12 +164,11 @@ def cuts_of(recording: Fields, supervisions: Mapping[str, Sequence[Fields]]) -> 
     if not own:
         raise InvalidEntry("a recording without a supervision")
     for each in own:
-        channel = each.get("channel", 0)
         yield {
             "id": each.get("id"),
             "start": each.get("start"),
             "duration": each.get("duration"),
-            "channel": channel[0] if isinstance(channel, list) else channel,
+            "channel": each.get("channel", 0),
             "recording": recording,
             "supervisions": [each],
         }
@@ -117,17 +182,29 @@ def _span(item: Fields) -> tuple[float, float]:
     return start_s, length_s
 
 
-def _file(recording: Fields, channel: object) -> tuple[str, int | None]:
-    """File of a channel, and the index of the channel in the file; None if the file has only this channel."""
+def _audio(recording: Fields, channel: object, in_shar: Callable[[], Location]) -> Location:
+    """Audio of a channel of a recording, or the mean of all of its channels.
+
+    Args:
+        channel: Channel, or a list of all channels of a file.
+        in_shar: Location of the audio if it is in lhotse's Shar.
+    """
+    wanted = channel if isinstance(channel, list) else [channel]
     for source in f.objects(recording, "sources"):
         channels = source.get("channels")
-        if isinstance(channels, list) and channel in channels:
-            path = f.string(source, ("source",))
-            kind = source.get("type")
-            if kind not in ("file", "command", "url") or not path:
-                raise InvalidEntry(f"a recording of type {f.shown(kind)}: expected a file")
-            path = f"{path.rstrip(' |')} |" if kind == "command" else path
-            return path, None if len(channels) == 1 else channels.index(channel)
+        if not isinstance(channels, list) or not wanted or not all(each in channels for each in wanted):
+            continue
+        if 1 < len(wanted) < len(channels):
+            raise InvalidEntry(
+                f"channels {f.shown(channel)} of {f.shown(channels)}: expected one channel or all; {SAVE}"
+            )
+        index = channels.index(wanted[0]) if len(wanted) == 1 < len(channels) else None
+        path, kind = f.string(source, ("source",)), source.get("type")
+        if kind == "shar":
+            return replace(in_shar(), channel=index)
+        if kind not in ("file", "command", "url") or not path:
+            raise InvalidEntry(f"a recording of type {f.shown(kind)}: expected a file; {SAVE}")
+        return Location(f"{path.rstrip(' |')} |" if kind == "command" else path, channel=index)
     raise InvalidEntry(f"no source of the recording has channel {f.shown(channel)}")
 
 

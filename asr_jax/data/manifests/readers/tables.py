@@ -81,8 +81,8 @@ ARROW = Reader("Arrow", is_arrow, this_file, read_arrow)
 
 
 def known(path: str, names: list[str]) -> list[str]:
-    known = [name for name in names if name in f.KNOWN]
-    if not known:
+    known = [name for name in names if f.is_known(name)]
+    if not f.num_names(known):
         raise UserError(
             f"{path}: none of its columns ({', '.join(names)}) is known; expected columns such as audio or features, "
             "and text"
@@ -101,7 +101,7 @@ def _entries(
             try:
                 yield entries.utterance(fields, unpacked, options, name=name)
             except InvalidEntry as error:
-                yield Rejected(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error))
+                yield Rejected(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error), error.stage)
 
 
 def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
@@ -109,6 +109,9 @@ def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator
     for name in f.FEATURES:
         if name in batch.schema.names:
             columns[name] = [_frames(value) for value in batch.column(name)]
+    for name in set(f.AUDIO) & set(batch.schema.names) - columns.keys():
+        if found := _samples(batch.column(name)):
+            columns[name] = found
     others = batch.select([name for name in batch.schema.names if name not in columns])
     rows = others.to_pylist() if others.num_columns else ({} for _ in range(batch.num_rows))
     for row, fields in enumerate(rows):
@@ -118,6 +121,19 @@ def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator
 def rows_of(batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch of a Parquet file as dicts."""
     return _rows(batch, {})
+
+
+def _samples(column: pyarrow.Array) -> list[Any]:
+    """Audio that is samples, as arrays; other audio is an empty list."""
+    kind = column.type
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return [_frames(value) for value in column]
+    if not pyarrow.types.is_struct(kind) or kind.get_field_index("array") < 0:
+        return []
+    others = [field.name for field in kind if field.name != "array"]
+    rows = zip(*(column.field(name).to_pylist() for name in others), strict=True) if others else [()] * len(column)
+    arrays = map(_frames, column.field("array"))
+    return [dict(zip(others, row, strict=True)) | {"array": array} for row, array in zip(rows, arrays, strict=True)]
 
 
 def _frames(value: pyarrow.Scalar) -> Any:

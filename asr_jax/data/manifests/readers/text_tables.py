@@ -1,7 +1,7 @@
 """Readers of text tables: TSV of ready features, and TSV or CSV with a header line (Common Voice and others).
 
 Lines of features are `features_path⇥rows⇥cols⇥tokens⇥text` with an optional text, and have no header line. Values
-between tabs have no quotes.
+between tabs or bars have quotes of CSV, as pandas writes them, or none, as in Common Voice; `_has_quotes` tells which.
 """
 
 import codecs
@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -25,6 +26,11 @@ TAB = "\t"
 SEPARATORS = (TAB, ",", ";", "|")
 MAX_LINES = 50
 """Maximum number of lines of a row with line ends in quotes."""
+SEP = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
+"""Line before the header line that gives the separator to Excel."""
+QUOTED = re.compile(r'"(?:[^"]|"")*+"')
+DECISIVE = 100
+"""Majority of values that decides before the end of the file."""
 NO_END = "the last line has no newline: the file may be truncated; if it is complete, add a newline at its end"
 
 
@@ -50,8 +56,8 @@ def is_text_table(path: str) -> bool:
 def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
     """Reads a TSV or CSV file.
 
-    The separator is the tab, comma, semicolon or vertical bar that results in the most known names in the header line.
-    CSV values may be in quotes and then contain line ends.
+    The separator is the tab, comma, semicolon or vertical bar that results in the most known names in the header line,
+    or that of a line `sep=;` before it, as Excel reads it. Values may be in quotes of CSV and then contain line ends.
 
     Args:
         unpacked: File for unpacked bytes. Text tables contain none.
@@ -61,16 +67,17 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
     """
     separator = separator_of(path)
     is_ljspeech = _is_ljspeech(path)
-    separator = TAB if is_ljspeech else separator  # its texts have quotes that are not those of CSV
+    separator = TAB if is_ljspeech else separator  # its lines are split later
+    is_quoted = not is_ljspeech and _has_quotes(path, separator)
     names: list[str] | None = None
-    for row, (number, line) in enumerate(_rows(path, separator)):
+    for row, (number, line) in enumerate(_rows(path, separator, is_quoted)):
         is_first = row == 0
         place = f"{path}:{number}"
         try:
             if isinstance(line, BadLine) and (line.uncut is None or (names is None and not is_ljspeech)):
                 raise line
             text = line.uncut if isinstance(line, BadLine) else line
-            values = _values(text or "", separator)
+            values = _values(text or "", separator, is_quoted)
             if is_first and _num_names(values) >= 2:
                 names = [value.strip().lower() for value in values]
             elif names is None and is_ljspeech:
@@ -84,35 +91,96 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
             else:
                 yield _of_names(names, values, unpacked, options, place)
         except InvalidEntry as error:
-            yield Rejected(place, place, str(error))
+            yield Rejected(place, place, str(error), error.stage)
+
+
+def rows_of(path: str, separator: str) -> Iterator[tuple[int, list[str] | InvalidEntry]]:
+    """Values of the rows that are not blank, including the header line, with the number of their first line.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
+    is_quoted = _has_quotes(path, separator)
+    for number, line in _rows(path, separator, is_quoted):
+        try:
+            yield number, line if isinstance(line, BadLine) else _values(line, separator, is_quoted)
+        except InvalidEntry as error:
+            yield number, error
 
 
 def separator_of(path: str) -> str:
     """Separator of the columns, from the header line; without known names, that of the file's ending."""
     header = _header(path)
+    if given := SEP.fullmatch(_first_lines(path)[0]):
+        return given[1]
     usual = TAB if path.lower().endswith(".tsv") else ","
     return max((usual, *SEPARATORS), key=lambda separator: _num_names(header.replace('"', "").split(separator)))
 
 
 def _header(path: str) -> str:
-    """First line that is not blank, without byte-order mark and line end."""
+    """First line that is not blank or `sep=;`, without byte-order mark and line end."""
+    first, second = _first_lines(path)
+    return second if SEP.fullmatch(first) else first
+
+
+def _first_lines(path: str) -> tuple[str, str]:
+    """First two lines that are not blank."""
     with open(path, "rb") as file:
         lines = (line.decode("utf-8-sig", "replace") for line in iter(lambda: file.readline(1 << 20), b""))
-        return next((line.rstrip("\r\n") for line in lines if line.strip()), "")
+        found = (line.rstrip("\r\n") for line in lines if line.strip())
+        return next(found, ""), next(found, "")
 
 
-def _rows(path: str, separator: str) -> Iterator[tuple[int, str | BadLine]]:
-    """Rows that are not blank, with the number of their first line.
+def _has_quotes(path: str, separator: str) -> bool:
+    """Whether values are in quotes of CSV.
+
+    Between tabs and bars, quotes may also be those of the text. Quotes of CSV surround a value that contains a quote
+    (which is then doubled), a separator or a line end; a value that has other quotes is evidence against them. Values
+    in quotes that need none tell nothing: a text may be a quotation. The majority decides. Without any, values between
+    tabs have no quotes.
+    """
+    if separator not in (TAB, "|"):
+        return True
+    column = re.compile(rf'(?:^|{re.escape(separator)})("(?:[^"]|"")*+"(?={re.escape(separator)}|$)|[^{separator}]*+)')
+    num, num_against, is_first = 0, 0, True
+    for _, line in _rows(path, separator, True):
+        text = _text(line) or ""
+        if '"' in text:
+            values = column.findall(text)
+            if is_first and all(QUOTED.fullmatch(value) for value in values):
+                return True  # a header line in quotes
+            quoted = [value[1:-1] for value in values if QUOTED.fullmatch(value)]
+            num += sum('""' in value or separator in value or "\n" in value for value in quoted)
+            num_against += sum('"' in value for value in values) - len(quoted)
+        is_first = False
+        if abs(num - num_against) >= DECISIVE:
+            break
+    is_quoted = num > num_against or (separator == "|" and num == num_against)
+    if num and num_against:
+        warn_once(
+            f"{path}: {counted(num, 'value')} in quotes of CSV, and {num_against} with other quotes: read "
+            f"{'with' if is_quoted else 'without'} quotes of CSV; write all values in one way"
+        )
+    return is_quoted
+
+
+def _rows(path: str, separator: str, is_quoted: bool) -> Iterator[tuple[int, str | BadLine]]:
+    """Rows that are not blank, with the number of their first line, without a line `sep=;` before them.
 
     The lines of a quoted value are joined. If the joined lines are not a row of CSV, or one of them has its own audio
     file, for example because texts have single quotes at their start, the first line is a row of its own.
     """
     lines, waiting = all_lines(path), deque[tuple[int, str | BadLine]]()
     whole, column = _whole_row(separator), _audio_column(path, separator)
+    is_first = True
     while first := waiting.popleft() if waiting else next(lines, None):
         number, line = first
         text = _text(line)
-        if text is not None and separator != TAB and not whole.fullmatch(text):
+        if is_first and text and text.strip():
+            is_first = False
+            if SEP.fullmatch(text):
+                continue
+        if text is not None and is_quoted and '"' in text and not whole.fullmatch(text):
             taken = list[tuple[int, str | BadLine]]()
             while text is not None and not whole.fullmatch(text) and len(taken) < MAX_LINES - 1:
                 more = waiting.popleft() if waiting else next(lines, None)
@@ -154,7 +222,7 @@ def _is_row(text: str, separator: str, column: int | None) -> bool:
         column: Column of the audio. If a line after the first has an audio file there, it is a row of its own.
     """
     try:
-        _values(text, separator)
+        _values(text, separator, True)
     except InvalidEntry:
         return False
     later = text.split("\n")[1:]
@@ -214,9 +282,9 @@ def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _values(line: str, separator: str) -> list[str]:
-    if separator == TAB:
-        return line.split(TAB)
+def _values(line: str, separator: str, is_quoted: bool) -> list[str]:
+    if not is_quoted:
+        return line.split(separator)
     try:
         return next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
     except csv.Error as error:
@@ -243,7 +311,7 @@ def _of_ljspeech(line: str, path: str) -> Utterance:
 
 
 def _num_names(values: Sequence[str]) -> int:
-    return len(f.KNOWN & {value.strip().lower() for value in values})
+    return f.num_names(value.strip().lower() for value in values)
 
 
 def _no_names(path: str, values: Sequence[str]) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry, not_utf8
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
+from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -46,9 +48,9 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
         with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for stem, members in samples(tar):
                 try:
-                    yield utterance_of(path, tar, stem, members, options)
+                    yield utterance_of(path, tar, stem, members, unpacked, options)
                 except InvalidEntry as error:
-                    yield Rejected(stem, f"{path}: {stem}", str(error))
+                    yield Rejected(stem, f"{path}: {stem}", str(error), error.stage)
             check_end(file, tar)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise UserError(f"{path}: not a complete tar ({error}); copy it again, or remove it") from None
@@ -95,12 +97,15 @@ def samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
         yield stem, members
 
 
-def utterance_of(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Utterance:
+def utterance_of(
+    path: str, tar: tarfile.TarFile, stem: str, members: Members, unpacked: Unpacked, options: ReadOptions
+) -> Utterance:
     """Utterance of the files with a stem.
 
     Args:
         stem: Name of the files without their endings.
         members: The files by ending.
+        unpacked: Not used, because the audio is in the tar.
 
     Raises:
         InvalidEntry: If they are not an utterance.
@@ -109,22 +114,17 @@ def utterance_of(path: str, tar: tarfile.TarFile, stem: str, members: Members, o
     if audio is None:
         raise InvalidEntry(f"no audio among {', '.join(members)}: expected one of {' '.join(AUDIO_ENDINGS)}")
     fields = _fields(tar, members)
-    text_file, token_file = _ending(members, TEXT_ENDINGS), _ending(members, TOKEN_ENDINGS)
-    text = _content(tar, text_file).strip() if text_file else None
-    tokens = _content(tar, token_file) if token_file else None
-    labels = f.label_ids(f.first(fields, f.LABELS) if tokens is None else tokens)
-    if text is None and labels is None and f.first(fields, f.TEXT) is None and not options.texts_may_lack:
+    if "sources" in fields and "sampling_rate" in fields and not options.texts_may_lack:
+        raise InvalidEntry("a recording of lhotse's Shar: its text is in cuts.*.jsonl.gz beside the tar; give the cuts")
+    if text_file := _ending(members, TEXT_ENDINGS):
+        fields = {**fields, "text": _content(tar, text_file).strip()}
+    if token_file := _ending(members, TOKEN_ENDINGS):
+        fields = {**fields, "tokens": _content(tar, token_file)}
+    if f.first(fields, (*f.TEXT, *f.LABELS)) is None and not options.texts_may_lack:
         raise InvalidEntry(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
-    location = Location(os.path.abspath(path), audio.offset_data, audio.size, name=os.path.basename(audio.name))
-    return Utterance(
-        id=f.string(fields, f.ID, stem),
-        location=str(location),
-        text=f.string(fields, f.TEXT) if text is None else text,
-        duration_s=f.duration_s(fields),
-        speaker=f.string(fields, f.SPEAKER),
-        source=f.string(fields, f.SOURCE),
-        labels=labels,
-    )
+    where = path if is_url(path) else os.path.abspath(path)
+    location = Location(where, audio.offset_data, audio.size, name=os.path.basename(audio.name))
+    return entries.utterance(entries.with_audio(fields, location), unpacked, options, name=stem)
 
 
 def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:

@@ -154,6 +154,54 @@ def test_byte_order_mark_windows_line_ends_and_blank_lines(tmp_path: Path) -> No
     assert [utterance.text for utterance in read(tmp_path, path)] == ["zażółć"] * 2
 
 
+def test_several_objects_on_a_line(tmp_path: Path) -> None:
+    line = [json.dumps(LINE | {"id": name}) for name in "abcd"]
+    path = jsonl(tmp_path / "m.jsonl", *[line[0]] * 9, f"{line[1]} {line[2]}{line[3]}", f"{line[0]} x", f"{line[0]},")
+    utterances = read(tmp_path, path)
+    assert [utterance.id for utterance in utterances][9:] == ["b", "c", "d"]
+    assert [entry.location for entry in utterances.rejected] == [f"{path}:11", f"{path}:12"]
+    assert "not JSON (Extra data" in utterances.rejected[0].reason
+
+
+def test_audio_as_samples(tmp_path: Path) -> None:
+    samples = noise(1, 400)
+    lines = [
+        {"audio": samples.tolist(), "sample_rate": RATE, "text": "a"},
+        {
+            "audio": {"array": (samples / 32768).tolist(), "sampling_rate": RATE},
+            "text": "b",
+            "begin": 0.01,
+            "end": 0.02,
+        },
+    ]
+    path = jsonl(tmp_path / "m.jsonl", *lines)
+    check_signals(read(tmp_path, path), [samples, samples[160:320]])
+    check_conversion(tmp_path, path)
+    with pytest.raises(UserError, match=r"audio is 2 values without a rate; expected the rate in Hz in sample_rate"):
+        read(tmp_path, jsonl(tmp_path / "n.jsonl", {"audio": [1, 2], "text": "a"}))
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_objects_that_contain_all_utterances_are_named_with_the_fix(tmp_path: Path, indent: int | None) -> None:
+    segments = [{"sid": "s", "begin_time": 1.0, "end_time": 2.0, "text_tn": "A", "subsets": ["{XS}"]}]
+    corpus = {"dataset": "GigaSpeech", "audios": [{"aid": "a", "path": "a.opus", "segments": segments}]}
+    for name, content, message in (
+        (
+            "GigaSpeech.json",
+            corpus,
+            r"is the JSON of GigaSpeech or WenetSpeech, .* jq -c '.audios\[\] \| .*GigaSpeech.json > ",
+        ),
+        (
+            "data.json",
+            {"data": [LINE]},
+            r"is one object with a list 'data': .* jq -c '.data\[\]' .*data.json > OUT.jsonl",
+        ),
+    ):
+        (tmp_path / name).write_text(json.dumps(content, indent=indent))
+        with pytest.raises(UserError, match=message):
+            read(tmp_path, tmp_path / name)
+
+
 def test_audio_cannot_be_text_in_json(tmp_path: Path) -> None:
     audio = base64.b64encode(b"RIFF").decode()
     with pytest.raises(UserError, match=r"m\.jsonl:1: audio "):
@@ -163,6 +211,12 @@ def test_audio_cannot_be_text_in_json(tmp_path: Path) -> None:
 BROKEN_LINES = [
     ('{"audio_path": "a.flac", "te', "not JSON", "the file may be truncated"),
     ("[1]", "a JSON list", "expected an object"),
+    (
+        '{"audio_path": "C:\\data\\a.wav", "text": "a"}',
+        "not JSON",
+        "write / or \\\\ for the backslashes of Windows paths",
+    ),
+    ("{", "not JSON", "jq -c . IN > OUT writes one per line"),
     (json.dumps({"audiopath": "a", "text": "b"}), 'no "audio_path"', "did you mean 'audiopath'"),
     (json.dumps({"audio_path": "a"}), 'no "text"', '"duration": 1.5'),
     ("{}", 'no "audio_path" among its fields (none)', ""),
@@ -175,8 +229,8 @@ BROKEN_LINES = [
     ('{"audio_path": "a", "text": "b", "duration": 1e999}', '"duration" is Infinity', "finite"),
     (json.dumps(LINE | {"text": "\ud83d"}), '"text" is "\\ud83d"', "an unpaired surrogate"),
     (json.dumps(LINE | {"source": ["x"]}), '"source" is ["x"]', "expected a string"),
-    (json.dumps(LINE | {"offset": -1}), "an offset of -1 s", "expected an offset of 0 or more"),
-    (json.dumps(LINE | {"offset": 1, "duration": -2}), "a duration of -2 s", "a duration above 0"),
+    (json.dumps(LINE | {"offset": -1}), '"offset" is -1 and "duration" is 1.5', "expected an offset of 0 or more"),
+    (json.dumps(LINE | {"offset": 1, "duration": -2}), '"offset" is 1 and "duration" is -2', "a duration above 0"),
     (json.dumps(LINE | {"channel": -1}), '"channel" is -1', "whole number"),
     (json.dumps(LINE | {"tokens": ["he", "llo"]}), 'tokens are ["he", "llo"]', "whole numbers"),
     (json.dumps(LINE | {"tokens": [-1]}), "tokens are [-1]", "from 0"),

@@ -120,7 +120,12 @@ GOOD = {"wav.scp": "{} rec.wav\n", "text": "{} a\n", "utt2dur": "{} 1.0\n"}
             {},
             "audio in an archive cannot be read; write it to files first (wav-copy)",
         ),
-        ("bad x.wav\n", "bad a\n", {"utt2dur": "bad long\n"}, "duration 'long'; expected seconds"),
+        (
+            "bad x.wav\n",
+            "bad a\n",
+            {"utt2dur": "bad long\n"},
+            '"duration" is "long"; expected a finite number of seconds',
+        ),
     ],
 )
 def test_a_broken_recording_is_named_and_the_others_are_read(
@@ -143,11 +148,11 @@ def test_a_broken_recording_is_named_and_the_others_are_read(
     [
         ("rec 1.0", "expected recording, start and end in seconds"),
         ("other 0 1", "recording other is not in wav.scp"),
-        ("rec 2 1", "a segment from 2 to 1 s: expected 0 ≤ start < end"),
-        ("rec -1 1", "a segment from -1 to 1 s"),
-        ("rec a 1", "start 'a'; expected seconds"),
-        ("rec 0 inf", "end 'inf'; expected seconds"),
-        ("rec 0 1 left", "channel 'left'; expected a whole number"),
+        ("rec 2 1", '"start" is 2 and "end" is 1: expected an offset of 0 or more and a duration above 0'),
+        ("rec -1 1", '"start" is -1 and "end" is 1: expected an offset of 0 or more'),
+        ("rec a 1", '"start" is "a"; expected a finite number of seconds'),
+        ("rec 0 inf", '"end" is "inf"; expected a finite number of seconds'),
+        ("rec 0 1 left", '"channel" is "left"; expected a whole number'),
         ("rec 7 -1", "the audio ends at 3.00 s, before the part that starts at 7 s"),
     ],
 )

@@ -1,13 +1,17 @@
 """Cuts of lhotse as JSON lines: whole recordings, parts, channels, several supervisions; other cuts are named."""
 
 import gzip
+import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from recordings import RATE, check_conversion, check_signals, jsonl, noise, read, write
+
+from asr_jax.core.errors import UserError
 
 
 def recording(name: str, path: str, seconds: float, channels: tuple[int, ...] = (0,)) -> dict[str, Any]:
@@ -80,7 +84,7 @@ IN_MEMORY = {"sources": [{"type": "memory", "channels": [0], "source": "AAAA"}],
         ({"recording": PERTURBED}, "a recording with transforms (Speed)"),
         ({"recording": IN_MEMORY}, 'a recording of type "memory": expected a file'),
         ({"recording": {"sources": "r.wav"}}, '"sources" is "r.wav"; expected a list of objects'),
-        ({"channel": [0, 1]}, "no source of the recording has channel [0, 1]"),
+        ({"channel": 1}, "no source of the recording has channel 1"),
         ({"start": None}, 'without "start" and "duration"'),
         ({"duration": -1.0}, "-1 s from 0 s of its recording"),
         ({"supervisions": []}, '"supervisions" is []'),
@@ -97,7 +101,87 @@ def test_a_broken_cut_is_named_and_the_others_are_read(tmp_path: Path, changes: 
     assert reason in rejected.reason
 
 
-def test_mixed_cuts_are_named(tmp_path: Path) -> None:
+def test_mixed_cuts_are_named_with_the_fix(tmp_path: Path) -> None:
     mixed = {"id": "mix", "tracks": [{"cut": cut(), "offset": 0.0}], "type": "MixedCut"}
-    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", *[cut()] * 10, mixed))
-    assert "a MixedCut without a recording: expected cuts of recordings" in utterances.rejected[0].reason
+    padding = {"id": "pad", "duration": 1.0, "type": "PaddingCut"}
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", *[cut()] * 10, mixed, padding))
+    for entry, kind in zip(utterances.rejected, ("MixedCut", "PaddingCut"), strict=True):
+        assert f"a {kind} without a recording: expected cuts of recordings; write the audio" in entry.reason
+        assert 'CutSet.from_file("IN.jsonl.gz").save_audios("audio")' in entry.reason
+
+
+def test_channels_of_multi_cuts(tmp_path: Path) -> None:
+    """Each supervision has its channel; all channels of a file are mixed."""
+    three = np.stack([noise(seed, 3200) for seed in range(3)], axis=1)
+    write(tmp_path / "three.wav", three)
+    three_channels = recording("r", "three.wav", 0.2, (0, 1, 2))
+    turns = [supervision("a", 0.0, 0.1, "a") | {"channel": 2}, supervision("b", 0.1, 0.1, "b") | {"channel": [0, 1, 2]}]
+    multi = cut(duration=0.2, channel=[0, 1, 2], recording=three_channels, supervisions=turns, type="MultiCut")
+    some = multi | {"id": "some", "supervisions": [supervision("c", 0.0, 0.2, "c") | {"channel": [0, 1]}]}
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", multi, some))
+    check_signals(utterances, [three[:1600, 2], np.rint(three[1600:].mean(axis=1))])
+    assert "channels [0, 1] of [0, 1, 2]: expected one channel or all; write the audio" in utterances.rejected[0].reason
+
+
+def test_marked_cuts_are_left_out(tmp_path: Path) -> None:
+    marked = [cut(id=f"c{i}", custom={"_skipme": i % 2}) for i in range(4)]
+    utterances = read(tmp_path, jsonl(tmp_path / "m.jsonl", *marked))
+    assert [utterance.id for utterance in utterances] == ["c0", "c2"]
+    assert not utterances.rejected
+
+
+def shar(folder: Path, signals: dict[str, np.ndarray | None], suffix: str = ".000000") -> Path:
+    """A file of cuts of lhotse's Shar with the tar of its audio. None: the cut has no audio."""
+    folder.mkdir(exist_ok=True)
+    lines = []
+    with tarfile.open(folder / f"recording{suffix}.tar", "w") as tar:
+        for name, samples in signals.items():
+            members = {f"{name}.nodata": b"", f"{name}.nometa": b""}
+            of = None
+            if samples is not None:
+                of = recording(f"r-{name}", "", len(samples) / RATE)
+                of["sources"][0] |= {"type": "shar", "source": ""}
+                write(folder / "x.flac", samples)
+                members = {f"{name}.flac": (folder / "x.flac").read_bytes(), f"{name}.json": json.dumps(of).encode()}
+                (folder / "x.flac").unlink()
+            for member, data in members.items():
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+            lines.append(
+                cut(id=name, duration=0.1, recording=of, supervisions=[supervision("s", 0.0, 0.1, f"of {name}")])
+            )
+    path = folder / f"cuts{suffix}.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    return path
+
+
+def test_shards_of_shar(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    samples = [noise(seed, 1600) for seed in range(3)]
+    shar(tmp_path / "set", {"a": samples[0], "b/c.d": samples[1]})
+    path = shar(tmp_path / "set", {"none": None, "e": samples[2]}, ".000001")
+    utterances = read(tmp_path, tmp_path / "set")
+    assert [(utterance.id, utterance.text) for utterance in utterances] == [
+        ("a", "of a"), ("b/c.d", "of b/c.d"), ("e", "of e"),
+    ]  # fmt: skip
+    assert "a MonoCut without a recording" in utterances.rejected[0].reason
+    check_signals(utterances, samples)
+    check_conversion(tmp_path, path)
+    assert "ignored" not in caplog.text
+    with pytest.raises(
+        UserError, match=r"a: a recording of lhotse's Shar: its text is in cuts.\*.jsonl.gz beside the tar"
+    ):
+        read(tmp_path, tmp_path / "set" / "recording.000000.tar")
+
+
+def test_shards_of_shar_whose_audio_is_missing_or_of_others(tmp_path: Path) -> None:
+    path = shar(tmp_path / "set", {"a": noise(0, 1600), "b": noise(1, 1600)})
+    other = shar(tmp_path / "set", {"b": noise(1, 1600), "a": noise(0, 1600)}, ".000001")
+    other.write_bytes(path.read_bytes())
+    with pytest.raises(
+        UserError, match=r"recording.000001.tar has no audio of 'a' at place 1: expected that of each cut"
+    ):
+        read(tmp_path, other)
+    (tmp_path / "set" / "recording.000000.tar").unlink()
+    with pytest.raises(UserError, match=r"a cut of lhotse's Shar: expected its audio in .*recording.000000.tar"):
+        read(tmp_path, path)

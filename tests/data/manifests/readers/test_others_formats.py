@@ -266,11 +266,11 @@ FORMATS: dict[Callable[[Path], Path], tuple[str, list[str], list[str]]] = {
         "table separated by bars (audio_file, text, speaker_name)", [f"wavs/{name}" for name in FILES], SPEAKERS,
     ),
     wenet: ("WeNet's list (key, wav, txt)", UTTERANCES, NONE),
-    wenet_segments: ("WeNet's list (key, wav, txt, start)", UTTERANCES, NONE),
+    wenet_segments: ("WeNet's list (key, wav, txt, start, end)", UTTERANCES, NONE),
     wenet_shards: ("WebDataset shard", UTTERANCES, NONE),
     speechbrain_csv: ("table separated by commas (id, wav, wrd, duration, spk_id)", UTTERANCES, SPEAKERS),
     speechbrain_csv_of_parts: (
-        "table separated by commas (id, wav, wrd, duration, start, spk_id)", UTTERANCES, SPEAKERS,
+        "table separated by commas (id, wav, wrd, duration, start, stop, spk_id)", UTTERANCES, SPEAKERS,
     ),
     speechbrain_json: ("JSON of SpeechBrain (wav, words)", UTTERANCES, NONE),
     speechbrain_json_on_one_line: ("JSON of SpeechBrain (wav, words)", UTTERANCES, NONE),
@@ -373,8 +373,12 @@ def test_sets_of_lhotse_in_a_folder(tmp_path: Path) -> None:
         ({"start": 0.5, "end": 0.75}, ""),
         ({"start": 8000, "end": 12000, "duration": 0.25}, ""),
         ({"start": 8000, "stop": 12000, "duration": 0.25}, ""),
-        ({"start": 8000, "stop": 12000}, "start and stop of 8000 and 12000, and no duration: expected offset"),
-        ({"start": 500, "end": 750, "duration": 0.25}, "start and end of 500 and 750, and a duration of 0.25 s"),
+        ({"start": 8000, "stop": 12000}, '"start" is 8000 and "stop" is 12000: the unit is not known; expected start'),
+        ({"start": 500, "end": 750, "duration": 0.25}, ""),
+        (
+            {"start": 500, "end": 700, "duration": 0.25},
+            '"start" is 500 and "end" is 700 and "duration" is 0.25: the duration is not that from',
+        ),
         ({"start": 0.75, "end": 0.5}, "expected an offset of 0 or more and a duration above 0"),
     ],
 )

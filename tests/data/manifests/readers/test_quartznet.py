@@ -72,7 +72,7 @@ def test_durations_that_files_lack(tmp_path: Path) -> None:
         ({"files": ["a.wav"]}, "expected a list of objects"),
         ({"files": [{"speed": 1}]}, 'a file without "fname"'),
         ({"files": [{"fname": "a.wav", "duration": "one"}]}, '"duration" is "one"'),
-        ({"files": [{"fname": "a.wav"}], "original_duration": "one"}, '"duration" is "one"'),
+        ({"files": [{"fname": "a.wav"}], "original_duration": "one"}, '"original_duration" is "one"'),
         ({"transcript": 1}, '"transcript" is 1; expected a string'),
     ],
 )

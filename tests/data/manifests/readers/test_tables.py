@@ -71,6 +71,31 @@ def test_hugging_face_audio(tmp_path: Path, kind: str) -> None:
     check_conversion(tmp_path, path)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_decoded_arrays(tmp_path: Path, kind: str, is_nested: bool) -> None:
+    """Samples as Hugging Face's `datasets` decodes them, in a column with the rate or beside a column of it."""
+    arrays = [(samples / 32768).tolist() for samples in SIGNALS]
+    nested = [{"path": "clip.mp3", "array": array, "sampling_rate": RATE} for array in arrays]
+    columns = {"audio": nested} if is_nested else {"speech": arrays, "sampling_rate": [RATE] * 5}
+    parts = {"begin": [0.0] * 5, "end": [None, "0.1", None, None, None], "id": list("abcde")}
+    path = (parquet if kind == "parquet" else stream)(tmp_path / f"t.{kind}", columns | {"text": TEXTS} | parts)
+    utterances = read(tmp_path, path)
+    check_signals(utterances, [SIGNALS[0], SIGNALS[1][:1600], *SIGNALS[2:]])
+    check_conversion(tmp_path, path)
+
+
+def test_arrays_that_are_no_audio_are_named(tmp_path: Path) -> None:
+    good = [{"array": [0.5] * 400, "sampling_rate": RATE}] * 30
+    bad = [{"array": [3.5, 2.0], "sampling_rate": RATE}, {"array": [0.5], "sampling_rate": None}, {"array": None}, None]
+    utterances = read(tmp_path, parquet(tmp_path / "t.parquet", {"audio": good + bad, "text": ["a"] * 34}))
+    assert len(utterances) == 30
+    for entry, reason in zip(
+        utterances.rejected, ("floats from -1 to 1", "1 values without a rate", "audio is {", "audio is {"), strict=True
+    ):
+        assert reason in entry.reason
+
+
 @pytest.mark.parametrize("name", ["audio_path", "path", "file", "file_path", "audio"])
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_paths(tmp_path: Path, name: str, kind: str) -> None:

@@ -1,5 +1,6 @@
 """TSV and CSV: ready features without a header line, and tables of Common Voice and others with one."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from support import SHARED
 
 from asr_jax.core.errors import UserError
 
+CASES = SHARED / "cases"
 COMMON_VOICE = SHARED / "data" / "read_speech" / "formats" / "common-voice-en"
 FRAMES = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
@@ -135,6 +137,68 @@ def test_separators_quoted_line_ends_and_no_final_line_end(tmp_path: Path, separ
     assert [utterance.text for utterance in utterances] == [expected, "last"]
     assert not utterances.rejected
     check_conversion(tmp_path, path)
+
+
+QUOTATIONS = ['"Good-bye," said he.', "plain", "two\nlines", 'a "b" c', "a\tb|c,d;e", '"all"', 'end"', '"', ""]
+
+
+@pytest.mark.parametrize("separator", ["\t", "|", ",", ";"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_quotes_of_csv_between_any_separators(tmp_path: Path, separator: str, quoting: int) -> None:
+    """Tables as pandas writes them, also without a value that needs quotes."""
+    write(tmp_path / "a.wav", noise(1))
+    for texts in (QUOTATIONS, ["plain", "words"]):
+        path = tmp_path / f"{len(texts)}.tsv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            rows = [["path", "sentence"], *(["a.wav", text] for text in texts)]
+            csv.writer(file, delimiter=separator, quoting=quoting, lineterminator="\n").writerows(rows)
+        utterances = read(tmp_path, path)
+        assert [utterance.text for utterance in utterances] == [text for text in texts if text]
+        assert len(utterances.rejected) == texts.count("")  # an empty value is none
+
+
+@pytest.mark.parametrize("separator", ["\t", "|"])
+def test_quotes_of_texts_between_tabs_and_bars(tmp_path: Path, separator: str) -> None:
+    texts = ['"Quoted," he said.', '"all"', 'a "b" c', '"open', 'end"', '5" tall']
+    path = table(tmp_path / "t.tsv", f"path{separator}sentence{separator}duration")
+    with path.open("a") as file:
+        file.writelines(f"a.wav{separator}{text}{separator}1\n" for text in texts)
+    utterances = read(tmp_path, path)
+    assert [utterance.text for utterance in utterances] == texts
+    assert not utterances.rejected
+
+
+def test_the_majority_tells_quotes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    of_csv, other = 'a.wav\t"say ""yes"""\t1', 'b.wav\t"Quoted," he said.\t1'
+    path = table(tmp_path / "csv.tsv", "path\tsentence\tduration", *[of_csv] * 30, other)
+    utterances = read(tmp_path, path)
+    assert {utterance.text for utterance in utterances} == {'say "yes"'}
+    assert ["not a line of CSV" in entry.reason for entry in utterances.rejected] == [True]
+    assert f"{path}: 30 values in quotes of CSV, and 1 with other quotes: read with quotes of CSV" in caplog.text
+    path = table(tmp_path / "other.tsv", "path\tsentence\tduration", *[other] * 3, of_csv)
+    texts = [utterance.text for utterance in read(tmp_path, path)]
+    assert texts == ['"Quoted," he said.'] * 3 + ['"say ""yes"""']
+    assert f"{path}: 1 value in quotes of CSV, and 3 with other quotes: read without quotes" in caplog.text
+
+
+@pytest.mark.skipif(not CASES.exists(), reason=f"no {CASES}: set ASR_JAX_SHARED to its folder")
+def test_the_table_of_pandas(tmp_path: Path) -> None:
+    path = tmp_path / "pandas.tsv"
+    path.write_bytes((CASES / "quoted-tsv" / "pandas.tsv").read_bytes())
+    for name in ("a.wav", "b.wav", "c d.wav"):
+        write(tmp_path / name, noise(1))
+    utterances = read(tmp_path, path)
+    assert [each.text for each in utterances] == ['"Good-bye," said the boy.', "plain text", "two\nlines"]
+    check_conversion(tmp_path, path)
+
+
+@pytest.mark.parametrize(("first", "separator"), [("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t")])
+def test_the_line_that_tells_excel_the_separator(tmp_path: Path, first: str, separator: str) -> None:
+    write(tmp_path / "a.wav", noise(1))
+    path = table(tmp_path / "t.csv", "", first, f"path{separator}text", f"a.wav{separator}one, two")
+    if separator == ",":
+        path = table(path, first, "path,text", 'a.wav,"one, two"')
+    assert [utterance.text for utterance in read(tmp_path, path)] == ["one, two"]
 
 
 def test_line_numbers_after_a_quoted_line_end(tmp_path: Path) -> None:
