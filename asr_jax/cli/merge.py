@@ -21,6 +21,7 @@ from asr_jax.core.jobs import Job, read_receipt
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import command_options
+from asr_jax.core.text_files import json_line
 
 RECEIPT = re.compile(r"(?P<out>.+)\.(?P<number>\d{5,})-of-(?P<of>\d{5,})\.done")
 
@@ -172,4 +173,4 @@ def _with_unique_ids(parts: Sequence[Path]) -> Iterator[bytes]:
 
     ids = [json.loads(line)["id"] for line in lines()]
     for line, old, new in zip(lines(), ids, unique_ids(ids), strict=True):
-        yield line if old == new else json.dumps(json.loads(line) | {"id": new}, ensure_ascii=False).encode() + b"\n"
+        yield line if old == new else json_line(json.loads(line) | {"id": new}).encode()

@@ -4,6 +4,7 @@ Writes OUTPUT_DIR/PREFIX.model and .vocab, then loads the model like training an
 their token ids. To train a run with it, pass `--data.tokenizer.path OUTPUT_DIR/PREFIX.model` and the same normaliser.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -126,7 +127,7 @@ def _texts(options: TokenizerOptions) -> list[str]:
     from asr_jax.data.manifests.texts import texts_of
     from asr_jax.text.normalise import normalise
 
-    texts = [normalise(" ".join(text.splitlines()), options.normaliser) for text in texts_of(options.input)]
+    texts = [normalise(re.sub(r"[\r\n]+", " ", text), options.normaliser) for text in texts_of(options.input)]
     texts = [text for text in texts if text.strip()]
     if not texts:
         raise UserError(f"{', '.join(options.input)}: no text; expected at least one that is not empty")

@@ -9,6 +9,7 @@ from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.settings import Finite, settings
+from asr_jax.core.text_files import TextError, read_lines
 
 NOT_WORDS = {"<s>", "</s>", "<unk>"}
 
@@ -85,8 +86,8 @@ def listed_words(path: str | Path) -> frozenset[str]:
         UserError: If the file cannot be read or is empty.
     """
     try:
-        words = frozenset(line.split()[0] for line in Path(path).read_text("utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
+        words = frozenset(line.split()[0] for line in read_lines(path) if line.strip())
+    except (OSError, TextError) as error:
         raise UserError(f"cannot read words from {path} ({error}): expected UTF-8 text with a word per line") from error
     if not words:
         raise UserError(f"{path} is empty: expected a word per line")

@@ -24,6 +24,7 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, write_whole
 from asr_jax.core.jobs import Job
+from asr_jax.core.text_files import json_line, read_lines, read_text
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
@@ -144,12 +145,10 @@ def extract(
         with held(parts / "lock", f"{out} is being written"):
             names, rejected = _extract_parts(parts, index, own, is_long, extractor, workers, out)
             rejected = of_index + rejected
-            write_whole(
-                rejected_path, "".join(json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in rejected)
-            )
+            write_whole(rejected_path, "".join(json_line(each.to_json()) for each in rejected))
             join_parquet([parts / name for name in names], out, extractor.schema().with_metadata({"asr_jax": digest}))
             shutil.rmtree(parts)
-    lines = rejected_path.read_text(encoding="utf-8").splitlines() if rejected_path.exists() else []
+    lines = list(read_lines(rejected_path)) if rejected_path.exists() else []
     if not lines:
         rejected_path.unlink(missing_ok=True)
     entries = list(map(json.loads, lines))
@@ -270,7 +269,7 @@ def _extract_parts(
             long = first + np.flatnonzero(is_long[first : ends[first]])
             _write_part(parts / f"{first:09}.parquet", index, of_part, long.tolist(), ends[first] - first, extractor)
             print(f"{out}: {ends[first] - own.start:,} of {len(own):,} utterances", flush=True)
-    lists = [json.loads((parts / name).with_suffix(".json").read_text()) for name in names]
+    lists = [json.loads(read_text((parts / name).with_suffix(".json"))) for name in names]
     rejected = [Rejected(**each) for listed in lists for each in listed]
     return names, rejected
 

@@ -11,6 +11,7 @@ from asr_jax.audio.io import AudioError
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import read_text
 
 URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 MAGIC = re.compile(r"[*?\[]")
@@ -177,6 +178,6 @@ def origin_of(path: str) -> str:
     if os.path.dirname(folder) != os.path.join(CACHES, "remote"):
         return ""
     try:
-        return Path(folder, ORIGIN).read_text(encoding="utf-8")
+        return read_text(Path(folder, ORIGIN))
     except OSError:
         return ""

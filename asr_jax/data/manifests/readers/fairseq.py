@@ -8,9 +8,11 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
@@ -149,8 +151,7 @@ def at_16_khz(utterance: Utterance) -> Utterance:
 
 
 def _write_lines(path: str, lines: Iterable[str]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
+    write_whole(Path(path), "".join(f"{line}\n" for line in lines))
 
 
 def _entry(utterance: Utterance) -> str:

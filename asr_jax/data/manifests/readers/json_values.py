@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import MARK, TextError, text_of
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
-
-MARK = b"\xef\xbb\xbf"
-"""Byte-order mark of UTF-8."""
+from asr_jax.data.manifests.readers.fields import InvalidEntry
 
 
 def objects(path: str) -> Iterator[tuple[int, Any]]:
@@ -30,7 +28,7 @@ def objects(path: str) -> Iterator[tuple[int, Any]]:
             file.seek(0)
             for number, line in enumerate(file, 1):
                 if line := line.strip():
-                    yield number, value_of(line.removeprefix(MARK) if number == 1 else line)
+                    yield number, value_of(line)
     except FileNotFoundError:
         raise UserError(f"{path}: no such manifest; check the path (relative paths start at {os.getcwd()})") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -48,7 +46,7 @@ def _named(file: Any) -> list[tuple[int, Any]]:
         pass
     file.seek(0)
     try:
-        whole = json.loads(file.read().decode("utf-8-sig"))
+        whole = json.loads(text_of(file.read()))
     except (ValueError, RecursionError):
         return []
     if not whole or not all(isinstance(value, dict) for value in whole.values()):
@@ -67,9 +65,9 @@ def speechbrain(name: str, fields: dict[str, Any]) -> dict[str, Any]:
 def value_of(line: bytes) -> Any:
     """Returns the value of a line; an InvalidEntry if it is not JSON."""
     try:
-        return json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        return InvalidEntry(not_utf8(line, error))
+        return json.loads(text_of(line))
+    except TextError as error:
+        return InvalidEntry(str(error))
     except ValueError as error:
         cut = (
             ""
@@ -83,9 +81,9 @@ def value_of(line: bytes) -> Any:
 
 def _array(path: str, content: bytes) -> list[Any]:
     try:
-        return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: {not_utf8(content, error)}") from None
+        return json.loads(text_of(content))
+    except TextError as error:
+        raise UserError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: not a JSON array ({error}); the file may be truncated. Expected objects: [{f.EXAMPLE}, …]"
