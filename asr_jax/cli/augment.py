@@ -98,7 +98,7 @@ def show(
         allow_pipes: Whether commands in the place of files are run.
 
     Returns:
-        Folders of utterances that were written, and of those that could not be.
+        Folders that were written, and folders that could not be written.
 
     Raises:
         UserError: If no audio can be read, or the data are ready features.

@@ -39,9 +39,18 @@ def text_of(content: bytes, *, errors: str = "strict") -> str:
     Raises:
         TextError: If it is not UTF-8.
     """
-    if content.startswith(_UTF_16):
-        raise OtherText("the text is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 IN > OUT converts it")
+    check_encoding(content)
     return _decoded(content, "utf-8-sig", errors)
+
+
+def check_encoding(start: bytes) -> None:
+    """Checks the first bytes of a text file.
+
+    Raises:
+        OtherText: If the text is UTF-16.
+    """
+    if start.startswith(_UTF_16):
+        raise OtherText("the text is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 IN > OUT converts it")
 
 
 def _decoded(content: bytes, codec: str = "utf-8", errors: str = "strict") -> str:

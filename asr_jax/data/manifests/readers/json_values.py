@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.text_files import MARK, TextError, text_of
+from asr_jax.core.text_files import MARK, OtherText, TextError, check_encoding, text_of
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 
@@ -17,7 +17,8 @@ def objects(path: str) -> Iterator[tuple[int, Any]]:
     """Yields values with their line, or position in the array, from 1. A line that is not JSON is an InvalidEntry."""
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
-            start = file.read(64).removeprefix(MARK).lstrip()
+            check_encoding(start := file.read(64))
+            start = start.removeprefix(MARK).lstrip()
             file.seek(0)
             if start.startswith(b"["):
                 yield from enumerate(_array(path, file.read()), 1)
@@ -31,6 +32,8 @@ def objects(path: str) -> Iterator[tuple[int, Any]]:
                     yield number, value_of(line)
     except FileNotFoundError:
         raise UserError(f"{path}: no such manifest; check the path (relative paths start at {os.getcwd()})") from None
+    except OtherText as error:
+        raise UserError(f"{path}: {error}") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path}: cannot be read as a manifest: {reason}; check that it is complete") from None
