@@ -111,7 +111,7 @@ BAD = {
         "E 5\nE 4\n": r"a symbol twice: 'E'",
         "| 5\n<pad> 4\n": "a symbol twice: '<pad>'",
         "e 5\na 4\n": r"upper.v1 returns no letter of .*dict.ltr.txt \(e a …\)",
-        b"\xff\xfeE": "utf-8",
+        b"\xff\xfeE": "UTF-8",
     },
     "vocab.json": {
         "[]": "expected an object",
