@@ -40,9 +40,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+        if isinstance(error, OSError) and error.errno:  # the system's error names the temporary file, or none
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

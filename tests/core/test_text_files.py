@@ -131,6 +131,8 @@ def test_a_file_of_the_longest_name_a_link_and_a_pipe_are_written(tmp_path):
     write_whole(Path(f"/dev/fd/{theirs}"), "piped")
     assert (read_text(longest), read_text(tmp_path / "target"), os.read(ours, 9)) == ("long", "b", b"piped")
     assert (tmp_path / "link").is_symlink()
+    with pytest.raises(FileNotFoundError, match="'gone/file'"):
+        write_whole(Path("gone/file"), "")
     assert len(list(tmp_path.iterdir())) == 3
 
 
