@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import temporary_path
 from asr_jax.core.jobs import Job, read_receipt
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
@@ -151,7 +152,7 @@ def join_files(whole: Path, parts: Sequence[Path], kind: str) -> None:
 
         join_parquet(parts, whole, pq.read_schema(parts[0]))
     else:
-        partial = whole.with_name(f"{whole.name}.partial")
+        partial = temporary_path(whole, f"{whole.name}.partial")
         with partial.open("wb") as file:
             if kind == "manifest":
                 file.writelines(_with_unique_ids(parts))

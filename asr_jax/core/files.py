@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import socket
 import tempfile
@@ -13,6 +14,8 @@ from pathlib import Path
 from asr_jax.core.errors import UserError
 from asr_jax.core.text_files import bytes_of
 
+MOST_BYTES = 255
+"""Maximum length of a file name in UTF-8."""
 OF_ALL_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 """Errors that the next file would have too, such as a full disk."""
 
@@ -46,6 +49,17 @@ def write_whole(path: Path, content: str | bytes) -> None:
         if isinstance(error, OSError) and error.errno:  # the system's error names the temporary file, or none
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def temporary_path(path: Path, name: str) -> Path:
+    """Returns the path of a temporary file or folder beside a file.
+
+    Args:
+        name: Its name, made of that of the file. If it is too long, a digest with the same ending replaces it.
+    """
+    content = os.fsencode(name)
+    digest = f".{hashlib.sha256(content).hexdigest()[:32]}{Path(name).suffix}"
+    return path.with_name(name if len(content) <= MOST_BYTES else digest)
 
 
 def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:

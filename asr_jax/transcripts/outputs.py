@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import OF_ALL_FILES, check_writable, remove_empty, write_whole
+from asr_jax.core.files import OF_ALL_FILES, check_writable, remove_empty, temporary_path, write_whole
 from asr_jax.core.jobs import Job, path_of
 from asr_jax.core.names import one_line, unique
 from asr_jax.core.text_files import json_line, open_text, read_text
@@ -128,7 +128,7 @@ class OneFile(Output):
     def __enter__(self) -> "OneFile":
         if self._out:
             self._made = check_writable(self._out)
-            self._partial = self._out.with_name(f"{self._out.name}.partial")
+            self._partial = temporary_path(self._out, f"{self._out.name}.partial")
             self._file = open_text(self._partial)
         elif not self._file:
             raise UserError("standard output is closed: expected --out, or a redirection of standard output")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asr_jax.core.files import temporary_path
 from asr_jax.core.text_files import json_line, open_text
 from asr_jax.data.manifests.manifest import manifest_fields
 from asr_jax.data.manifests.utterances import Utterance
@@ -147,4 +148,4 @@ class PseudoLabels:
 
 
 def _partial(path: Path) -> Path:
-    return path.with_name(f"{path.name}.partial")
+    return temporary_path(path, f"{path.name}.partial")

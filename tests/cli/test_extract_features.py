@@ -165,7 +165,7 @@ def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_
 def test_one_output_that_cannot_be_written_ends_no_command(folder, tmp_path, capsys):
     jobs, out = tmp_path / "jobs", tmp_path / "out"
     jobs.mkdir()
-    for name in ("a", "x" * 240, "c"):
+    for name in ("a", "x" * 244, "c"):
         row = json.loads((folder / "audio.jsonl").read_text().partition("\n")[0])
         row["audio_path"] = str(folder / row["audio_path"])
         (jobs / f"{name}.jsonl").write_text(json.dumps(row) + "\n")

@@ -162,6 +162,14 @@ def test_one_file_that_cannot_be_written_is_named_and_the_others_are_written(tmp
     assert [output.has(each.id) for each in utterances] == [False, False, False, True, True]
 
 
+@pytest.mark.parametrize("name", ["x" * 250 + ".json", "中" * 83 + ".json"])
+def test_one_file_may_have_the_longest_name(name, tmp_path):
+    output, (utterance,) = opened("json", tmp_path / name, ["a.wav"])
+    with output:
+        output.write(named(utterance))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_full_disk_ends_the_work(tmp_path, monkeypatch):
     def full(path, content):
         if path.name != "made_by.jsonl":

@@ -22,7 +22,7 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import held, write_whole
+from asr_jax.core.files import held, temporary_path, write_whole
 from asr_jax.core.jobs import Job
 from asr_jax.core.text_files import json_line, read_lines, read_text
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
@@ -137,7 +137,7 @@ def extract(
     digest = _digest(made_of, index, tokenizer, rejections.entries)
     own = range(len(index))[job.rows(len(index)) if job else slice(None)]
     of_index = rejections.entries if job is None or job.number == 0 else []
-    rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
+    rejected_path, parts = out.with_suffix(".rejected.jsonl"), temporary_path(out, f".{out.stem}-{digest}.parts")
     if not force and _is_done(out, digest):
         print(f"{out} already exists")
     else:
@@ -340,7 +340,7 @@ def join_parquet(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
         out: File to write.
         schema: Columns and metadata of the file.
     """
-    partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
+    partial = temporary_path(out, f"{out.name}.{os.getpid()}.partial")
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for part in parts:
             for batch in pq.ParquetFile(part).iter_batches(PART_RECORDS):
