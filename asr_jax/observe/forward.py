@@ -21,7 +21,7 @@ from asr_jax.core.files import held, write_whole
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import command_options
-from asr_jax.core.text_files import read_text
+from asr_jax.core.text_files import read_text, use_utf8
 from asr_jax.observe.events import FILE_NAME, Event
 
 POLL_S = 2.0
@@ -148,4 +148,5 @@ def _opener(name: str) -> Open:
 
 
 if __name__ == "__main__":
+    use_utf8()
     main()

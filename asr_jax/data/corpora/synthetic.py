@@ -33,7 +33,7 @@ from asr_jax.audio.io import probe, write_flac
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.options import parse
-from asr_jax.core.text_files import read_text
+from asr_jax.core.text_files import read_text, use_utf8
 from asr_jax.data.corpora import espeak
 from asr_jax.data.corpora.sentences import RATE_HZ, SHARES, Corpus, Sentence, plan, waveform
 from asr_jax.data.manifests.manifest import write_manifest
@@ -207,4 +207,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    use_utf8()
     main()
