@@ -151,7 +151,7 @@ def move_native_log(path: Path) -> None:
     _log.path, _log.begin, _log.read = path, before, before + max(_log.read - _log.begin, 0)
     if _log.watcher and _log.watcher.stdin:
         with contextlib.suppress(OSError):
-            _log.watcher.stdin.write(f"log {path.absolute()}\n".encode())
+            _log.watcher.stdin.write(os.fsencode(f"log {path.absolute()}\n"))
     former.unlink(missing_ok=True)
 
 
