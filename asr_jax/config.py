@@ -17,6 +17,7 @@ from asr_jax.core.meshes import MeshSizes
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, check, settings
+from asr_jax.core.text_files import read_text
 from asr_jax.data.batching.dataset import Data
 from asr_jax.kernels.implementations import selected_kernels
 from asr_jax.metrics.measure import ALL
@@ -459,7 +460,7 @@ def load_experiment(path: Path) -> Experiment:
         UserError: If the file is missing or is not an experiment.
     """
     try:
-        experiment = from_json(json.loads(path.read_text()))
+        experiment = from_json(json.loads(read_text(path)))
     except FileNotFoundError as error:
         why = f"it has no {path.name}" if path.parent.exists() else "there is no such file or folder"
         raise UserError(f"{path.parent} is not a run: {why}; expected the folder of a training run") from error

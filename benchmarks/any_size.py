@@ -174,12 +174,12 @@ class Timed:
 def begin() -> int:
     """Returns freed memory to the system and forgets its peak; returns the resident bytes of this process."""
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     return resident()
 
 
 def resident(kind: str = "RssAnon") -> int:
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     return int(fields[kind].split()[0]) * 1024
 
 

@@ -24,7 +24,7 @@ RATE_HZ = 16000
 
 
 def prepare(manifest: Path, cuts: Path) -> None:
-    with CutSet.open_writer(cuts) as writer, manifest.open() as file:
+    with CutSet.open_writer(cuts) as writer, manifest.open(encoding="utf-8") as file:
         for line in file:
             writer.write(cut_of(json.loads(line), manifest.parent.parent))
 

@@ -142,7 +142,7 @@ def _in_process(work: Callable[..., Any], *arguments: Any) -> Any:
 def _resident() -> tuple[int, int]:
     """Resident bytes of this process: anonymous memory and mapped files; zeros without /proc."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0, 0
     fields = dict(line.split(":", 1) for line in lines)

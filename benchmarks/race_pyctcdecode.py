@@ -119,7 +119,7 @@ def side(name: str, width: int, folder: Path) -> None:
 def cpu_s() -> float:
     """CPU time of this process and its children in seconds."""
     ids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
-    fields = (Path(f"/proc/{i}/stat").read_text().rsplit(")")[-1].split() for i in ids)
+    fields = (Path(f"/proc/{i}/stat").read_text(encoding="utf-8").rsplit(")")[-1].split() for i in ids)
     return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 

@@ -243,5 +243,5 @@ def _record(what: str, share: float) -> None:
         frame = sys._getframe(2)
         while frame.f_back and frame.f_code.co_filename == __file__:
             frame = frame.f_back
-        with open(path, "a") as file:  # one line at a time, since several workers append
+        with open(path, "a", encoding="utf-8") as file:  # one line at a time, since several workers append
             file.write(json.dumps({"test": test, "what": f"{frame.f_lineno}: {what}", "share": share}) + "\n")

@@ -122,7 +122,8 @@ def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -
         path: Path of the new file.
         samples: Samples of full scale ±32768.
     """
-    soundfile.write(path, samples, rate_hz, format="FLAC", subtype="PCM_16")
+    with open(path, "wb") as file:  # libsndfile's error would not have the system's reason
+        soundfile.write(file, samples, rate_hz, format="FLAC", subtype="PCM_16")
 
 
 def name_of(file: PathLike | NamedAudio) -> str:

@@ -14,6 +14,7 @@ from asr_jax.audio.ramp import Ramp
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import UserError
 from asr_jax.core.settings import Finite, PositiveFloat, PositiveInt, settings
+from asr_jax.core.text_files import TextError, read_text
 
 ALL = Ramp((1.0,), (1.0,))
 """Share of `NormaliseByDataSet`: always 1."""
@@ -137,8 +138,8 @@ class NormaliseByDataSet(Stage):
             UserError: If the file cannot be read or does not have as many values of <AddShift> as of <Rescale>.
         """
         try:
-            text = Path(path).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_text(path)
+        except (OSError, TextError) as error:
             raise UserError(f"{path}: {error}; expected a text file with <AddShift> and <Rescale>") from error
         found = [re.search(rf"<{name}>[^\[]*\[([^\]]*)\]", text) for name in ("AddShift", "Rescale")]
         shift, scale = ([float(value) for value in part[1].split()] if part else [] for part in found)
@@ -157,7 +158,7 @@ class NormaliseByDataSet(Stage):
             UserError: If the file cannot be read or has other content.
         """
         try:
-            found = json.loads(Path(path).read_text("utf-8"))
+            found = json.loads(read_text(path))
             return cls(mean=tuple(found["mean"]), deviation=tuple(found["deviation"]), share=share)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(f'{path}: {error}; expected {{"mean": […], "deviation": […]}}') from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import read_text
 
 SEAL = "seal.json"
 # Not sealed: after the seal is written, Orbax adds the time of the commit to the first file and creates the second one.
@@ -34,7 +35,7 @@ def damage(folder: Path, part: str = "") -> str:
         A message about the first difference; empty if the checkpoint is intact.
     """
     try:
-        text = (folder / SEAL).read_text()
+        text = read_text(folder / SEAL)
         sealed = json.loads(text)
         files = {name: (written["bytes"], written["sha256"]) for name, written in sealed["files"].items()}
         metadata = sealed["metadata"]
@@ -74,5 +75,5 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
-    values = json.loads((folder / METADATA).read_text())
+    values = json.loads(read_text(folder / METADATA))
     return {name: value for name, value in values.items() if name != "commit_timestamp_nsecs"}

@@ -23,6 +23,7 @@ from asr_jax.checkpoints.integrity import damage, seal
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.processes import is_main, on_main
 from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.core.text_files import read_text
 from asr_jax.metrics.measure import ALL, Measure, measure_of
 
 
@@ -392,7 +393,7 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
 def _sealed_metrics(checkpoint: Path) -> dict[str, Any]:
     """Returns the measure of an intact checkpoint; empty if it was saved without a validation."""
     path = checkpoint / METRICS
-    metrics: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    metrics: dict[str, Any] = json.loads(read_text(path)) if path.exists() else {}
     return metrics
 
 
@@ -456,5 +457,5 @@ def _check_fits(item: Path, abstract: Tree, *, is_part: bool = False) -> None:
 
 def restore_meta(folder: Path, updates: int) -> dict[str, Any]:
     """Returns the meta item of a checkpoint. It is read without Orbax, which all processes would have to call."""
-    meta: dict[str, Any] = json.loads((folder / str(updates) / "meta" / "metadata").read_text())
+    meta: dict[str, Any] = json.loads(read_text(folder / str(updates) / "meta" / "metadata"))
     return meta

@@ -6,7 +6,6 @@ written to another file, with their reasons.
 """
 
 import functools
-import json
 import math
 import statistics
 import sys
@@ -31,9 +30,10 @@ from asr_jax.cli.recognition_options import (
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.jobs import Job
-from asr_jax.core.names import counted
+from asr_jax.core.names import counted, one_line
 from asr_jax.core.options import parse
 from asr_jax.core.settings import PositiveFloat, between, command_options
+from asr_jax.core.text_files import TextError, json_line, read_text
 from asr_jax.data.batching.evaluation import NoUtterances, part_of
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.batching.round_trip import fitting_normaliser
@@ -192,8 +192,8 @@ def read(options: AlignOptions) -> Utterances:
     assert options.text is not None
     assert options.audio is not None
     try:
-        text = on_one_line(options.text.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = on_one_line(read_text(options.text))
+    except (OSError, TextError) as error:
         raise UserError(f"--text {options.text} cannot be read: {error}; expected text in UTF-8") from error
     utterance = Utterance(Path(options.audio).stem, options.audio, text, probe(options.audio).duration_s)
     return Utterances.of([utterance])
@@ -227,10 +227,10 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
         found = {entry.utterance.id: entry for entry in aligning.aligned_utterances(trained, data)}
         for utterance in filter(lambda utterance: utterance.id in found, utterances):
             aligned, transcript, tokens, reason, _ = found[utterance.id]
-            if transcript is None:
+            if transcript is not None:
+                reason = output.write(NamedRecording.of(aligned, transcript, tokens=tokens if options.tokens else ()))
+            if reason:
                 rejected.append((utterance.id, utterance.location, reason))
-            else:
-                output.write(NamedRecording.of(aligned, transcript, tokens=tokens if options.tokens else ()))
         leave_out(rejected, output)
         if rejected:
             advise(utterances, trained.tokenizer)
@@ -264,7 +264,7 @@ def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) ->
         output: Output of the alignments; None if rejected utterances are only printed.
     """
     for name, location, reason in entries:
-        print(f"rejected {name}: {location}: {reason}", file=sys.stderr)
+        print(one_line(f"rejected {name}: {location}: {reason}"), file=sys.stderr)
         if output:
             output.reject(name, location, reason)
 
@@ -308,7 +308,7 @@ def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:
     for utterance, score, reason in pieces:
         fields = manifest_fields(utterance, str(out.parent.absolute()))
         fields["score"] = None if math.isnan(score) else round(score, 4)
-        lines.append(json.dumps(fields | ({"reason": reason} if reason else {}), ensure_ascii=False) + "\n")
+        lines.append(json_line(fields | ({"reason": reason} if reason else {})))
     return lines
 
 

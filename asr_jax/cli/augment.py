@@ -8,6 +8,7 @@ accepted, such as `--model.augment.0.db -6 6`.
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,8 @@ from asr_jax.audio.sounds import read_sounds
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.batch import Frames
 from asr_jax.core.devices import say_devices
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import OF_ALL_FILES, write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 from asr_jax.data.manifests.locations import Location
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
         AugmentOptions, arguments, prog="python -m asr_jax.augment", about=__doc__
     )
     say_devices()
-    written = show(
+    written, failed = show(
         experiment.model,
         options.data,
         options.out,
@@ -65,7 +67,9 @@ def main(arguments: Sequence[str]) -> None:
         speed_jitter=experiment.data.speed_jitter,
         allow_pipes=experiment.data.allow_pipes,
     )
-    print(f"{options.out}: {counted(written, 'utterance')}")
+    print(f"{options.out}: {counted(len(written), 'utterance')}")
+    if failed:
+        raise RunError(f"{counted(len(failed), 'utterance')} could not be written; the reasons are above")
 
 
 def show(
@@ -79,7 +83,7 @@ def show(
     speeds: Sequence[float] = (1.0,),
     speed_jitter: float = 0.0,
     allow_pipes: bool = False,
-) -> int:
+) -> tuple[list[Path], list[Path]]:
     """Writes pictures and audio of `num` utterances, evenly spaced in the data.
 
     Args:
@@ -94,7 +98,7 @@ def show(
         allow_pipes: Whether commands in the place of files are run.
 
     Returns:
-        Number of utterances that were written.
+        Folders that were written, and folders that could not be written.
 
     Raises:
         UserError: If no audio can be read, or the data are ready features.
@@ -120,14 +124,23 @@ def show(
         seen = front_end(samples, lengths) if on_audio else frames.replace(values=changed)
         name = f"{type(augmentation).__name__}, in {augmentation.probability:.0%} of the utterances"
         stages.append((name, samples if on_audio else None, seen, jax.device_get(drawn)))
+    written, failed = list[Path](), list[Path]()
     for row, name in enumerate(names):
-        _write(out / f"{row}-{name}", stages, row, int(lengths[row]), model.front_end)
+        folder = out / f"{row}-{name}"
+        try:
+            _write(folder, stages, row, int(lengths[row]), model.front_end)
+            written.append(folder)
+        except OSError as error:
+            if error.errno in OF_ALL_FILES:
+                raise
+            print(f"{folder} cannot be written: {error.strerror}", file=sys.stderr)
+            failed.append(folder)
     about = {
         "shown": "the result of each augmentation, applied after those before it",
         "not shown": {"speeds": list(speeds), "speed_jitter": speed_jitter, "dither": model.front_end.dither},
     }
-    (out / "about.json").write_text(json.dumps(about, indent=1) + "\n")
-    return len(names)
+    write_whole(out / "about.json", json.dumps(about, indent=1) + "\n")
+    return written, failed
 
 
 def _read(data: Sequence[str], num: int, rate_hz: int, options: ReadOptions) -> tuple[list[str], list[Any]]:
@@ -142,12 +155,18 @@ def _read(data: Sequence[str], num: int, rate_hz: int, options: ReadOptions) -> 
             raise UserError(f"{', '.join(data)}: {utterance.id} has ready features; expected data with audio")
         try:
             rows.append(Location.parse(utterance.location).audio(rate_hz=rate_hz))
-            names.append("".join(char if char.isalnum() or char in "-_." else "_" for char in utterance.id)[-80:])
+            names.append(_short_name(utterance.id))
         except AudioError as error:
             reasons.append(str(error))
     if not rows:
         raise UserError(f"{', '.join(data)}: no audio could be read: {'; '.join(reasons[:3])}")
     return names, rows
+
+
+def _short_name(utterance_id: str) -> str:
+    """Returns the end of an id, with letters, digits and `-_.`, in at most 80 bytes of UTF-8."""
+    name = "".join(char if char.isalnum() or char in "-_." else "_" for char in utterance_id)
+    return name.encode()[-80:].decode(errors="ignore")
 
 
 def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end: FrontEnd) -> None:
@@ -164,7 +183,7 @@ def _write(folder: Path, stages: Sequence[Any], row: int, length: int, front_end
         draws.append({"augmentation": name, "drawn": of_row})
         values = np.asarray(frames.values[row, : int(frames.lengths[row])])
         _draw(folder / f"{short}.png", values, front_end.frame_s, name, of_row, levels)
-    (folder / "drawn.json").write_text(json.dumps(draws, indent=1) + "\n")
+    write_whole(folder / "drawn.json", json.dumps(draws, indent=1) + "\n")
 
 
 def _draw(

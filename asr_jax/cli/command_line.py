@@ -20,11 +20,13 @@ from tyro.conf import arg
 from asr_jax.audio.io import AudioError
 from asr_jax.config import Experiment, Init, Resume, classes, experiment_of, load_experiment
 from asr_jax.core.errors import RunError, UserError, nearest
+from asr_jax.core.files import OF_ALL_FILES
 from asr_jax.core.flags import DeviceOptions, Flag, flags_of, parse_flags, parse_known
 from asr_jax.core.foreign_words import meant_by
 from asr_jax.core.help import asks_for_help, show_help
 from asr_jax.core.native import native_log
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.core.text_files import use_utf8
 from asr_jax.pretrained.hub import Upload
 
 ALIASES = {
@@ -62,7 +64,7 @@ the encoder, are chosen in the file. --decoding.FIELD sets a field of the decodi
 PROCESSES = "asr_jax.core.processes"
 """Module that a command without JAX does not import."""
 # Errors of the operating system that the user can fix; they are reported without a traceback.
-OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
+OF_THE_MACHINE = (*OF_ALL_FILES, errno.EACCES, errno.EPERM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,8 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
         main: Main function of the command; takes the arguments.
         arguments: Arguments of the command. Default: those of the process.
     """
+    if arguments is None:
+        use_utf8()
     # Tracing creates millions of objects; with the default thresholds, garbage collection takes 25 % of the time.
     gc.set_threshold(100_000, 20, 100)
     with native_log(), _warnings_printed():

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from asr_jax.core.errors import nearest
+from asr_jax.core.text_files import use_utf8
 
 COMMANDS = {
     "train": "Trains a model, or continues a run",
@@ -41,6 +42,7 @@ def run() -> None:
 
     Without arguments, prints the list of commands; with --version, the versions.
     """
+    use_utf8()
     name = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
     if name in COMMANDS:
         sys.argv = [f"python -m asr_jax.{name}", *sys.argv[2:]]

@@ -17,10 +17,11 @@ from tyro.conf import Positional, arg
 
 from asr_jax.cli.results import some, table_row
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import check_writable
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import NonNegativeInt, command_options
+from asr_jax.core.text_files import TextError, json_text, read_lines
 from asr_jax.metrics.comparison import compare
 from asr_jax.metrics.scoring import Recognised
 from asr_jax.observe.tables import console_for, percent, print_table, say
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str]) -> None:
         say(console_for(), line)
     if options.json:
         result = {"files": [str(path) for path in paths], **found}
-        options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        write_whole(options.json, json_text(result, indent=2) + "\n")
 
 
 def read_predictions(path: Path) -> tuple[list[Recognised], set[str]]:
@@ -77,8 +78,8 @@ def read_predictions(path: Path) -> tuple[list[Recognised], set[str]]:
         UserError: If the file cannot be read, or a line lacks id, reference or hypothesis.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = list(read_lines(path))
+    except (OSError, TextError) as error:
         raise UserError(f"{path} cannot be read: {error}; expected a file of evaluate --predictions") from error
     rows = [_row(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
     return [recognised for recognised, _ in rows], {name for _, name in rows if name}

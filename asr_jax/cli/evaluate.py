@@ -35,6 +35,7 @@ from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import NonNegativeInt, command_options
+from asr_jax.core.text_files import json_line, json_text, open_text, read_text
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long, part_of
 from asr_jax.data.batching.removals import count_removed
@@ -135,20 +136,20 @@ def main(arguments: Sequence[str]) -> None:
         print(line, file=sys.stderr)
     if options.log_probs:
         check_ids(options.log_probs, utterances)
-    results = []
+    results, failed = [], list[str]()
     for run in options.runs:
         if recognises(run):
             trained = load(run, options, options).with_resets(options.state_resets)
             for name in options.heads:
                 head = name or trained.model.recognising
                 decoding = decoding_in(trained.experiment.model, head, flags)
-                results.append(evaluate_run(trained, head, decoding, utterances, options))
+                results.append(evaluate_run(trained, head, decoding, utterances, options, failed))
         else:
             check_options_of_losses(run, options, flags)
             results.append(evaluate_losses(load(run, options, options), utterances))
     if job and options.json:
         own = job.path(options.json)
-        write_whole(own, json.dumps({"by": options.by, "worst": options.worst, "runs": results}, ensure_ascii=False))
+        write_whole(own, json_text({"by": options.by, "worst": options.worst, "runs": results}))
         sets = [each for result in results[:1] for each in result["sets"].values()]
         rejected = sum(each["rejected"] for each in sets)
         num = sum(len(each["rows"]) for each in sets) + rejected
@@ -156,6 +157,8 @@ def main(arguments: Sequence[str]) -> None:
         finish(options.json, job, digest=digest, files=files, recordings=num, rejected=rejected, kind=KIND)
         return
     conclude(results, by=options.by, out=options.json)
+    if failed:
+        raise RunError(f"{'; '.join(failed)}; the figures are complete")
 
 
 def conclude(results: Sequence[dict[str, Any]], *, by: str, out: Path | None) -> None:
@@ -172,7 +175,7 @@ def conclude(results: Sequence[dict[str, Any]], *, by: str, out: Path | None) ->
     summary = over_runs(results)
     show_over_runs(summary)
     if out:
-        out.write_text(json.dumps({"runs": results, "over_runs": summary}, indent=2, ensure_ascii=False) + "\n")
+        write_whole(out, json_text({"runs": results, "over_runs": summary}, indent=2) + "\n")
     if nothing:
         raise RunError(f"{', '.join(nothing)}: no utterance could be scored; the reasons are above")
     num_rejected, num_scored = max(numbers(result["sets"]) for result in results)
@@ -184,7 +187,12 @@ def conclude(results: Sequence[dict[str, Any]], *, by: str, out: Path | None) ->
 
 
 def evaluate_run(
-    trained: Trained, head: str, decoding: Decoding, utterances: Mapping[str, Utterances], options: EvaluateOptions
+    trained: Trained,
+    head: str,
+    decoding: Decoding,
+    utterances: Mapping[str, Utterances],
+    options: EvaluateOptions,
+    failed: list[str],
 ) -> dict[str, Any]:
     """Evaluates one set of weights with one head on all sets; writes predictions, log-probabilities and calibration.
 
@@ -192,6 +200,7 @@ def evaluate_run(
         trained: The weights and their run.
         head: Name of the recognising head.
         decoding: Settings of the search.
+        failed: Takes the reason if the predictions cannot be written. They end no command, since the figures remain.
 
     Returns:
         A description of the weights and the counts of each set, as in the JSON file.
@@ -245,7 +254,10 @@ def evaluate_run(
         sets = {manifest: findings[manifest] | about[manifest] for manifest in findings}
         return result | {"sets": sets, "predictions": str(out.absolute()) if out else "", "named": named}
     if out:
-        write_predictions(out, findings, named)
+        try:
+            write_predictions(out, findings, named)
+        except OSError as error:
+            failed.append(f"--predictions {out} cannot be written: {error.strerror}")
     result |= {"sets": sets_of(findings, about, how, options.worst)}
     if options.calibrate:
         confidences, is_right = (np.concatenate(each) for each in zip(*map(judged_of, findings.values()), strict=True))
@@ -332,10 +344,10 @@ def write_predictions(out: Path, findings: Mapping[str, Findings], named: Mappin
         findings: What was recognised, by manifest.
         named: Head and decoding, which each line has too.
     """
-    with out.open("w") as file:
+    with open_text(out) as file:
         for manifest, found in findings.items():
             lines = ({"set": manifest, **named} | line for line in found["lines"])
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            file.writelines(map(json_line, lines))
 
 
 def merge_jobs(paths: Sequence[Path], out: Path) -> None:
@@ -348,7 +360,7 @@ def merge_jobs(paths: Sequence[Path], out: Path) -> None:
     Raises:
         RunError: If an utterance could not be evaluated.
     """
-    parts = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    parts = [json.loads(read_text(path)) for path in paths]
     results = []
     for of_run in zip(*(part["runs"] for part in parts), strict=True):
         result = {name: value for name, value in of_run[0].items() if name not in ("sets", "predictions", "named")}
@@ -449,11 +461,5 @@ def predictions_of(path: Path, trained: Trained, *, is_folder: bool, head: str =
         trained: The weights and their run.
         is_folder: Whether `path` is a folder; the file is then named after run, checkpoint and head.
         head: Name of the head; empty if only one head is evaluated.
-
-    Raises:
-        UserError: If a file in the folder cannot be written.
     """
-    if is_folder:
-        path = path / f"{trained.folder.name}-{trained.updates}{f'-{head}' * bool(head)}.jsonl"
-        check_writable(path)
-    return path
+    return path / f"{trained.folder.name}-{trained.updates}{f'-{head}' * bool(head)}.jsonl" if is_folder else path

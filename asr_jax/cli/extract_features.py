@@ -26,6 +26,7 @@ from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import OF_ALL_FILES
 from asr_jax.core.jobs import Job
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
@@ -111,11 +112,20 @@ def main(arguments: Sequence[str]) -> None:
 
     extractor = _extractor(options)
     groups = _groups([path for paths in options.input for path in paths], options.output)
-    try:
-        rejected = sum(_extract(extractor, out, paths, options.own_job) for out, paths in groups)
-    except KeyboardInterrupt:
-        print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
-        raise
+    rejected, failed = 0, list[Path]()
+    for out, paths in groups:
+        try:
+            rejected += _extract(extractor, out, paths, options.own_job)
+        except KeyboardInterrupt:
+            print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
+            raise
+        except (UserError, OSError) as error:
+            if len(groups) == 1 or getattr(error, "errno", None) in OF_ALL_FILES:
+                raise
+            print(f"error: {error}", file=sys.stderr)
+            failed.append(out)
+    if failed:
+        raise RunError(f"{counted(len(failed), 'output')} of {len(groups)} could not be written; the reasons are above")
     if rejected and not options.own_job:
         raise RunError(
             f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"

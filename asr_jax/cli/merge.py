@@ -17,10 +17,12 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import temporary_path
 from asr_jax.core.jobs import Job, read_receipt
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import command_options
+from asr_jax.core.text_files import json_line
 
 RECEIPT = re.compile(r"(?P<out>.+)\.(?P<number>\d{5,})-of-(?P<of>\d{5,})\.done")
 
@@ -150,7 +152,7 @@ def join_files(whole: Path, parts: Sequence[Path], kind: str) -> None:
 
         join_parquet(parts, whole, pq.read_schema(parts[0]))
     else:
-        partial = whole.with_name(f"{whole.name}.partial")
+        partial = temporary_path(whole, f"{whole.name}.partial")
         with partial.open("wb") as file:
             if kind == "manifest":
                 file.writelines(_with_unique_ids(parts))
@@ -172,4 +174,4 @@ def _with_unique_ids(parts: Sequence[Path]) -> Iterator[bytes]:
 
     ids = [json.loads(line)["id"] for line in lines()]
     for line, old, new in zip(lines(), ids, unique_ids(ids), strict=True):
-        yield line if old == new else json.dumps(json.loads(line) | {"id": new}, ensure_ascii=False).encode() + b"\n"
+        yield line if old == new else json_line(json.loads(line) | {"id": new}).encode()

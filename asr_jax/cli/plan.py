@@ -10,7 +10,6 @@ nothing except caches and requested files, and compiles only for `--target` and 
 bytes and collectives. The extras cuda12 and tpu have the compilers.
 """
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ from asr_jax.core.meshes import described_devices
 from asr_jax.core.names import counted
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelow1, command_options
 from asr_jax.core.targets import Target, target_of
+from asr_jax.core.text_files import json_line
 from asr_jax.data.batching.bucket_files import write_buckets
 from asr_jax.data.batching.buckets import perturbed_lengths
 from asr_jax.data.batching.crops import about_crops
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> None:
     for line in [*lines(planned, experiment, wanted), "", *tuning_lines(planned, experiment)]:
         say(console, line)
     for line in warnings:
-        for part in f"warning: {line}".splitlines():
+        for part in f"warning: {line}".split("\n"):
             say(console, part, style="bold yellow")
     if options.plot:
         from asr_jax.observe.durations import draw_durations
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str]) -> None:
         say(console, f"drawn to {options.plot}")
     if options.rejected:
         entries = [*planned.rejections.entries, *(validation.rejections.entries if validation else ())]
-        write_whole(options.rejected, "".join(f"{json.dumps(e.to_json(), ensure_ascii=False)}\n" for e in entries))
+        write_whole(options.rejected, "".join(json_line(each.to_json()) for each in entries))
         say(console, f"{options.rejected}: the rejected utterances")
     if target:
         _compile(made, experiment, target, options, console)
@@ -271,7 +271,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         except UserError as of_training:
             raise UserError(f"{of_training}{MANIFESTS}") from error
         sets = Sets(train, Utterances.of([]), is_split=False)
-        warnings.append(f"the validation set is not planned: {str(error).splitlines()[0]}")
+        warnings.append(f"the validation set is not planned: {str(error).partition('\n')[0]}")
     tokenizer = make_tokenizer(data, folder, sets.train)
     model = make_model(experiment, tokenizer)
     mesh = mesh or experiment.mesh.mesh()

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.cli.command_line import load_config
+from asr_jax.core.files import write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.text_files import read_text
 
 CONFIG = "configs/quickstart.py"
 
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
         "test_words": scores["words"],
         "checkpoint": checkpoint,
     }
-    (run / "summary.json").write_text(json.dumps(final, indent=2) + "\n")
+    write_whole(run / "summary.json", json.dumps(final, indent=2) + "\n")
     print(
         f"\nWER {scores['wer']:.2%}, CER {scores['cer']:.2%} on {scores['utterances']} sentences of voices that are "
         "not in the training data"
@@ -103,7 +105,7 @@ def evaluate(run: Path, test: Path, last: str) -> tuple[dict[str, Any], str]:
         print(f"already evaluated: {out}")
     else:
         evaluate_main([str(run), "--data", str(test), "--json", str(out)])
-    [found] = json.loads(out.read_text())["runs"]
+    [found] = json.loads(read_text(out))["runs"]
     return found["sets"][str(test)], str(run / "checkpoints" / str(found["checkpoint"]))
 
 

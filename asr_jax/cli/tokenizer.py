@@ -4,6 +4,7 @@ Writes OUTPUT_DIR/PREFIX.model and .vocab, then loads the model like training an
 their token ids. To train a run with it, pass `--data.tokenizer.path OUTPUT_DIR/PREFIX.model` and the same normaliser.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -132,7 +133,7 @@ def _texts(options: TokenizerOptions) -> list[str]:
     texts, unseen = list[str](), Counter[str]()
     for text in texts_of(options.input):
         unseen.update(invisible_characters(text))
-        texts.append(normalise(" ".join(text.splitlines()), options.normaliser))
+        texts.append(normalise(re.sub(r"[\r\n]+", " ", text), options.normaliser))
     if unseen:
         named = ", ".join(f"{each!r} ({name_of(each)}) {num:,} ×" for each, num in unseen.most_common(NUM_SHOWN))
         print(f"invisible characters are removed from the texts: {named}")

@@ -35,7 +35,7 @@ from asr_jax.cli.results import some
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
 from asr_jax.core.jobs import Job, path_of
-from asr_jax.core.names import counted
+from asr_jax.core.names import counted, one_line
 from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -175,7 +175,7 @@ def _work(
         measured = with_durations(everything if options.own_job else todo)
         shapes_of = [entry for entry in measured if isinstance(entry, Utterance)] if options.own_job else None
         names = {entry.id for entry in todo}
-        measured = [entry for entry in measured if entry.id in names]
+        measured = [_writable(entry, output) for entry in measured if entry.id in names]
         unreadable = [entry for entry in measured if isinstance(entry, Rejected)]
         _say_rejected(unreadable)
         rejected = _transcribe(options, flags, measured, output, labels, folder, of_manifests, shapes_of)
@@ -192,9 +192,15 @@ def _work(
     return len(rejected), failed if rejected else None
 
 
+def _writable(entry: Utterance | Rejected, output: Output) -> Utterance | Rejected:
+    """Returns a Rejected if the transcript of a recording could not be written."""
+    reason = "" if isinstance(entry, Rejected) else output.refusal(entry.id)
+    return Rejected(entry.id, entry.location, reason, "result") if reason else entry
+
+
 def _say_rejected(entries: Sequence[Rejected]) -> None:
     for entry in entries:
-        print(f"rejected {entry.location}: {entry.reason}", file=sys.stderr)
+        print(f"rejected {one_line(entry.location)}: {one_line(entry.reason)}", file=sys.stderr)
 
 
 def check(options: TranscribeOptions) -> None:
@@ -313,15 +319,17 @@ def _transcribe(
         )
         try:
             for each in transcriber(utterances, part_of=shapes_of):
-                if each.transcript is None:
-                    rejected.append(Rejected(each.utterance.id, each.utterance.location, each.reason))
+                reason = each.reason
+                if each.transcript is not None:
+                    transcript = named(each.utterance, each.transcript, folder)
+                    reason = output.write(replace(transcript, head=head, decoding=str(decoder.search.decoding)))
+                if each.transcript is None or reason:
+                    rejected.append(Rejected(each.utterance.id, each.utterance.location, reason, "result"))
                     continue
                 if each.differing and each.utterance.id in of_manifests:
                     differing.append(each.differing)
-                transcript = named(each.utterance, each.transcript, folder)
                 if not each.transcript.text:
                     empty.append(transcript.path)
-                output.write(replace(transcript, head=head, decoding=str(decoder.search.decoding)))
                 if labels:
                     labels.add(each.utterance, each.transcript, most_s=transcriber.longest_s)
         except KeyboardInterrupt:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from asr_jax.core.text_files import read_lines, read_text
+
 KEEP_MEMORY = "ASR_JAX_KEEP_MEMORY"
 """Environment variable: 0 leaves the settings of glibc's allocator as they are."""
 ACCELERATORS = "/dev/nvidia[0-9]*", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*"
@@ -96,7 +98,7 @@ def _limit() -> None:
 
 def _resident() -> int:
     """Returns the bytes of the process's memory without mapped files."""
-    _, resident, shared, *_ = RESIDENT.read_text().split()
+    _, resident, shared, *_ = read_text(RESIDENT).split()
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -121,7 +123,7 @@ def available() -> float:
 
 
 def _available_in_groups() -> Iterator[float]:
-    for line in OWN_GROUPS.read_text().splitlines():
+    for line in read_lines(OWN_GROUPS):
         _, controllers, path = line.split(":", 2)
         controller = "memory" if "memory" in controllers.split(",") else controllers
         if controller not in VERSIONS:
@@ -131,13 +133,13 @@ def _available_in_groups() -> Iterator[float]:
         for folder in (own, *own.parents):
             if not folder.is_relative_to(GROUPS / top) or not (folder / limit).exists():
                 continue
-            if (most := (folder / limit).read_text().strip()) != "max":
-                used = int((folder / usage).read_text()) - _fields(folder / "memory.stat")[unused]
+            if (most := read_text(folder / limit).strip()) != "max":
+                used = int(read_text(folder / usage)) - _fields(folder / "memory.stat")[unused]
                 yield 1 - used / max(int(most), 1)
 
 
 def _fields(path: Path) -> dict[str, int]:
-    return {line.split()[0].rstrip(":"): int(line.split()[1]) for line in path.read_text().splitlines()}
+    return {line.split()[0].rstrip(":"): int(line.split()[1]) for line in read_lines(path)}
 
 
 def _set(parameters: dict[int, int]) -> None:

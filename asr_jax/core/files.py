@@ -1,7 +1,9 @@
 """Atomic writes, checks of output paths, and lock files."""
 
 import contextlib
+import errno
 import fcntl
+import hashlib
 import os
 import socket
 import tempfile
@@ -10,25 +12,54 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import bytes_of
+
+MOST_BYTES = 255
+"""Maximum length of a file name in UTF-8."""
+OF_ALL_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+"""Errors that the next file would have too, such as a full disk."""
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file atomically.
 
     The content is written to a temporary file with a unique name in the same folder, flushed to the disk and renamed.
-    Readers never see a part of a file or a mixture of the files of two writers.
+    Readers never see a part of a file or a mixture of the files of two writers. The file that a link leads to is
+    replaced, not the link. Pipes and devices, such as /dev/stdout, are written to.
+
+    Args:
+        content: Bytes, or text, which is written as in `text_files`.
     """
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.unfinished")
+    content = bytes_of(content) if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    path = path.resolve() if path.is_symlink() else path
+    # The name does not contain that of the file, which may have the maximum length.
+    unfinished = path.with_name(f"{uuid.uuid4().hex[:16]}.unfinished")
     try:
         with unfinished.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+        if isinstance(error, OSError) and error.errno:  # the system's error names the temporary file, or none
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def temporary_path(path: Path, name: str) -> Path:
+    """Returns the path of a temporary file or folder beside a file.
+
+    Args:
+        name: Its name, made of that of the file. If it is too long, a digest with the same ending replaces it.
+    """
+    content = os.fsencode(name)
+    digest = f".{hashlib.sha256(content).hexdigest()[:32]}{Path(name).suffix}"
+    return path.with_name(name if len(content) <= MOST_BYTES else digest)
 
 
 def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
@@ -54,7 +85,7 @@ def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
             tempfile.TemporaryFile(dir=folder).close()
         else:
             was_there = os.path.lexists(out)
-            out.open("a").close()
+            out.open("ab").close()
             if not was_there:
                 out.unlink()
     except OSError as error:
@@ -117,16 +148,16 @@ def held(path: Path, what: str, *, otherwise: str = "wait for it, or stop it") -
         UserError: If another process holds the lock.
         OSError: If the file cannot be written.
     """
-    with path.open("a+") as file:
+    with path.open("ab+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
-            by = file.read().strip() or "by another process"
+            by = file.read().decode(errors="replace").strip() or "by another process"
             raise UserError(f"{what} already ({by}); {otherwise}") from error
         except OSError:
             pass  # the file system has no locks
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         file.flush()
         yield

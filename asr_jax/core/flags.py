@@ -285,6 +285,8 @@ def known(flags: Sequence[Flag]) -> set[str]:
 
 def unknown(argument: str, flags: Sequence[Flag]) -> str:
     """Returns the message for an argument that is no flag, with the flags that may be meant."""
+    if argument.startswith("-") and os.path.exists(argument):
+        return f"{argument} is not a flag; write ./{argument} for the file of this name"
     written, equals, value = argument.partition("=")
     name, names, spelled = f"--{plain_word(written)}", known(flags), names_of(flags)
     if is_flag(argument):

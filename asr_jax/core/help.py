@@ -54,7 +54,7 @@ def show_help(
     required = [f"{flag.name} {_placeholder(flag)}".strip() for flag in options if flag.value is MISSING]
     parts = [" ".join(["usage:", prog, *sorted(required, key=is_flag), "[FLAGS]"])]
     for paragraph in re.split(r"\n\s*\n", (about or "").strip("\n")):
-        is_list = any(line.startswith(" ") for line in paragraph.splitlines())
+        is_list = any(line.startswith(" ") for line in paragraph.split("\n"))
         parts.append(paragraph if is_list else wrapped(" ".join(paragraph.split()), indent=0))
     for title, flags in reversed(_sections(options).items()):
         flags.sort(key=lambda flag: (not flag.is_positional, flag.value is not MISSING))
@@ -113,7 +113,7 @@ def described(flag: Flag, *, whole: bool) -> str:
     names = [flag.name, *(alias for alias in flag.aliases if "." not in alias)]
     names += [flag.name.replace("--", "--no-", 1)] * (flag.value is True)
     head = f"  {', '.join(names)} {_placeholder(flag)}".rstrip()
-    lines = wrapped(text, indent=COLUMN).splitlines()
+    lines = wrapped(text, indent=COLUMN).split("\n")
     return "\n".join([head, *lines] if len(head) > COLUMN - 2 else [head + lines[0][len(head) :], *lines[1:]])
 
 
@@ -135,7 +135,7 @@ def help_on(flags: Sequence[Flag], text: str, *, about: str | None = None) -> st
     with_words = _with_words(flags, words, begins=r"\b") or _with_words(flags, words, begins="")
     found += [flag for flag in with_words if flag not in found]
     advice = [f"{text}: {row.note}" for row in about_it if not row.flag][:1] * (not meant)
-    advice += [line.strip() for line in (about or "").splitlines() if re.match(r" +--", line) and words[0] in line]
+    advice += [line.strip() for line in (about or "").split("\n") if re.match(r" +--", line) and words[0] in line]
     if not found and not advice:
         if suggestion := meant_by(joined, known(flags)):
             return f"{text}{suggestion}"

@@ -148,7 +148,7 @@ class Module:
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
         current: dict[str, Instruction] = {}
-        for line in text.splitlines():
+        for line in text.split("\n"):
             if line.endswith("{") and (found := _COMPUTATION.match(line)):
                 current = self.computations[found[2]] = {}
                 self.entry = found[2] if found[1] else self.entry

@@ -10,6 +10,7 @@ from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import json_line, read_text
 
 _JOB = re.compile(r"(\d{1,9})/(\d{1,9})")
 
@@ -88,7 +89,7 @@ def is_finished(out: Path, job: Job, digest: str) -> bool:
 def read_receipt(path: Path) -> dict[str, Any]:
     """Reads what `write_receipt` wrote. Raises a UserError if it is damaged."""
     try:
-        receipt = json.loads(path.read_text(encoding="utf-8"))
+        receipt = json.loads(read_text(path))
         if isinstance(receipt, dict) and {"digest", "files", "rejected", "recordings", "kind"} <= receipt.keys():
             return receipt
         reason = "fields are missing"
@@ -116,4 +117,4 @@ def write_receipt(
         if own.exists()
     }
     receipt = {"digest": digest, "files": relative, "recordings": recordings, "rejected": rejected, "kind": kind}
-    write_whole(job.receipt(out), json.dumps(receipt, ensure_ascii=False) + "\n")
+    write_whole(job.receipt(out), json_line(receipt))

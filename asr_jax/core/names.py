@@ -1,7 +1,8 @@
-"""Unique names, and nouns with their number."""
+"""Unique names, names in messages, and nouns with their number."""
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 def counted(number: float | int, noun: str) -> str:
@@ -9,15 +10,30 @@ def counted(number: float | int, noun: str) -> str:
     return f"{number:{',' if isinstance(number, int) else ',.4g'}} {noun}{'s' * (number != 1)}"
 
 
-def unique(names: Sequence[str]) -> list[str]:
-    """Returns the names with `#2`, `#3` … appended to repetitions."""
-    taken, seen, found = set(names), Counter[str](), list[str]()
+def one_line(name: str) -> str:
+    """Returns a name with escape sequences for control characters, separators of lines, and lone surrogates."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", _escaped, name)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def unique(names: Sequence[str], *, key: Callable[[str], str] = str, reserved: Iterable[str] = ()) -> list[str]:
+    """Returns the names with `#2`, `#3` … appended to repetitions.
+
+    Args:
+        key: Function that returns equal texts for names that count as equal.
+        reserved: Keys that no result has.
+    """
+    seen, found = Counter(set(reserved)), list[str]()
+    taken = {*seen, *map(key, names)}
     for name in names:
-        seen[name] += 1
-        new = name
-        if seen[name] > 1:
-            while (new := f"{name}#{seen[name]}") in taken:
-                seen[name] += 1
-            taken.add(new)
+        new, of = name, key(name)
+        seen[of] += 1
+        if seen[of] > 1:
+            while key(new := f"{name}#{seen[of]}") in taken:
+                seen[of] += 1
+            taken.add(key(new))
         found.append(new)
     return found

@@ -281,7 +281,7 @@ def _tell_watcher(log: _Log) -> None:
     """Sends the watcher the place of the lines of this command."""
     if log.watcher and log.watcher.stdin:
         with contextlib.suppress(OSError):
-            log.watcher.stdin.write(f"log {log.begin} {log.path.absolute()}\n".encode())
+            log.watcher.stdin.write(os.fsencode(f"log {log.begin} {log.path.absolute()}\n"))
 
 
 def _note_sigterm(watcher: subprocess.Popen[bytes] | None) -> None:

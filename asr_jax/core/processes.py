@@ -147,8 +147,8 @@ def lost_peer(error: BaseException) -> UserError | None:
         return None
     lost = UserError(
         "a computation of all processes failed, because another process of the run was killed or cannot be reached "
-        f"({str(error).splitlines()[0]}). All processes of the run end; the same command continues it from the newest "
-        "checkpoint"
+        f"({str(error).partition('\n')[0]}). All processes of the run end; the same command continues it from the "
+        "newest checkpoint"
     )
     lost.exit_code = LOST_CODE
     return lost

@@ -28,6 +28,7 @@ from jax.stages import Compiled, Lowered
 
 from asr_jax.core.devices import devices, tracing_for
 from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import read_text
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
 UNUSED_DAYS = 30.0
@@ -141,7 +142,7 @@ class Programs:
         path = folder and folder / f"{name}-memory-{key}"
         if path:
             with contextlib.suppress(OSError, ValueError):
-                found = int(path.read_text())
+                found = int(read_text(path))
                 os.utime(path)
                 return found
         program = self.lower(name, function, *arguments, out_shardings=out_shardings)
@@ -300,7 +301,7 @@ def _sources() -> str:
     root = Path(__file__).parents[1]
     return _digest(
         *(
-            f"{path.relative_to(root)} {path.read_text()}"
+            f"{path.relative_to(root)} {read_text(path)}"
             for path in sorted((*root.rglob("*.py"), *root.rglob("*.json")))
         )
     )

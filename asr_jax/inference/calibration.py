@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.run_folder import CALIBRATION
+from asr_jax.core.text_files import read_text
 from asr_jax.inference.weights import WeightKind
 from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calibration
 from asr_jax.search.base import Decoding
@@ -101,7 +102,7 @@ def _key(updates: int, weights: WeightKind, decoding: Decoding, head: str) -> st
 def _all(run: Path) -> dict[str, Any]:
     path = run / CALIBRATION
     try:
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        found: dict[str, Any] = json.loads(read_text(path)) if path.exists() else {}
         for entry in found.values():
             float(entry["slope"]), float(entry["offset"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -19,6 +19,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.pytrees import flatten, num_elements, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, RESULTS, TOKENIZER
+from asr_jax.core.text_files import read_text
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data
@@ -151,7 +152,7 @@ def _updates(source: Path) -> int:
     """Returns the number of updates of an uploaded checkpoint; 0 for other models."""
     if not shared_weights(source) or not (source / RESULTS).is_file():
         return 0
-    return int(json.loads((source / RESULTS).read_text())["updates"])
+    return int(json.loads(read_text(source / RESULTS))["updates"])
 
 
 def _experiment(source: Path, out: Path, published: Published) -> Experiment:

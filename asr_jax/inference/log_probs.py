@@ -1,6 +1,5 @@
 """Log-probabilities of recordings in files, for decoders outside of this package."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from jaxtyping import Float
 from safetensors.numpy import save_file
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import json_line, json_text
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
@@ -87,8 +88,8 @@ class LogProbs:
     def close(self) -> None:
         """Writes the labels and the index."""
         if self._tensors is not None:
-            save_file(self._tensors, self._path, metadata={"labels": json.dumps(self._labels, ensure_ascii=False)})
+            save_file(self._tensors, self._path, metadata={"labels": json_text(self._labels)})
             return
-        (self._path / LABELS).write_text(json.dumps(self._labels, ensure_ascii=False) + "\n")
-        lines = (json.dumps(about, ensure_ascii=False) + "\n" for about in self._index)
-        (self._path / INDEX).write_text("".join(lines))
+        write_whole(self._path / LABELS, json_line(self._labels))
+        lines = (json_line(about) for about in self._index)
+        write_whole(self._path / INDEX, "".join(lines))

@@ -1,6 +1,5 @@
 """Model card of a checkpoint: README.md with the measured table, the decoding, and how to use the model."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from asr_jax.config import Experiment, load_experiment
 from asr_jax.core.files import write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.run_folder import CARD, EVENTS, EXPERIMENT, RESULTS
+from asr_jax.core.text_files import json_text
 from asr_jax.inference.exporting import FOLDERS, OURS
 from asr_jax.metrics.measure import ALL
 from asr_jax.observe.events import read_events
@@ -71,7 +71,7 @@ def write_card(folder: Path, run: Path, results: Mapping[str, Any], upload: Uplo
         results: Figures from `results_of`.
         upload: Place and format of the upload.
     """
-    write_whole(folder / RESULTS, json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    write_whole(folder / RESULTS, json_text(results, indent=2) + "\n")
     write_whole(folder / CARD, model_card(load_experiment(run / EXPERIMENT), results, upload))
 
 
@@ -117,7 +117,7 @@ def model_card(experiment: Experiment, results: Mapping[str, Any], upload: Uploa
 def _use(upload: Upload, name: str) -> list[str]:
     revision = f" --revision {upload.revision}" if upload.revision else ""
     uses = USES.get(upload.format, USES[OURS]).format(name=name, task=TASK)
-    return [f"hf download {upload.repository}{revision} --local-dir {name}", *uses.splitlines()]
+    return [f"hf download {upload.repository}{revision} --local-dir {name}", *uses.split("\n")]
 
 
 def _metadata(experiment: Experiment, results: Mapping[str, Any], name: str) -> dict[str, Any]:

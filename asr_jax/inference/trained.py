@@ -20,6 +20,7 @@ from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import Precision
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, SPLIT, TOKENIZER
+from asr_jax.core.text_files import read_text
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import plan_evaluation
@@ -294,7 +295,7 @@ def lengths_of_training(folder: Path, front_end: FrontEnd) -> tuple[float, float
         UserError: If the file cannot be read.
     """
     try:
-        plan = json.loads((folder / PLAN).read_text())
+        plan = json.loads(read_text(folder / PLAN))
         buckets = tuple(Bucket(**bucket) for bucket in plan["buckets"])
         return longest_and_batch_s(buckets, scale_of(front_end, of_features=plan["of_features"]))
     except (OSError, ValueError, TypeError, KeyError) as error:

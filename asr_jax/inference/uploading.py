@@ -9,6 +9,7 @@ import jax
 
 from asr_jax.core.files import held, write_whole
 from asr_jax.core.run_folder import UPLOAD, UPLOAD_LOCK
+from asr_jax.core.text_files import read_text
 from asr_jax.inference.exporting import write_shared
 from asr_jax.inference.model_card import results_of, write_card
 from asr_jax.inference.trained import load_trained
@@ -43,7 +44,7 @@ def upload_checkpoint(run: Path, updates: int | None, upload: Upload) -> dict[st
 def uploaded(run: Path, upload: Upload) -> dict[str, Any]:
     """Returns the record of the last complete upload to the same place in the same format; empty if there is none."""
     try:
-        record: dict[str, Any] = json.loads((run / UPLOAD).read_text())
+        record: dict[str, Any] = json.loads(read_text(run / UPLOAD))
     except (OSError, ValueError):
         return {}
     return record if _of(upload).items() <= record.items() else {}

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from asr_jax.core.devices import traced_for
 from asr_jax.core.errors import UserError
 from asr_jax.core.targets import name_of
+from asr_jax.core.text_files import read_text
 
 Implementation = Literal["auto", "reference", "xla", "triton", "mosaic_tpu"]
 """Name of an implementation, which is also that of its module in the folder of the kernel.
@@ -191,7 +192,7 @@ def _reason(name: str, arrays: Sequence[Any], reason_against: Callable[[str], st
 @functools.cache
 def fastest() -> dict[str, dict[str, str]]:
     """Returns the contents of `FASTEST`."""
-    found: dict[str, dict[str, str]] = json.loads(FASTEST.read_text())
+    found: dict[str, dict[str, str]] = json.loads(read_text(FASTEST))
     return found
 
 

@@ -21,6 +21,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import command_options
+from asr_jax.core.text_files import use_utf8
 from asr_jax.metrics.measure import MEAN, by_set, deciding_text
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.tables import validation_name
@@ -258,4 +259,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    use_utf8()
     main()

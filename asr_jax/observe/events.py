@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Protocol, TypedDict, runtime_checkable
 import numpy as np
 
 from asr_jax.core.errors import UserError, nearest
+from asr_jax.core.text_files import json_line
 
 FILE_NAME = "events.jsonl"
 
@@ -135,10 +136,8 @@ class EventLog:
             plain["not_finite"] = not_finite
         plain["elapsed_s"] = round(self.elapsed_s, 3)
         event = Event(event=name, timestamp_ms=time.time_ns() // 1_000_000, data=plain)
-        line = json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n"
-        # File names that are not UTF-8 contain lone surrogates. Their backslash form is valid JSON.
         try:
-            self._file.write(line.encode("utf-8", "backslashreplace"))
+            self._file.write(json_line(event).encode())
             self._file.flush()
         except OSError as error:  # The system's error does not name the file.
             raise OSError(error.errno, error.strerror, str(self.path)) from error

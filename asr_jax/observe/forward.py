@@ -21,6 +21,7 @@ from asr_jax.core.files import held, write_whole
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import command_options
+from asr_jax.core.text_files import read_text, use_utf8
 from asr_jax.observe.events import FILE_NAME, Event
 
 POLL_S = 2.0
@@ -67,12 +68,12 @@ def forward(run: Path, name: str, open_receiver: Open, *, project: str, follow: 
     with held(run / f"forwarded-{name}.lock", f"{run} is being sent to {name}"):
         before: dict[str, Any] = {"position": 0, "events": 0, "id": ""}
         if state.is_file():
-            before |= json.loads(state.read_text())
+            before |= json.loads(read_text(state))
         if before["position"] > events.stat().st_size:
             raise UserError(
                 f"{events} is shorter than before, so it is of another run: remove {state} to send all of it"
             )
-        settings = json.loads((run / EXPERIMENT).read_text())
+        settings = json.loads(read_text(run / EXPERIMENT))
         receiver, number = open_receiver(run, settings, project, before["id"]), before["events"]
         try:
             for new, position in _parts(events, before["position"], follow=follow, poll_s=poll_s):
@@ -91,7 +92,7 @@ def _parts(path: Path, position: int, *, follow: bool, poll_s: float) -> Iterato
             file.seek(position)
             content = file.read()
         complete = content[: content.rfind(b"\n") + 1]
-        found: list[Event] = [json.loads(line) for line in complete.splitlines()]
+        found: list[Event] = [json.loads(line) for line in complete.split(b"\n")[:-1]]
         position += len(complete)
         if found:
             yield found, position
@@ -147,4 +148,5 @@ def _opener(name: str) -> Open:
 
 
 if __name__ == "__main__":
+    use_utf8()
     main()

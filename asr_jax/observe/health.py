@@ -15,6 +15,7 @@ from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import CHECKPOINTS, REJECTED, VOIDED
 from asr_jax.core.settings import command_options
+from asr_jax.core.text_files import use_utf8
 from asr_jax.metrics.measure import deciding, deciding_text, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
@@ -200,4 +201,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    use_utf8()
     main()

@@ -20,6 +20,7 @@ from asr_jax.core.hlo import COLLECTIVES, RUNS
 from asr_jax.core.options import parse
 from asr_jax.core.run_folder import PROFILE
 from asr_jax.core.settings import command_options
+from asr_jax.core.text_files import use_utf8
 from asr_jax.metrics.throughput import TRACED
 from asr_jax.observe.tables import percent, print_table
 
@@ -222,4 +223,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    use_utf8()
     main()

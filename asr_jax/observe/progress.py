@@ -135,7 +135,7 @@ class ProgressView:
         self._say(f"resumed at update {data['update']:,} from {data.get('path', 'a checkpoint')}")
 
     def _warning(self, data: Data) -> None:
-        for line in f"warning: {data['message']}".splitlines():
+        for line in f"warning: {data['message']}".split("\n"):
             self._say(line, style="bold yellow")
 
     def _upload_failed(self, data: Data) -> None:
@@ -248,7 +248,7 @@ class ProgressView:
         print_table(rows, title=title, console=self.console)
 
     def _say(self, text: str, *, style: str = "") -> None:
-        for line in text.splitlines() or [""]:
+        for line in text.rstrip("\n").split("\n"):
             say(self.console, line, style=style)
 
 

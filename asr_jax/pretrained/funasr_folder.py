@@ -11,6 +11,7 @@ import yaml
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.stages import NormaliseByDataSet, Stack
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import TextError, json_text, read_lines, read_text
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
@@ -54,8 +55,8 @@ def config_of(folder: Path) -> Config:
         UserError: If it cannot be read.
     """
     try:
-        config = yaml.safe_load((folder / CONFIG).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        config = yaml.safe_load(read_text(folder / CONFIG))
+    except (OSError, TextError, yaml.YAMLError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read: {error}") from error
     if not isinstance(config, Mapping):
         raise UserError(f"{folder / CONFIG} is {config!r}: expected the settings of a model")
@@ -103,8 +104,8 @@ def _tokens(folder: Path, config: Config) -> list[str]:
     if file is None:
         raise UserError(f"{folder} has no list of tokens: expected one of {', '.join(names)}")
     try:
-        text = file.read_text("utf-8")
-        found = json.loads(text) if file.suffix == ".json" else [line.rstrip() for line in text.splitlines()]
+        is_json = file.suffix == ".json"
+        found = json.loads(read_text(file)) if is_json else [line.rstrip() for line in read_lines(file)]
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}; expected a list of tokens") from error
     if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
@@ -124,7 +125,7 @@ def folder_files(model: Model, tokenizer: Tokenizer) -> dict[str, str | bytes]:
     if isinstance(tokenizer, SentencePieceTokenizer):
         labels, named = {PIECES: tokenizer.model}, {"bpemodel": PIECES}
     else:
-        text = json.dumps(_named(tokenizer.symbols), ensure_ascii=False, indent=1)
+        text = json_text(_named(tokenizer.symbols), indent=1)
         labels, named = {TOKENS[0]: text.encode()}, {"token_list": TOKENS[0]}
     statistics = next((each for each in model.front_end.then if isinstance(each, NormaliseByDataSet)), None)
     files = {

@@ -99,5 +99,5 @@ def _reason(error: BaseException) -> str:
     """Returns the kind of an error and the first lines of its message, which has the hub's answer, on one line."""
     if isinstance(error, RuntimeError) and error.__cause__:  # "Error while uploading", without a reason
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("For more")]
+    lines = [line.strip() for line in str(error).split("\n") if line.strip() and not line.startswith("For more")]
     return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}".rstrip(": ")

@@ -8,6 +8,7 @@ from typing import Any
 
 from asr_jax.core.batch import OUTPUT
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import json_text, read_text
 from asr_jax.heads.base import HeadSettings
 from asr_jax.models.base import Model
 from asr_jax.nn.activations import ActivationName
@@ -52,7 +53,7 @@ def read_json(file: Path) -> dict[str, Any]:
         UserError: If the file cannot be read or does not contain an object.
     """
     try:
-        found = json.loads(file.read_text("utf-8"))
+        found = json.loads(read_text(file))
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: {error}; expected a file that transformers wrote") from error
     if not isinstance(found, dict):
@@ -129,7 +130,7 @@ def has_settings_alone(path: Path) -> bool:
 
 def as_json(files: Mapping[str, Any]) -> dict[str, str | bytes]:
     """Returns the contents of JSON files, keyed by file name."""
-    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in files.items()}
+    return {name: json_text(content, indent=2) + "\n" for name, content in files.items()}
 
 
 def check_names(

@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import TextError, read_text
 from asr_jax.pretrained.keymap import renamed
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 from asr_jax.pretrained.torch_writer import save_torch
@@ -53,11 +54,11 @@ def nemo_config(path: Path) -> dict[str, Any]:
         UserError: If the file is not a `.nemo` file or is truncated.
     """
     with tempfile.TemporaryDirectory() as folder:
-        text = _extracted(path, CONFIG, Path(folder)).read_text()
-    try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: {CONFIG} cannot be read ({error}): expected YAML that NeMo wrote") from error
+        file = _extracted(path, CONFIG, Path(folder))
+        try:
+            config = yaml.safe_load(read_text(file))
+        except (TextError, yaml.YAMLError) as error:
+            raise UserError(f"{path}: {CONFIG} cannot be read ({error}): expected YAML that NeMo wrote") from error
     if not isinstance(config, dict):
         raise UserError(f"{path}: {CONFIG} does not contain a mapping: expected a file that NeMo's save_to wrote")
     return config

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.settings import Finite, settings
+from asr_jax.core.text_files import TextError, read_lines
 from asr_jax.text.invisible import visible
 from asr_jax.text.segmentation import has_unspaced, may_follow, words_of
 
@@ -146,12 +147,9 @@ def listed_words(path: str | Path) -> frozenset[str]:
         UserError: If the file cannot be read or has no words.
     """
     try:
-        lines = map(visible, Path(path).read_text("utf-8").split("\n"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot read words from {path} ({error}): expected text in UTF-8 with a word per line; `iconv -f LATIN1 "
-            "-t UTF-8` converts other text"
-        ) from error
+        lines = list(map(visible, read_lines(path)))
+    except (OSError, TextError) as error:
+        raise UserError(f"cannot read words from {path}: {error}; expected a word per line") from error
     words = frozenset(line.split()[0] for line in lines if line.strip() and not line.startswith("#"))
     if not words:
         raise UserError(f"{path} has no words: expected a word per line")

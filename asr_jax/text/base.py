@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import json_text
 from asr_jax.text.normalise import normalise
 from asr_jax.text.removed import removed_characters
 
@@ -139,7 +139,7 @@ class Tokenizer:
             "blank_id": self.blank_id,
             "symbols": self.symbols,
         }
-        write_whole(folder / DESCRIPTION, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
+        write_whole(folder / DESCRIPTION, json_text(description, indent=1) + "\n")
 
     def _made_of(self) -> bytes:
         """Returns further content that ids depend on, for `digest`."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
+from asr_jax.core.text_files import read_text
+
 sentencepiece: Any = sentencepiece_model_pb2  # Any, because its classes are created at import
 PIECE = sentencepiece.ModelProto.SentencePiece
 BLANKS = ("<pad>", "[PAD]", "<blank>", "<blk>")
@@ -117,7 +119,7 @@ def labels_beside(vocabulary: Path, ids: Mapping[str, Any]) -> tuple[list[str], 
 
 def _beside(vocabulary: Path, name: str) -> dict[str, Any]:
     path = vocabulary.with_name(name)
-    found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    found = json.loads(read_text(path)) if path.is_file() else {}
     return found if isinstance(found, dict) else {}
 
 

@@ -94,7 +94,7 @@ def may_follow(before: str, after: str) -> bool:
 def on_one_line(text: str) -> str:
     """Joins the lines of a text with spaces, but without one beside letters of scripts without spaces."""
     whole = ""
-    for line in (" ".join(line.split()) for line in text.splitlines()):
+    for line in (" ".join(line.split()) for line in text.split("\n")):
         whole += line if not whole or not line or may_follow(whole, line) else f" {line}"
     return whole
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.settings import Share, between, settings
+from asr_jax.core.text_files import read_text
 from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, NoTokenizer, WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
@@ -129,7 +130,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     if not path.is_file():
         raise UserError(f"{folder} has no {DESCRIPTION}: expected the folder of a saved tokenizer")
     try:
-        description: Any = json.loads(path.read_text("utf-8"))
+        description: Any = json.loads(read_text(path))
     except ValueError as error:
         raise UserError(
             f"{path} is not JSON ({error}); restore the folder from a backup, or save the tokenizer again"

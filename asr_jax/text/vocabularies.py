@@ -20,6 +20,7 @@ import yaml
 from sentencepiece import SentencePieceProcessor
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import read_text, split_lines
 from asr_jax.text.base import Tokenizer
 from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.huggingface import labels_beside, sentencepiece_model
@@ -29,6 +30,8 @@ from asr_jax.text.sentencepiece import SentencePieceTokenizer
 BOUNDARY = "|"
 OVERWRITE = "#fairseq:overwrite"
 """End of lines of a fairseq dictionary that repeat a symbol. A model then has two labels with the same text."""
+BLANKS = " \t"
+"""Characters between the fields of a line. Other white space, such as U+3000, may be a symbol."""
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 BLANK_PIECES = ("<blk>", "<blank>")
 """Pieces that icefall and others reserve for the blank in a SentencePiece model."""
@@ -117,7 +120,7 @@ def _read(path: Path) -> tuple[bytes, list[str], int]:
         return _sentencepiece(path.read_bytes())
     if path.suffix == NEMO:
         return _nemo(path)
-    return _huggingface(path) if path.suffix == ".json" else _lines(path.read_text(encoding="utf-8-sig"))
+    return _huggingface(path) if path.suffix == ".json" else _lines(read_text(path))
 
 
 def _sentencepiece(model: bytes, blank: int | None = None) -> tuple[bytes, list[str], int]:
@@ -150,8 +153,8 @@ def _nemo(path: Path) -> tuple[bytes, list[str], int]:
 
 def _lines(text: str) -> tuple[bytes, list[str], int]:
     """Reads lines of a symbol and a number: icefall's table of ids from 0 on, or fairseq's dictionary of counts."""
-    parts = [line.strip().rpartition(" ") for line in text.splitlines()]
-    symbols, numbers = [symbol.strip() for symbol, _, _ in parts], [number for _, _, number in parts]
+    parts = [line.strip(BLANKS).rpartition(" ") for line in split_lines(text)]
+    symbols, numbers = [symbol.strip(BLANKS) for symbol, _, _ in parts], [number for _, _, number in parts]
     is_table = numbers == [str(number) for number in range(len(parts))] and symbols[:1] != []
     if not is_table or symbols[0] not in (*BLANK_PIECES, "<eps>"):
         return _fairseq(text)
@@ -167,8 +170,8 @@ def _lines(text: str) -> tuple[bytes, list[str], int]:
 def _fairseq(text: str) -> tuple[bytes, list[str], int]:
     """Reads lines of `symbol count`; ids 0 to 3 are special symbols, which are not in the file."""
     places = dict.fromkeys(FAIRSEQ_SPECIALS, "among the special symbols")
-    for number, line in enumerate(text.splitlines(), 1):
-        symbol, _, count = line.strip().removesuffix(OVERWRITE).rstrip().rpartition(" ")
+    for number, line in enumerate(split_lines(text), 1):
+        symbol, _, count = line.strip(BLANKS).removesuffix(OVERWRITE).rstrip(BLANKS).rpartition(" ")
         if not symbol or not count.lstrip("-").isdecimal():
             raise ValueError(f"line {number} is {line!r}, expected a symbol and its count")
         if symbol in places:  # as in fairseq, unless the line says that it overwrites the symbol
@@ -182,7 +185,7 @@ def _fairseq(text: str) -> tuple[bytes, list[str], int]:
 
 def _huggingface(path: Path) -> tuple[bytes, list[str], int]:
     """Reads a vocab.json, which is an object from symbol to id, or a tokenizer.json."""
-    ids: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    ids: Any = json.loads(read_text(path))
     if isinstance(ids, dict) and isinstance(ids.get("model"), dict):
         return _sentencepiece(*sentencepiece_model(ids))
     if not isinstance(ids, dict):

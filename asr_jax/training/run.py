@@ -24,6 +24,7 @@ from asr_jax.config import (
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, LOCK, REJECTED, TENSORBOARD, TOKENIZER
+from asr_jax.core.text_files import json_line, open_text
 from asr_jax.data.manifests.durations import THAN_IN_MANIFEST
 from asr_jax.data.manifests.utterances import Rejected
 
@@ -148,8 +149,8 @@ def was_saved(folder: Path) -> bool:
     """Returns whether the run has or had a checkpoint, according to its files or its events."""
     if newest(folder / CHECKPOINTS):
         return True
-    with contextlib.suppress(OSError), (folder / EVENTS).open(errors="replace") as events:
-        return any('"checkpoint_saved"' in line for line in events)
+    with contextlib.suppress(OSError), (folder / EVENTS).open("rb") as events:
+        return any(b'"checkpoint_saved"' in line for line in events)
     return False
 
 
@@ -185,8 +186,8 @@ def append_rejected(folder: Path, rejected: Sequence[Rejected]) -> None:
 
 def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
     """Appends JSON objects to a file, one per line, and flushes it to the disk."""
-    with path.open("a") as file:
-        file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    with open_text(path, "a") as file:
+        file.writelines(json_line(entry) for entry in entries)
         file.flush()
         os.fsync(file.fileno())
 
@@ -201,7 +202,7 @@ def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tup
     """
     utterances = set()
     path = folder / REJECTED
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
             is_used = entry.get("stage") == "used"

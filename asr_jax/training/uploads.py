@@ -160,6 +160,6 @@ class Uploads:
 
     def _last_line(self) -> str:
         with suppress(OSError):
-            lines = (self._run / UPLOAD_LOG).read_text(errors="replace").strip().splitlines()
-            return lines[-1].removeprefix("error: ") if lines else ""
+            lines = (self._run / UPLOAD_LOG).read_bytes().decode(errors="replace").strip().split("\n")
+            return lines[-1].strip().removeprefix("error: ")
         return ""

@@ -1,6 +1,5 @@
 """File formats of transcripts: JSON, text, SubRip and WebVTT subtitles, NIST's CTM, and Praat's TextGrid."""
 
-import json
 import math
 import os
 import re
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from asr_jax.core.names import unique
+from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.transcripts.subtitles import CueRules, cues
@@ -66,7 +66,7 @@ def json_line(named: NamedRecording) -> str:
             {"text": token.text, "start_s": token.start_s, "end_s": token.end_s, "log_prob": round(token.log_prob, 4)}
             for token in with_valid_times(named.tokens, named.duration_s)
         ]
-    return json.dumps(fields, ensure_ascii=False) + "\n"
+    return json_text(fields) + "\n"
 
 
 def text_line(named: NamedRecording) -> str:

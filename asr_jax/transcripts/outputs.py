@@ -2,7 +2,9 @@
 
 import json
 import os
+import stat
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,9 +12,10 @@ from pathlib import Path
 from typing import TextIO
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import check_writable, remove_empty, write_whole
+from asr_jax.core.files import OF_ALL_FILES, check_writable, remove_empty, temporary_path, write_whole
 from asr_jax.core.jobs import Job, path_of
-from asr_jax.core.names import unique
+from asr_jax.core.names import one_line, unique
+from asr_jax.core.text_files import json_line, open_text, read_text
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.transcripts.files import FORMS, Form, FormName, NamedRecording, ctm_labels
 
@@ -38,8 +41,17 @@ class Output:
         """Returns whether the transcript of a recording exists from an earlier call."""
         return False
 
-    def write(self, named: NamedRecording) -> None:
-        """Writes the transcript of one recording."""
+    def refusal(self, name: str) -> str:
+        """Returns why the transcript of a recording cannot be written, before the work; empty if it can."""
+        return ""
+
+    def write(self, named: NamedRecording) -> str:
+        """Writes the transcript of one recording; returns why it cannot be written, or empty text.
+
+        Raises:
+            OSError: If no transcript can be written any more, as on a full disk.
+        """
+        return ""
 
     def reject(self, name: str, location: str, reason: str) -> None:
         """Records a recording without a transcript.
@@ -104,19 +116,20 @@ class OneFile(Output):
         self._file: TextIO | None = sys.stdout
         self._is_empty = True
 
-    def write(self, named: NamedRecording) -> None:
-        """Writes a transcript; in text format, the path and a tab precede it."""
+    def write(self, named: NamedRecording) -> str:
+        """Writes a transcript; in text format, the path, as one line, and a tab precede it."""
         text = FORMS[self._form].write(replace(named, label=self._labels[named.name]))
         assert self._file, "the output is not entered"
-        self._file.write(f"{named.path}\t{text}" if self._form == "text" else text)
+        self._file.write(f"{one_line(named.path)}\t{text}" if self._form == "text" else text)
         self._file.flush()
         self._is_empty = False
+        return ""
 
     def __enter__(self) -> "OneFile":
         if self._out:
             self._made = check_writable(self._out)
-            self._partial = self._out.with_name(f"{self._out.name}.partial")
-            self._file = self._partial.open("w", encoding="utf-8", newline="\n")
+            self._partial = temporary_path(self._out, f"{self._out.name}.partial")
+            self._file = open_text(self._partial)
         elif not self._file:
             raise UserError("standard output is closed: expected --out, or a redirection of standard output")
         return self
@@ -158,15 +171,33 @@ class Folder(Output):
         self._rejected_path = path_of(folder / REJECTED, job)
 
     def has(self, name: str) -> bool:
-        return not self._force and (self._folder / self._paths[name]).exists()
+        return not self._force and os.path.isfile(self._folder / self._paths[name])
 
-    def write(self, named: NamedRecording) -> None:
-        path = self._folder / self._paths[named.name]
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def refusal(self, name: str) -> str:
+        path = self._folder / self._paths[name]
+        try:
+            return (
+                f"{path} is a folder; rename the folder or the recording" if stat.S_ISDIR(path.stat().st_mode) else ""
+            )
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return _cannot(path, error)
+
+    def write(self, named: NamedRecording) -> str:
+        path, text = self._folder / self._paths[named.name], ""
+        text = self._form.write(replace(named, label=self._labels[named.name]))
         if not self._is_signed:  # written with the first transcript: an empty folder has no origin
-            write_whole(self._folder / MADE_BY, json.dumps(self._maker, ensure_ascii=False) + "\n")
+            write_whole(self._folder / MADE_BY, json_line(self._maker))
             self._is_signed = True
-        write_whole(path, self._form.write(replace(named, label=self._labels[named.name])))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
+        except OSError as error:
+            if error.errno in OF_ALL_FILES:
+                raise
+            return _cannot(path, error)
+        return ""
 
     def reject(self, name: str, location: str, reason: str) -> None:
         self._rejected.append({"id": name, "location": location, "reason": reason})
@@ -178,16 +209,20 @@ class Folder(Output):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._rejected:
-            lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self._rejected)
+            lines = "".join(json_line(line) for line in self._rejected)
             write_whole(self._rejected_path, lines)
         remove_empty(self._made)
+
+
+def _cannot(path: Path, error: OSError) -> str:
+    return f"{path} cannot be written: {error.strerror}; rename the recording, or choose another --out"
 
 
 def _is_signed(folder: Path, maker: Maker) -> bool:
     """Returns whether the folder has this origin. Raises a UserError if it has another one."""
     path = folder / MADE_BY
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = json.loads(read_text(path))
         others = {name: before.get(name) for name in maker if before.get(name) != maker[name]}
     except (FileNotFoundError, NotADirectoryError):
         return False
@@ -213,13 +248,28 @@ def _labels(recordings: Sequence[Utterance | Rejected]) -> dict[str, str]:
 def _paths(names: Sequence[str], ending: str) -> list[str]:
     """Returns a different relative path for each id, all of them inside of the folder.
 
-    The ending of the audio file is removed, unless the path would then equal that of another recording.
+    The ending of the audio file is removed, unless the path would then equal that of another recording. Paths that some
+    file systems do not distinguish count as equal: in upper or lower case, with composed or decomposed characters. No
+    path is a folder of another one.
     """
-    plain = [
-        "/".join(part.replace("\0", "_") for part in name.split("/") if part not in ("", ".", "..")) or "_"
-        for name in names
-    ]
+    plain = [_inside(name) for name in names]
     stems = [os.path.splitext(path)[0] for path in plain]
-    number, whole = Counter(stems), {path for path in plain if os.path.splitext(path)[1]}
-    short = [path if number[stem] > 1 or stem in whole else stem for path, stem in zip(plain, stems, strict=True)]
-    return [path + ending for path in unique(short)]
+    number = Counter(map(_folded, stems))
+    whole = {_folded(path) for path in plain if os.path.splitext(path)[1]}
+    short = [
+        path if number[_folded(stem)] > 1 or _folded(stem) in whole else stem
+        for path, stem in zip(plain, stems, strict=True)
+    ]
+    folders = {_folded(folder) for path in short for folder in map(str, Path(path).parents)}
+    files = (folder.removesuffix(_folded(ending)) for folder in folders if folder.endswith(_folded(ending)))
+    return [path + ending for path in unique(short, key=_folded, reserved=files)]
+
+
+def _inside(name: str) -> str:
+    """Returns an id as a relative path without parts that leave the folder or that no file can have."""
+    name = name.replace("\0", "_").encode(errors="backslashreplace").decode()
+    return "/".join(part for part in name.split("/") if part not in ("", ".", "..")) or "_"
+
+
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

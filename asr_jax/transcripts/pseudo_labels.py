@@ -1,12 +1,13 @@
 """Pseudo-labels: a training manifest of confidently recognised audio, and a list of all other audio."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asr_jax.core.files import temporary_path
+from asr_jax.core.text_files import json_line, open_text
 from asr_jax.data.manifests.manifest import manifest_fields
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.segmentation import joined
@@ -82,7 +83,7 @@ class PseudoLabels:
 
     def __enter__(self) -> "PseudoLabels":
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._files = [_partial(path).open("w", encoding="utf-8") for path in (self.path, self.rejected_path)]
+        self._files = [open_text(_partial(path)) for path in (self.path, self.rejected_path)]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
@@ -124,7 +125,7 @@ class PseudoLabels:
         """
         self._count(kind, duration_s)
         line = {"id": utterance_id, "location": location, "reason": reason, "duration": round(duration_s, 3)}
-        self._files[1].write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._files[1].write(json_line(line))
 
     def _add(self, utterance: Utterance, words: tuple[Word, ...]) -> None:
         confidence = Transcript(words, 0.0).confidence
@@ -139,7 +140,7 @@ class PseudoLabels:
                 replace(utterance, text=joined(words), labels=None), os.path.dirname(os.path.abspath(self.path))
             )
             line = fields | {"confidence": round(confidence, 4)}
-            self._files[0].write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._files[0].write(json_line(line))
 
     def _count(self, kind: str, duration_s: float) -> None:
         self.entries[kind] += 1
@@ -152,4 +153,4 @@ class PseudoLabels:
 
 
 def _partial(path: Path) -> Path:
-    return path.with_name(f"{path.name}.partial")
+    return temporary_path(path, f"{path.name}.partial")

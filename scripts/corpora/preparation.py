@@ -1,13 +1,14 @@
 """Shared parts of corpus preparation: lines are read, audio is probed, and manifests and rejected.jsonl are written."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from asr_jax.audio.io import AudioError, probe
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.core.names import counted
+from asr_jax.core.text_files import json_line
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import Entries
@@ -128,8 +129,7 @@ def write_splits(out: Path, found: Mapping[str, Sequence[Utterance]], rejected: 
     path = out / "rejected.jsonl"
     path.unlink(missing_ok=True)
     if rejected:
-        lines = (json.dumps(item.to_json(), ensure_ascii=False) + "\n" for item in rejected)
-        path.write_text("".join(lines), encoding="utf-8")
+        write_whole(path, "".join(json_line(item.to_json()) for item in rejected))
         _print_reasons(rejected)
         print(f"rejected: {len(rejected)}, each with its reason in {path}")
 

@@ -33,7 +33,7 @@ LONG = 110
 
 def definitions(path: Path, *names: str) -> dict[str, Any]:
     """Executes some classes and functions of a file without its imports."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     kept = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names]
     scope: dict[str, Any] = {
         "torch": torch, "math": math, "logging": logging, "contextlib": contextlib, "defaultdict": defaultdict,

@@ -23,7 +23,7 @@ from asr_jax.core.targets import target_of
 
 
 def resident(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found
     return 1024 * int(found[1])
 
@@ -41,7 +41,7 @@ def main(rows: int, given: list[str]) -> None:
     jax.block_until_ready(arguments)
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts at the present size
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts at the present size
     before = resident("VmRSS")
     jax.block_until_ready(compiled(*arguments))
     print(cost.memory_bytes - cost.argument_bytes, resident("VmHWM") - before)

@@ -137,6 +137,17 @@ def test_files_that_do_not_match_are_refused(tmp_path, capsys, change, message):
     assert str(second) in output.err
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_separators_in_texts_end_no_line(tmp_path, start, end):
+    text = "a\x85b\u2028c\u2029d\x7f"
+    rows = [{"id": text, "reference": text, "hypothesis": text} for _ in range(2)]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + end for row in rows)
+    (tmp_path / "a.jsonl").write_bytes((start + lines).encode())
+    found, _ = read_predictions(tmp_path / "a.jsonl")
+    assert [(each.id, each.reference, each.hypothesis) for each in found] == [(text,) * 3] * 2
+
+
 def test_files_that_cannot_be_read(tmp_path):
     good = predictions(tmp_path / "a.jsonl", 0.1)
     binary = tmp_path / "b.jsonl"

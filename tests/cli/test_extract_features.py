@@ -162,6 +162,19 @@ def test_a_folder_gives_a_numbered_file_for_each_of_its_files_and_names_what_is_
     assert [utterance.id for utterance in read_utterances([tmp_path / "out"])] == ["u0", "u1", "u3", "u4", "u5", "u6"]
 
 
+def test_one_output_that_cannot_be_written_ends_no_command(folder, tmp_path, capsys):
+    jobs, out = tmp_path / "jobs", tmp_path / "out"
+    jobs.mkdir()
+    for name in ("a", "x" * 244, "c"):
+        row = json.loads((folder / "audio.jsonl").read_text().partition("\n")[0])
+        row["audio_path"] = str(folder / row["audio_path"])
+        (jobs / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(RunError, match="1 output of 3 could not be written; the reasons are above"):
+        extract_features.main(["--input", str(jobs), "--output", str(out)])
+    assert "File name too long" in capsys.readouterr().err
+    assert sorted(path.name for path in out.iterdir()) == ["0000-a.parquet", "0001-c.parquet"]
+
+
 @pytest.mark.parametrize("change", ["front-end", "tokenizer", "audio", "dropped"])
 def test_features_of_something_else_are_not_taken_for_these(folder, tmp_path, change):
     audio = tmp_path / "audio"

@@ -41,7 +41,9 @@ def write_manifest(path: Path, durations: np.ndarray, source: str = "") -> str:
         {"id": f"{path.stem}-{i}", "audio_path": f"/none/{i}.flac", "duration": round(float(d), 3), "text": "abc"}
         for i, d in enumerate(durations)
     ]
-    path.write_text("".join(json.dumps(line | ({"source": source} if source else {})) + "\n" for line in lines))
+    path.write_text(
+        "".join(json.dumps(line | ({"source": source} if source else {})) + "\n" for line in lines), encoding="utf-8"
+    )
     return str(path)
 
 

@@ -18,6 +18,14 @@ from tests.support import approx, assert_close
 RATE = 16000
 
 
+@pytest.mark.parametrize("name", ["a", "../a b", "中" * 200, "😀" * 90, "𝒜" * 90, "\udcff\0\n"])
+def test_names_of_folders_fit_into_255_bytes(name, tmp_path):
+    short = augment._short_name(name)
+    (tmp_path / f"123-{short}").mkdir()
+    assert len(short.encode()) <= 80
+    assert "/" not in short
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Folder with a manifest of twelve recordings, one of them damaged, a recording of noise, and a config."""

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from recordings import RATE, jsonl, write
 from asr_jax.cli import train
 from asr_jax.cli.transcribe import TranscribeOptions, check, main
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.text_files import read_lines
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.inference.calibration import write_calibration
 from asr_jax.inference.transcription import Transcriber
@@ -137,6 +140,25 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     assert not (out / "rejected.jsonl").exists()
     main([run, str(folder / "in"), "--format", "vtt", "--out", str(out), "--force"])
     assert (out / "a.vtt").read_text() != "kept"
+
+
+def test_one_name_that_no_file_can_have_ends_no_command(run, folder, capsys):
+    (folder / "in" / "deep" / "b.wav").unlink()
+    (folder / "in" / "long.flac").unlink()
+    names = ["narrow\u202f.flac", "new\nline.flac", "x" * 250 + ".flac"]
+    for name in names:
+        shutil.copy(folder / "in" / "a.flac", folder / "in" / name)
+    shutil.copy(folder / "in" / "a.flac", os.fsencode(folder / "in") + b"/latin\xe9.flac")
+    out = folder / "out"
+    for number in (6, 3):  # the second call has only the rejected ones left
+        with pytest.raises(RunError, match=f"3 of {number} recordings could not be transcribed"):
+            main([run, str(folder / "in"), "--format", "textgrid", "--out", str(out)])
+        assert f"in/{names[2]}: {out}/{'x' * 250}.TextGrid cannot be written: File name too long" in printed(capsys)[1]
+        assert {path.stem for path in out.glob("*.TextGrid")} == {"a", "narrow\u202f", "new\nline"}
+        rejected = map(json.loads, read_lines(out / "rejected.jsonl"))
+        assert {each["id"] for each in rejected} == {"none.wav", names[2], r"latin\udce9.flac"}
+    main([run, str(folder / "in" / names[1])])
+    assert printed(capsys)[0][0].startswith(rf"{folder}/in/new\nline.flac" + "\t")
 
 
 def test_one_file_for_all_is_whole_or_not_there(run, folder, capsys):

@@ -81,6 +81,13 @@ def test_wrong_arguments_are_named_with_the_command_that_lists_the_options(argum
         parsed(*arguments)
 
 
+def test_a_file_whose_name_begins_with_a_dash_is_named_with_the_fix(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-x.wav").touch()
+    with pytest.raises(UserError, match=r"-x\.wav is not a flag; write \./-x\.wav for the file of this name"):
+        parse(Options, ["r", "--data", "a", "-x.wav"], prog="it", about=None)
+
+
 def test_spellings():
     assert parsed("r", "--data", "a", "--no-live", "--tops", "x", "--sizes").heads == ("x",)
     found = parsed("--live", "r", "--data", "a", "--sizes", "--each", "1", "2", "--each", "3")

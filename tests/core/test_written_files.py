@@ -5,7 +5,16 @@ import re
 import pytest
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import check_writable, remove_empty
+from asr_jax.core.files import check_writable, remove_empty, temporary_path
+
+
+def test_temporary_files_of_long_names_have_names_of_their_own(tmp_path):
+    assert temporary_path(tmp_path / "a.json", "a.json.partial") == tmp_path / "a.json.partial"
+    others = [temporary_path(tmp_path / "a", f"{end}{'中' * 84}.json.partial") for end in "ab"]
+    assert len(set(others)) == 2
+    for path in others:
+        path.with_suffix(".partial").touch()
+        assert path.suffix == ".partial"
 
 
 def test_what_can_be_written_leaves_folders_alone(tmp_path):

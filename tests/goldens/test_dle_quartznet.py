@@ -42,7 +42,7 @@ class Run:
 
 @cache
 def run_case(path: Path) -> Run:
-    case = GoldenCase(path, json.loads(path.read_text()))
+    case = GoldenCase(path, json.loads(path.read_text(encoding="utf-8")))
     info, arrays = case.info, case.arrays()
     encoder = {"in_feats": info["in_feats"], "activation": info.get("activation", "relu"), "blocks": info["blocks"]}
     model = model_of({**encoder, "use_conv_masks": info["use_conv_masks"]})

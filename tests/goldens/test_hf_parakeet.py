@@ -45,7 +45,7 @@ class Run:
 
 @cache
 def run_case(path: Path) -> Run:
-    case, folder = GoldenCase(path, json.loads(path.read_text())), path.with_suffix("")
+    case, folder = GoldenCase(path, json.loads(path.read_text(encoding="utf-8"))), path.with_suffix("")
     arrays, settings = case.arrays(), encoder_of(folder)
     weights, symbols = load_weights(folder)
     tokenizer = given_tokenizer(TokenizerSettings(path=str(folder), normaliser="none"))

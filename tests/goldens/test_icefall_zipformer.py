@@ -100,7 +100,7 @@ class Run:
 
 @cache
 def run_case(path: Path) -> Run:
-    case = GoldenCase(path, json.loads(path.read_text()))
+    case = GoldenCase(path, json.loads(path.read_text(encoding="utf-8")))
     arrays, settings = case.arrays(), settings_of(case.info)
     found, left = ICEFALL.find(part(arrays, "param/"), settings)
     assert left == []

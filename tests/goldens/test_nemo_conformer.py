@@ -55,7 +55,7 @@ def settings_of(case: GoldenCase) -> Conformer:
 
 @cache
 def run_case(path: Path) -> Run:
-    case = GoldenCase(path, json.loads(path.read_text()))
+    case = GoldenCase(path, json.loads(path.read_text(encoding="utf-8")))
     arrays, settings = case.arrays(), settings_of(case)
     found, left = NEMO.find(part(arrays, "state/", "encoder."), settings)
     assert left == []

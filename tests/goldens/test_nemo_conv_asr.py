@@ -35,7 +35,7 @@ class Run:
 
 @cache
 def run_case(path: Path) -> Run:
-    case = GoldenCase(path, json.loads(path.read_text()))
+    case = GoldenCase(path, json.loads(path.read_text(encoding="utf-8")))
     info, arrays = case.info, case.arrays()
     model = model_of({"activation": "relu", **info, "jasper": info["blocks"]})
     recogniser = model.build(vocab_size=info["num_classes"] + 1, blank_id=info["num_classes"], precision="f32")

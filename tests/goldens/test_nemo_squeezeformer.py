@@ -52,7 +52,7 @@ class Run:
 
 @cache
 def run_case(path: Path) -> Run:
-    case = GoldenCase(path, json.loads(path.read_text()))
+    case = GoldenCase(path, json.loads(path.read_text(encoding="utf-8")))
     arrays, settings = case.arrays(), settings_of(case.info["config"])
     found, left = NEMO.find(part(arrays, "param/", "encoder."), settings)
     assert left == []

@@ -102,7 +102,7 @@ class Case:
 
 @cache
 def case_of(path: Path) -> Case:
-    return Case(path.with_suffix(""), json.loads(path.read_text()))
+    return Case(path.with_suffix(""), json.loads(path.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("path", CASES["frames"])

@@ -290,7 +290,7 @@ def model_of(config: dict[str, Any], num_mels: int, weights: Any) -> tuple[Squee
 
 @cache
 def run_case(path: Path) -> Run:
-    case = GoldenCase(path, json.loads(path.read_text()))
+    case = GoldenCase(path, json.loads(path.read_text(encoding="utf-8")))
     arrays, config = case.arrays(), DEFAULTS | case.info["config"]
     skip_what_is_not_computed(config)
     features = arrays["input/feat_BTF1"][..., 0]

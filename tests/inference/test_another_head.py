@@ -18,7 +18,7 @@ from asr_jax.audio.io import write_flac
 from asr_jax.cli import align, average, evaluate, transcribe
 from asr_jax.config import Experiment, Limits, Training, Validation
 from asr_jax.core.batch import length_mask
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.core.sums import Sum
 from asr_jax.core.timed_tokens import TimedTokens
@@ -277,6 +277,12 @@ def test_each_head_is_a_row_of_one_table(run, corpus, tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == [
         f"run-{UPDATES}-{name}.jsonl" for name in ("attention", "ctc")
     ]
+    blocked = tmp_path / "predictions" / f"run-{UPDATES}-attention.jsonl"
+    blocked.unlink()
+    blocked.mkdir()
+    with pytest.raises(RunError, match=r"attention\.jsonl cannot be written: Is a directory; the figures are complete"):
+        evaluate.main([*command, *out])
+    assert json.loads((tmp_path / "out.json").read_text())["runs"] == results
 
 
 def test_alignment_asks_for_ctc(run, corpus, tmp_path):

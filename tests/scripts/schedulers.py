@@ -117,7 +117,7 @@ def srun(*words):
         | {"SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}
         for number in range(processes)
     ]
-    with open(folder / "log", "a") as log:
+    with open(folder / "log", "a", encoding="utf-8") as log:
         sys.exit(max(together(words[len(options) :], environments, folder, log)))
 
 
@@ -165,7 +165,7 @@ class Kubernetes:
         pods = [env | self.environment(index) for index in range(self.job["parallelism"])]
         command = [sys.executable, "-m", self.container["args"][0], *arguments]
         while actions.count("RestartJobSet") <= self.spec["failurePolicy"]["maxRestarts"]:
-            with open(self.folder / "log", "a") as log:
+            with open(self.folder / "log", "a", encoding="utf-8") as log:
                 failed = [code for code in together(command, pods, self.folder, log) if code]
             if not failed:
                 return actions

@@ -102,7 +102,7 @@ def test_an4_that_does_not_match_is_named(prepare, tmp_path):
 def test_ljspeech_takes_the_normalised_text(prepare, tmp_path):
     folder = copied("ljspeech", tmp_path)
     (folder / "wavs/LJ001-0002.wav").rename(folder / "wavs/LJ999-0001.wav")
-    with open(folder / "metadata.csv", "a") as file:
+    with open(folder / "metadata.csv", "a", encoding="utf-8") as file:
         file.write("LJ001-0099|two fields\n")
     found, rejected = prepare("ljspeech", folder)
     texts = {utterance.id: utterance.text for utterance in found["train"]}

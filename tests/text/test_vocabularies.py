@@ -121,7 +121,7 @@ BAD = {
         "| 5\n<s> 4\n": "line 2 has the symbol '<s>', which is among the special symbols already",
         "E 5\n| 4\n| 3 #fairseq:overwrite\n": "line 3 has the symbol '|', which is in line 2 already",
         "e 5\na 4\n": r"upper.v1 returns no letter of .*dict.ltr.txt \(e a …\)",
-        b"\xff\xfeE": "utf-8",
+        b"\xff\xfeE": "UTF-8",
     },
     "vocab.json": {
         "[]": "expected an object",

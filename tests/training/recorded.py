@@ -40,7 +40,7 @@ def main(log, when, *arguments):
     add, seal, save, validate = RejectedAudio.add, store.seal, store.Checkpoints.save, Validator.validate
 
     def recording_add(self, group):
-        with open(log, "a") as file:
+        with open(log, "a", encoding="utf-8") as file:
             for loaded in group:
                 rows = loaded.batch.utterances.tolist(), loaded.batch.lengths.tolist()
                 file.write(json.dumps([loaded.position, *rows]) + "\n")

@@ -85,7 +85,7 @@ def end_of(job, timeout_s=MOST_S):
 
 def noted(kind, **figures):
     if path := os.environ.get("ASR_JAX_FAULTS"):
-        with open(path, "a") as file:
+        with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"fault": kind, **figures}) + "\n")
 
 
@@ -392,7 +392,7 @@ class Disk:
     def break_(self):
         """Reports an error to the kernel, which makes the file system read-only, although files are open."""
         device = Path(run("findmnt", "-n", "-o", "SOURCE", self.folder).strip()).name
-        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("test")
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("test", encoding="utf-8")
 
     def repair(self):
         run("umount", self.folder)

@@ -334,7 +334,7 @@ def test_weights_of_a_file_begin_another(data, plain, tmp_path):
 @pytest.mark.slow
 def test_weights_of_a_run_keep_the_rows_of_shared_pieces_and_what_does_not_fit_is_named(data, plain, tmp_path):
     folder = tmp_path / "more"
-    rows = [json.loads(line) for line in Path(data.train[0]).read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(data.train[0]).read_text(encoding="utf-8").splitlines()]
     for row in rows:
         row["text"] = row["text"].replace("c", "x")
         row["audio_path"] = str(Path(data.train[0]).parent / row["audio_path"])
@@ -461,7 +461,7 @@ def test_a_trace_of_updates_that_were_not_made_and_curves_that_cannot_be_drawn_a
 
 
 def test_unreadable_files_are_listed_and_counted(data, tmp_path):
-    rows = [json.loads(line) for line in Path(data.train[0]).read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(data.train[0]).read_text(encoding="utf-8").splitlines()]
     for row in rows:
         row["audio_path"] = str(Path(data.train[0]).parent / row["audio_path"])
     short = tmp_path / "cut.flac"
@@ -470,7 +470,7 @@ def test_unreadable_files_are_listed_and_counted(data, tmp_path):
     rows[1]["audio_path"] += ".gone"
     rows[2]["audio_path"] = str(short)
     rows[3]["duration"] += 0.1
-    validation = [json.loads(line) for line in Path(data.validation[0]).read_text().splitlines()]
+    validation = [json.loads(line) for line in Path(data.validation[0]).read_text(encoding="utf-8").splitlines()]
     for row in validation:
         row["audio_path"] = str(Path(data.validation[0]).parent / row["audio_path"])
     validation[0]["duration"] += 0.1
@@ -525,11 +525,11 @@ def test_while_a_job_is_in_a_folder_another_is_refused(data, tmp_path):
 
 def test_a_dry_run_computes_a_batch_and_writes_nothing(data, tmp_path, capsys):
     (train,), (validation,) = data.train, data.validation
-    lines = Path(validation).read_text().splitlines()
+    lines = Path(validation).read_text(encoding="utf-8").splitlines()
     foreign = json.loads(lines[-1]) | {"id": "v", "text": "äb", "audio_path": json.loads(lines[0])["audio_path"]}
     folder = Path(train).parent
     (folder / "dev.jsonl").write_text("\n".join([*lines, json.dumps(foreign), "{", ""]))
-    (folder / "more.jsonl").write_text(Path(train).read_text() + lines[0] + "\n{\n")
+    (folder / "more.jsonl").write_text(Path(train).read_text(encoding="utf-8") + lines[0] + "\n{\n")
     of = replace(data, train=(str(folder / "more.jsonl"),), validation=(str(folder / "dev.jsonl"),))
     preview.dry_run(experiment(of, tmp_path / "run"))
     output = capsys.readouterr().out

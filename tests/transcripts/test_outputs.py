@@ -1,19 +1,33 @@
 """Outputs of transcripts: unique file names, folders with the origin of their files, and interruptions."""
 
+import errno
+import io
 import json
+import os
+import re
 import sys
+import tempfile
+import unicodedata
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.audio_inputs import listed
 from asr_jax.data.manifests.utterances import Utterance
-from asr_jax.transcripts.files import NamedRecording
+from asr_jax.transcripts import outputs
+from asr_jax.transcripts.files import FORMS, NamedRecording
 from asr_jax.transcripts.outputs import open_output
 from asr_jax.transcripts.transcript import Transcript, Word
 
 MAKER = {
     "run": "/runs/one", "checkpoint": 2, "weights": "live", "head": "ctc", "decoding": "beam 4", "digest": "beam-1"
 }  # fmt: skip
+
+
+CHARACTERS = st.one_of(st.sampled_from("aA/.é\u0301\0#2\udcff\n"), st.characters())
 
 
 def named(utterance):
@@ -34,6 +48,10 @@ def opened(form, out, names, *, force=False, maker=MAKER):
         (["a.wav", "a.wav.flac"], ["a.json", "a.wav.flac.json"]),
         (["../x", "x", "x#2", "b.wav"], ["b.json", "x#2.json", "x#3.json", "x.json"]),
         (["..", "."], ["_#2.json", "_.json"]),
+        (["A.wav", "a.wav", "d/x.wav", "D/x.wav"], ["A.wav.json", "D/x.wav#2.json", "a.wav#2.json", "d/x.wav.json"]),
+        (["\u00e9", "e\u0301"], ["e\u0301#2.json", "\u00e9.json"]),
+        (["a.wav", "a.json/b.wav", "A.json.flac"], ["A.json.json", "a#2.json", "a.json/b.json"]),
+        (["a\0.wav", "\udcff.wav", "-n\n.wav", "dot..wav"], ["-n\n.json", "\\udcff.json", "a_.json", "dot..json"]),
     ],
 )
 def test_every_recording_has_a_file_of_its_own(names, expected, tmp_path):
@@ -41,9 +59,9 @@ def test_every_recording_has_a_file_of_its_own(names, expected, tmp_path):
     with output:
         for utterance in utterances:
             assert not output.has(utterance.id)
-            output.write(named(utterance))
-    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.json"))
-    assert found == expected
+            assert output.write(named(utterance)) == output.refusal(utterance.id) == ""
+    paths = [path for path in (tmp_path / "out").rglob("*.json") if path.is_file()]
+    assert sorted(str(path.relative_to(tmp_path / "out")) for path in paths) == expected
     for name in names:
         assert output.has(name)
 
@@ -123,6 +141,96 @@ def test_a_file_without_a_transcript_is_not_there(tmp_path):
     with output:
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_file_that_cannot_be_written_is_named_and_the_others_are_written(tmp_path):
+    out = tmp_path / "out"
+    (out / "folder.json").mkdir(parents=True)
+    (out / "file").write_text("")
+    output, utterances = opened("json", out, ["x" * 251, "folder.wav", "file/a.wav", "b.wav", "y" * 250])
+    with output:
+        assert not any(output.has(each.id) for each in utterances)
+        for refusals in (
+            map(output.refusal, (each.id for each in utterances)),
+            map(output.write, map(named, utterances)),
+        ):
+            long, folder, file, good, longest = refusals
+            assert (good, longest) == ("", "")
+            assert re.search("/x+[.]json cannot be written: File name too long; rename", long)
+            assert re.search(r"/folder[.]json (is a folder|cannot be written: Is a directory); rename", folder)
+            assert re.search(r"/file/a[.]json cannot be written: (Not a directory|File exists); rename", file)
+    assert [output.has(each.id) for each in utterances] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("name", ["x" * 250 + ".json", "中" * 83 + ".json"])
+def test_one_file_may_have_the_longest_name(name, tmp_path):
+    output, (utterance,) = opened("json", tmp_path / name, ["a.wav"])
+    with output:
+        output.write(named(utterance))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_full_disk_ends_the_work(tmp_path, monkeypatch):
+    def full(path, content):
+        if path.name != "made_by.jsonl":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(outputs, "write_whole", full)
+    output, (utterance,) = opened("json", tmp_path / "out", ["a.wav"])
+    with pytest.raises(OSError, match="No space left"), output:
+        output.write(named(utterance))
+
+
+def test_a_name_with_line_ends_is_on_one_line(tmp_path):
+    output, (utterance,) = opened("text", tmp_path / "all.txt", ["a\tb\nc\u2028\x1b中\u3000é.wav"])
+    with output:
+        output.write(named(utterance))
+    assert (tmp_path / "all.txt").read_text("utf-8") == r"a\tb\nc\u2028\x1b" + "中\u3000é.wav\tw\n"
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None, database=None)
+@given(
+    st.lists(st.text(CHARACTERS, max_size=8), unique=True),
+    st.sampled_from(list(FORMS.values())),
+)
+def test_names_of_files_never_collide(names, form):
+    paths = outputs._paths(names, form.ending)
+    equal = [unicodedata.normalize("NFC", path).casefold() for path in paths]
+    parents = {"/".join(path.split("/")[:n]) for path in equal for n in range(1, path.count("/") + 1)}
+    assert len(set(equal)) == len(paths)
+    assert not parents & set(equal)
+    for path in paths:
+        assert path.endswith(form.ending)
+        assert not {"", ".", ".."} & set(path.split("/"))
+        assert b"\0" not in path.encode()
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.lists(st.binary(min_size=1, max_size=251).filter(lambda name: not set(name) & set(b"\0/")), max_size=6))
+def test_recordings_of_any_legal_name_are_written_or_named(names):
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = Path(folder) / "in", Path(folder) / "out"
+        source.mkdir()
+        names = {b"x" * name.startswith(b".") + name[:250] + b".wav" for name in names} if names else {b"a.wav"}
+        for name in names:
+            Path(os.fsdecode(os.path.join(os.fsencode(source), name))).touch()
+        entries = listed([str(source)], read_stdin=io.BytesIO().read, folder=folder)
+        assert len(entries) == len(names)
+        good = [each for each in entries if isinstance(each, Utterance)]
+        assert {os.fsencode(each.id) for each in good} == {name for name in names if is_utf8(name)}
+        with open_output("srt", out, entries, force=False, maker=lambda: MAKER) as output:
+            reasons = [output.write(named(each)) for each in good]
+        assert all(re.search("File name too long", reason) for reason in reasons if reason)
+        assert len(list(out.rglob("*.srt"))) == reasons.count("")
+
+
+def is_utf8(name):
+    try:
+        return bool(name.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import arg
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import check_writable
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import parse
 from asr_jax.core.settings import PositiveFloat, PositiveInt, command_options
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
         figures["machine"]["load"][name] = [load, _load()]
         print_table(rows, title=name)
         if options.json:
-            options.json.write_text(json.dumps(figures, indent=1) + "\n")
+            write_whole(options.json, json.dumps(figures, indent=1) + "\n")
 
 
 def _reading(options: DataOptions) -> tuple[Any, list[Row]]:

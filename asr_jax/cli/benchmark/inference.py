@@ -29,7 +29,7 @@ from tyro.conf import Positional, arg
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parse_recognition
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.files import check_writable
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.flags import MAY_BE_EMPTY
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> None:
         else "peak memory: not available on this device"
     )
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+        write_whole(options.json, json.dumps(figures, indent=1) + "\n")
 
 
 def _check(options: InferenceOptions, experiment: Experiment | None) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
 
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.core.text_files import read_text
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.buckets import make_buckets
@@ -192,4 +192,4 @@ def _of_all(name: str) -> Iterator[str]:
     """Content of a file of /proc, for this process and each of its children; nothing without /proc."""
     for pid in ("self", *(process.pid for process in multiprocessing.active_children())):
         with suppress(OSError):
-            yield Path(f"/proc/{pid}/{name}").read_text()
+            yield read_text(f"/proc/{pid}/{name}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import json_text, read_text
 from asr_jax.data.batching.buckets import Bucket, Entries, Scale, assign
 
 AGAIN = "make it again with python -m asr_jax.plan --target DEVICES --fit OUT.json"
@@ -39,7 +40,7 @@ def write_buckets(
         "per_s": scale.per_s,
         "buckets": [asdict(each) for each in buckets],
     }
-    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_whole(path, json_text(content, indent=1) + "\n")
 
 
 class BucketsFile(NamedTuple):
@@ -59,7 +60,7 @@ def load_buckets(path: Path) -> BucketsFile:
         UserError: If the file cannot be read, or if a value in it cannot be used.
     """
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
         per_s, devices = _number(content, "per_s", whole=False), content.get("devices", "unknown devices")
         if not isinstance(devices, str):
             raise ValueError(

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32
 
+from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import json_text, read_text
 from asr_jax.data.manifests.arrays import mapped, save_arrays
 from asr_jax.data.manifests.cache import TEXT_SOURCES, digest_of_code
 from asr_jax.data.manifests.columns import Columns, Ragged, load_ragged
@@ -81,7 +83,7 @@ def _digest(labels: Ragged) -> str:
 def _kept(folder: Path) -> Labels | None:
     """Cached labels. None if there are none or they are damaged."""
     try:
-        about = json.loads((folder / PROBLEMS).read_text(encoding="utf-8"))
+        about = json.loads(read_text(folder / PROBLEMS))
         problems = {int(row): (reason, detail) for row, (reason, detail) in about["problems"].items()}
         return Labels(load_ragged(folder / "labels"), problems, mapped(folder / "repeats"), about["digest"])
     except (OSError, EOFError, ValueError, AttributeError, KeyError, TypeError):
@@ -94,7 +96,7 @@ def _keep(labels: Labels, folder: Path) -> None:
     arrays = {"labels.values": labels.labels.values, "labels.offsets": labels.labels.offsets, "repeats": labels.repeats}
     save_arrays(partial, arrays)
     about = {"problems": labels.problems, "digest": labels.digest}
-    (partial / PROBLEMS).write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+    write_whole(partial / PROBLEMS, json_text(about))
     if _kept(folder) is None:
         shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -31,7 +31,9 @@ from typing import Any
 
 from asr_jax.audio.io import probe, write_flac
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.files import write_whole
 from asr_jax.core.options import parse
+from asr_jax.core.text_files import read_text, use_utf8
 from asr_jax.data.corpora import espeak
 from asr_jax.data.corpora.sentences import RATE_HZ, SHARES, Corpus, Sentence, plan, waveform
 from asr_jax.data.manifests.manifest import write_manifest
@@ -76,7 +78,7 @@ def make_corpus(folder: str | os.PathLike[str], settings: Corpus, *, processes: 
         "seconds_taken": round(time.perf_counter() - started, 1),
     }
     mark = folder / _UNFINISHED
-    mark.write_text(json.dumps(corpus, indent=2) + "\n")
+    write_whole(mark, json.dumps(corpus, indent=2) + "\n")
     mark.replace(folder / "corpus.json")
     return corpus
 
@@ -87,7 +89,7 @@ def _found(folder: Path, settings: Corpus) -> dict[str, Any]:
     Raises:
         UserError: If it has other settings.
     """
-    corpus = json.loads((folder / "corpus.json").read_text())
+    corpus = json.loads(read_text(folder / "corpus.json"))
     # A setting that corpus.json lacks is newer than the corpus, which was made with the setting's default.
     there = {"version": corpus.get("version"), **json.loads(json.dumps(asdict(Corpus()))), **corpus.get("settings", {})}
     asked = {"version": VERSION, **json.loads(json.dumps(asdict(settings)))}  # JSON turns tuples into lists
@@ -205,4 +207,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    use_utf8()
     main()

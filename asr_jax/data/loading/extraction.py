@@ -22,8 +22,9 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import held, write_whole
+from asr_jax.core.files import held, temporary_path, write_whole
 from asr_jax.core.jobs import Job
+from asr_jax.core.text_files import json_line, read_lines, read_text
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
 from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
@@ -136,7 +137,7 @@ def extract(
     digest = _digest(made_of, index, tokenizer, rejections.entries)
     own = range(len(index))[job.rows(len(index)) if job else slice(None)]
     of_index = rejections.entries if job is None or job.number == 0 else []
-    rejected_path, parts = out.with_suffix(".rejected.jsonl"), out.with_name(f".{out.stem}-{digest}.parts")
+    rejected_path, parts = out.with_suffix(".rejected.jsonl"), temporary_path(out, f".{out.stem}-{digest}.parts")
     if not force and _is_done(out, digest):
         print(f"{out} already exists")
     else:
@@ -144,12 +145,10 @@ def extract(
         with held(parts / "lock", f"{out} is being written"):
             names, rejected = _extract_parts(parts, index, own, is_long, extractor, workers, out)
             rejected = of_index + rejected
-            write_whole(
-                rejected_path, "".join(json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in rejected)
-            )
+            write_whole(rejected_path, "".join(json_line(each.to_json()) for each in rejected))
             join_parquet([parts / name for name in names], out, extractor.schema().with_metadata({"asr_jax": digest}))
             shutil.rmtree(parts)
-    lines = rejected_path.read_text(encoding="utf-8").splitlines() if rejected_path.exists() else []
+    lines = list(read_lines(rejected_path)) if rejected_path.exists() else []
     if not lines:
         rejected_path.unlink(missing_ok=True)
     entries = list(map(json.loads, lines))
@@ -270,7 +269,7 @@ def _extract_parts(
             long = first + np.flatnonzero(is_long[first : ends[first]])
             _write_part(parts / f"{first:09}.parquet", index, of_part, long.tolist(), ends[first] - first, extractor)
             print(f"{out}: {ends[first] - own.start:,} of {len(own):,} utterances", flush=True)
-    lists = [json.loads((parts / name).with_suffix(".json").read_text()) for name in names]
+    lists = [json.loads(read_text((parts / name).with_suffix(".json"))) for name in names]
     rejected = [Rejected(**each) for listed in lists for each in listed]
     return names, rejected
 
@@ -341,7 +340,7 @@ def join_parquet(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
         out: File to write.
         schema: Columns and metadata of the file.
     """
-    partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
+    partial = temporary_path(out, f"{out.name}.{os.getpid()}.partial")
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for part in parts:
             for batch in pq.ParquetFile(part).iter_batches(PART_RECORDS):

@@ -1,7 +1,6 @@
 """Inputs of transcription: audio files, folders, lists, manifests and standard input."""
 
 import glob
-import io
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ from asr_jax.audio.io import AudioError
 from asr_jax.audio.pyav import SUFFIXES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import unique
+from asr_jax.core.text_files import TextError, split_lines, text_of
 from asr_jax.data.manifests.inputs import READERS, described, local_input
 from asr_jax.data.manifests.locations import Location, from_windows, local_location
 from asr_jax.data.manifests.pipes import is_pipe
@@ -22,7 +22,7 @@ from asr_jax.data.manifests.readers.json_lines import is_json
 from asr_jax.data.manifests.readers.kaldi import KALDI
 from asr_jax.data.manifests.reading import read_once
 from asr_jax.data.manifests.remote import fetched, is_url, without_query
-from asr_jax.data.manifests.utterances import Rejected, Utterance
+from asr_jax.data.manifests.utterances import Rejected, Utterance, with_usable_name
 
 STDIN = "-"
 LISTS = (".txt", ".lst", ".list")
@@ -63,7 +63,9 @@ def listed(
     """
     options = ReadOptions(texts_may_lack=True, allow_pipes=allow_pipes)
     entries = [
-        entry for number, given in enumerate(inputs) for entry in _of(given, read_stdin, f"{folder}/{number}", options)
+        with_usable_name(entry)
+        for number, given in enumerate(inputs)
+        for entry in _of(given, read_stdin, f"{folder}/{number}", options)
     ]
     names = unique([entry.id for entry in entries])
     return [replace(entry, id=name) for entry, name in zip(entries, names, strict=True)]
@@ -141,10 +143,8 @@ def _of_stdin(read_stdin: Callable[[int], bytes], path: str, options: ReadOption
     if not start:
         raise UserError("standard input is empty: expected audio, or paths of audio files, one per line")
     if not MAGIC.match(start):
-        with io.TextIOWrapper(io.BytesIO(start + read_stdin(-1)), errors="surrogateescape") as lines:
-            for number, line in enumerate(lines):
-                if line.strip():
-                    yield from _of_line(line.rstrip("\r\n"), (os.curdir,), f"{path}.{number}", options)
+        for number, line in enumerate(_lines(start + read_stdin(-1), "standard input")):
+            yield from _of_line(line, (os.curdir,), f"{path}.{number}", options)
         return
     with open(path, "wb") as file:
         file.write(start)
@@ -161,16 +161,23 @@ def _renamed(path: str) -> str:
 
 def _of_list(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a list: {error}; expected a path per line, in UTF-8") from None
-    if not any(map(str.strip, lines)):
+        with open(path, "rb") as file:
+            lines = _lines(file.read(), path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read as a list: {error.strerror}; expected a path per line") from None
+    if not lines:
         raise UserError(f"{path} is empty: expected a path per line")
     for number, line in enumerate(lines):
-        if line.strip():
-            roots = os.path.dirname(path) or os.curdir, os.curdir
-            yield from _of_line(line, roots, f"{unpack_to}.{number}", options)
+        roots = os.path.dirname(path) or os.curdir, os.curdir
+        yield from _of_line(line, roots, f"{unpack_to}.{number}", options)
+
+
+def _lines(content: bytes, source: str) -> list[str]:
+    """Lines of a list of paths that are not blank. A path that is not UTF-8 has lone surrogates."""
+    try:
+        return [line for line in split_lines(text_of(content, errors="surrogateescape")) if line.strip()]
+    except TextError as error:
+        raise UserError(f"{source}: {error}") from None
 
 
 def _of_line(line: str, roots: tuple[str, ...], unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
@@ -204,10 +211,7 @@ def _of_manifest(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Ut
     yield from utterances.rejected
 
 
-def _audio(location: str, *, name: str = "") -> Utterance | Rejected:
-    if not location.isprintable():
-        shown = location.encode(errors="backslashreplace").decode()
-        return Rejected(shown, shown, "its name is not UTF-8, or has control characters; rename the file")
+def _audio(location: str, *, name: str = "") -> Utterance:
     return Utterance(id=name or os.path.basename(location), location=location)
 
 

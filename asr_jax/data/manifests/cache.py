@@ -18,6 +18,7 @@ from typing import Any
 from asr_jax.audio.io import AudioError
 from asr_jax.core.environment import CACHES
 from asr_jax.core.files import is_free, write_whole
+from asr_jax.core.text_files import json_text, read_text
 from asr_jax.data.manifests.columns import Columns, load_columns, save_columns
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import MeasuredAudio
@@ -151,7 +152,7 @@ def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> 
         "unpacked_bytes": _size(read.unpacked),
     }
     # Written under a unique name and renamed: other processes read it completely or not at all.
-    write_whole(folder / META, json.dumps(meta, ensure_ascii=False))
+    write_whole(folder / META, json_text(meta))
     os.replace(folder / META, place / META)
     _tidy(place, folder, meta["of"])
 
@@ -159,7 +160,7 @@ def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> 
 def kept(place: Path) -> tuple[Read, Path] | None:
     """Result that `keep` wrote, and folder of its columns. None if there is none or it is damaged."""
     try:
-        meta = json.loads((place / META).read_text(encoding="utf-8"))
+        meta = json.loads(read_text(place / META))
         if meta["unpacked_bytes"] != _size(meta["unpacked"]):
             return None
         folder = place / meta["columns"]
@@ -251,7 +252,7 @@ def _inputs(place: Path) -> Any:
 
 def _meta(place: Path) -> dict[str, Any]:
     try:
-        meta = json.loads((place / META).read_text(encoding="utf-8"))
+        meta = json.loads(read_text(place / META))
     except (OSError, ValueError):
         return {}
     return meta if isinstance(meta, dict) else {}

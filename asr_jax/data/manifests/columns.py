@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int32, Int64, Shaped
 
+from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import json_text, read_text
 from asr_jax.data.manifests.arrays import by_file, mapped, save_arrays, unpickled
 from asr_jax.data.manifests.utterances import Utterance
 
@@ -215,12 +217,12 @@ def save_columns(columns: Columns, folder: Path) -> None:
         else:
             arrays[field.name] = column
     save_arrays(folder, arrays)
-    (folder / "names.json").write_text(json.dumps(names, ensure_ascii=False), encoding="utf-8")
+    write_whole(folder / "names.json", json_text(names))
 
 
 def load_columns(folder: Path) -> Columns:
     """Memory-maps the columns that `save_columns` wrote."""
-    names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+    names = json.loads(read_text(folder / "names.json"))
     columns: dict[str, Any] = {}
     for field in fields(Columns):
         if field.name in names:

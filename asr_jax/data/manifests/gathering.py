@@ -24,7 +24,7 @@ from asr_jax.data.manifests.readers.base import Reader, ReadOptions, notes_of
 from asr_jax.data.manifests.readers.fields import EXAMPLE
 from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
-from asr_jax.data.manifests.utterances import Rejected, Utterance
+from asr_jax.data.manifests.utterances import Rejected, Utterance, with_usable_name
 
 # Number and share of an input's utterances that may be rejected. If both are exceeded, the input as a whole is wrong.
 MAX_REJECTED = 10
@@ -120,7 +120,7 @@ def _listed(
         if isinstance(entry, Rejected) and entry.stage == "filter":
             skipped += 1
             continue
-        entry = _local(_printable(entry), path, roots, options)
+        entry = _local(with_usable_name(entry), path, roots, options)
         if isinstance(entry, Rejected):
             rejected.append(entry)
             continue
@@ -148,18 +148,6 @@ def _cut(inputs: Sequence[deque[Columns]], job: Job) -> None:
             begin, end = (min(max(place - first, 0), len(block)) for place in (own.start, own.stop))
             blocks.append(Columns.of(list(itertools.islice(block.utterances(), begin, end))))
             first += len(block)
-
-
-def _printable(entry: Utterance | Rejected) -> Utterance | Rejected:
-    """Returns a Rejected if an id or location cannot be written to UTF-8 files, or cannot be opened."""
-    if entry.id.isprintable() and entry.location.isprintable():
-        return entry
-    name, location = (text.encode(errors="backslashreplace").decode() for text in (entry.id, entry.location))
-    if isinstance(entry, Rejected):
-        return Rejected(name, location, entry.reason)
-    if (name, location) == (entry.id, entry.location) and "\0" not in location:
-        return entry
-    return Rejected(name, location, "its name is not UTF-8, or has a zero byte; rename the file")
 
 
 def _local(

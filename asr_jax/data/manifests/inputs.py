@@ -228,8 +228,8 @@ def _of_file(path: str, role: Role, options: ReadOptions) -> list[str]:
             raise UserError(f"{path} has supervisions of lhotse: expected the recordings in {recordings}; or pass cuts")
         return [recordings]
     if name.lower().endswith(".list") and not JSON.matches(path):
-        with open(path, encoding="utf-8", errors="replace") as file:
-            names = list(filter(None, map(str.strip, file)))
+        with open(path, "rb") as file:
+            names = [name for line in file if (name := line.decode(errors="replace").strip())]
         if names and all(map(TAR.matches, names)):
             places = [[os.path.join(root, each) for root in beside(path)] for each in names]
             found = [next(filter(os.path.exists, each), each[0]) for each in places]

@@ -1,12 +1,14 @@
 """Writing of our own manifests: one JSON object per line, which `data.manifests.readers.json_lines` reads."""
 
-import json
 import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from asr_jax.core.files import temporary_path
+from asr_jax.core.text_files import json_line, open_text
 from asr_jax.data.manifests import pipes
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Utterance
@@ -21,10 +23,10 @@ def write_manifest(path: PathLike, utterances: Iterable[Utterance]) -> None:
     """
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
-    partial = f"{os.fspath(path)}.partial"
-    with open(partial, "w", encoding="utf-8", newline="\n") as file:
+    partial = temporary_path(Path(path), f"{os.path.basename(path)}.partial")
+    with open_text(partial) as file:
         for utterance in utterances:
-            file.write(json.dumps(manifest_fields(utterance, folder), ensure_ascii=False) + "\n")
+            file.write(json_line(manifest_fields(utterance, folder)))
     os.replace(partial, path)
 
 

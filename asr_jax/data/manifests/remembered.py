@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from asr_jax.core.files import write_whole
+from asr_jax.core.text_files import json_text, read_text
 from asr_jax.data.manifests.cache import PACKAGE, digest_of_code
 
 SOURCES = (PACKAGE / "data", PACKAGE / "text")
@@ -38,8 +39,8 @@ def remembered[R](folder: Path | None, name: str, inputs: tuple[Any, ...], work:
             digest.update(repr(each).encode())
     path = folder / f"remembered-{name}-{digest.hexdigest()[:24]}.json"
     with suppress(OSError, ValueError, KeyError):
-        return json.loads(path.read_text(encoding="utf-8"))["result"]
+        return json.loads(read_text(path))["result"]
     result = work()
     with suppress(OSError):  # another user may own the cache
-        write_whole(path, json.dumps({"result": result}, ensure_ascii=False))
+        write_whole(path, json_text({"result": result}))
     return result

@@ -10,7 +10,8 @@ from typing import Any
 from asr_jax.audio.io import AudioError
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import write_whole
+from asr_jax.core.files import temporary_path, write_whole
+from asr_jax.core.text_files import read_text
 
 URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 MAGIC = re.compile(r"[*?\[]")
@@ -159,7 +160,7 @@ def fetched(url: str) -> str:
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_whole(copy.with_name(ORIGIN), without_query(url).rpartition("/")[0])
-            partial = copy.with_name(f"{copy.name}.{os.getpid()}.partial")
+            partial = temporary_path(copy, f"{copy.name}.{os.getpid()}.partial")
             with system.open(path, "rb") as source, partial.open("wb") as file:
                 while block := source.read(BLOCK):
                     file.write(block)
@@ -177,6 +178,6 @@ def origin_of(path: str) -> str:
     if os.path.dirname(folder) != os.path.join(CACHES, "remote"):
         return ""
     try:
-        return Path(folder, ORIGIN).read_text(encoding="utf-8")
+        return read_text(Path(folder, ORIGIN))
     except OSError:
         return ""

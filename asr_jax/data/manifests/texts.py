@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import TextError, read_lines
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, notes_of
@@ -42,12 +43,11 @@ def _plain_files(given: str, options: ReadOptions) -> list[str]:
 
 def _lines(path: str) -> Iterator[str]:
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            yield from file
+        yield from read_lines(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 (byte {error.object[error.start]:#04x}); save it as UTF-8") from None
+    except TextError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 class _Discarding(Unpacked):

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from asr_jax.core.names import one_line
 from asr_jax.core.processes import gathered
 
 
@@ -59,11 +60,26 @@ class Rejected:
     @property
     def line(self) -> str:
         """Id, location and reason, for messages. The id is left out if it is the location."""
-        return ": ".join(dict.fromkeys((self.id, self.location, self.reason)))
+        return one_line(": ".join(dict.fromkeys((self.id, self.location, self.reason))))
 
     def to_json(self) -> dict[str, Any]:
         """Fields of a line of rejected.jsonl."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def with_usable_name(entry: Utterance | Rejected) -> Utterance | Rejected:
+    """Returns a Rejected if an id or location cannot be written to UTF-8 files, or cannot be opened.
+
+    Any other character may be in a name: spaces of all widths, joiners, and control characters.
+    """
+    if entry.id.isprintable() and entry.location.isprintable():
+        return entry
+    name, location = (text.encode(errors="backslashreplace").decode() for text in (entry.id, entry.location))
+    if isinstance(entry, Rejected):
+        return replace(entry, id=name, location=location)
+    if (name, location) == (entry.id, entry.location) and "\0" not in location:
+        return entry
+    return Rejected(name, location, "its name is not UTF-8, or has a zero byte; rename the file")
 
 
 def rejected_everywhere(rejected: Iterable[Rejected]) -> list[Rejected]:

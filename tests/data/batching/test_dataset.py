@@ -34,7 +34,7 @@ LETTERS = CharacterTokenizer(symbols=(*"abc", None), normaliser="none")
 def write(path: Path, names: list[str], **fields: Any) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{"id": name, "audio_path": f"{name}.flac", "text": "abc", "duration": 2.0} | fields for name in names]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
 
 

@@ -371,7 +371,9 @@ CASES = {
     "a manifest that is a symlink loop": Case(loop, "error", "no such file or folder; check the path"),
     "0 utterances": Case(raw(lambda data: b""), "error", "m.jsonl has no utterances; expected one utterance or more"),
     "0 utterances: blank lines": Case(raw(lambda data: b"\n \r\n\n"), "error", "m.jsonl has no utterances"),
-    "UTF-16": Case(raw(lambda data: data.decode().encode("utf-16")), "error", "not UTF-8 (byte 0xff at 0)"),
+    "UTF-16": Case(
+        raw(lambda data: data.decode().encode("utf-16")), "error", "the text is UTF-16; expected UTF-8: iconv"
+    ),
     "a table that is cut": Case(raw(lambda data: data, "m.parquet"), "error", "not a complete Parquet file"),
 }
 

@@ -47,7 +47,7 @@ def ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def program(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 

@@ -85,5 +85,5 @@ def test_what_is_not_there_is_named(name, tmp_path):
 def test_what_is_not_utf8_is_named(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"caf\xe9\n")
-    with pytest.raises(UserError, match=r"a\.txt: .*UTF-8 \(byte 0xe9\)"):
+    with pytest.raises(UserError, match=r"a\.txt: .*UTF-8 \(byte 0xe9 at 3\)"):
         texts(path)

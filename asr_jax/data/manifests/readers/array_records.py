@@ -14,6 +14,7 @@ from typing import Any
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import TextError, text_of
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
@@ -236,9 +237,9 @@ def _text(name: str, value: bytes) -> str | bytes:
     if not f.is_known(name):
         return value
     try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidEntry(f"{name}: {f.not_utf8(value, error)}") from None
+        return text_of(value)
+    except TextError as error:
+        raise InvalidEntry(f"{name}: {error}") from None
 
 
 def _wav(name: str, fields: dict[str, Any], path: str) -> bytes:

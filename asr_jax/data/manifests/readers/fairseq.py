@@ -5,12 +5,16 @@ byte:bytes`. fairseq trains only on 16 kHz; samples are counted at that rate.
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
+from asr_jax.core.names import one_line
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
@@ -149,8 +153,7 @@ def at_16_khz(utterance: Utterance) -> Utterance:
 
 
 def _write_lines(path: str, lines: Iterable[str]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
+    write_whole(Path(path), "".join(f"{line}\n" for line in lines))
 
 
 def _entry(utterance: Utterance) -> str:
@@ -166,6 +169,11 @@ def _entry(utterance: Utterance) -> str:
         raise UserError(
             f"utterance {utterance.id} ({location}) is not a whole file; fairseq's lists have only whole files: write "
             "its audio to a file first"
+        )
+    if re.search("[\ud800-\udfff]", location.path + utterance.text):
+        raise UserError(
+            f"utterance {one_line(utterance.id)} has a lone surrogate in its path or text "
+            f"({one_line(utterance.text)}), which UTF-8 does not have; remove it"
         )
     if BOUNDARY in utterance.text:
         raise UserError(

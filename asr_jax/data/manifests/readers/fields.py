@@ -230,11 +230,6 @@ def base_name(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0]
 
 
-def not_utf8(content: bytes, error: UnicodeDecodeError) -> str:
-    """Reason and fix for text that is not UTF-8."""
-    return f"not UTF-8 (byte {content[error.start]:#04x} at {error.start}); save it as UTF-8"
-
-
 def shown(value: Any) -> str:
     """Value as JSON for messages, cut after 80 characters."""
     text = json.dumps(value, default=str)

@@ -6,6 +6,7 @@ in `a.rows` or `a.frames` is ignored, because the header has the exact duration.
 
 import os
 
+from asr_jax.core.text_files import TextError, read_text
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
@@ -79,10 +80,8 @@ def _sidecar(audio_path: str, endings: tuple[str, ...], there: set[str]) -> str 
     if path is None:
         return None
     try:
-        with open(path, "rb") as file:
-            content = file.read()
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidEntry(f"{path}: {f.not_utf8(content, error)}") from None
+        return read_text(path)
+    except TextError as error:
+        raise InvalidEntry(f"{path}: {error}") from None
     except OSError as error:
         raise InvalidEntry(f"{path}: {error.strerror}") from None

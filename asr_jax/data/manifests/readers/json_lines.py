@@ -12,11 +12,12 @@ import zlib
 from functools import partial
 from typing import Any
 
+from asr_jax.core.text_files import MARK
 from asr_jax.data.manifests.readers import entries, lhotse, quartznet
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.readers.json_values import MARK, objects, values_of
+from asr_jax.data.manifests.readers.json_values import objects, values_of
 from asr_jax.data.manifests.readers.nemo_tars import NemoTars
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected

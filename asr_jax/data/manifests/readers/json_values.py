@@ -10,11 +10,10 @@ from shlex import quote
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import MARK, OtherText, TextError, check_encoding, text_of
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
+from asr_jax.data.manifests.readers.fields import InvalidEntry
 
-MARK = b"\xef\xbb\xbf"
-"""Byte-order mark of UTF-8."""
 PEEKED = 1 << 16
 AUDIOS = re.compile(rb'\{[^\[]*"audios"\s*:\s*\[\s*\{')
 """Beginning of the JSON of GigaSpeech and WenetSpeech."""
@@ -31,7 +30,8 @@ def objects(path: str) -> Iterator[tuple[int, Any]]:
     """
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
-            start = file.read(PEEKED).removeprefix(MARK).lstrip()
+            check_encoding(start := file.read(PEEKED))
+            start = start.removeprefix(MARK).lstrip()
             if AUDIOS.match(start):
                 raise UserError(_of_segments(path))
             file.seek(0)
@@ -44,11 +44,11 @@ def objects(path: str) -> Iterator[tuple[int, Any]]:
             file.seek(0)
             for number, line in enumerate(file, 1):
                 if line := line.strip():
-                    yield from (
-                        (number, value) for value in values_of(line.removeprefix(MARK) if number == 1 else line)
-                    )
+                    yield from ((number, value) for value in values_of(line))
     except FileNotFoundError:
         raise UserError(f"{path}: no such manifest; check the path (relative paths start at {os.getcwd()})") from None
+    except OtherText as error:
+        raise UserError(f"{path}: {error}") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path}: cannot be read as a manifest: {reason}; check that it is complete") from None
@@ -69,7 +69,7 @@ def _named(path: str, file: Any) -> list[tuple[int, Any]]:
         pass
     file.seek(0)
     try:
-        whole = json.loads(file.read().decode("utf-8-sig"))
+        whole = json.loads(text_of(file.read()))
     except (ValueError, RecursionError):
         return []
     _check_no_list(path, whole)
@@ -99,10 +99,10 @@ def speechbrain(name: str, fields: dict[str, Any]) -> dict[str, Any]:
 def values_of(line: bytes) -> list[Any]:
     """Returns the values of a line, usually one; an InvalidEntry if it is not JSON."""
     try:
-        text = line.decode()
+        text = text_of(line)
         return [json.loads(text)]
-    except UnicodeDecodeError as error:
-        return [InvalidEntry(not_utf8(line, error))]
+    except TextError as error:
+        return [InvalidEntry(str(error))]
     except RecursionError:
         return [InvalidEntry("JSON is nested too deeply")]
     except ValueError as error:
@@ -147,9 +147,9 @@ def _of_segments(path: str) -> str:
 
 def _array(path: str, content: bytes) -> list[Any]:
     try:
-        return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: {not_utf8(content, error)}") from None
+        return json.loads(text_of(content))
+    except TextError as error:
+        raise UserError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: not a JSON array ({error}); the file may be truncated. Expected objects: [{f.EXAMPLE}, …]"

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,6 +17,9 @@ from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 FILES = ("wav.scp", "text", "segments", "utt2spk", "utt2dur", "reco2dur")
+BLANKS = " \t\r"
+FIELDS = re.compile(f"[{BLANKS}]+")
+"""White space between fields. Other white space, such as U+3000, is a character of an id or a path."""
 LEVELS = 3
 """Number of folders above the parent folder that paths may be relative to. ESPnet's are `dump/raw/train`."""
 
@@ -75,13 +79,13 @@ def _table(path: str) -> Table:
         return {}
     table: dict[str, str | InvalidEntry] = {}
     for _, line in text_lines(path):
-        name, *rest = [line.first_word] if isinstance(line, BadLine) else line.split(maxsplit=1)
+        name, *rest = [line.first_word] if isinstance(line, BadLine) else FIELDS.split(line.strip(BLANKS), 1)
         if name in table:
             table[name] = InvalidEntry(f"two lines in the file {os.path.basename(path)}; expected one")
         elif isinstance(line, BadLine):
             table[name] = line
         else:
-            table[name] = rest[0].rstrip() if rest else ""
+            table[name] = rest[0] if rest else ""
     return table
 
 
@@ -115,7 +119,7 @@ def _segment(line: str, recordings: Table, options: ReadOptions) -> tuple[str, f
     Raises:
         InvalidEntry: If the line is not valid.
     """
-    recording, start, end, channel = (*line.split(), "", "", "", "")[:4]
+    recording, start, end, channel = (*FIELDS.split(line), "", "", "", "")[:4]
     if not end:
         raise InvalidEntry(f"segment {line!r}; expected recording, start and end in seconds")
     if recording not in recordings:

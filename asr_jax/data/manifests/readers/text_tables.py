@@ -4,7 +4,6 @@ Lines of features are `features_path⇥rows⇥cols⇥tokens⇥text` with an opti
 between tabs or bars have quotes of CSV, as pandas writes them, or none, as in Common Voice; `_has_quotes` tells which.
 """
 
-import codecs
 import csv
 import os
 import re
@@ -13,10 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.text_files import OtherText, TextError, line_of
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file, warn_once
-from asr_jax.data.manifests.readers.fields import InvalidEntry, not_utf8
+from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
@@ -266,16 +266,14 @@ def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
-                if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    raise UserError(
-                        f"{path}: the text is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {path} > OUT converts it"
-                    )
                 try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                    text = line_of(line, number)
                     is_cut = number > 1 and not line.endswith(b"\n")
                     yield number, BadLine(line, NO_END, text) if is_cut else text
-                except UnicodeDecodeError as error:
-                    yield number, BadLine(line, not_utf8(line, error))
+                except OtherText as error:
+                    raise UserError(f"{path}: {error}") from None
+                except TextError as error:
+                    yield number, BadLine(line, str(error))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except OSError as error:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.text_files import TextError, text_of
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
-from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry, not_utf8
+from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
 from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -158,8 +159,7 @@ def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     file = tar.extractfile(member)
     assert file is not None, member.name
-    content = file.read()
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidEntry(f"{member.name}: {not_utf8(content, error)}") from None
+        return text_of(file.read())
+    except TextError as error:
+        raise InvalidEntry(f"{member.name}: {error}") from None

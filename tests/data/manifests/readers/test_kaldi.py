@@ -38,6 +38,18 @@ def test_whole_recordings(tmp_path: Path) -> None:
     check_conversion(tmp_path, path)
 
 
+def test_only_spaces_and_tabs_divide_a_line(tmp_path: Path) -> None:
+    write(tmp_path / "a\u3000\xa0b\u2028.wav", LONG)
+    path = folder(
+        tmp_path / "data",
+        wav_scp=f"u\u3000\x85 {tmp_path}/a\u3000\xa0b\u2028.wav\r\n",
+        text="u\u3000\x85\t 東京\u3000駅\x1c \r\n",
+        segments="u\u3000\x85 u\u3000\x85 0.5 1.25\n",
+    )
+    (utterance,) = read(tmp_path, path)
+    assert (utterance.id, utterance.text, utterance.duration_s) == ("u\u3000\x85", "東京\u3000駅\x1c", 0.75)
+
+
 def test_segments(tmp_path: Path) -> None:
     """Segments with an end of -1, the end of the recording, and with a channel in the fifth column."""
     stereo = np.stack([LONG, noise(2, 3 * RATE)], axis=1)
