@@ -17,6 +17,7 @@ import numpy as np
 import soundfile
 
 from asr_jax.audio.io import AudioError
+from asr_jax.audio.mono import MAX_PEAK
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
@@ -265,7 +266,7 @@ def _wav(name: str, fields: dict[str, Any], path: str) -> bytes:
         samples = np.asarray(fields[name])
         if samples.dtype.kind in "iu" and (samples == samples.astype(np.int16)).all() and samples.ndim == 1:
             samples, subtype = samples.astype(np.int16), "PCM_16"
-        elif samples.dtype.kind == "f" and (np.abs(samples) <= 1).all() and samples.ndim == 1:
+        elif samples.dtype.kind == "f" and (np.abs(samples) <= MAX_PEAK).all() and samples.ndim == 1:
             samples, subtype = samples.astype(np.float32), "FLOAT"
         else:
             raise ValueError
