@@ -34,6 +34,9 @@ PathLike = str | os.PathLike[str]
 
 NOT_A_FILE = "a pipe or a device, not a file; write its content to a file"
 BLOCK_SAMPLES = 1 << 22
+EXACT_SEEKS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "AU", "CAF", "NIST")
+"""Formats in which libsndfile seeks to a sample without decoding earlier ones. In Ogg and MP3 it seeks to one with some
+effort, and it is not relied on in others."""
 MP3_RUN_UP_SAMPLES = 32 * 1152
 """Number of samples decoded and discarded after a seek in an MP3 file: a frame of MP3 uses bytes of earlier frames, and
 the first frames after a seek are decoded to silence or to wrong samples."""
@@ -238,7 +241,7 @@ def _by_libsndfile(file: PathLike | NamedAudio, sound: soundfile.SoundFile, part
         check_number(sound, name, promised, len(samples), remarks)
     elif sound.format == "OGG" and ogg_has_gaps(file):
         raise NeedsFFmpeg
-    elif promised is None or not sound.seekable():
+    elif promised is None or not sound.seekable() or sound.format not in (*EXACT_SEEKS, "MP3", "OGG"):
         samples = _part_of(_decode(sound, promised), sound.samplerate, name, part)
     else:
         samples = _sought(sound, name, part)

@@ -15,6 +15,8 @@ SILENT_STEPS = 2
 """Largest difference of two samples of silence, in steps of 16 bits: a constant, or its dither."""
 CANCELLED_SHARE = 1e-3
 """Power of the mean of all channels, as a share of their mean power, below which they cancel out."""
+CANCELLED_SAMPLES = 800
+"""Smallest number of samples that can cancel out: fewer may be opposite by chance."""
 SILENT = "silent: all samples are equal"
 
 
@@ -42,7 +44,7 @@ class Mono:
         self._name, self._channel, self._remarks = name, channel, remarks
         self._peak, self._num_clipped = 0.0, 0
         self._lowest, self._highest = np.inf, -np.inf
-        self._power_of_channels = self._power_of_mean = 0.0
+        self._num_samples, self._power_of_channels, self._power_of_mean = 0, 0.0, 0.0
 
     def __call__(self, block: Shaped[np.ndarray, "S C"], *, is_float: bool) -> Shaped[np.ndarray, " S"]:
         """Returns one channel, or the mean of all: int16 if a single int16 channel is copied, otherwise float32.
@@ -77,7 +79,8 @@ class Mono:
         Raises:
             AudioError: If the channels cancel out.
         """
-        if self._power_of_mean < CANCELLED_SHARE * self._power_of_channels:
+        is_silent = self._power_of_mean < CANCELLED_SHARE * self._power_of_channels
+        if is_silent and self._num_samples >= CANCELLED_SAMPLES:
             raise AudioError(
                 self._name,
                 "its channels cancel out: their mean is silent, or almost so, and they are not; read one of them "
@@ -103,6 +106,7 @@ class Mono:
 
     def _mean(self, block: Float32[np.ndarray, "S C"]) -> Float32[np.ndarray, " S"]:
         mono = block.mean(axis=1, dtype=np.float32)
+        self._num_samples += len(block)
         if block.shape[1] > 1:
             self._power_of_channels += float(np.vdot(block, block)) / block.shape[1]
             self._power_of_mean += float(np.vdot(mono, mono))

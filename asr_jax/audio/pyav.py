@@ -137,8 +137,8 @@ def blocks_with_pyav(file: Any, name: str) -> Iterator[Block]:
 def probe_with_pyav(file: Any, name: str) -> tuple[float, int, int]:
     """Reads duration, sample rate and number of channels of the first audio stream.
 
-    The duration is never less than the decoded one. It is that of the stream in the header, after the silence before
-    it. Matroska and formats without a header have none; it is then the end of the last packet.
+    The duration is that of the stream in the header, after the silence before it. Matroska and formats without a header
+    have none; it is then the end of the last packet. It is the decoded one up to the padding of a packet.
 
     Args:
         file: Path of the file, or a file object.

@@ -9,15 +9,11 @@ from jaxtyping import Float32, Int16, Shaped
 
 from asr_jax.audio.checks import AudioPart, check_number, check_part, promised_samples
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.io import NamedAudio, PathLike, again, dtype_of, is_float, name_of, ogg_has_gaps, opened
+from asr_jax.audio.io import EXACT_SEEKS, NamedAudio, PathLike, again, dtype_of, is_float, name_of, ogg_has_gaps, opened
 from asr_jax.audio.mono import FULL_SCALE, Mono, Remarks, as_float
 from asr_jax.audio.pyav import NeedsFFmpeg, blocks_with_pyav
 
 BLOCK_S = 10  # seconds per block
-EXACT_SEEKS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "AU", "CAF", "NIST")
-"""Formats in which libsndfile seeks to a sample without decoding earlier ones; other formats are decoded from their
-beginning."""
-
 Blocks = Iterator[Shaped[np.ndarray, "S C"]]
 
 
