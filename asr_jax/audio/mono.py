@@ -83,8 +83,7 @@ class Mono:
         if is_silent and self._num_samples >= CANCELLED_SAMPLES:
             raise AudioError(
                 self._name,
-                "its channels cancel out: their mean is silent, or almost so, and they are not; read one of them "
-                "(channel 0, as PATH#channel=0)",
+                "its channels cancel out when they are mixed; read one of them, such as PATH#channel=0",
             )
         if self._num_clipped:
             self._remarks.reasons.append(
