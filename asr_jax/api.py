@@ -14,6 +14,8 @@
 """
 
 import functools
+import logging
+import numbers
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,8 +25,10 @@ from pathlib import Path
 from typing import Any, get_args, overload
 
 import numpy as np
+from jaxtyping import Int16
 
 from asr_jax.audio.io import write_flac
+from asr_jax.audio.mono import FULL_SCALE, MAX_PEAK, out_of_range
 from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
@@ -35,6 +39,7 @@ from asr_jax.data.batching.evaluation import NoUtterances
 from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.batching.round_trip import count_round_trip
 from asr_jax.data.manifests.audio_inputs import with_durations
+from asr_jax.data.manifests.durations import without_durations
 from asr_jax.data.manifests.locations import Location, local_location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
@@ -53,6 +58,9 @@ __all__ = ["Experiment", "Run", "Transcript", "load", "load_config", "train"]
 
 Audio = str | os.PathLike[str] | np.ndarray
 """Path of an audio file, or mono samples [S]: floats from -1 to 1, or int16."""
+RATES_HZ = range(1000, 655_351)
+"""Sample rates of arrays in Hz, which are those of FLAC. A lower one is in kHz by mistake."""
+logger = logging.getLogger(__name__)
 
 
 def load(
@@ -162,15 +170,18 @@ class Run:
 
         Returns:
             The transcript, with the times of words in seconds and their confidences. For a list, one transcript per
-            element, in order.
+            element, in order. Silence, which has no words, and clipped samples are logged as warnings.
 
         Raises:
-            UserError: If an array has no sample rate or has a wrong shape or type.
+            UserError: If an array has no sample rate, or a wrong shape, type or scale.
             RunError: If audio cannot be read. The message has each file with its reason.
         """
         with _utterances(audio, rate_hz) as utterances:
             found = list(self._transcriber(utterances))
         _refuse([(each.utterance, each.reason) for each in found if each.transcript is None])
+        for given, each in zip(_listed(audio), found, strict=True):
+            if each.differing and (remark := without_durations(each.differing)):
+                logger.warning("%s: %s", given if isinstance(given, str | os.PathLike) else "array", remark.reason)
         transcripts = [each.transcript for each in found if each.transcript]
         return transcripts if _are_several(audio) else transcripts[0]
 
@@ -268,13 +279,17 @@ def _are_several(audio: Audio | Sequence[Audio]) -> bool:
     return not isinstance(audio, str | os.PathLike) and not hasattr(audio, "__array__")
 
 
+def _listed(audio: Audio | Sequence[Audio]) -> Sequence[Any]:
+    return audio if _are_several(audio) else [audio]  # type: ignore[return-value]
+
+
 @contextmanager
 def _utterances(audio: Audio | Sequence[Audio], rate_hz: int | None) -> Iterator[list[Utterance]]:
     """Yields utterances with durations. Arrays are written to a temporary folder, which is deleted at the end."""
-    given: Sequence[Any] = audio if _are_several(audio) else [audio]  # type: ignore[assignment]
     with tempfile.TemporaryDirectory(prefix="asr_jax-") as folder:
         named = [
-            Utterance(str(place), str(_location(each, rate_hz, folder, place))) for place, each in enumerate(given)
+            Utterance(str(place), str(_location(each, rate_hz, folder, place)))
+            for place, each in enumerate(_listed(audio))
         ]
         measured = with_durations(named)
         _refuse([(entry, entry.reason) for entry in measured if isinstance(entry, Rejected)])
@@ -287,25 +302,56 @@ def _location(audio: Audio, rate_hz: int | None, folder: str, place: int) -> Loc
             return Location.parse(local_location(os.fspath(audio), allow_pipes=False))
         except ValueError as error:
             raise UserError(f"{os.fspath(audio)}: {error}") from None
+    samples = _samples(audio, place)
+    if isinstance(rate_hz, bool) or not isinstance(rate_hz, numbers.Real) or rate_hz not in RATES_HZ:
+        raise UserError(
+            f"audio is an array and rate_hz is {rate_hz!r}: expected its sample rate in Hz, a whole number from "
+            f"{RATES_HZ.start} to {RATES_HZ.stop - 1}, such as 16000"
+        )
+    path = Path(folder) / f"{place}.flac"
+    write_flac(path, samples, int(rate_hz))
+    return Location(str(path))
+
+
+def _samples(audio: Any, place: int) -> Int16[np.ndarray, " S"]:
+    """Converts an array to 16-bit samples. Those that exceed full scale are clipped, with a warning.
+
+    Raises:
+        UserError: If it is no array, or has a wrong shape, type or scale.
+    """
     if not hasattr(audio, "__array__"):
         raise UserError(f"audio is of type {type(audio).__name__}: expected a path, an array, or a list of them")
-    audio = np.asarray(audio)
-    if not isinstance(rate_hz, int) or rate_hz < 1:
+    try:
+        audio = np.asarray(audio)
+    except (TypeError, ValueError, RuntimeError) as error:  # such as a tensor on another device
+        raise UserError(f"audio cannot be converted to a NumPy array: {error}") from None
+    what = f"audio is an array of shape {audio.shape} and type {audio.dtype}"
+    if audio.ndim == 2:
+        axis = int(np.argmin(audio.shape))
+        one = "audio[0]" if axis == 0 else "audio[:, 0]"
         raise UserError(
-            f"audio is an array and rate_hz is {rate_hz}: expected its sample rate in Hz, a whole number such as 16000"
+            f"{what}: expected one axis; if the axis of {audio.shape[axis]} is that of channels, pass one of them "
+            f"({one}) or their mean (audio.mean(axis={axis}))"
         )
     if audio.ndim != 1 or not (np.issubdtype(audio.dtype, np.floating) or audio.dtype == np.int16):
         raise UserError(
-            f"audio is an array of shape {audio.shape} and type {audio.dtype}: expected one axis of floats or int16"
+            f"{what}: expected one axis of floats or int16; convert other types to floats from -1 to 1, such as int32 "
+            "by audio / 2**31"
         )
-    if not np.isfinite(audio).all():
-        raise UserError("audio is an array with NaN or infinite values: expected finite samples from -1 to 1")
     if not audio.size:
         raise UserError("audio is an empty array: expected samples")
-    samples = audio if audio.dtype == np.int16 else np.rint(audio * 32768).clip(-32768, 32767).astype(np.int16)
-    path = Path(folder) / f"{place}.flac"
-    write_flac(path, samples, rate_hz)
-    return Location(str(path))
+    if audio.dtype == np.int16:
+        return audio
+    if num := int((~np.isfinite(audio)).sum()):
+        raise UserError(f"audio is an array with {num} NaN or infinite values: expected finite samples from -1 to 1")
+    if (peak := float(np.abs(audio).max())) > MAX_PEAK:
+        raise UserError(f"audio is an array {out_of_range(peak)}")
+    if peak > 1:
+        logger.warning(
+            "array %d: above full scale: the peak is %.4g, full scale is 1; samples are clipped", place, peak
+        )
+    scaled = audio.astype(np.float64) * FULL_SCALE
+    return np.rint(scaled).clip(-FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
 
 
 def _refuse(rejected: Sequence[tuple[Utterance | Rejected, str]]) -> None:

@@ -32,25 +32,65 @@ def write(path: Path, samples: np.ndarray, rate_hz: int = RATE, **options: Any) 
 
 
 def write_av(
-    path: Path, samples: np.ndarray, codec: str, rate_hz: int, *, quality: int | None = None, **options: str
+    path: Path,
+    samples: np.ndarray,
+    codec: str,
+    rate_hz: int,
+    *,
+    quality: int | None = None,
+    late_s: float = 0.0,
+    gap_s: tuple[float, float] = (0.0, 0.0),
+    video_s: float = 0.0,
+    frame_ms: float = 0.0,
+    **options: str,
 ) -> Path:
     """Writes audio with PyAV, in the container of the ending of the path.
 
-    `quality` is that of a variable bit rate; `options` are those of the muxer.
+    Args:
+        samples: int16 samples, [S] or [S, C].
+        quality: Quality of a variable bit rate.
+        late_s: Seconds by which the times of all packets are later.
+        gap_s: Begin and end of a time in seconds whose packets are not written.
+        video_s: Duration of a track of video in seconds.
+        frame_ms: Duration of a packet of Opus in milliseconds. 0: the encoder's.
+        options: Options of the muxer.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = (samples / 32768).astype(np.float32)[None]
+    values = (samples.reshape(len(samples), -1).T / 32768).astype(np.float32)
+    layout = "mono" if len(values) == 1 else "stereo"
     with av.open(path, "w", options=options) as container:
-        stream = container.add_stream(codec, rate=rate_hz, layout="mono")
+        video = _video(container, video_s) if video_s else None
+        of_codec = {"frame_duration": f"{frame_ms:g}"} if frame_ms else {}
+        stream = container.add_stream(codec, rate=rate_hz, layout=layout, options=of_codec)
+        if codec.startswith("wma"):
+            stream.bit_rate = 64000  # it has no default
         if quality is not None:
             stream.codec_context.flags |= av.codec.context.Flags.qscale
             stream.codec_context.global_quality = quality * FF_QP2LAMBDA
+        frames = list[av.AudioFrame | None]()
         for first in range(0, len(samples), 1024):
-            frame = av.AudioFrame.from_ndarray(values[:, first : first + 1024].copy(), format="fltp", layout="mono")
+            frame = av.AudioFrame.from_ndarray(values[:, first : first + 1024].copy(), format="fltp", layout=layout)
             frame.rate, frame.pts, frame.time_base = rate_hz, first, Fraction(1, rate_hz)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+            frames.append(frame)
+        for packet in (packet for frame in [*frames, None] for packet in stream.encode(frame)):
+            if gap_s[0] < float(packet.pts * packet.time_base) < gap_s[1]:
+                continue
+            packet.pts += round(late_s / packet.time_base)
+            packet.dts += round(late_s / packet.time_base)
+            container.mux(packet)
+        container.mux(video or [])
     return path
+
+
+def _video(container: Any, duration_s: float) -> list[av.Packet]:
+    stream = container.add_stream("libvpx" if "webm" in container.format.name else "mpeg4", rate=5)
+    stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+    packets = []
+    for number in range(round(5 * duration_s)):
+        frame = av.VideoFrame(32, 32, "yuv420p")
+        frame.pts, frame.time_base = number, Fraction(1, 5)
+        packets += stream.encode(frame)
+    return packets + stream.encode(None)
 
 
 def jsonl(path: Path, *lines: dict[str, Any] | str) -> Path:

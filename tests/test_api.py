@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import soundfile
@@ -83,6 +84,53 @@ def test_it_transcribes_as_the_command_does(run, folder, tmp_path):
     long = np.tile(samples, 9)
     assert run.transcribe(long, rate_hz=rate_hz).score < 8 * found[0].score
     assert run.transcribe([]) == []
+
+
+def test_arrays_of_any_floating_type_and_rate(run, caplog):
+    samples, rate_hz = soundfile.read("a.wav", dtype="float32")
+    expected = run.transcribe(samples, rate_hz=rate_hz)
+    for values, rate in (
+        (samples.astype(np.float64), np.int64(rate_hz)), (samples[::-1][::-1], float(rate_hz)),
+        (jnp.asarray(samples), rate_hz),
+    ):  # fmt: skip
+        assert_equal(run.transcribe(values, rate_hz=rate), expected)
+    assert len(run.transcribe([samples.astype(np.float16), "a.wav"], rate_hz=rate_hz)) == 2
+    assert not caplog.records
+    run.transcribe(samples * 1.5 / np.abs(samples).max(), rate_hz=rate_hz)
+    assert "the peak is 1.5, full scale is 1; samples are clipped" in caplog.text
+    for silence in (np.zeros(16000), np.full(16000, 0.5)):
+        caplog.clear()
+        assert run.transcribe(silence, rate_hz=16000).text == ""
+        assert "array: silent: all samples are equal" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.full(9, 7000.0), "out of range: the peak is 7000, full scale is 1; divide the samples by 32768"),
+        (np.full(9, 100.0, np.float16), "out of range: the peak is 100"),
+        (np.full(9, 2.5), "out of range: the peak is 2.5"),
+        (np.zeros(9, np.int32), "type int32: expected one axis of floats or int16; convert"),
+        (np.zeros(9, np.uint8), "type uint8: expected one axis"),
+        (np.zeros(9, np.int8), "type int8: expected one axis"),
+        (np.zeros(9, bool), "type bool: expected one axis"),
+        (np.zeros(9, complex), "type complex128: expected one axis"),
+        (np.array([None]), "type object: expected one axis"),
+        (np.zeros((9, 2)), r"the axis of 2 is that of channels, pass one of them \(audio\[:, 0\]\)"),
+        (np.zeros((2, 9)), r"the axis of 2 is that of channels, pass one of them \(audio\[0\]\)"),
+        (np.zeros((1, 2, 3)), r"shape \(1, 2, 3\)"),
+        (np.array([0, np.inf, np.nan]), "2 NaN or infinite values"),
+    ],
+)
+def test_samples_of_another_scale_type_or_shape_are_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        api._location(values, 16000, "", 0)
+
+
+@pytest.mark.parametrize("rate_hz", [None, 0, -16000, 16, 16000.5, "16000", True, 10**9, float("nan")])
+def test_rates_of_arrays_are_whole_numbers_in_hz(rate_hz):
+    with pytest.raises(UserError, match=r"rate_hz is .*: expected its sample rate in Hz, a whole number from 1000 to"):
+        api._location(np.zeros(9), rate_hz, "", 0)
 
 
 def test_it_evaluates_as_the_command_does(run, tmp_path):

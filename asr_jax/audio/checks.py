@@ -1,15 +1,14 @@
-"""Checks of decoded audio against the file's header: truncated, empty, non-finite and out-of-range samples."""
+"""Checks of decoded audio against the file's header: truncated and empty files, and parts beyond the end."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedIOBase
 
-import numpy as np
 import soundfile
-from jaxtyping import Shaped
 
 from asr_jax.audio.errors import AudioError
+from asr_jax.audio.mono import Remarks
 from asr_jax.audio.mp3 import untold_samples
 
 # An MP3 header counts the encoder's delay, which the decoder removes: up to two MPEG frames fewer are decoded.
@@ -18,6 +17,8 @@ MP3_SLACK_SAMPLES = 2 * 1152
 WAV_UNKNOWN_BYTES = 0x7FFF0000
 # A FLAC written to a pipe has no length in its header; libsndfile then reports the largest integer.
 UNKNOWN_SAMPLES = 1 << 62
+MISSING_S = 0.1
+"""Longest duration in seconds that may be missing at the end of a file."""
 # The largest missing duration at the end of a part, in seconds and as a share of the part: times in manifests are
 # rounded.
 PART_SLACK_S, PART_SLACK_SHARE = 0.5, 0.1
@@ -71,65 +72,35 @@ def promised_samples(
     return min(sound.frames, counted)
 
 
-def check_whole(
-    sound: soundfile.SoundFile, name: str, promised: int | None, samples: Shaped[np.ndarray, "S C"]
+def check_number(
+    sound: soundfile.SoundFile, name: str, promised: int | None, num_samples: int, remarks: Remarks
 ) -> None:
-    """Checks the number and the values of all samples of a file.
-
-    Args:
-        name: Name of the file in error messages.
-        promised: Result of `promised_samples`.
-        samples: All samples of the file.
-
-    Raises:
-        AudioError: If there are no samples or fewer than `promised`, or if `check_values` fails.
-    """
-    check_number(sound, name, promised, len(samples))
-    check_values(sound, name, samples)
-
-
-def check_number(sound: soundfile.SoundFile, name: str, promised: int | None, num_samples: int) -> None:
     """Checks the number of samples of a whole file.
 
     Args:
         name: Name of the file in error messages.
         promised: Result of `promised_samples`.
         num_samples: Number of samples per channel that were decoded.
+        remarks: Takes a remark if less than MISSING_S is missing.
 
     Raises:
-        AudioError: If there are no samples or fewer than `promised`.
+        AudioError: If there are no samples, or more than MISSING_S is missing.
     """
+    if not num_samples:
+        raise AudioError(name, "no samples")
+    slack = MP3_SLACK_SAMPLES if sound.format == "MP3" else 0
+    missing = 0.0 if promised is None or num_samples >= promised - slack else promised - num_samples
+    there = f"it has {num_samples} of {promised} samples"
     # libsndfile reduces a WAV's length to that of its content and reports the difference only in its log.
     log = sound.extra_info if sound.format.startswith("WAV") else ""
     sizes = re.search(r"data : (\d+) \(should be (\d+)\)", log)
-    if sizes and int(sizes[2]) < int(sizes[1]) < WAV_UNKNOWN_BYTES:
-        raise AudioError(name, f"truncated: it has {sizes[2]} of {sizes[1]} bytes of samples; copy the file again")
-    slack = MP3_SLACK_SAMPLES if sound.format == "MP3" else 0
-    if promised is not None and num_samples < promised - slack:
-        raise AudioError(name, f"truncated: it has {num_samples} of {promised} samples; copy the file again")
-    if not num_samples:
-        raise AudioError(name, "no samples")
-
-
-def check_values(sound: soundfile.SoundFile, name: str, samples: Shaped[np.ndarray, "S C"]) -> None:
-    """Checks that samples are finite and, in a file of floating-point samples, within full scale.
-
-    Args:
-        name: Name of the file in error messages.
-        samples: Decoded samples; int16 samples are not checked.
-
-    Raises:
-        AudioError: If a sample is NaN or infinite, or the peak of a floating-point file exceeds 1.
-    """
-    if samples.dtype == np.int16:
-        return
-    peak = float(np.abs(samples).max())
-    if not np.isfinite(peak):
-        raise AudioError(
-            name, f"not finite: {int((~np.isfinite(samples)).sum())} samples are NaN or infinite; create the file again"
-        )
-    if peak > 1 and sound.subtype in ("FLOAT", "DOUBLE"):
-        raise AudioError(name, f"out of range: the peak is {peak:.4g}, full scale is 1; reduce the file's level")
+    if sizes and 0 < int(sizes[2]) < int(sizes[1]) < WAV_UNKNOWN_BYTES:
+        missing = num_samples * (int(sizes[1]) / int(sizes[2]) - 1)
+        there = f"it has {sizes[2]} of {sizes[1]} bytes of samples"
+    if missing > MISSING_S * sound.samplerate:
+        raise AudioError(name, f"truncated: {there}; copy the file again")
+    if missing:
+        remarks.reasons.append(f"truncated by {1000 * missing / sound.samplerate:.0f} ms: {there}")
 
 
 def check_part(there: int, wanted: int, rate_hz: int, name: str, part: AudioPart) -> None:

@@ -1,7 +1,9 @@
 """Audio files on the host: reads files or parts of them as mono int16 samples, reads headers, and writes FLAC."""
 
+import functools
 import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,19 +11,32 @@ from dataclasses import dataclass
 import numpy as np
 import soundfile
 import soxr
-from jaxtyping import Float32, Int16, Shaped
+from jaxtyping import Int16, Shaped
 
-from asr_jax.audio.checks import AudioPart, check_part, check_values, check_whole, promised_samples
+from asr_jax.audio.checks import AudioPart, check_number, check_part, promised_samples
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.pyav import SUFFIXES, decode_with_pyav, probe_with_pyav
+from asr_jax.audio.mono import FULL_SCALE, Mono, Remarks, as_float
+from asr_jax.audio.ogg import has_gaps
+from asr_jax.audio.pyav import (
+    CONTENT_BYTES,
+    SUFFIXES,
+    Block,
+    NeedsFFmpeg,
+    decode_with_pyav,
+    is_of_ffmpeg,
+    probe_with_pyav,
+)
 from asr_jax.audio.wav import with_unknown_size
 
-__all__ = ["AudioError", "AudioInfo", "NamedAudio", "PathLike", "probe", "read_audio", "write_flac"]
+__all__ = ["AudioError", "AudioInfo", "NamedAudio", "PathLike", "Remarks", "probe", "read_audio", "write_flac"]
 
 PathLike = str | os.PathLike[str]
 
-FULL_SCALE = 32768
+NOT_A_FILE = "a pipe or a device, not a file; write its content to a file"
 BLOCK_SAMPLES = 1 << 22
+EXACT_SEEKS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "AU", "CAF", "NIST")
+"""Formats in which libsndfile seeks to a sample without decoding earlier ones. In Ogg and MP3 it seeks to one with some
+effort, and it is not relied on in others."""
 MP3_RUN_UP_SAMPLES = 32 * 1152
 """Number of samples decoded and discarded after a seek in an MP3 file: a frame of MP3 uses bytes of earlier frames, and
 the first frames after a seek are decoded to silence or to wrong samples."""
@@ -56,12 +71,14 @@ def read_audio(
     length_s: float | None = None,
     may_overshoot: bool = False,
     channel: int | None = None,
+    remarks: Remarks | None = None,
 ) -> Int16[np.ndarray, " S"]:
     """Reads an audio file, or a part of it, as mono int16 samples.
 
-    Formats: wav, flac, mp3, ogg, opus, sph and all others that libsndfile reads; m4a, aac and webm with the extra
-    `formats`. Audio is resampled by soxr (HQ). 16-bit mono samples that need no resampling are returned unchanged.
-    Samples of lossy codecs that exceed full scale are clipped; a float WAV that exceeds full scale is an error.
+    Formats: wav, flac, mp3, ogg, opus, sph and all others that libsndfile reads; m4a, aac, webm and others, known by
+    their ending or their content, with the extra `formats`. Audio is resampled by soxr (HQ). 16-bit mono samples that
+    need no resampling are returned unchanged. Samples that exceed full scale are clipped; in a file of floating-point
+    samples they are a remark, and a peak above `mono.MAX_PEAK` is an error.
 
     Args:
         rate_hz: Sample rate of the result in Hz.
@@ -70,30 +87,28 @@ def read_audio(
         length_s: Length of the part in seconds of the file. None: up to the end.
         may_overshoot: Whether up to half of the part, at most half a second, may be beyond the end of the file.
         channel: Number of the channel to read, from 0. None: the mean of all channels.
+        remarks: Takes the remarks on the audio. None: they are not wanted.
 
     Returns:
         Samples of full scale ±32768.
 
     Raises:
-        AudioError: If the file is missing, unreadable, truncated, empty, not finite or beyond ±1, has no such channel,
-            or ends before the part.
+        AudioError: If the file is missing, unreadable, truncated by more than `checks.MISSING_S`, empty, not finite or
+            of another scale, has no such channel or channels that cancel out, or ends before the part.
     """
-    name, part = name_of(file), AudioPart(start_s, length_s, may_overshoot)
-    if name.lower().endswith(SUFFIXES) and is_there(file):
-        samples, from_hz = decode_with_pyav(file, name)
-        samples = _part_of(samples, from_hz, name, part)
-    else:
+    name, part, remarks = name_of(file), AudioPart(start_s, length_s, may_overshoot), remarks or Remarks()
+    try:
         with opened(file) as sound:
-            is_whole = length_s is None and not start_s
-            promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
-            samples, from_hz = _samples(sound, name, promised, part), sound.samplerate
-    if channel is not None:
-        if channel >= samples.shape[1]:
-            raise AudioError(name, f"no channel {channel}: the file has {samples.shape[1]}, numbered from 0")
-        samples = samples[:, channel : channel + 1]
-    if samples.dtype == np.int16 and samples.shape[1] == 1 and from_hz * speed == rate_hz:
-        return samples[:, 0]
-    mono = as_float(samples).mean(axis=1, dtype=np.float32)
+            samples, from_hz, is_float = _by_libsndfile(file, sound, part, remarks)
+    except NeedsFFmpeg:
+        samples, from_hz, is_float = decode_with_pyav(file, name)
+        samples = _part_of(samples, from_hz, name, part)
+    mix = Mono(name, channel, remarks)
+    mono = mix(samples, is_float=is_float)
+    mix.finish()
+    if mono.dtype == np.int16 and from_hz * speed == rate_hz:
+        return mono
+    mono = as_float(mono)
     if from_hz * speed != rate_hz:
         mono = soxr.resample(mono, from_hz * speed, rate_hz)
     if not len(mono):
@@ -107,12 +122,13 @@ def probe(file: PathLike | NamedAudio) -> AudioInfo:
     Raises:
         AudioError: If the file is missing or is not audio.
     """
-    if name_of(file).lower().endswith(SUFFIXES) and is_there(file):
+    try:
+        with opened(file) as sound:
+            promised = promised_samples(sound, name_of(file), lambda: again(file))
+            num_samples = sum(map(len, _blocks(sound, promised))) if promised is None else promised
+            return AudioInfo(num_samples / sound.samplerate, sound.samplerate, sound.channels)
+    except NeedsFFmpeg:
         return AudioInfo(*probe_with_pyav(file, name_of(file)))
-    with opened(file) as sound:
-        promised = promised_samples(sound, name_of(file), lambda: again(file))
-        num_samples = sum(map(len, _blocks(sound, promised))) if promised is None else promised
-        return AudioInfo(num_samples / sound.samplerate, sound.samplerate, sound.channels)
 
 
 def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -> None:
@@ -131,26 +147,46 @@ def name_of(file: PathLike | NamedAudio) -> str:
     return file.name if isinstance(file, NamedAudio) else os.fspath(file)
 
 
+def is_stream(path: PathLike) -> bool:
+    """Whether a path is a pipe, a socket or a device, which are read once, and may wait for data."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def again(file: PathLike | NamedAudio) -> io.BufferedIOBase:
     """Opens the same file at its beginning, independently of the position at which libsndfile reads."""
     return io.BytesIO(file.getvalue()) if isinstance(file, NamedAudio) else open(file, "rb")
 
 
-def is_there(file: PathLike | NamedAudio) -> bool:
-    """Returns False for missing and empty files, for which `opened` has better error messages than FFmpeg."""
-    return isinstance(file, NamedAudio) or (os.path.isfile(file) and os.path.getsize(file) > 0)
-
-
 @contextmanager
 def opened(file: PathLike | NamedAudio) -> Iterator[soundfile.SoundFile]:
-    """Opens an audio file with libsndfile, whose errors, also inside the block, are raised as AudioError."""
+    """Opens an audio file with libsndfile, whose errors, also inside the block, are raised as AudioError.
+
+    Raises:
+        NeedsFFmpeg: If the file is to be read by FFmpeg: by its ending, or by its content if libsndfile cannot read it.
+    """
+    if reason := _why_not_opened(file):
+        raise AudioError(name_of(file), reason)
+    if name_of(file).lower().endswith(SUFFIXES):
+        raise NeedsFFmpeg
     try:
         # soundfile raises a TypeError for names that end in .raw, because it needs their format as an argument.
         sound = soundfile.SoundFile(file)
         if not sound.frames and sound.format.startswith("WAV") and (whole := _with_unknown_size(file)):
             sound = soundfile.SoundFile(whole)
     except (soundfile.LibsndfileError, TypeError) as error:
-        raise AudioError(name_of(file), _why_not_opened(file, error)) from None
+        if not isinstance(file, NamedAudio) and not os.access(file, os.R_OK):
+            raise AudioError(name_of(file), "no permission to read it") from None
+        with again(file) as content:
+            if is_of_ffmpeg(content.read(CONTENT_BYTES)):
+                raise NeedsFFmpeg from None
+        raise AudioError(name_of(file), _why_not_read(error)) from None
+    if sound.subtype == "MPEG_LAYER_III" and sound.format != "MP3":
+        sound.close()
+        raise NeedsFFmpeg  # libsndfile estimates the length of MP3 within WAV, and reads no further
     try:
         with sound:
             yield sound
@@ -165,18 +201,22 @@ def _with_unknown_size(file: PathLike | NamedAudio) -> io.BytesIO | None:
     return io.BytesIO(whole) if whole else None
 
 
-def _why_not_opened(file: PathLike | NamedAudio, error: Exception) -> str:
+def _why_not_opened(file: PathLike | NamedAudio) -> str:
+    """Returns why a file cannot be opened; empty if it can. Pipes are not opened, because they would wait for data."""
     if isinstance(file, NamedAudio):
-        if not file.getbuffer().nbytes:
-            return "empty (0 bytes)"
-    elif not os.path.exists(file):
-        return "no such file"
-    elif os.path.isdir(file):
+        return "" if file.getbuffer().nbytes else "empty (0 bytes)"
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError) as error:
+        return error.strerror or str(error) if isinstance(error, PermissionError) else "no such file"
+    if stat.S_ISDIR(status.st_mode):
         return "a folder, not an audio file"
-    elif not os.access(file, os.R_OK):
-        return "no permission to read it"
-    elif not os.path.getsize(file):
-        return "empty file (0 bytes)"
+    if not stat.S_ISREG(status.st_mode):
+        return NOT_A_FILE
+    return "" if status.st_size else "empty file (0 bytes)"
+
+
+def _why_not_read(error: Exception) -> str:
     words = _words(error)
     if "regular file" in words:  # libsndfile's words for an existing file without a known header
         words = "no known audio format in its content"
@@ -187,14 +227,43 @@ def _words(error: Exception) -> str:
     return str(getattr(error, "error_string", error)).removeprefix("Error : ").rstrip(".")
 
 
-def _samples(sound: soundfile.SoundFile, name: str, promised: int | None, part: AudioPart) -> Shaped[np.ndarray, "S C"]:
-    """Reads and checks the samples of a part. The first branch, a whole file, is the usual case."""
-    if part.length_s is None and not part.start_s:
+def _by_libsndfile(file: PathLike | NamedAudio, sound: soundfile.SoundFile, part: AudioPart, remarks: Remarks) -> Block:
+    """Reads and checks the samples of a part. The first branch, a whole file, is the usual case.
+
+    Raises:
+        NeedsFFmpeg: If the file is Ogg with gaps, in which libsndfile loses the times.
+    """
+    name, is_whole = name_of(file), part.length_s is None and not part.start_s
+    promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
+    if is_whole:
         samples = _decode(sound, promised)
-        check_whole(sound, name, promised, samples)
-        return samples
-    if promised is None or not sound.seekable():
-        return _part_of(_decode(sound, promised), sound.samplerate, name, part)
+        if sound.format == "OGG" and promised is not None and len(samples) < promised and ogg_has_gaps(file):
+            raise NeedsFFmpeg
+        check_number(sound, name, promised, len(samples), remarks)
+    elif sound.format == "OGG" and ogg_has_gaps(file):
+        raise NeedsFFmpeg
+    elif promised is None or not sound.seekable() or sound.format not in (*EXACT_SEEKS, "MP3", "OGG"):
+        samples = _part_of(_decode(sound, promised), sound.samplerate, name, part)
+    else:
+        samples = _sought(sound, name, part)
+    return Block(samples, sound.samplerate, is_float(sound))
+
+
+def ogg_has_gaps(file: PathLike | NamedAudio) -> bool:
+    """Whether the times of an Ogg Opus file have gaps. Files are remembered, because parts of one are read often."""
+    if isinstance(file, NamedAudio):
+        return has_gaps(io.BytesIO(file.getvalue()))
+    return _ogg_has_gaps(os.fspath(file), os.stat(file).st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _ogg_has_gaps(path: str, time_ns: int) -> bool:
+    with open(path, "rb") as content:
+        return has_gaps(content)
+
+
+def _sought(sound: soundfile.SoundFile, name: str, part: AudioPart) -> Shaped[np.ndarray, "S C"]:
+    """Reads a part without the samples before it."""
     first = round(part.start_s * sound.samplerate)
     wanted = sound.frames - first if part.length_s is None else round(part.length_s * sound.samplerate)
     before = min(first, MP3_RUN_UP_SAMPLES) if sound.format == "MP3" else 0
@@ -203,7 +272,6 @@ def _samples(sound: soundfile.SoundFile, name: str, promised: int | None, part: 
     num = before + max(wanted, 0) if first < sound.frames else 0
     samples = sound.read(num, dtype=dtype_of(sound), always_2d=True)[before:]
     check_part(len(samples), wanted, sound.samplerate, name, part)
-    check_values(sound, name, samples)
     return samples
 
 
@@ -213,6 +281,11 @@ def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: 
     there = samples[first : first + max(wanted, 0)]
     check_part(len(there), wanted, rate_hz, name, part)
     return there
+
+
+def is_float(file: soundfile.SoundFile) -> bool:
+    """Whether the samples of a file are floating-point numbers. Those of lossy codecs may exceed full scale."""
+    return file.subtype in ("FLOAT", "DOUBLE")
 
 
 def dtype_of(file: soundfile.SoundFile) -> str:
@@ -236,8 +309,3 @@ def _blocks(file: soundfile.SoundFile, promised: int | None) -> Iterator[Shaped[
     while len(block) == BLOCK_SAMPLES:
         block = file.read(BLOCK_SAMPLES, dtype=dtype_of(file), always_2d=True)
         yield block
-
-
-def as_float(samples: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "..."]:
-    """Converts int16 samples to float32 of full scale ±1; returns float samples unchanged."""
-    return samples.astype(np.float32) / FULL_SCALE if samples.dtype == np.int16 else samples

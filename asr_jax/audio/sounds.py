@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import soundfile
 import soxr
 from jaxtyping import Float32, Float64, Int16
 
 from asr_jax.audio.augmentation import Augmentation
 from asr_jax.audio.distort import BackgroundNoise, Reverberation
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.io import probe, read_audio
+from asr_jax.audio.io import opened, probe, read_audio
+from asr_jax.audio.pyav import NeedsFFmpeg, decode_with_pyav
 from asr_jax.core.errors import UserError
 
 MAX_RESPONSES = 1000
@@ -85,9 +85,10 @@ def _response(path: Path, *, rate_hz: int) -> Float32[np.ndarray, " S"]:
     The mean of several microphones would be the response of a different room.
     """
     try:
-        samples, its_rate_hz = soundfile.read(path, dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise AudioError(path, f"cannot be read as an impulse response ({error.error_string})") from error
+        with opened(path) as sound:
+            samples, its_rate_hz = sound.read(dtype="float32", always_2d=True), sound.samplerate
+    except NeedsFFmpeg:
+        samples, its_rate_hz, _ = decode_with_pyav(path, str(path))
     first = np.ascontiguousarray(samples[:, 0])
     if not len(first) or not np.isfinite(first).all():
         raise AudioError(path, "has no samples, or samples that are not finite")

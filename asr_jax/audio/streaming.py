@@ -7,16 +7,13 @@ import numpy as np
 import soxr
 from jaxtyping import Float32, Int16, Shaped
 
-from asr_jax.audio.checks import AudioPart, check_number, check_part, check_values, promised_samples
+from asr_jax.audio.checks import AudioPart, check_number, check_part, promised_samples
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.io import FULL_SCALE, NamedAudio, PathLike, again, as_float, dtype_of, is_there, name_of, opened
-from asr_jax.audio.pyav import SUFFIXES, blocks_with_pyav
+from asr_jax.audio.io import EXACT_SEEKS, NamedAudio, PathLike, again, dtype_of, is_float, name_of, ogg_has_gaps, opened
+from asr_jax.audio.mono import FULL_SCALE, Mono, Remarks, as_float
+from asr_jax.audio.pyav import NeedsFFmpeg, blocks_with_pyav
 
 BLOCK_S = 10  # seconds per block
-EXACT_SEEKS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "AU", "CAF", "NIST")
-"""Formats in which libsndfile seeks to a sample without decoding earlier ones; other formats are decoded from their
-beginning."""
-
 Blocks = Iterator[Shaped[np.ndarray, "S C"]]
 
 
@@ -28,6 +25,7 @@ def stream_audio(
     length_s: float | None = None,
     may_overshoot: bool = False,
     channel: int | None = None,
+    remarks: Remarks | None = None,
 ) -> Iterator[Int16[np.ndarray, " S"]]:
     """Reads an audio file, or a part of it, as blocks of mono int16 samples.
 
@@ -37,6 +35,7 @@ def stream_audio(
         length_s: Length of the part in seconds of the file. None: up to the end.
         may_overshoot: Whether up to half of the part, at most half a second, may be beyond the end of the file.
         channel: Number of the channel to read, from 0. None: the mean of all channels.
+        remarks: Takes the remarks on the audio after the last block. None: they are not wanted.
 
     Yields:
         Blocks of samples of full scale ±32768, in order. Together they are the result of `read_audio`.
@@ -44,26 +43,25 @@ def stream_audio(
     Raises:
         AudioError: As `read_audio`, when the block with the problem is reached.
     """
-    part = AudioPart(start_s, length_s, may_overshoot)
-    if name_of(file).lower().endswith(SUFFIXES) and is_there(file):
-        blocks, from_hz = _by_pyav(file, part)
-    else:
-        blocks, from_hz = _by_libsndfile(file, part)
-    is_empty = True
-    for samples in _resampled((_mono(block, channel, name_of(file)) for block in blocks), from_hz, rate_hz):
+    part, remarks = AudioPart(start_s, length_s, may_overshoot), remarks or Remarks()
+    try:
+        with opened(file) as sound:
+            if sound.format == "OGG" and ogg_has_gaps(file):
+                raise NeedsFFmpeg
+            from_hz, has_floats = sound.samplerate, is_float(sound)
+        blocks = _read(file, part, remarks)
+    except NeedsFFmpeg:
+        blocks, from_hz, has_floats = _by_pyav(file, part)
+    mix, is_empty = Mono(name_of(file), channel, remarks), True
+    for samples in _resampled((mix(block, is_float=has_floats) for block in blocks), from_hz, rate_hz):
         is_empty = is_empty and not len(samples)
         yield samples
     if is_empty:
         raise AudioError(name_of(file), "too short to resample: no samples are left")
+    mix.finish()
 
 
-def _by_libsndfile(file: PathLike | NamedAudio, part: AudioPart) -> tuple[Blocks, int]:
-    with opened(file) as sound:
-        from_hz = sound.samplerate
-    return _read(file, part), from_hz
-
-
-def _read(file: PathLike | NamedAudio, part: AudioPart) -> Blocks:
+def _read(file: PathLike | NamedAudio, part: AudioPart, remarks: Remarks) -> Blocks:
     """Reads and checks the blocks of a part."""
     name, is_whole = name_of(file), part.length_s is None and not part.start_s
     if isinstance(file, NamedAudio):
@@ -75,7 +73,7 @@ def _read(file: PathLike | NamedAudio, part: AudioPart) -> Blocks:
         if wanted is None and promised is not None and not is_whole:
             wanted = sound.frames - first
         skipped = first
-        if promised is not None and sound.format in EXACT_SEEKS and 0 < first < sound.frames:
+        if promised is not None and sound.format in EXACT_SEEKS and sound.seekable() and 0 < first < sound.frames:
             sound.seek(first)
             skipped = 0
         # soundfile seeks after every read, which can fail in compressed files.
@@ -87,21 +85,21 @@ def _read(file: PathLike | NamedAudio, part: AudioPart) -> Blocks:
             skipped -= min(skipped, len(block))
             num += len(taken)
             if len(taken):
-                check_values(sound, name, taken)
                 yield taken
             if len(block) < size:
                 break
         if is_whole:
-            check_number(sound, name, promised, num)
+            check_number(sound, name, promised, num, remarks)
         else:
             check_part(num, num if wanted is None else wanted, sound.samplerate, name, part)
 
 
-def _by_pyav(file: PathLike | NamedAudio, part: AudioPart) -> tuple[Blocks, int]:
+def _by_pyav(file: PathLike | NamedAudio, part: AudioPart) -> tuple[Blocks, int, bool]:
     blocks = blocks_with_pyav(file, name_of(file))
-    first, from_hz = next(blocks)
-    decoded = (samples for samples, _ in itertools.chain([(first, from_hz)], blocks))
-    return _gathered(_part_of(decoded, from_hz, name_of(file), part), BLOCK_S * from_hz), from_hz
+    first = next(blocks)
+    decoded = (block.samples for block in itertools.chain([first], blocks))
+    part_of = _part_of(decoded, first.rate_hz, name_of(file), part)
+    return _gathered(part_of, BLOCK_S * first.rate_hz), first.rate_hz, first.is_float
 
 
 def _part_of(blocks: Blocks, rate_hz: int, name: str, part: AudioPart) -> Blocks:
@@ -129,17 +127,6 @@ def _gathered(blocks: Blocks, size: int) -> Blocks:
             held, num = [], 0
     if num:
         yield np.concatenate(held)
-
-
-def _mono(block: Shaped[np.ndarray, "S C"], channel: int | None, name: str) -> Shaped[np.ndarray, " S"]:
-    """Returns one channel, or the mean of all: int16 if a single int16 channel is copied, otherwise float32."""
-    if channel is not None:
-        if channel >= block.shape[1]:
-            raise AudioError(name, f"no channel {channel}: the file has {block.shape[1]}, numbered from 0")
-        block = block[:, channel : channel + 1]
-    if block.dtype == np.int16 and block.shape[1] == 1:
-        return block[:, 0]
-    return as_float(block).mean(axis=1, dtype=np.float32)
 
 
 def _resampled(

@@ -17,6 +17,7 @@ from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.flags import assembled, flags_of, parse_flags, read
 from asr_jax.core.help import asks_for_help, show_help
+from asr_jax.core.names import counted
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.core.settings import command_options
@@ -140,14 +141,11 @@ def _takes(decoding: Decoding | None, flags: Sequence[str]) -> bool:
 
 
 def print_differing(entries: Sequence[Rejected]) -> None:
-    """Prints the utterances whose audio has another duration than in the manifest, with their number."""
+    """Prints the utterances that are used with remarks on their audio, with their number."""
     for each in entries:
         print(f"warning: {each.id}: {each.location}: {each.reason}", file=sys.stderr)
     if entries:
-        print(
-            f"warning: {len(entries)} utterances have another duration in the manifest than their audio",
-            file=sys.stderr,
-        )
+        print(f"warning: {counted(len(entries), 'utterance')} used with remarks on the audio", file=sys.stderr)
 
 
 def load(run: Path, options: RecognitionOptions, batches: BatchOptions | None = None) -> Trained:

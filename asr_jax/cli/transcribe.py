@@ -38,6 +38,7 @@ from asr_jax.core.jobs import Job, path_of
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
+from asr_jax.data.manifests.durations import without_durations
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.batches import BatchOptions
@@ -300,7 +301,7 @@ def _transcribe(
     `of_manifests` contains the ids of the utterances whose durations a manifest states. `shapes_of` contains all
     recordings if `entries` are a job.
     """
-    differing = list[Rejected]()
+    remarks = list[Rejected | None]()
     rejected = [entry for entry in entries if isinstance(entry, Rejected)]
     utterances = [entry for entry in entries if isinstance(entry, Utterance)]
     if not utterances:
@@ -326,8 +327,9 @@ def _transcribe(
                 if each.transcript is None or reason:
                     rejected.append(Rejected(each.utterance.id, each.utterance.location, reason, "result"))
                     continue
-                if each.differing and each.utterance.id in of_manifests:
-                    differing.append(each.differing)
+                if each.differing:
+                    is_known = each.utterance.id in of_manifests
+                    remarks.append(each.differing if is_known else without_durations(each.differing))
                 if not each.transcript.text:
                     empty.append(transcript.path)
                 if labels:
@@ -339,7 +341,7 @@ def _transcribe(
     if empty:
         which = empty[0] if len(empty) == 1 else f"{len(empty)} recordings: {some(empty)}"
         print(f"no word was recognised in {which}", file=sys.stderr)
-    print_differing(differing)
+    print_differing(list(filter(None, remarks)))
     _say_rejected(rejected[len(entries) - len(utterances) :])
     numbers = f"{len(entries) - len(rejected):,} transcribed, {len(rejected):,} rejected"
     print(f"{counted(len(entries), 'recording')}: {numbers}; {meter}, {meter.took_s:.1f} s", file=sys.stderr)

@@ -96,7 +96,7 @@ class MeasuredLosses(NamedTuple):
     and the numbers of `utterances` that were read, and of `rejected` ones."""
     rejected: list[Rejected]
     differing: list[Rejected]
-    """Utterances whose audio has another duration than in the manifest."""
+    """Utterances with remarks on their audio, as of `LoadedBatch`."""
 
 
 def measure(

@@ -35,7 +35,7 @@ class Recognition:
     rejected: list[Rejected]
     """Utterances without a transcript."""
     differing: tuple[Rejected, ...] = ()
-    """Utterances whose audio has another duration than in the manifest. Longer audio is used up to that duration."""
+    """Utterances with remarks on their audio, as of `LoadedBatch`."""
     decoded_s: Mapping[int, float] = field(default_factory=dict)
     """Duration in seconds of the audio that was decoded, by row, of this process."""
 

@@ -15,6 +15,7 @@ from asr_jax.core.devices import local_devices
 from asr_jax.core.meshes import of_this_process
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import part_of
+from asr_jax.data.manifests.durations import is_silent
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
 from asr_jax.inference.decoder import Decoder, whole_transcripts
@@ -44,7 +45,12 @@ class Transcribed:
     reason: str = ""
     """Why there is no transcript."""
     differing: Rejected | None = None
-    """Difference between the duration of the audio and that of its manifest or header. None: it is tolerated."""
+    """Remarks on the audio: it is silent, truncated or clipped, or its duration differs from that of its manifest or
+    header. None: there are none."""
+
+    def without_false_words(self) -> "Transcribed":
+        """Returns the result without words if the audio is silent: a model may recognise some."""
+        return replace(self, transcript=Transcript((), 0.0)) if self.transcript and is_silent(self.differing) else self
 
 
 class Transcriber:
@@ -89,9 +95,12 @@ class Transcriber:
         self._row_of = {name: row for row, name in enumerate(short.index.utterances.ids())} if short else {}
         for group in self._groups(utterances):
             found = self._short([utterance for utterance in group if not self._is_long(utterance)], short)
-            long = self.of_windows(filter(self._is_long, group))
+            # Silence has no words here, whatever the text of a manifest is.
+            long = self.of_windows(replace(each, text="", labels=None) for each in group if self._is_long(each))
             for utterance in group:
-                yield next(long) if self._is_long(utterance) else found[utterance.id]
+                each = next(long) if self._is_long(utterance) else found[utterance.id]
+                decoded = replace(utterance, duration_s=each.utterance.duration_s)
+                yield replace(each, utterance=decoded).without_false_words()
 
     def prepare(self, utterances: Sequence[Utterance]) -> PlannedData | None:
         """Starts to compile all shapes for recordings; returns the plan of short ones, None if there are none."""

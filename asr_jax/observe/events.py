@@ -29,8 +29,8 @@ EVENTS: dict[str, str] = {
     "compiled": "a shape is compiled: number (from 1), shapes, bucket",
     "compile": "the bucket table: rows [{bucket, batch_size, flops, ..}], one per compiled shape",
     "rejected": "utterances are not used: count, reasons {reason: count}, files [the first ones], path of the list",
-    "differing": "utterances are used whose audio has another duration than in the manifest: count, files [the first "
-    "ones], reason (of the first one), path of the list",
+    "differing": "utterances are used with remarks on their audio, such as another duration than in the manifest: "
+    "count, files [the first ones], reason (of the first one), path of the list",
     "initialised": "initial weights are loaded: path, loaded, kept_rows, missing, mismatched, unused",
     "batch_start": "an update starts (at every log_every): update, epoch, batches [{position, shape, labels, audio_s}]",
     "optimizer_flush": "an update at the end of an epoch has fewer batches: update, batches, accumulate",

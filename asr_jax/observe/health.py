@@ -148,7 +148,7 @@ def _rejected(events: Sequence[Event], folder: Path) -> str:
             path = folder / Path(event["data"].get("path", REJECTED)).name
         if event["event"] == "differing":
             num_differing += event["data"]["count"]
-    more = f"; utterances of another duration than in the manifest: {num_differing}" if num_differing else ""
+    more = f"; utterances used with remarks on their audio: {num_differing}" if num_differing else ""
     if not reasons:
         return f"rejected utterances: none{more}"
     parts = ", ".join(f"{num} {reason}" for reason, num in reasons.most_common(5))

@@ -151,9 +151,8 @@ class ProgressView:
 
     def _differing(self, data: Data) -> None:
         self._say(
-            f"{counted(data['count'], 'utterance')} with another duration in the manifest than that of the audio, such "
-            f"as {data['files'][0]}: {data['reason']}; all of them are in {data['path']} (stage used). Correct the "
-            "durations if the audio belongs to the text",
+            f"{counted(data['count'], 'utterance')} used with remarks on the audio, such as {data['files'][0]}: "
+            f"{data['reason']}; all of them are in {data['path']} (stage used)",
             style="yellow",
         )
 

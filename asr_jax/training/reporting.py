@@ -41,7 +41,7 @@ SPLIT_CHANGED = (
 
 
 class RejectedAudio:
-    """Records the utterances that cannot be read or have another duration, once over all epochs and jobs of the run."""
+    """Records the utterances that cannot be read or have remarks, once over all epochs and jobs of the run."""
 
     def __init__(self, folder: Path, log: EventLog, *, utterances: Utterances, limit: int) -> None:
         self._folder, self._log, self._limit = folder, log, limit
@@ -56,7 +56,7 @@ class RejectedAudio:
         self._differing: list[Rejected] = []
 
     def add(self, group: Sequence[LoadedBatch]) -> None:
-        """Collects the utterances of an update's batches that could not be read or have another duration."""
+        """Collects the utterances of an update's batches that could not be read or have remarks."""
         self._differing += [e for loaded in group for e in loaded.differing if _key(e) not in self._seen_differing]
         self._new += [entry for loaded in group for entry in loaded.rejected if _key(entry) not in self._seen]
 
@@ -165,10 +165,10 @@ def report_native(log: EventLog) -> None:
 
 
 def report_differing(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
-    """Appends utterances of another duration that rejected.jsonl lacks, and writes an event with their number.
+    """Appends remarks on audio that rejected.jsonl lacks, and writes an event with their number.
 
     Args:
-        entries: Utterances of all processes, with the difference as the reason.
+        entries: Utterances of all processes, with the remarks as the reason.
     """
     if is_main() and entries:
         before = rejected_utterances(folder, are_differing=True)

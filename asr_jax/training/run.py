@@ -25,7 +25,6 @@ from asr_jax.core import files
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, LOCK, REJECTED, TENSORBOARD, TOKENIZER
 from asr_jax.core.text_files import json_line, open_text
-from asr_jax.data.manifests.durations import THAN_IN_MANIFEST
 from asr_jax.data.manifests.utterances import Rejected
 
 
@@ -198,7 +197,7 @@ def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tup
     Incomplete lines are ignored.
 
     Args:
-        are_differing: Whether to return the used utterances of another duration instead of the rejected ones.
+        are_differing: Whether to return the used utterances with remarks on their audio instead of the rejected ones.
     """
     utterances = set()
     path = folder / REJECTED
@@ -206,7 +205,7 @@ def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tup
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
             is_used = entry.get("stage") == "used"
-            if is_used == are_differing and (not is_used or THAN_IN_MANIFEST in entry["reason"]):
+            if is_used == are_differing and not (is_used and "value" in entry):  # a value is a character of a text
                 utterances.add((entry["id"], entry["location"]))
     return utterances
 

@@ -1,6 +1,7 @@
 """Gain, noise, babble, reverberation and telephone bandwidth: measured effects on samples."""
 
 import math
+import os
 from functools import partial
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import soundfile
+from recordings import write_av
 
 from asr_jax.audio.distort import (
     Babble,
@@ -215,9 +217,14 @@ def test_responses_are_read_at_any_scale_and_by_their_first_channel(tmp_path):
         soundfile.write(tmp_path / f"{name}.wav", response, RATE, subtype="FLOAT")
     (rooms,) = read_sounds([Reverberation(folder=str(tmp_path))], rate_hz=RATE).values()
     assert_close(rooms[:, 200] / rooms[:, 0], 0.4, rtol=1e-6)
+    write_av(tmp_path / "room.m4a", tone(300).astype(np.int16), "aac", RATE)
+    assert len(*read_sounds([Reverberation(folder=str(tmp_path))], rate_hz=RATE).values()) == 3
     (tmp_path / "quiet.wav").write_bytes(b"RIFF")
-    with pytest.raises(UserError, match=r"quiet\.wav: cannot be read as an impulse response"):
-        read_sounds([Reverberation(folder=str(tmp_path))], rate_hz=RATE)
+    os.mkfifo(tmp_path / "apipe.wav")
+    for name, reason in (("apipe", "a pipe or a device"), ("quiet", "not audio that libsndfile can read")):
+        with pytest.raises(UserError, match=rf"{name}\.wav: {reason}"):
+            read_sounds([Reverberation(folder=str(tmp_path))], rate_hz=RATE)
+        (tmp_path / f"{name}.wav").unlink()
 
 
 def test_one_voice_alone_gets_no_babble():

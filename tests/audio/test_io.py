@@ -1,13 +1,16 @@
 """Audio files: exact samples without resampling, a known tone with it, and errors of one line for unusable files."""
 
+import os
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from recordings import write_av
 
-from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio, write_flac
+from asr_jax.audio.io import AudioError, NamedAudio, Remarks, probe, read_audio, write_flac
+from asr_jax.audio.streaming import stream_audio
 from tests.support import approx, assert_close
 
 RATE = 16000
@@ -185,6 +188,71 @@ def test_what_cannot_be_used_says_why_in_one_line(tmp_path: Path, kind: str, rea
     assert str(caught.value) == f"{path}: {caught.value.reason}"
     assert "\n" not in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "ULAW", "FLOAT"])
+def test_a_few_missing_samples_are_a_remark(tmp_path: Path, subtype: str) -> None:
+    samples, path = noise(20000)[:, 0], tmp_path / "a.wav"
+    for missing, is_used in ((100, True), (1500, True), (1700, False)):
+        soundfile.write(path, samples / 32768, RATE, subtype=subtype)
+        num_bytes = {"PCM_16": 2, "PCM_24": 3, "ULAW": 1, "FLOAT": 4}[subtype]
+        content = path.read_bytes()
+        path.write_bytes(content[: content.index(b"data") + 8 + num_bytes * (20000 - missing)])
+        for read in (
+            lambda remarks: read_audio(path, remarks=remarks),
+            lambda remarks: np.concatenate(list(stream_audio(path, rate_hz=RATE, remarks=remarks))),
+        ):
+            remarks = Remarks()
+            if is_used:
+                assert len(read(remarks)) == 20000 - missing
+                assert f"truncated by {missing / 16:.0f} ms: it has" in remarks.reasons[0]
+            else:
+                with pytest.raises(AudioError, match="truncated: it has"):
+                    read(remarks)
+
+
+@pytest.mark.parametrize(
+    ("container", "subtype", "rate_hz"),
+    [
+        ("WAV", "GSM610", 8000), ("WAV", "G721_32", 8000), ("WAV", "NMS_ADPCM_16", 8000), ("W64", "GSM610", 8000),
+        ("AU", "G723_24", 8000), ("AIFF", "GSM610", 8000), ("WAV", "IMA_ADPCM", 16000), ("WAV", "MS_ADPCM", 16000),
+    ],
+)  # fmt: skip
+def test_parts_of_codecs_without_seeking_are_those_of_the_whole(
+    tmp_path: Path, container: str, subtype: str, rate_hz: int
+) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(300, rate_hz, 2.0), rate_hz, format=container, subtype=subtype)
+    whole = read_audio(path, rate_hz=rate_hz)
+    for start_s, length_s in ((0.0, 0.5), (0.25, 1.0), (1.0, None)):
+        first, part = round(start_s * rate_hz), {"rate_hz": rate_hz, "start_s": start_s, "length_s": length_s}
+        expected = whole[first : None if length_s is None else first + round(length_s * rate_hz)]
+        assert (read_audio(path, **part) == expected).all()
+        assert (np.concatenate(list(stream_audio(path, **part))) == expected).all()
+
+
+@pytest.mark.parametrize("quality", [None, 4])
+def test_mp3_within_wav(tmp_path: Path, quality: int | None) -> None:
+    sounds = (tone(500, RATE, 3.0) * 32767).astype(np.int16)
+    path = write_av(tmp_path / "a.wav", sounds, "libmp3lame", RATE, quality=quality)
+    whole = read_audio(path)
+    assert len(whole) == approx(3 * RATE, abs=3000)
+    assert probe(path).duration_s == len(whole) / RATE
+    assert (np.concatenate(list(stream_audio(path, rate_hz=RATE))) == whole).all()
+    assert (read_audio(path, start_s=1.5, length_s=0.5) == whole[3 * RATE // 2 : 2 * RATE]).all()
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(AudioError, match="truncated: it has"):
+        read_audio(path)
+
+
+def test_a_pipe_or_a_device_is_named_and_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.wav")
+    os.mkfifo(tmp_path / "a.m4a")
+    for path in (tmp_path / "a.wav", tmp_path / "a.m4a", Path(os.devnull)):
+        for function in (read_audio, probe, lambda path: list(stream_audio(path, rate_hz=RATE))):
+            with pytest.raises(AudioError, match="a pipe or a device, not a file"):
+                function(path)
 
 
 def test_probe_names_what_it_cannot_open(tmp_path: Path) -> None:

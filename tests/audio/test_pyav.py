@@ -8,7 +8,8 @@ import pytest
 from recordings import RATE, noise, write_av
 
 from asr_jax.audio import pyav
-from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
+from asr_jax.audio.io import AudioError, NamedAudio, Remarks, probe, read_audio
+from asr_jax.audio.streaming import stream_audio
 
 
 def tone(hz: float, rate_hz: int, duration_s: float) -> np.ndarray:
@@ -36,7 +37,7 @@ def test_cut_files_of_ffmpeg_are_named(tmp_path: Path, name: str, codec: str) ->
     path = write_av(tmp_path / name, tone(440, 48000, 3.0), codec, 48000)
     content = path.read_bytes()
     for part, reason in (
-        (content[: len(content) // 2], "truncated: it has 1.* of 3.* s of audio|check that the file is complete"),
+        (content[: len(content) // 2], "truncated: it has .* of .* (s of audio|bytes)|check that the file is complete"),
         (b"", "0 bytes"),
         (b"no audio" * 99, "check that the file is complete"),
     ):
@@ -63,10 +64,105 @@ def test_whatever_is_damaged_ends_in_audio_or_in_an_audio_error(tmp_path: Path, 
     assert named > 16
 
 
+CONTAINERS = [
+    ("a.webm", "libopus", 48000), ("a.mkv", "flac", 44100), ("a.mp4", "aac", 44100), ("a.mp4", "flac", 48000),
+    ("a.mov", "aac", 44100), ("a.ts", "mp2", 44100), ("a.ts", "aac", 48000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "codec", "rate_hz"), CONTAINERS)
+@pytest.mark.parametrize(
+    ("options", "sounds_s"),
+    [
+        ({"gap_s": (1.0, 2.5)}, [(0.0, 1.0), (2.5, 3.0)]),
+        ({"late_s": 2.0, "video_s": 6.0}, [(2.0, 5.0)]),
+        ({"late_s": 2.0}, [(2.0, 5.0)]),
+        ({"late_s": 1.0, "gap_s": (1.0, 2.0), "video_s": 1.0}, [(1.0, 2.0), (3.0, 4.0)]),
+    ],
+    ids=["gap", "late track", "late alone", "late with gap"],
+)
+def test_samples_are_at_the_times_of_the_medium(
+    tmp_path: Path, name: str, codec: str, rate_hz: int, options: dict, sounds_s: list[tuple[float, float]]
+) -> None:
+    path = write_av(tmp_path / name, noise(0, 3 * rate_hz), codec, rate_hz, **options)
+    if name == "a.ts" and options == {"late_s": 2.0}:
+        sounds_s = [(0.0, 3.0)]  # the first packet is the beginning
+    whole = read_audio(path)
+    blocks = np.abs(whole[: len(whole) // 800 * 800].astype(float)).reshape(-1, 800).mean(axis=1)  # 50 ms
+    for place, level in enumerate(blocks):
+        begin_s, end_s = place * 0.05, place * 0.05 + 0.05
+        if any(begin + 0.1 < begin_s and end_s < end - 0.1 for begin, end in sounds_s):
+            assert level > 1000, begin_s
+        elif not any(begin - 0.1 < end_s and begin_s < end + 0.1 for begin, end in sounds_s):
+            assert level < 10, begin_s
+    assert len(whole) / RATE == pytest.approx(sounds_s[-1][1], abs=0.1)
+    assert probe(path).duration_s == pytest.approx(len(whole) / RATE, abs=0.03)
+    np.testing.assert_array_equal(np.concatenate(list(stream_audio(path, rate_hz=RATE))), whole)
+
+
+def test_a_fragmented_mp4_has_its_gaps(tmp_path: Path) -> None:
+    options = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+    path = write_av(tmp_path / "a.mp4", noise(0, 3 * RATE), "aac", RATE, gap_s=(1.0, 2.5), **options)
+    assert len(read_audio(path)) == pytest.approx(3 * RATE, abs=2000)
+
+
+@pytest.mark.parametrize(("name", "codec", "rate_hz"), [("a.ts", "aac", RATE), ("a.webm", "libopus", 48000)])
+def test_nothing_of_joined_files_is_lost_although_their_times_begin_again(
+    tmp_path: Path, name: str, codec: str, rate_hz: int
+) -> None:
+    path = write_av(tmp_path / name, noise(0, 12 * rate_hz), codec, rate_hz)
+    path.write_bytes(2 * path.read_bytes())
+    assert probe(path).duration_s == pytest.approx(24.0, abs=0.2)
+    assert len(read_audio(path)) == pytest.approx(24 * RATE, abs=0.2 * RATE)
+
+
+def test_a_live_recording_that_is_joined_later_begins_with_its_first_packet(tmp_path: Path) -> None:
+    path = write_av(tmp_path / "a.webm", noise(0, 48000), "libopus", 48000, late_s=5000.0, live="1")
+    assert len(read_audio(path)) == RATE
+    assert probe(path).duration_s == pytest.approx(1.0, abs=0.01)
+
+
+def test_times_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
+    path = write_av(tmp_path / "a.webm", noise(0, 48000), "libopus", 48000, live="1")
+    second = write_av(tmp_path / "b.webm", noise(0, 48000), "libopus", 48000, live="1", late_s=9000.0)
+    cluster = b"\x1f\x43\xb6\x75"
+    content = second.read_bytes()
+    path.write_bytes(path.read_bytes() + content[content.index(cluster) :])
+    with pytest.raises(AudioError, match=r"no audio for 8999 s, expected at most 3600 s; .*aresample=async=1"):
+        read_audio(path)
+
+
+@pytest.mark.parametrize(("name", "codec", "ending"), [
+    ("a.webm", "libopus", ".wav"), ("a.mp4", "aac", ".mp3"), ("a.mka", "flac", ".audio"), ("a.aac", "aac", ""),
+    ("a.ts", "mp2", ".mpg"), ("a.mov", "aac", ".flac"), ("a.wma", "wmav2", ".wav"), ("a.wav", "mp2", ".wav"),
+])  # fmt: skip
+def test_a_file_is_known_by_its_content(tmp_path: Path, name: str, codec: str, ending: str) -> None:
+    path = write_av(tmp_path / name, noise(0, 48000), codec, 48000)
+    other = path.rename(tmp_path / f"other{ending}")
+    for file in (other, NamedAudio(other.read_bytes(), f"other{ending}")):
+        assert len(read_audio(file)) == pytest.approx(RATE, abs=2000)
+        assert probe(file).duration_s == pytest.approx(1.0, abs=0.1)
+
+
+def test_floating_point_samples_are_checked_as_in_wav(tmp_path: Path) -> None:
+    samples = noise(0, RATE)
+    for scale, reason in ((3, ""), (30, "out of range: the peak is"), (np.nan, "are NaN or infinite")):
+        path, remarks = write_av(tmp_path / "a.mka", samples * float(scale), "pcm_f32le", RATE), Remarks()
+        if reason:
+            with pytest.raises(AudioError, match=reason):
+                read_audio(path)
+        else:
+            assert read_audio(path, remarks=remarks).max() == 32767
+            assert "above full scale: the peak is 1.831" in remarks.reasons[0]
+    np.testing.assert_array_equal(read_audio(write_av(tmp_path / "b.mka", samples, "pcm_f32le", RATE)), samples)
+
+
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_av(tmp_path / "a.m4a", noise(1, 48000), "aac", 48000)
     monkeypatch.setitem(sys.modules, "av", None)
     for function in (read_audio, probe):
-        with pytest.raises(AudioError, match=r"\.m4a is not read by libsndfile; .*pip install 'asr-jax\[formats\]'"):
+        with pytest.raises(
+            AudioError, match=r"libsndfile does not read its format; .*pip install 'asr-jax\[formats\]'"
+        ):
             function(path)
     assert set(pyav.SUFFIXES) >= {".m4a", ".aac", ".webm"}

@@ -255,7 +255,7 @@ def test_only_some_records_of_each_input_and_none_that_is_too_long(folder, tmp_p
     row = json.loads((folder / "audio.jsonl").read_text().splitlines()[0])
     (folder / "again.jsonl").write_text(json.dumps(row | {"duration": row["duration"] + 0.1}) + "\n")
     extract(folder, tmp_path / "d.parquet", "--input", str(folder / "again.jsonl"), "--max-samples", "1")
-    assert "1 utterances have another duration in the manifest than their audio" in capsys.readouterr().out
+    assert "1 utterance used with remarks on the audio" in capsys.readouterr().out
     extract(folder, tmp_path / "short.parquet", "--reject-above", "0.8")  # requested, so this is not an error
     assert "utterances are longer than --reject-above 0.8" in capsys.readouterr().out
     for option, value in (("--reject-above", "0"), ("--max-samples", "-5"), ("--jobs", "-1")):

@@ -104,7 +104,7 @@ def test_durations_are_those_that_were_decoded(run, folder, capsys):
     assert "u1: " + str(folder / "in/a.flac: longer than its manifest says: 1.10 s, of which 0.50 s") in errors
     assert "u2: " + str(folder / "in/long.flac: shorter than its manifest says: 9.50 s of 9.80 s") in errors
     assert "u3: " + str(folder / "in/long.flac: longer than its manifest says: 9.50 s, of which 5.00 s") in errors
-    assert "warning: 4 utterances have another duration in the manifest than their audio" in errors
+    assert "warning: 4 utterances used with remarks on the audio" in errors
     assert "shorter than its manifest says: 9.50 s of 12.00 s; the file may be truncated" in errors
     assert f"{manifest}: read as JSON (id, audio_path, duration)" in errors
     computed = float(re.search(r"6 recordings: 5 transcribed, 1 rejected; ([\d.]+) s of", errors)[1])

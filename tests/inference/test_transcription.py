@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from support import approx, assert_close, assert_within, relative
 
 from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.mono import SILENT
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
@@ -245,6 +246,21 @@ def test_a_truncated_recording_is_named_and_the_others_are_transcribed(trained, 
     found = list(Transcriber(trained, shared())(utterances))
     assert [bool(each.transcript) for each in found] == [True, False, True]
     assert "truncated" in found[1].reason
+
+
+def test_silence_has_no_words_and_a_remark(trained, shared, tmp_path):
+    """Short and long recordings; texts of a manifest change nothing here, and reject silence in an evaluation."""
+    kinds = [sound(2.0), np.zeros(RATE, np.int16), sound(12.0), np.full(12 * RATE, 900, np.int16)]
+    utterances = [utterance(write(tmp_path / f"{n}.wav", samples), n) for n, samples in enumerate(kinds)]
+    utterances = [replace(each, text="ab") for each in utterances]
+    found = list(Transcriber(trained, shared())(utterances))
+    assert [bool(each.transcript and each.transcript.words) for each in found] == [True, False, True, False]
+    assert [each.transcript is None for each in found] == [False] * 4
+    assert [each.differing.reason if each.differing else "" for each in found] == ["", SILENT, "", SILENT]
+    assert [each.utterance.text for each in found] == ["ab"] * 4
+    in_set = recognise_all(trained, shared(), trained.plan(Utterances.of(utterances)))
+    assert in_set.transcripts.keys() == {0, 2}
+    assert [each.reason for each in in_set.rejected] == [f"{SILENT}, but the utterance has a text"] * 2
 
 
 @pytest.mark.parametrize("form", ["folder", pytest.param("one.safetensors", marks=pytest.mark.slow)])

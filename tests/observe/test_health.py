@@ -46,7 +46,7 @@ def test_lines_of_a_run_that_was_stopped_and_went_on(tmp_path, capsys):
     assert re.search(r"0:01:00.*waiting 25 %.*host 25 %.*device 50 %.*waiting.*0:00:15.*compiling.*0:00:28", time)
     assert re.search(r"loss spike ×1 .*\b25\b.*not finite ×1 .*\b25\b.*other ×1", detectors)
     assert re.search(r"\b2\b.*voided\.jsonl.*\b0\b", voided)
-    assert re.search(r"\b3\b.*\b2 too long.*\b1 no such file.*rejected\.jsonl; .*another duration.*: 5$", rejected)
+    assert re.search(r"\b3\b.*\b2 too long.*\b1 no such file.*rejected\.jsonl; .*remarks.*: 5$", rejected)
     assert re.search(r"WER 20\.00 %.*\b30\b.*checkpoints/30", best)
     assert re.fullmatch(r"size: [\d.]+ kB", size)
     for update in (4, 30):

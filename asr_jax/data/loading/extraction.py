@@ -24,6 +24,7 @@ from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, temporary_path, write_whole
 from asr_jax.core.jobs import Job
+from asr_jax.core.names import counted
 from asr_jax.core.text_files import json_line, read_lines, read_text
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
 from asr_jax.data.batching.buckets import Buckets
@@ -156,8 +157,8 @@ def extract(
     num_differing = sum(entry.get("stage") == "used" for entry in entries)
     if num_differing:
         print(
-            f"{out}: {num_differing} utterances have another duration in the manifest than their audio; they are "
-            f"listed in {rejected_path} (stage used)"
+            f"{out}: {counted(num_differing, 'utterance')} used with remarks on the audio; all are listed in "
+            f"{rejected_path} (stage used)"
         )
     if num_filtered:
         print(
@@ -307,7 +308,7 @@ def _write_part(
 def _features(
     batches: Iterator[LoadedBatch], extractor: Extractor, rejected: list[Rejected]
 ) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
-    """Yields frames by row of the index. Utterances that cannot be read or have another duration go to `rejected`."""
+    """Yields frames by row of the index. Utterances that cannot be read, and remarks, go to `rejected`."""
     for loaded in batches:
         rejected += [*loaded.rejected, *loaded.differing]
         assert loaded.batch.audio is not None, "expected an index of audio"

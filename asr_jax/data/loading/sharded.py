@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int32
 
-from asr_jax.audio.io import AudioError
+from asr_jax.audio.io import AudioError, Remarks
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
@@ -30,6 +30,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengt
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
 from asr_jax.data.loading.source import LoadedBatch, check_room, used_part
+from asr_jax.data.manifests.durations import joined_remarks
 from asr_jax.data.manifests.items import Item, items_at, items_from, read_patiently
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -358,7 +359,7 @@ class ShardedBatches:
     def _loaded(
         self, bucket: Bucket, places: np.ndarray, members: Sequence[_Member], speeds: np.ndarray
     ) -> tuple[Batch, list[Rejected], list[Rejected]]:
-        """The batch, rejected items, and items whose audio has another duration than their metadata."""
+        """The batch, rejected items, and items with remarks on their audio."""
         scale, num = self._stream.scale, len(self._stream.layout.places(bucket.batch_size))
         shape, dtype = ((scale.num_values,), np.float32) if scale.of_features else ((), np.int16)
         signals, tokens = np.zeros((num, bucket.length, *shape), dtype), np.zeros((num, bucket.num_tokens), np.int32)
@@ -381,7 +382,7 @@ class ShardedBatches:
         return Batch(audio, features, lengths, tokens, token_lengths, weights, rows), rejected, differing
 
     def _signal(self, room: int, member: _Member, speed: float) -> tuple[np.ndarray, str] | Rejected:
-        """Signal as in `BatchSource`, with the difference of its duration from the metadata; or why there is none."""
+        """Signal as in `BatchSource`, with the remarks on its audio; or why there is none."""
         stream, item, per_s = self._stream, member.item, self._stream.scale.per_s
         location = item.entry.location
         try:
@@ -389,9 +390,12 @@ class ShardedBatches:
                 features = item.patiently(item.features, stream.storage)
                 check_room(features, room, location)
                 return features, ""
-            samples = item.patiently(lambda: item.audio(rate_hz=int(per_s), speed=speed), stream.storage)
-            place = Location.parse(location)
-            return used_part(samples, place, speed=speed, length=member.length, room=room, per_s=per_s)
+            remarks, place = Remarks(), Location.parse(location)
+            read = functools.partial(item.audio, rate_hz=int(per_s), speed=speed, remarks=remarks)
+            samples = item.patiently(read, stream.storage)
+            samples, differs = used_part(samples, place, speed=speed, length=member.length, room=room, per_s=per_s)
+            assert isinstance(item.entry, Utterance)
+            return samples, joined_remarks(item.entry, remarks, differs)
         except AudioError as error:
             return Rejected(item.entry.id, location, error.reason, "audio")
 

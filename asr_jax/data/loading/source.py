@@ -15,13 +15,13 @@ import numpy as np
 from absl import flags
 from jaxtyping import Float32, Int16
 
-from asr_jax.audio.io import AudioError
+from asr_jax.audio.io import AudioError, Remarks
 from asr_jax.core.batch import Batch
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.index import Index
-from asr_jax.data.manifests.durations import difference, tolerated_s
+from asr_jax.data.manifests.durations import difference, joined_remarks, tolerated_s
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.storage import Storage, reads_of
 from asr_jax.data.manifests.utterances import Rejected
@@ -40,9 +40,10 @@ class LoadedBatch:
     bucket: int
     """Index into the buckets of the plan."""
     rejected: tuple[Rejected, ...]
-    """Utterances whose audio is missing, damaged or too short; their rows have weight 0."""
+    """Utterances whose audio is missing, damaged, too short, or silent in spite of a text; their rows have weight 0."""
     differing: tuple[Rejected, ...] = ()
-    """Utterances whose audio has another duration than in the manifest. Longer audio is used up to that duration."""
+    """Utterances that are used with remarks on their audio, such as another duration than in the manifest. Longer audio
+    is used up to that duration."""
     ids: tuple[str, ...] = ()
     """Ids of the rows of a batch of shards, whose numbers are not rows of an index."""
     state: dict[str, Any] | None = None
@@ -104,7 +105,10 @@ class BatchSource:
             try:
                 length, stretches = int(self._index.lengths[row]), self._index.stretches
                 part = None if stretches is None else stretches.part(row, length, float(planned.places[i]))
-                signal, differs = self._read(location, float(planned.speeds[i]), length, bucket.length, part)
+                remarks = Remarks()
+                signal, differs = self._read(location, float(planned.speeds[i]), length, bucket.length, part, remarks)
+                if part is None and (remarks.is_silent or remarks.reasons):
+                    differs = joined_remarks(utterances[row], remarks, differs)
             except AudioError as error:
                 rejected.append(Rejected(utterances[row].id, location, error.reason, "audio"))
                 continue
@@ -119,7 +123,7 @@ class BatchSource:
         return LoadedBatch(batch, int(position), planned.bucket, tuple(rejected), tuple(differing))
 
     def _read(
-        self, location: str, speed: float, length: int, room: int, part: tuple[int, int] | None
+        self, location: str, speed: float, length: int, room: int, part: tuple[int, int] | None, remarks: Remarks
     ) -> tuple[Int16[np.ndarray, " S"] | Float32[np.ndarray, "T F"], str]:
         """Reads samples or features of an utterance.
 
@@ -130,6 +134,7 @@ class BatchSource:
             length: Length in the manifest or of the part, in samples or frames.
             room: Length of the bucket, in samples or frames.
             part: Begin and end of the part of the utterance to read, in samples or frames. None: the whole utterance.
+            remarks: Takes the remarks on the audio.
 
         Returns:
             The signal, and the difference between its duration and the manifest's; empty if it is tolerated.
@@ -148,7 +153,7 @@ class BatchSource:
         if part:
             start_s = place.start_s + part[0] / scale.per_s
             place = replace(place, start_s=start_s, length_s=length / scale.per_s, may_overshoot=True)
-        samples = reads(place.path, lambda: place.audio(rate_hz=int(scale.per_s), speed=speed))
+        samples = reads(place.path, lambda: place.audio(rate_hz=int(scale.per_s), speed=speed, remarks=remarks))
         return used_part(samples, place, speed=speed, length=length, room=room, per_s=scale.per_s)
 
 

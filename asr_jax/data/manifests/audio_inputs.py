@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from asr_jax.audio.io import AudioError
-from asr_jax.audio.pyav import SUFFIXES
+from asr_jax.audio.io import AudioError, is_stream
+from asr_jax.audio.pyav import CONTENT_BYTES, SUFFIXES, is_of_ffmpeg
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import unique
 from asr_jax.core.text_files import TextError, split_lines, text_of
@@ -24,15 +24,13 @@ from asr_jax.data.manifests.reading import read_once
 from asr_jax.data.manifests.remote import fetched, is_url, without_query
 from asr_jax.data.manifests.utterances import Rejected, Utterance, with_usable_name
 
-STDIN = "-"
+STDIN, STDIN_NAME = "-", "standard input"
 LISTS = (".txt", ".lst", ".list")
 IN_FOLDERS = tuple(dict.fromkeys((*AUDIO_ENDINGS, *SUFFIXES, ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64")))
 """Endings of the files that are taken from a folder. A file that is given as an input is opened whatever its ending."""
-MAGIC = re.compile(
-    rb"RIFF....WAVE|RF64|riff|fLaC|OggS|ID3|\xff[\xe0-\xff]|NIST_1A|FORM....AIF|\.snd|caff|\x1aE\xdf\xa3|....ftyp",
-    re.DOTALL,
-)
-"""First bytes of audio files: wav, flac, ogg and opus, mp3, sph, aiff, au, caf, webm, m4a."""
+MAGIC = re.compile(rb"RIFF....WAVE|RF64|riff|fLaC|OggS|ID3|\xff[\xe0-\xff]|NIST_1A|FORM....AIF|\.snd|caff", re.DOTALL)
+"""First bytes of audio files that libsndfile reads: wav, flac, ogg and opus, mp3, sph, aiff, au, caf."""
+LONGEST_PATH = 4096
 
 
 def listed(
@@ -50,7 +48,8 @@ def listed(
     - a manifest or folder of any format that `read_utterances` supports, with or without texts;
     - a glob pattern;
     - a command with `|` at its end, also in a list, if commands are allowed;
-    - `-`, standard input: audio if it begins with the first bytes of an audio file, otherwise one path per line.
+    - `-`, standard input, or a named pipe, as of the shell's `<(…)`: audio if it begins with the first bytes of an
+      audio file, otherwise one path per line.
 
     Args:
         inputs: Inputs as given by the user.
@@ -106,7 +105,10 @@ def _of(
     if is_url(given) and any(reader.matches(without_query(given)) for reader in READERS if reader is not FOLDER):
         given = fetched(given)
     if given == STDIN:
-        yield from _of_stdin(read_stdin, f"{unpack_to}.audio", options)
+        yield from _of_stream(read_stdin, STDIN_NAME, f"{unpack_to}.audio", options)
+    elif is_stream(given):
+        with open(given, "rb") as pipe:
+            yield from _of_stream(pipe.read, given, f"{unpack_to}.audio", options)
     elif is_pipe(given):
         yield from _of_line(given, (os.curdir,), unpack_to, options)
     elif _is_list(given):
@@ -130,33 +132,50 @@ def _is_set(path: str, options: ReadOptions) -> bool:
     """Whether a path is a manifest, or a folder that is read as a data set: Kaldi's, or one without audio."""
     if os.path.isdir(path):
         return KALDI.matches(path) or not any(name.lower().endswith(IN_FOLDERS) for name in options.walk(path))
-    is_there = os.path.exists(path) and not _is_list(path)
+    is_there = os.path.isfile(path) and not _is_list(path)
     return is_there and any(reader.matches(path) for reader in READERS if reader is not FOLDER)
 
 
-def _of_stdin(read_stdin: Callable[[int], bytes], path: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:
-    """Utterances of standard input.
+def _of_stream(
+    read: Callable[[int], bytes], name: str, path: str, options: ReadOptions
+) -> Iterator[Utterance | Rejected]:
+    """Utterances of standard input or a pipe: audio, or one path per line.
 
-    Audio is copied to a file first, because libsndfile seeks and a pipe cannot.
+    Audio is copied to a file first, because decoders seek and a pipe cannot.
+
+    Args:
+        read: Returns up to the given number of bytes; -1: all.
+        name: Name of the input in error messages.
+        path: File for the audio.
+
+    Raises:
+        UserError: If the content is empty, or is neither audio nor paths.
     """
-    start = read_stdin(16)
+    start = read(CONTENT_BYTES)
     if not start:
-        raise UserError("standard input is empty: expected audio, or paths of audio files, one per line")
-    if not MAGIC.match(start):
-        for number, line in enumerate(_lines(start + read_stdin(-1), "standard input")):
+        raise UserError(f"{name} is empty: expected audio, or paths of audio files, one per line")
+    if not (MAGIC.match(start) or is_of_ffmpeg(start)):
+        content = start + read(-1)
+        if not _are_paths(content):
+            raise UserError(
+                f"{name} has neither a known audio format nor paths of audio files, one per line: raw samples need a "
+                "header, such as by ffmpeg -f s16le -ar 16000 -ac 1 -i - -f wav -"
+            )
+        for number, line in enumerate(_lines(content, name)):
             yield from _of_line(line, (os.curdir,), f"{path}.{number}", options)
         return
     with open(path, "wb") as file:
         file.write(start)
-        while block := read_stdin(1 << 20):
+        while block := read(1 << 20):
             file.write(block)
-    yield Utterance(id="stdin", location=path if start[4:8] != b"ftyp" and start[:1] != b"\x1a" else _renamed(path))
+    yield Utterance(id="stdin" if name == STDIN_NAME else os.path.basename(name), location=path)
 
 
-def _renamed(path: str) -> str:
-    """Renames the file to an ending that is decoded by FFmpeg."""
-    os.rename(path, f"{path}.m4a")
-    return f"{path}.m4a"
+def _are_paths(content: bytes) -> bool:
+    """Whether most lines may be paths. Bytes of raw samples are control characters, or have no ends of lines."""
+    lines = [line for line in content.split(b"\n") if line.strip()]
+    num = sum(len(line) <= LONGEST_PATH and not re.search(rb"[\0-\x08\x0e-\x1f\x7f]", line) for line in lines)
+    return b"\0" not in content and 2 * num > len(lines)
 
 
 def _of_list(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from asr_jax.audio.io import NOT_A_FILE, is_stream
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.locations import local_path
@@ -156,6 +157,7 @@ def local_input(path: str) -> str:
 
 def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     path = local_input(path)
+    _refuse_streams([path])
     if is_url(path):
         return [file for url in matching(path) for file in _expanded(fetched(url), role, options)]
     if not os.path.exists(path):
@@ -336,9 +338,15 @@ def _data_files(folder: str, options: ReadOptions) -> tuple[list[str], list[str]
         files = [name for name in files if os.path.basename(name) not in OF_TENSORFLOW_DATASETS]
     kinds = [[name for name in files if plain[name].endswith(endings)] for endings in (*KINDS, TABLES)]
     chosen = next(filter(None, kinds[:-1]), [])
+    _refuse_streams(chosen)
     if chosen is kinds[0]:
         return _of_lhotse(chosen), [name for kind in kinds[1:] for name in kind if not is_of_shar(name)]
     return chosen, [name for kind in kinds if kind is not chosen for name in kind]
+
+
+def _refuse_streams(paths: Sequence[str]) -> None:
+    if streams := list(filter(is_stream, paths)):
+        raise UserError(f"{streams[0]}: {NOT_A_FILE}, because data are read several times")
 
 
 def _reader(path: str, role: Role) -> Reader:

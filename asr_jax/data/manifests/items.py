@@ -18,7 +18,7 @@ import pyarrow
 import pyarrow.parquet
 from jaxtyping import Float32, Int16
 
-from asr_jax.audio.io import AudioError, AudioInfo
+from asr_jax.audio.io import AudioError, AudioInfo, Remarks
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
@@ -49,9 +49,10 @@ class Item(NamedTuple):
         """Duration, rate and channels of the audio, or of the part of it that the item is."""
         return Location.parse(self.entry.location).info(self.content)
 
-    def audio(self, *, rate_hz: int, speed: float = 1.0) -> Int16[np.ndarray, " S"]:
-        """Samples, as `read_audio` returns them."""
-        return Location.parse(self.entry.location).audio(rate_hz=rate_hz, speed=speed, content=self.content)
+    def audio(self, *, rate_hz: int, speed: float, remarks: Remarks) -> Int16[np.ndarray, " S"]:
+        """Samples and remarks, as of `read_audio`."""
+        where = Location.parse(self.entry.location)
+        return where.audio(rate_hz=rate_hz, speed=speed, content=self.content, remarks=remarks)
 
     def features(self) -> Float32[np.ndarray, "T F"]:
         """Ready features. Raises an AudioError if they are not finite."""

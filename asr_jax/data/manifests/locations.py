@@ -25,7 +25,17 @@ from urllib.parse import quote, unquote
 import numpy as np
 from jaxtyping import Float32, Int16
 
-from asr_jax.audio.io import AudioError, AudioInfo, NamedAudio, PathLike, probe, read_audio
+from asr_jax.audio.io import (
+    NOT_A_FILE,
+    AudioError,
+    AudioInfo,
+    NamedAudio,
+    PathLike,
+    Remarks,
+    is_stream,
+    probe,
+    read_audio,
+)
 from asr_jax.audio.streaming import stream_audio
 from asr_jax.data.manifests import pipes
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read, without_query
@@ -209,6 +219,8 @@ class Location:
         if is_url(self.path):
             return content_of(self.path, self.first_byte, self.num_bytes)
         try:
+            if is_stream(self.path):
+                raise AudioError(self.path, NOT_A_FILE)
             with open(self.path, "rb") as file:
                 file.seek(self.first_byte)
                 content = file.read(-1 if self.num_bytes is None else self.num_bytes)
@@ -255,12 +267,15 @@ class Location:
         length_s = info.duration_s - self.start_s if self.length_s is None else self.length_s
         return AudioInfo(length_s, info.rate_hz, info.channels)
 
-    def audio(self, *, rate_hz: int, speed: float = 1.0, content: bytes | None = None) -> Int16[np.ndarray, " S"]:
+    def audio(
+        self, *, rate_hz: int, speed: float = 1.0, content: bytes | None = None, remarks: Remarks | None = None
+    ) -> Int16[np.ndarray, " S"]:
         """Samples, as `read_audio` returns them.
 
         Args:
             rate_hz: Sample rate of the result in Hz.
             content: Bytes at the location, as in `file`.
+            remarks: Takes the remarks on the audio. None: they are not wanted.
         """
         return read_audio(
             self.file(content),
@@ -270,9 +285,10 @@ class Location:
             length_s=self.length_s,
             may_overshoot=self.may_overshoot,
             channel=self.channel,
+            remarks=remarks,
         )
 
-    def audio_blocks(self, *, rate_hz: int) -> Iterator[Int16[np.ndarray, " S"]]:
+    def audio_blocks(self, *, rate_hz: int, remarks: Remarks | None = None) -> Iterator[Int16[np.ndarray, " S"]]:
         """Yields the samples of `audio`, some seconds at a time, as `stream_audio`."""
         return stream_audio(
             self.file(),
@@ -281,6 +297,7 @@ class Location:
             length_s=self.length_s,
             may_overshoot=self.may_overshoot,
             channel=self.channel,
+            remarks=remarks,
         )
 
     def features(self) -> Float32[np.ndarray, "T F"]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from recordings import noise
 
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.core.layout import Layout
@@ -115,7 +116,7 @@ def test_an_epoch_is_exactly_the_files(tmp_path: Path, speeds: tuple[float, ...]
 )
 @pytest.mark.parametrize("speed", [1.0, 1.25])
 def test_a_duration_is_that_of_the_beginning_of_the_file(tmp_path, seconds, used_s, reason, speed):
-    write_flac(tmp_path / "a.flac", np.ones(round(seconds * RATE), np.int16), RATE)
+    write_flac(tmp_path / "a.flac", noise(0, round(seconds * RATE)), RATE)
     source = make_source([Utterance("u", str(tmp_path / "a.flac"), "ab", 1.0)], speeds=(speed,))
     (loaded,) = (source[position] for position in range(source.plan.batches_per_epoch))
     assert not loaded.rejected
@@ -129,7 +130,7 @@ def test_what_is_broken_has_weight_0_and_is_named(tmp_path: Path) -> None:
     paths = [Path(utterance.location) for utterance in utterances]
     paths[2].unlink()
     paths[5].write_bytes(paths[5].read_bytes()[:200])
-    longer = np.ones(60000, np.int16)
+    longer = noise(0, 60000)
     write_flac(paths[8], longer, RATE)
     soundfile.write(paths[11], np.zeros((0,), np.int16), RATE, format="WAV")
     source = make_source(utterances)
@@ -147,9 +148,27 @@ def test_what_is_broken_has_weight_0_and_is_named(tmp_path: Path) -> None:
             assert not array[broken].any()
 
 
+def test_silence_with_a_text_is_rejected_and_clipped_samples_are_a_remark(tmp_path: Path) -> None:
+    stereo = np.stack([noise(0, RATE), -noise(0, RATE)], axis=1)
+    loud = (noise(1, RATE) / 32768).astype(np.float32)
+    loud[9] = -1.02
+    kinds = {"zeros": np.zeros(RATE, np.int16), "constant": np.full(RATE, 500, np.int16)}
+    kinds |= {"cancel": stereo, "loud": loud}
+    paths = {name: tmp_path / f"{name}.wav" for name in kinds}
+    for name, samples in kinds.items():
+        soundfile.write(paths[name], samples, RATE, subtype="FLOAT" if name == "loud" else "PCM_16")
+    said = {"cancel": "its channels cancel out", "loud": "above full scale: the peak is 1.02"}
+    for name, path in paths.items():
+        loaded = make_source([Utterance(name, str(path), "ab", 1.0)], speeds=(1.1,))[0]
+        assert loaded.batch.weights.sum() == (name == "loud")
+        (entry,) = loaded.rejected + loaded.differing
+        assert (entry.id, entry.stage) == (name, "used" if name == "loud" else "audio")
+        assert entry.reason.startswith(said.get(name, "silent: all samples are equal, but the utterance has a text"))
+
+
 def test_a_duration_that_was_rounded_is_not_too_long(tmp_path: Path) -> None:
     path = tmp_path / "a.flac"
-    write_flac(path, np.ones(16079, np.int16), RATE)
+    write_flac(path, noise(0, 16079), RATE)
     source = make_source([Utterance("a", str(path), "a", 1.0)])
     loaded = source[0]
     assert loaded.rejected == ()
@@ -170,7 +189,7 @@ def test_audio_that_is_shorter_than_its_manifest_says(
     tmp_path: Path, duration_s: float, num: float, speed: float, reason: str
 ) -> None:
     path = tmp_path / "a.flac"
-    write_flac(path, np.ones(int(num), np.int16), RATE)
+    write_flac(path, noise(0, int(num)), RATE)
     loaded = make_source([Utterance("a", str(path), "a", duration_s)], speeds=(speed,))[0]
     assert loaded.batch.weights.sum() == (not reason)
     assert [entry.reason[: len(reason)] for entry in loaded.rejected] == [reason] * bool(reason)

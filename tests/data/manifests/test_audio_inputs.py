@@ -2,7 +2,11 @@
 
 import io
 import json
+import os
+import threading
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from recordings import jsonl, noise, write, write_av
 
@@ -108,3 +112,70 @@ def test_standard_input_of_paths(given):
         given("-")
     (entry,) = given("-", stdin=b"\xe4\xf6.wav\n")
     assert isinstance(entry, Rejected)
+
+
+def raw(dtype, scale):
+    return (np.sin(np.arange(4000) / 9) * scale).astype(dtype).tobytes()
+
+
+RAW = {
+    "16 bits": raw("<i2", 9000),
+    "16 bits, big endian": raw(">i2", 9000),
+    "silence, then paths": bytes(300) + b"\n.\n/\n~\nin\n",
+    "32 bits": raw("<i4", 1 << 29),
+    "floats": raw("<f4", 0.3),
+    "8 bits": raw("i1", 90),
+    "quiet 8 bits": raw("i1", 20),
+    "one long line": b"a" * 5000,
+}
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_raw_samples_are_not_paths(given, kind):
+    with pytest.raises(UserError, match=r"neither a known audio format nor paths .*: raw samples need a header"):
+        given("-", stdin=RAW[kind])
+
+
+def test_paths_that_are_not_ascii_are_paths(given):
+    entries = given("-", stdin="ä\u3000ö.wav\n音.wav\nbad\x01name\n\n".encode())
+    assert len(entries) == 3
+
+
+@contextmanager
+def piped(content):
+    """Path of a pipe that is read once, as of the shell's <(…)."""
+    own, other = os.pipe()
+    writer = threading.Thread(target=lambda: (os.write(other, content), os.close(other)))
+    writer.start()
+    yield f"/dev/fd/{own}"
+    writer.join()
+    os.close(own)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "in/d.m4a"])
+def test_a_pipe_of_audio_is_read_once(given, tmp_path, name):
+    with piped((tmp_path / name).read_bytes()) as path:
+        assert formats([path], ReadOptions()) == []
+        (entry,) = with_durations(given(path))
+    assert entry.id == os.path.basename(path)
+    assert entry.duration_s == approx(1.0, abs=0.1)
+
+
+def test_a_pipe_of_paths_or_of_anything_else(given):
+    with piped(b"a.wav\nin/b.flac\n") as path:
+        assert ids(given(path)) == ["a.wav", "in/b.flac"]
+    with piped(b"") as path, pytest.raises(UserError, match=f"{path} is empty: expected audio"):
+        given(path)
+    with piped(RAW["16 bits"]) as path, pytest.raises(UserError, match=f"{path} has neither a known audio format"):
+        given(path)
+
+
+def test_a_pipe_in_a_folder_or_a_list_is_rejected_by_name_and_nothing_waits(given, tmp_path):
+    os.mkfifo(tmp_path / "in/pipe.wav")
+    (tmp_path / "some.txt").write_text("in/pipe.wav\na.wav\n")
+    for found, number in ((given("in"), 5), (given("some.txt"), 2)):
+        measured = with_durations(found)
+        assert len(measured) == number
+        (rejected,) = (entry for entry in measured if isinstance(entry, Rejected))
+        assert rejected.location == "in/pipe.wav"
+        assert rejected.reason.startswith("a pipe or a device, not a file")

@@ -299,7 +299,7 @@ CASES = {
     "float": Case(audio("a.wav", FLOATS, subtype="FLOAT"), "loaded", expected=lambda: NOISE),
     "NaN samples": Case(audio("a.wav", ONE_NAN, subtype="FLOAT"), "audio", "not finite: 1 samples are NaN or infinite"),
     "float WAV beyond ±1": Case(
-        audio("a.wav", FLOATS * 4, subtype="FLOAT"), "audio", "full scale is 1; reduce the file's level"
+        audio("a.wav", FLOATS * 4, subtype="FLOAT"), "audio", "full scale is 1; divide the samples by 32768 if they"
     ),
     "missing file": Case(line(lambda folder: {"audio_path": "gone.wav"}), "audio", "no such file"),
     "missing file, no duration": Case(

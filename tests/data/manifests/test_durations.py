@@ -1,5 +1,6 @@
 """Durations of manifests that differ from those of the audio: tolerated, named or rejected, and used up to them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 from recordings import RATE, noise, write
 
 from asr_jax.audio.io import AudioError
+from asr_jax.audio.mono import SILENT
 from asr_jax.data.manifests import durations
-from asr_jax.data.manifests.durations import UtteranceBlocks, difference
+from asr_jax.data.manifests.durations import UtteranceBlocks, difference, is_silent, without_durations
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 LONGER, SHORTER = "longer than its manifest says: {} s, of which", "shorter than its manifest says: {} s of"
 
@@ -72,3 +74,33 @@ def test_blocks_of_audio_of_which_a_part_is_missing(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", noise(0, RATE))
     with pytest.raises(AudioError, match=durations.THAN_IN_MANIFEST):
         list(UtteranceBlocks(Utterance("u", str(path), duration_s=2.0), RATE))
+
+
+@pytest.mark.parametrize("duration_s", [2.0, float("nan")])
+def test_silent_blocks_are_a_remark_without_a_text_and_an_error_with_one(tmp_path: Path, duration_s: float) -> None:
+    path = write(tmp_path / "a.wav", np.full(2 * RATE, 7, np.int16))
+    utterance = Utterance("u", str(path), duration_s=duration_s)
+    blocks = UtteranceBlocks(utterance, RATE)
+    assert sum(map(len, blocks)) == 2 * RATE
+    assert blocks.differing == Rejected("u", str(path), SILENT, "used")
+    assert is_silent(blocks.differing)
+    for labelled in (replace(utterance, text="ab"), replace(utterance, labels=(1,))):
+        with pytest.raises(AudioError, match="silent: all samples are equal, but the utterance has a text"):
+            list(UtteranceBlocks(labelled, RATE))
+
+
+def test_remarks_are_joined_and_those_on_durations_can_be_left_out(tmp_path: Path) -> None:
+    values = (noise(0, 2 * RATE) / 32768).astype(np.float32)
+    values[5] = 1.5
+    path = write(tmp_path / "a.wav", values, subtype="FLOAT")
+    blocks = UtteranceBlocks(Utterance("u", str(path), "ab", duration_s=1.0), RATE)
+    list(blocks)
+    assert blocks.differing
+    clipped = "above full scale: the peak is 1.5, full scale is 1; 1 samples are clipped"
+    assert blocks.differing.reason == f"{clipped}; longer than its manifest says: 2.00 s, of which 1.00 s are used"
+    assert not is_silent(blocks.differing)
+    without = without_durations(blocks.differing)
+    assert without
+    assert without.reason == clipped
+    assert without_durations(replace(blocks.differing, reason="longer than its manifest says: 2 s")) is None
+    assert not is_silent(None)

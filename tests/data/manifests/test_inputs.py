@@ -1,5 +1,6 @@
 """Resolution of paths that a user gives: files, patterns, folders of one set and of several."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,10 @@ def test_a_folder_of_audio_is_one_input(tmp_path: Path) -> None:
     write(tmp_path / "train" / "b.wav", noise(1))
     assert names(tmp_path) == [(".", "folder of audio")]
     assert names(tmp_path, path="s1/a.wav") == [("s1/a.wav", "folder of audio")]
+
+
+def test_data_are_not_read_from_pipes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.jsonl")
+    for given in (tmp_path / "train.jsonl", tmp_path):
+        with pytest.raises(UserError, match=r"train.jsonl: a pipe or a device, not a file; .* are read several times"):
+            resolve([str(given)])

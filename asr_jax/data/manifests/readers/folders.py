@@ -6,6 +6,7 @@ in `a.rows` or `a.frames` is ignored, because the header has the exact duration.
 
 import os
 
+from asr_jax.audio.io import NOT_A_FILE, is_stream
 from asr_jax.core.text_files import TextError, read_text
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
@@ -80,6 +81,8 @@ def _sidecar(audio_path: str, endings: tuple[str, ...], there: set[str]) -> str 
     if path is None:
         return None
     try:
+        if is_stream(path):
+            raise InvalidEntry(f"{path}: {NOT_A_FILE}")
         return read_text(path)
     except TextError as error:
         raise InvalidEntry(f"{path}: {error}") from None

@@ -7,6 +7,7 @@ import numpy as np
 import soundfile
 from jaxtyping import Num
 
+from asr_jax.audio.mono import MAX_PEAK
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 
@@ -25,7 +26,7 @@ def wav(name: str, values: Sequence[float] | Num[np.ndarray, "..."], rate_hz: in
         samples = np.asarray(values)
         if samples.dtype.kind in "iu" and (samples == samples.astype(np.int16)).all() and samples.ndim == 1:
             samples, subtype = samples.astype(np.int16), "PCM_16"
-        elif samples.dtype.kind == "f" and (np.abs(samples) <= 1).all() and samples.ndim == 1:
+        elif samples.dtype.kind == "f" and (np.abs(samples) <= MAX_PEAK).all() and samples.ndim == 1:
             samples, subtype = samples.astype(np.float32), "FLOAT"
         else:
             raise ValueError

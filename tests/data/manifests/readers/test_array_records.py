@@ -112,7 +112,7 @@ def test_fields_of_the_first_record_are_shown(tmp_path):
         (b"\n\x09\xff", "not a tf.train.Example"),
         (example({"text": b"\xff"}), "text: not UTF-8"),
         (example({"audio": [0, 70000], "sample_rate": 8000}), "expected samples of 16 bits"),
-        (example({"audio": [0.5, 1.5], "sample_rate": 8000}), "or floats from -1 to 1"),
+        (example({"audio": [0.5, 2.5], "sample_rate": 8000}), "or floats from -1 to 1"),
     ],
     ids=["pickle", "empty", "JSON", "Example", "text", "16 bits", "floats"],
 )

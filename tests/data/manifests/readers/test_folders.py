@@ -165,3 +165,16 @@ def test_real_sphere_files(tmp_path: Path) -> None:
         assert (rate_hz, utterance.duration_s) == (RATE, len(samples) / RATE)
         np.testing.assert_array_equal(signal(utterance), samples)
     check_conversion(tmp_path, folder)
+
+
+def test_pipes_as_audio_and_as_texts_are_rejected_by_name(tmp_path: Path) -> None:
+    for name in ("good", "piped"):
+        write(tmp_path / "set" / f"{name}.wav", noise(1))
+    (tmp_path / "set" / "good.txt").write_text("ab")
+    os.mkfifo(tmp_path / "set" / "piped.txt")
+    os.mkfifo(tmp_path / "set" / "sound.wav")
+    (tmp_path / "set" / "sound.txt").write_text("ab")
+    utterances = read(tmp_path, tmp_path / "set")
+    assert [each.id for each in utterances] == ["good.wav"]
+    reasons = {each.id: each.reason for each in (*utterances.rejected, *utterances.rejected)}
+    assert all("a pipe or a device, not a file" in reasons[name] for name in ("piped.wav", "sound.wav"))
