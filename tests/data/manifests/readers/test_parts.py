@@ -15,6 +15,7 @@ from part_readers import WRITERS, Row, nemo_tarred, parquet, part_of_entry, read
 from recordings import RATE, check_conversion, check_signals, jsonl, noise, read, write
 from support import SHARED, approx
 
+from asr_jax.audio.io import Remarks
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.items import items_from
 from asr_jax.data.manifests.locations import Location
@@ -231,7 +232,7 @@ def test_audio_that_is_already_cut_is_used_whole(tmp_path: Path, kind: str, capl
         pq.write_table(pa.table({"audio": audio, "text": ["a"] * 4} | columns), path := tmp_path / "m.parquet")
     expected = [samples, samples, samples[8000:32000], samples[32000:]]
     if kind == "shard":
-        found = [item.audio(rate_hz=RATE) for item in items_from(str(path), 0, ReadOptions())]
+        found = [item.audio(rate_hz=RATE, speed=1.0, remarks=Remarks()) for item in items_from(str(path), 0, ReadOptions())]
         for signal, samples in zip(found, expected, strict=True):
             np.testing.assert_array_equal(signal, samples)
         return
