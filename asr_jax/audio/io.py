@@ -99,12 +99,12 @@ def read_audio(
     name, part, remarks = name_of(file), AudioPart(start_s, length_s, may_overshoot), remarks or Remarks()
     try:
         with opened(file) as sound:
-            samples, from_hz, is_float = _by_libsndfile(file, sound, part, remarks)
+            samples, from_hz, has_floats = _by_libsndfile(file, sound, part, remarks)
     except NeedsFFmpeg:
-        samples, from_hz, is_float = decode_with_pyav(file, name)
+        samples, from_hz, has_floats = decode_with_pyav(file, name)
         samples = _part_of(samples, from_hz, name, part)
     mix = Mono(name, channel, remarks)
-    mono = mix(samples, is_float=is_float)
+    mono = mix(samples, is_float=has_floats)
     mix.finish()
     if mono.dtype == np.int16 and from_hz * speed == rate_hz:
         return mono

@@ -116,7 +116,7 @@ def test_utterances_of_another_duration_are_recorded_once(tmp_path: Path) -> Non
     """Also after a restart, and if rejected.jsonl has them for another reason."""
     differing = [Rejected(f"u{row}", PLACES[row], "shorter than its manifest says: …", "used") for row in (1, 2)]
     (tmp_path / "rejected.jsonl").write_text(
-        json.dumps(Rejected("u1", PLACES[1], "removed characters", "used").to_json()) + "\n"
+        json.dumps(Rejected("u1", PLACES[1], "removed characters", "used", "ö").to_json()) + "\n"
     )
     for _ in range(2):
         with EventLog(tmp_path / "events.jsonl") as log:
