@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from asr_jax.audio.ramp import Ramp
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import at_home
 from asr_jax.core.settings import Finite, PositiveFloat, PositiveInt, settings
 
 ALL = Ramp((1.0,), (1.0,))
@@ -137,7 +138,7 @@ class NormaliseByDataSet(Stage):
             UserError: If the file cannot be read or does not have as many values of <AddShift> as of <Rescale>.
         """
         try:
-            text = Path(path).read_text("utf-8")
+            text = Path(at_home(str(path))).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: {error}; expected a text file with <AddShift> and <Rescale>") from error
         found = [re.search(rf"<{name}>[^\[]*\[([^\]]*)\]", text) for name in ("AddShift", "Rescale")]
@@ -157,7 +158,7 @@ class NormaliseByDataSet(Stage):
             UserError: If the file cannot be read or has other content.
         """
         try:
-            found = json.loads(Path(path).read_text("utf-8"))
+            found = json.loads(Path(at_home(str(path))).read_text("utf-8"))
             return cls(mean=tuple(found["mean"]), deviation=tuple(found["deviation"]), share=share)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(f'{path}: {error}; expected {{"mean": […], "deviation": […]}}') from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.files import write_whole
+from asr_jax.core.paths import digest_of
 
 SEAL = "seal.json"
 # Not sealed: after the seal is written, Orbax adds the time of the commit to the first file and creates the second one.
@@ -22,6 +23,11 @@ def seal(folder: Path) -> None:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
     write_whole(folder / SEAL, _text({"files": files, "metadata": _metadata(folder)}))
+
+
+def seal_digest(checkpoint: Path) -> str:
+    """Returns a digest of all files of a checkpoint; empty if it has no seal."""
+    return digest_of(checkpoint / SEAL)[:16]
 
 
 def damage(folder: Path, part: str = "") -> str:

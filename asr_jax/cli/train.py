@@ -9,7 +9,6 @@ scheduler or training.limits.max_hours ended the job, and the same command conti
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,9 +18,10 @@ from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.settings import command_options
 
 
-@dataclass(frozen=True)
+@command_options
 class TrainOptions:
     """Options of `asr_jax.train` in addition to the fields of the experiment."""
 

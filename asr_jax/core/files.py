@@ -31,6 +31,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise
 
 
+def append_line(path: Path, line: str) -> None:
+    """Appends a line to a file and flushes it to the disk. A part of a line, of a killed process, is ended before."""
+    with path.open("ab+") as file:
+        file.seek(-1 if file.tell() else 0, os.SEEK_END)
+        file.write(b"\n" * (file.read() not in (b"", b"\n")) + line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
     """Checks before the work that its output can be written, by creating and removing a file.
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from asr_jax.config import Experiment, Init, Training, load_experiment, save_exp
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.paths import state_of
 from asr_jax.core.pytrees import flatten, num_elements, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, RESULTS, TOKENIZER
 from asr_jax.data.batching.batching import Batching
@@ -95,7 +97,7 @@ def imported_run(source: Path) -> Path:
     """
     source = source.resolve()
     files = source.iterdir() if source.is_dir() else [source, *(source.with_name(name) for name in BESIDE)]
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(files) if path.is_file()]
+    stats = [(path.name, state_of(path)) for path in sorted(files) if path.is_file()]
     place, state = (hashlib.sha256(repr(key).encode()).hexdigest()[:12] for key in (source, (VERSION, stats)))
     cache = Path(CACHES) / IMPORTED
     folder = cache / f"{place}-{state}" / (re.sub(r"[^\w.-]", "_", source.stem) or "model")
@@ -156,13 +158,14 @@ def _updates(source: Path) -> int:
 
 def _experiment(source: Path, out: Path, published: Published) -> Experiment:
     if shared_weights(source):
-        return replace(load_experiment(source / EXPERIMENT), name=out.name, init=Init(str(source)), run_dir="")
+        experiment = load_experiment(source / EXPERIMENT)
+        return replace(experiment, name=out.name, init=Init(os.path.abspath(source)), run_dir="")
     tokenizer = TokenizerSettings(kind=published.tokenizer.kind, normaliser=published.tokenizer.normaliser)  # type: ignore[arg-type]
     return Experiment(
         name=out.name,
         model=published.model,
         data=Data(train=(), tokenizer=tokenizer),
-        init=Init(str(source)),
+        init=Init(os.path.abspath(source)),
         training=Training(ema=EMA(0.0)),
     )
 

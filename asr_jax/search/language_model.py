@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import Finite, settings
 
 NOT_WORDS = {"<s>", "</s>", "<unk>"}
@@ -17,7 +18,7 @@ NOT_WORDS = {"<s>", "</s>", "<unk>"}
 class LanguageModel:
     """Settings of an n-gram language model and its scores."""
 
-    kenlm: str = ""
+    kenlm: UserPath = ""
     """Path of a KenLM n-gram model of words. Empty: none."""
     lm_weight: Finite = 0.5
     """Factor of the language model's natural log-probabilities (alpha)."""

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ from asr_jax.config import (
     is_of_machine,
     leaves,
     load_experiment,
+    located,
     may_change,
+    of_run,
     save_experiment,
 )
 from asr_jax.core.errors import RunError, UserError
@@ -79,7 +80,7 @@ def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict
     save_plan(setup.data.train, folder)
     if setup.data.sets.is_split and (checkpoint or not done):
         save_split(setup.data.sets, folder)
-    save_experiment(replace(setup.experiment, resume=Resume()), folder / EXPERIMENT)  # allowed for this job only
+    save_experiment(of_run(setup.experiment), folder / EXPERIMENT)
     return {"changed": changed, "refused": refused, "first": done, "position": position}
 
 
@@ -107,7 +108,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
                 + _of_devices(setup, meta) * (name == "training")
                 + (f". python -m asr_jax.evaluate {setup.folder} --data … measures other sets" * (name == "validation"))
             )
-    changed = differences(from_json(meta["experiment"]), setup.experiment)
+    changed = differences(located(from_json(meta["experiment"]), setup.source), setup.experiment)
     # A job may have accepted changes and ended before its first checkpoint.
     accepted = load_experiment(setup.folder / EXPERIMENT) if (setup.folder / EXPERIMENT).is_file() else None
     since = differences(accepted, setup.experiment) if accepted else [("", None, None)]

@@ -19,6 +19,7 @@ from asr_jax.config import (
     from_json,
     is_of,
     load_experiment,
+    located,
     may_change,
 )
 from asr_jax.core import files
@@ -88,7 +89,7 @@ def experiment_of_checkpoint(checkpoint: Path) -> Experiment:
     """
     checkpoint_to_evaluate(checkpoint.parent, int(checkpoint.name))
     experiment: Experiment = from_json(restore_meta(checkpoint.parent, int(checkpoint.name))["experiment"])
-    return experiment
+    return located(experiment, checkpoint.parent.parent)
 
 
 def copy_checkpoint(checkpoint: Path, folder: Path) -> None:

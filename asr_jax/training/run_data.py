@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
-from asr_jax.config import Experiment, Training, load_experiment
+from asr_jax.config import Experiment, Training, load_experiment, of_run
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import num_row_devices
@@ -248,7 +248,7 @@ def _of_other_data(experiment: Experiment, folder: Path) -> str:
     """Returns the hint that the training set is not that of the run in the folder; empty if it is, or without a run."""
     if not (folder / EXPERIMENT).is_file() or not was_saved(folder):
         return ""
-    before, now = load_experiment(folder / EXPERIMENT).data.train, experiment.data.train
+    before, now = load_experiment(folder / EXPERIMENT).data.train, of_run(experiment).data.train
     if before == now:
         return ""
     return (

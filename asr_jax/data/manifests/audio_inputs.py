@@ -1,6 +1,5 @@
 """Inputs of transcription: audio files, folders, lists, manifests and standard input."""
 
-import glob
 import io
 import os
 import re
@@ -12,6 +11,7 @@ from asr_jax.audio.io import AudioError
 from asr_jax.audio.pyav import SUFFIXES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import unique
+from asr_jax.core.paths import matches
 from asr_jax.data.manifests.inputs import READERS, described, local_input
 from asr_jax.data.manifests.locations import Location, local_location
 from asr_jax.data.manifests.pipes import is_pipe
@@ -111,7 +111,7 @@ def _of(
         yield from _of_list(given, unpack_to, options)
     elif os.path.isdir(given):
         yield from _of_folder(given, unpack_to, options)
-    elif not os.path.exists(given) and (found := sorted(glob.glob(given, recursive=True))):
+    elif not os.path.exists(given) and (found := matches(given)):
         for number, path in enumerate(found):
             yield from _of(path, read_stdin, f"{unpack_to}.{number}", options)
     elif _is_set(given, options):

@@ -27,6 +27,7 @@ from jaxtyping import Float32, Int16
 
 from asr_jax.audio.io import AudioError, AudioInfo, NamedAudio, PathLike, probe, read_audio
 from asr_jax.audio.streaming import stream_audio
+from asr_jax.core.paths import at_home
 from asr_jax.data.manifests import pipes
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read, without_query
 
@@ -63,7 +64,7 @@ def local_path(path: str) -> str:
                 raise ValueError(reason)
             return path
         path = unquote(found[3].removeprefix("localhost"))
-    return os.path.expanduser(path) if path.startswith("~") else path
+    return at_home(path)
 
 
 def local_location(text: str, *, allow_pipes: bool) -> str:

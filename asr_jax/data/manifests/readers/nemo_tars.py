@@ -36,7 +36,7 @@ class NemoTars:
         if path not in self._spans:
             self._spans[path] = _spans(path)
         if name not in self._spans[path]:
-            others = len(glob.glob(os.path.join(folder, "audio_*.tar")))
+            others = len(glob.glob(os.path.join(glob.escape(folder), "audio_*.tar")))
             raise InvalidEntry(f"no file {name!r} in {path} (the folder has {others} tars audio_N.tar)")
         first, num = self._spans[path][name]
         return Utterance(
