@@ -6,6 +6,7 @@ import errno
 import gc
 import importlib.util
 import inspect
+import io
 import logging
 import os
 import signal
@@ -96,6 +97,8 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     """
     # Tracing creates millions of objects; with the default thresholds, garbage collection takes 25 % of the time.
     gc.set_threshold(100_000, 20, 100)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files that are not UTF-8 are printed as they are
     with native_log(), _warnings_printed():
         _call_in_run(main, sys.argv[1:] if arguments is None else arguments)
 

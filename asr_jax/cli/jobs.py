@@ -11,6 +11,7 @@ from tyro.conf import arg
 
 from asr_jax.core.jobs import Job, is_finished, write_receipt
 from asr_jax.core.names import counted
+from asr_jax.core.paths import quoted
 from asr_jax.core.settings import command_options
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -88,6 +89,6 @@ def finish(
     )
     print(
         f"job {job} is finished: {counted(recordings, 'recording')}, {rejected} rejected; after all {job.of}: "
-        f"python -m asr_jax.merge {out}",
+        f"python -m asr_jax.merge {quoted(out)}",
         file=sys.stderr,
     )

@@ -150,7 +150,9 @@ def join_files(whole: Path, parts: Sequence[Path], kind: str) -> None:
 
         from asr_jax.data.loading.extraction import join_parquet
 
-        join_parquet(parts, whole, pq.read_schema(parts[0]))
+        with parts[0].open("rb") as file:
+            schema = pq.read_schema(file)
+        join_parquet(parts, whole, schema)
     elif whole.name == MADE_OF:  # it may have lines of other files
         with whole.open("ab") as file:
             file.writelines(part.read_bytes() for part in parts)

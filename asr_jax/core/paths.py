@@ -4,6 +4,7 @@ import functools
 import glob
 import hashlib
 import os
+import shlex
 from typing import Annotated
 
 A_PATH = "path"
@@ -18,6 +19,16 @@ MISSING: State = (-1, -1, -1)
 def at_home(path: str) -> str:
     """Replaces `~` or `~user` at the beginning of a path by the home folder."""
     return os.path.expanduser(path) if path.startswith("~") else path
+
+
+def is_utf8(path: str) -> bool:
+    """Returns whether a path can be written into files as text. Others can only be opened."""
+    return path.encode(errors="replace").decode() == path
+
+
+def quoted(path: str | os.PathLike[str]) -> str:
+    """Returns a path as a word of a command that a user can copy."""
+    return shlex.quote(os.fspath(path))
 
 
 def matches(pattern: str) -> list[str]:

@@ -18,7 +18,7 @@ from asr_jax.config import Experiment, Init, Training, load_experiment, save_exp
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
-from asr_jax.core.paths import state_of
+from asr_jax.core.paths import quoted, state_of
 from asr_jax.core.pytrees import flatten, num_elements, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, RESULTS, TOKENIZER
 from asr_jax.data.batching.batching import Batching
@@ -108,7 +108,7 @@ def imported_run(source: Path) -> Path:
     try:
         import_model(source, folder)
     except NotGiven as error:
-        raise UserError(f"{error}\nThis is a flag of python -m asr_jax.import {source} --out RUN") from error
+        raise UserError(f"{error}\nThis is a flag of python -m asr_jax.import {quoted(source)} --out RUN") from error
     except OSError:
         if not folder.is_dir():  # otherwise another process was faster
             raise
@@ -216,7 +216,7 @@ def _lines(source: Path, out: Path, published: Published, variables: dict[str, A
         f"  front-end: {_described(model.front_end)}",
         *([f"  {labels}"] if tokenizer.has_labels else []),
         *(f"  {remark}" for remark in published.remarks),
-        f"{out} is a run: python -m asr_jax.{use.replace('RUN', str(out))}",
+        f"{out} is a run: python -m asr_jax.{use.replace('RUN', quoted(out))}",
     ]
 
 

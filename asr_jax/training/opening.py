@@ -25,6 +25,7 @@ from asr_jax.config import (
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.names import counted
 from asr_jax.core.native import move_native_log
+from asr_jax.core.paths import quoted
 from asr_jax.core.programs import SOURCES, library_versions
 from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, NATIVE, REJECTED, TOKENIZER
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
@@ -91,6 +92,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
         UserError: If the data have changed, or a setting that must not change, or the number of devices without
             permission.
     """
+    other_sets = f". python -m asr_jax.evaluate {quoted(setup.folder)} --data … measures other sets"
     for name, now in setup.data.fingerprints().items():
         if name == ADDED and meta["data"].get(name, now) != now:
             raise UserError(
@@ -106,7 +108,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
                 "durations, audio files may have been added, removed or changed. Restore the data that the run was "
                 "started with, or start a new run in another folder with --fresh True"
                 + _of_devices(setup, meta) * (name == "training")
-                + (f". python -m asr_jax.evaluate {setup.folder} --data … measures other sets" * (name == "validation"))
+                + other_sets * (name == "validation")
             )
     changed = differences(located(from_json(meta["experiment"]), setup.source), setup.experiment)
     # A job may have accepted changes and ended before its first checkpoint.

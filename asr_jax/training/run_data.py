@@ -14,6 +14,7 @@ from asr_jax.config import Experiment, Training, load_experiment, of_run
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import num_row_devices
+from asr_jax.core.paths import quoted
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.buckets import Bucket
@@ -254,7 +255,7 @@ def _of_other_data(experiment: Experiment, folder: Path) -> str:
     return (
         f".\ndata.train is {' '.join(now)}, but the run {folder} was trained on {' '.join(before)}, and its tokenizer "
         "has only the labels of those texts. To train on other data, start a new run from its weights: --config FILE "
-        f"--init-from {folder} --run-dir OTHER --data.train {' '.join(now)}"
+        f"--init-from {quoted(folder)} --run-dir OTHER --data.train {' '.join(now)}"
     )
 
 

@@ -300,7 +300,8 @@ def _write_part(
     table = pa.Table.from_pylist([found[row] for row in sorted(found)], schema=extractor.schema())
     write_whole(part.with_suffix(".json"), json.dumps([each.to_json() for each in rejected]))
     partial = part.with_suffix(f".{os.getpid()}.partial")
-    pq.write_table(table, partial, compression="zstd")
+    with partial.open("wb") as file:  # Arrow would read more in a path than a name
+        pq.write_table(table, file, compression="zstd")
     partial.replace(part)
 
 
@@ -341,10 +342,11 @@ def join_parquet(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
         schema: Columns and metadata of the file.
     """
     partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
-    with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+    with partial.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for part in parts:
-            for batch in pq.ParquetFile(part).iter_batches(PART_RECORDS):
-                writer.write_table(pa.Table.from_batches([batch]).cast(schema), row_group_size=100)
+            with part.open("rb") as content:
+                for batch in pq.ParquetFile(content).iter_batches(PART_RECORDS):
+                    writer.write_table(pa.Table.from_batches([batch]).cast(schema), row_group_size=100)
     partial.replace(out)
 
 
@@ -357,7 +359,8 @@ def _is_done(out: Path, digest: str) -> bool:
     if not out.exists():
         return False
     try:
-        there = (pq.read_schema(out).metadata or {}).get(b"asr_jax", b"").decode()
+        with out.open("rb") as file:
+            there = (pq.read_schema(file).metadata or {}).get(b"asr_jax", b"").decode()
     except pa.ArrowException:
         there = ""
     if there != digest:

@@ -71,7 +71,7 @@ def listed(
 
 def formats(inputs: Iterable[str], options: ReadOptions) -> list[str]:
     """Describes the inputs that are read as manifests or data folders, one line each."""
-    local = [local_input(given) for given in inputs if given != STDIN and not is_pipe(given)]
+    local = [local_input(given) for given in inputs if given != STDIN and (not is_pipe(given) or os.path.exists(given))]
     return described([given for given in local if _is_set(given, options)], "validation", options)
 
 
@@ -105,7 +105,7 @@ def _of(
         given = fetched(given)
     if given == STDIN:
         yield from _of_stdin(read_stdin, f"{unpack_to}.audio", options)
-    elif is_pipe(given):
+    elif is_pipe(given) and not os.path.exists(given):
         yield from _of_line(given, (os.curdir,), unpack_to, options)
     elif _is_list(given):
         yield from _of_list(given, unpack_to, options)
@@ -117,7 +117,8 @@ def _of(
     elif _is_set(given, options):
         yield from _of_manifest(given, unpack_to, options)
     else:
-        yield _audio(given)
+        is_file = os.path.exists(given)  # of this name, whatever it has in it
+        yield _audio(str(Location(given)) if is_file else given, name=os.path.basename(given))
 
 
 def _is_list(path: str) -> bool:
@@ -195,7 +196,7 @@ def _of_folder(folder: str, unpack_to: str, options: ReadOptions) -> Iterator[Ut
         yield from _of_manifest(folder, unpack_to, options)
     else:
         paths = (path for path in options.walk(folder) if path.lower().endswith(IN_FOLDERS))
-        yield from (_audio(path, name=os.path.relpath(path, folder)) for path in paths)
+        yield from (_audio(str(Location(path)), name=os.path.relpath(path, folder)) for path in paths)
 
 
 def _of_manifest(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:

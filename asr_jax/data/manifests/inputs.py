@@ -9,7 +9,7 @@ from typing import Literal
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
-from asr_jax.core.paths import matches
+from asr_jax.core.paths import is_utf8, matches
 from asr_jax.data.manifests.locations import local_path
 from asr_jax.data.manifests.readers.array_records import ARRAY_RECORD, ENDING_OF_SHARD, OF_TENSORFLOW_DATASETS
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside
@@ -159,6 +159,8 @@ def local_input(path: str) -> str:
 
 def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     path = local_input(path)
+    if not is_utf8(os.path.abspath(path)):
+        raise UserError(f"{ascii(os.path.abspath(path))} is not UTF-8: rename the file or the folder")
     if is_url(path):
         return [file for url in matching(path) for file in _expanded(fetched(url), role, options)]
     if not os.path.exists(path):

@@ -6,6 +6,7 @@ in `a.rows` or `a.frames` is ignored, because the header has the exact duration.
 
 import os
 
+from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
@@ -66,7 +67,10 @@ def _utterance(path: str, name: str, there: set[str], options: ReadOptions) -> U
             f"{', '.join((*TEXT_ENDINGS[1:], TOKEN_ENDINGS[0]))})"
         )
     return Utterance(
-        id=name, location=os.path.abspath(path), text=" ".join((text or "").split()), labels=f.label_ids(tokens)
+        id=name,
+        location=str(Location(os.path.abspath(path))),
+        text=" ".join((text or "").split()),
+        labels=f.label_ids(tokens),
     )
 
 
