@@ -33,6 +33,7 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.names import counted
+from asr_jax.core.paths import at_home
 from asr_jax.core.precision import Precision
 from asr_jax.core.processes import join
 from asr_jax.data.batching.evaluation import NoUtterances
@@ -100,7 +101,7 @@ def load(
     """
     if precision is not None and precision not in get_args(Precision):
         raise UserError(f"precision is {precision!r}: expected one of {', '.join(get_args(Precision))}")
-    folder, updates = run_and_checkpoint(Path(run), checkpoint)
+    folder, updates = run_and_checkpoint(Path(at_home(os.fspath(run))), checkpoint)
     batches = BatchOptions(batch_seconds=batch_seconds, batch_size=batch_size, max_duration=max_duration)
     trained = load_trained(folder, updates=updates, live=live, precision=precision, batches=batches)
     return Run(trained.with_resets(state_resets), head=head, decoding=decoding)

@@ -14,9 +14,10 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.meshes import MeshSizes
+from asr_jax.core.paths import UserPath, at_home, matches
 from asr_jax.core.precision import Precision
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
-from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, check, settings
+from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, check, settings, with_paths
 from asr_jax.core.text_files import read_text
 from asr_jax.data.batching.dataset import Data
 from asr_jax.kernels.implementations import selected_kernels
@@ -66,6 +67,9 @@ class Saving:
 
     every_minutes: NonNegativeFloat = 15.0
     """Minutes between checkpoints if validations are further apart. 0: no checkpoints by time."""
+    every_updates: NonNegativeInt = 0
+    """Number of updates between checkpoints, in addition to those after validations and by time. 0: no checkpoints by
+    updates."""
     every_epochs: NonNegativeInt = 0
     """Number of epochs between checkpoints at the end of an epoch, in addition to those after validations and by time.
     0: no checkpoints by epochs."""
@@ -93,8 +97,8 @@ class Limits:
     """Hours after which a job saves a checkpoint and ends; the same command continues the run. Several processes check
     the time every log_every updates, one process after every update. 0: no limit."""
     epochs_this_job: NonNegativeFloat = 0.0
-    """Number of epochs after which a job saves a checkpoint and ends. The learning rate schedule does not depend on it.
-    0: no limit."""
+    """Number of epochs after which this job saves a checkpoint and ends; later jobs that continue the run do not have
+    this limit. The learning rate schedule does not depend on it. 0: no limit."""
     max_rejected: NonNegativeInt = 100
     """Maximum number of unreadable utterances; with more of them, or with more than half of all utterances unreadable,
     the run stops. rejected.jsonl lists them."""
@@ -182,7 +186,7 @@ ENDINGS_OF_WEIGHTS = (".nemo", ".pt", ".safetensors")
 class Init:
     """Pre-trained weights that a run starts from."""
 
-    path: str = ""
+    path: UserPath = ""
     """Path of the weights: the folder of a run (the averaged parameters of its best checkpoint), one of its
     checkpoints, a .safetensors file with this package's names or another system's, another system's PyTorch file (.pt),
     a .nemo file, or a Hugging Face folder (config.json and weights). Of a config.json, or a folder with this file
@@ -194,7 +198,7 @@ class Init:
     """Regular expressions for whole parameter paths that `strict` does not check. Such parameters stay random if the
     weights lack them or have another shape, and are ignored if the model lacks them. Example: heads_.* for a new head
     on a pre-trained encoder."""
-    tokenizer: str = ""
+    tokenizer: UserPath = ""
     """Tokenizer that the weights were trained with, for files of other systems, which do not contain it: a tokenizer
     folder, or a vocabulary as in data.tokenizer.path. Empty: the tokenizer of the weights, if they have one."""
 
@@ -292,7 +296,7 @@ class Experiment:
     """Upload of the best checkpoint to the Hugging Face Hub."""
     seed: NonNegativeInt = 0
     """Random seed of initial parameters, data order, augmentation and dropout."""
-    run_dir: str = ""
+    run_dir: UserPath = ""
     """Folder of the run. Training in the folder of an existing run continues it. RUN/checkpoints/N: a new run in a
     folder next to RUN (RUN-2, RUN-3 …) begins from that checkpoint. Empty: runs/NAME."""
     fresh: bool = False
@@ -443,6 +447,34 @@ def _has_fields(cls: Any) -> bool:
     return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or is_tuple)
 
 
+def of_run(experiment: Experiment) -> Experiment:
+    """Returns the settings that a run keeps, for jobs in any folder: absolute paths, without what is for one job."""
+    training = experiment.training
+    limits = dataclasses.replace(training.limits, epochs_this_job=0.0)
+    training = dataclasses.replace(training, limits=limits, profile="")
+    kept = dataclasses.replace(experiment, training=training, resume=Resume(), run_dir=str(experiment.folder))
+    return with_paths(kept, lambda path: path if "://" in path else os.path.abspath(path))
+
+
+def located(experiment: Experiment, folder: Path) -> Experiment:
+    """Returns the settings of a run with the places of its files, if its folder was moved together with them.
+
+    Args:
+        experiment: Settings from `of_run`.
+        folder: Folder of the run. Files that are not in their place any more are looked for at the same place as seen
+            from this folder.
+    """
+    before, now = experiment.run_dir, os.path.abspath(folder)
+    if not os.path.isabs(before) or before == now:
+        return experiment
+
+    def there(path: str) -> str:
+        moved = os.path.normpath(os.path.join(now, os.path.relpath(path, before))) if os.path.isabs(path) else path
+        return moved if not matches(path) and matches(moved) else path
+
+    return dataclasses.replace(with_paths(experiment, there), run_dir=now)
+
+
 def save_experiment(experiment: Experiment, path: Path) -> None:
     write_whole(path, json.dumps(to_json(experiment), indent=2) + "\n")
 
@@ -468,7 +500,7 @@ def load_experiment(path: Path) -> Experiment:
         raise UserError(f"{path} cannot be read: {error}; {RESTORED}") from error
     if not isinstance(experiment, Experiment):
         raise UserError(f"{path} contains no Experiment: expected the experiment.json of a run; {RESTORED}")
-    return experiment
+    return located(experiment, path.parent)
 
 
 def experiment_of(path: str) -> Experiment | None:
@@ -483,8 +515,14 @@ def experiment_of(path: str) -> Experiment | None:
     Raises:
         UserError: If the run's experiment cannot be read.
     """
-    run = Path(path).parents[1] if Path(path).parent.name == CHECKPOINTS else Path(path)
+    run = _run_of(path)
     return load_experiment(run / EXPERIMENT) if path and (run / EXPERIMENT).is_file() else None
+
+
+def _run_of(path: str) -> Path:
+    """Returns the folder of a run, given it or one of its checkpoints."""
+    folder = Path(at_home(path))
+    return folder.parents[1] if folder.parent.name == CHECKPOINTS else folder
 
 
 def model_of(path: str) -> tuple[EncoderSettings, FrontEnd] | None:
@@ -499,6 +537,7 @@ def model_of(path: str) -> tuple[EncoderSettings, FrontEnd] | None:
     Raises:
         UserError: If the settings cannot be read.
     """
+    path = at_home(path)
     if run := experiment_of(path):
         return run.model.encoder, run.model.front_end
     return (encoder_of(path), front_end_of(path)) if describes_itself(path) else None
@@ -506,15 +545,15 @@ def model_of(path: str) -> tuple[EncoderSettings, FrontEnd] | None:
 
 def tokenizer_of(path: str) -> str:
     """Returns the path of the tokenizer of a run or of a published model; empty if `path` is neither."""
-    run = Path(path).parents[1] if Path(path).parent.name == CHECKPOINTS else Path(path)
+    path, run = at_home(path), _run_of(path)
     if path and (run / TOKENIZER).is_dir():
         return str(run / TOKENIZER)
     return str(folder_of(path)) if describes_itself(path) else ""
 
 
 def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:
-    """Returns the dotted names of the fields whose values differ, with both values."""
-    old, new = dict(_leaves(to_json(before))), dict(_leaves(to_json(after)))
+    """Returns the dotted names and both values of the fields that differ, without the fields that a run does not keep."""
+    old, new = dict(_leaves(to_json(of_run(before)))), dict(_leaves(to_json(of_run(after))))
     names = sorted(old.keys() | new.keys())
     return [(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
 

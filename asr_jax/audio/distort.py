@@ -13,6 +13,7 @@ from asr_jax.audio.features import FULL_SCALE, FrontEnd
 from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.resample import resample
 from asr_jax.core.collectives import all_rows, first_row, total
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import PositiveFloat, Share, between, settings
 
 Decibels = Annotated[float, between(-100.0, 100.0)]
@@ -75,7 +76,7 @@ class BackgroundNoise(AudioAugmentation):
     """
 
     probability = 0.25
-    folder: str = ""
+    folder: UserPath = ""
     """Folder of recordings of noise; subfolders are included."""
     minutes: PositiveFloat = 60.0
     """Maximum duration of the noise in memory in minutes. If the recordings are longer together, each is cut to the
@@ -154,7 +155,7 @@ class Reverberation(AudioAugmentation):
     """
 
     probability = 0.3
-    folder: str = ""
+    folder: UserPath = ""
     """Folder of impulse responses; subfolders are included. The first channel of each file is used."""
 
     def problems(self) -> Iterator[str]:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from asr_jax.audio.ramp import Ramp
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import at_home
 from asr_jax.core.settings import Finite, PositiveFloat, PositiveInt, settings
 from asr_jax.core.text_files import TextError, read_text
 
@@ -138,7 +139,7 @@ class NormaliseByDataSet(Stage):
             UserError: If the file cannot be read or does not have as many values of <AddShift> as of <Rescale>.
         """
         try:
-            text = read_text(path)
+            text = read_text(at_home(str(path)))
         except (OSError, TextError) as error:
             raise UserError(f"{path}: {error}; expected a text file with <AddShift> and <Rescale>") from error
         found = [re.search(rf"<{name}>[^\[]*\[([^\]]*)\]", text) for name in ("AddShift", "Rescale")]
@@ -158,7 +159,7 @@ class NormaliseByDataSet(Stage):
             UserError: If the file cannot be read or has other content.
         """
         try:
-            found = json.loads(read_text(path))
+            found = json.loads(read_text(at_home(str(path))))
             return cls(mean=tuple(found["mean"]), deviation=tuple(found["deviation"]), share=share)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(f'{path}: {error}; expected {{"mean": […], "deviation": […]}}') from error

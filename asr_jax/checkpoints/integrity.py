@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.core.files import write_whole
+from asr_jax.core.paths import digest_of
 from asr_jax.core.text_files import read_text
 
 SEAL = "seal.json"
@@ -23,6 +24,11 @@ def seal(folder: Path) -> None:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
     write_whole(folder / SEAL, _text({"files": files, "metadata": _metadata(folder)}))
+
+
+def seal_digest(checkpoint: Path) -> str:
+    """Returns a digest of all files of a checkpoint; empty if it has no seal."""
+    return digest_of(checkpoint / SEAL)[:16]
 
 
 def damage(folder: Path, part: str = "") -> str:

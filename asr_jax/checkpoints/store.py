@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from logging import LogRecord
 from logging import getLogger as get_logger
@@ -23,6 +24,7 @@ from asr_jax.checkpoints.integrity import damage, seal
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.processes import is_main, on_main
 from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.core.run_folder import CHECKPOINTS
 from asr_jax.core.text_files import read_text
 from asr_jax.metrics.measure import ALL, Measure, measure_of
 
@@ -47,10 +49,16 @@ ocp.type_handlers.register_type_handler(
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 METRICS = "metrics/metrics"
+Shapes = dict[str, tuple[int, ...]]
+"""Shapes of arrays by their path in a tree."""
 OTHERS = 1e6
 """Added to measures of other decodings or validation sets, to rank them last; larger than any measure."""
 # Folders next to the folder of checkpoints.
 REFUSED, REPLACED = "refused", "replaced"
+PLAIN = re.compile(r"(?!/(gs|s3|az|hf)/)[\w./+=,@:%~ -]*", re.ASCII)
+"""Paths in which Orbax and TensorStore see nothing but names."""
+_links: list[tempfile.TemporaryDirectory[str]] = []
+"""Folders of the links of `_plain`, which are removed at the end of the process."""
 
 
 class _Manager(ocp.CheckpointManager):
@@ -116,9 +124,12 @@ class Checkpoints:
             )
         self.folder, self._found_by = folder, {"decoding": decoding, "head": head, "best_of": best_of}
         self._saving: int | None = None
+        self._saved = dict[str, Shapes]()
+        """Shapes of the arrays of each item of the last checkpoint."""
         self._is_abandoned = False
+        folder.mkdir(parents=True, exist_ok=True)
         self._manager = _Manager(
-            folder.absolute(),
+            _plain(folder),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=preservation.AnyPreservationPolicy(policies),
                 best_fn=rank,
@@ -224,6 +235,7 @@ class Checkpoints:
             on_main(lambda: _move(self.path(updates), self.folder.parent / REPLACED))
             self._manager.reload()
         self._saving, self._manager.error = updates, None
+        self._saved = {"state": _shapes_of(state), "average": _shapes_of(average)}
         self._manager.save(
             updates,
             args=ocp.args.Composite(
@@ -245,7 +257,7 @@ class Checkpoints:
         Raises:
             UserError: If the checkpoint does not fit the trees.
         """
-        _check_fits(self.path(updates) / "state", state)
+        _check_fits(self.folder, updates, "state", state)
         restored = self._manager.restore(
             updates,
             args=ocp.args.Composite(
@@ -257,9 +269,65 @@ class Checkpoints:
         return restored["state"], restored["average"], restored["meta"]
 
     def _seal(self) -> None:
-        """Seals the checkpoint. Orbax calls this when all files are written, before it renames the folder."""
+        """Reads back and seals the checkpoint. Orbax calls this when all files are written, before it renames them."""
         for folder in self.folder.glob(f"{self._saving}{UNFINISHED}*"):
+            for name, shapes in self._saved.items():
+                _read_back(folder, name, shapes)
             seal(folder)
+
+
+def _plain(folder: Path) -> Path:
+    """Returns a path for Orbax: that of the folder, or of a link to it if Orbax would not take it for a name.
+
+    Orbax searches with glob patterns that begin with the path, so that it finds none of its own files in `run [2]`. It
+    reads /s3/… as an address of a storage, and TensorStore reads UTF-8 only.
+
+    Raises:
+        UserError: If the folder of temporary files has such a path, too.
+    """
+    return _plain_of(folder.absolute())
+
+
+@functools.cache
+def _plain_of(folder: Path) -> Path:
+    if PLAIN.fullmatch(str(folder)):
+        return folder
+    place = tempfile.TemporaryDirectory(prefix="asr_jax-")
+    if not PLAIN.fullmatch(place.name):
+        raise UserError(
+            f"checkpoints cannot be written to {folder}, nor through a link in {place.name}: expected a path of "
+            "letters, digits and ./+=,@:%~-; choose another --run-dir, or another TMPDIR"
+        )
+    _links.append(place)
+    link = Path(place.name, CHECKPOINTS)
+    link.symlink_to(folder)
+    return link
+
+
+def _shapes_of(tree: Tree) -> Shapes:
+    return {name: tuple(leaf.shape) for name, leaf in flatten(tree).items()}
+
+
+def _written(folder: Path, updates: str, name: str) -> Shapes:
+    """Returns the shapes of the arrays of an item on disk; empty if Orbax cannot read it."""
+    try:
+        return _shapes_of(ocp.PyTreeCheckpointHandler().metadata(_plain(folder) / updates / name))
+    except (OSError, NotImplementedError, TypeError, ValueError):
+        return {}
+
+
+def _read_back(checkpoint: Path, name: str, shapes: Shapes) -> None:
+    """Checks that an item that was written has the arrays that were saved.
+
+    Raises:
+        RunError: If it does not.
+    """
+    there = _written(checkpoint.parent, checkpoint.name, name)
+    if there != shapes:
+        wrong = [each for each in sorted(shapes.keys() | there.keys()) if shapes.get(each) != there.get(each)]
+        raise RunError(
+            f"{len(wrong)} of {len(shapes)} arrays of {checkpoint / name} cannot be read back, such as {wrong[0]}"
+        )
 
 
 def _report_unraisable(unraisable: Any) -> None:
@@ -406,9 +474,27 @@ def save_weights_alone(folder: Path, updates: int, weights: Tree, meta: dict[str
         meta: JSON values.
     """
     items = ocp.args.Composite(average=ocp.args.StandardSave(weights), meta=ocp.args.JsonSave(meta))
+    folder.mkdir(parents=True, exist_ok=True)
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
-        writer.save((folder / str(updates)).absolute(), args=items)
+        writer.save(_plain(folder) / str(updates), args=items)
+    _read_back(folder / str(updates), "average", _shapes_of(weights))
     seal(folder / str(updates))
+
+
+def replace_average(folder: Path, updates: int, weights: Tree) -> None:
+    """Replaces the averaged parameters of a checkpoint, removes its measure, which is of the former ones, and seals it.
+
+    Args:
+        updates: Number of updates of the checkpoint.
+        weights: New averaged parameters.
+    """
+    checkpoint = folder / str(updates)
+    shutil.rmtree(checkpoint / "average")
+    shutil.rmtree(checkpoint / METRICS.partition("/")[0], ignore_errors=True)
+    with ocp.StandardCheckpointer() as writer:
+        writer.save(_plain(folder) / str(updates) / "average", weights)
+    _read_back(checkpoint, "average", _shapes_of(weights))
+    seal(checkpoint)
 
 
 def has_state(folder: Path, updates: int) -> bool:
@@ -428,30 +514,27 @@ def restore_item(folder: Path, updates: int, name: str, abstract: Tree, *, is_pa
     Raises:
         UserError: If the item does not fit the tree.
     """
-    item = folder / str(updates) / name
-    _check_fits(item, abstract, is_part=is_part)
+    item = _plain(folder) / str(updates) / name
+    _check_fits(folder, updates, name, abstract, is_part=is_part)
     if not is_part:
         with ocp.StandardCheckpointer() as reader:
-            return reader.restore(item.absolute(), abstract)
+            return reader.restore(item, abstract)
     arguments = ocp.checkpoint_utils.construct_restore_args(abstract)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        return reader.restore(
-            item.absolute(), args=ocp.args.PyTreeRestore(abstract, restore_args=arguments, partial_restore=True)
-        )
+        return reader.restore(item, args=ocp.args.PyTreeRestore(abstract, restore_args=arguments, partial_restore=True))
 
 
-def _check_fits(item: Path, abstract: Tree, *, is_part: bool = False) -> None:
-    with ocp.StandardCheckpointer() as reader:
-        there = {name: leaf.shape for name, leaf in flatten(reader.metadata(item.absolute()).item_metadata).items()}
-    wanted = {name: leaf.shape for name, leaf in flatten(abstract).items()}
+def _check_fits(folder: Path, updates: int, name: str, abstract: Tree, *, is_part: bool = False) -> None:
+    there, wanted = _written(folder, str(updates), name), _shapes_of(abstract)
     names = wanted.keys() if is_part else there.keys() | wanted.keys()
     wrong = [name for name in sorted(names) if there.get(name) != wanted.get(name)]
     if wrong:
         first = wrong[0]
         raise UserError(
-            f"checkpoint {item.parent} does not fit the model: the shape of {first} is {there.get(first, 'missing')} "
-            f"in the checkpoint and {wanted.get(first, 'missing')} in the model ({len(wrong)} differ). It is "
-            "from another experiment or vocabulary: use the experiment.json and tokenizer of its run"
+            f"checkpoint {folder / str(updates)} does not fit the model: the shape of {first} is "
+            f"{there.get(first, 'missing')} in the checkpoint and {wanted.get(first, 'missing')} in the model "
+            f"({len(wrong)} differ). It is from another experiment or vocabulary: use the experiment.json and "
+            "tokenizer of its run"
         )
 
 

@@ -5,7 +5,6 @@ and its whole text at pauses into pieces and writes a manifest of the pieces wit
 written to another file, with their reasons.
 """
 
-import functools
 import math
 import statistics
 import sys
@@ -32,11 +31,13 @@ from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import PositiveFloat, between, command_options
 from asr_jax.core.text_files import TextError, json_line, read_text
 from asr_jax.data.batching.evaluation import NoUtterances, part_of
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.batching.round_trip import fitting_normaliser
+from asr_jax.data.manifests.identity import digest_of_recordings, identities
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.manifest import manifest_fields
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -50,7 +51,7 @@ from asr_jax.text.normalise import CHOICES, unknown_normaliser
 from asr_jax.text.segmentation import on_one_line
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.files import FormName, NamedRecording
-from asr_jax.transcripts.outputs import REJECTED, Output, open_output
+from asr_jax.transcripts.outputs import MADE_OF, REJECTED, Output, open_output
 
 
 @command_options
@@ -59,11 +60,11 @@ class AlignOptions(JobOptions, BatchOptions, RecognitionOptions):
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of a trained run with a CTC head, or a checkpoint."""
-    audio: Annotated[Positional[str | None], arg(metavar="AUDIO")] = None
+    audio: Annotated[Positional[UserPath | None], arg(metavar="AUDIO")] = None
     """One audio file, with --text."""
     text: Annotated[Path | None, arg(metavar="FILE")] = None
     """File with the text of AUDIO."""
-    data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
+    data: Annotated[tuple[UserPath, ...], arg(metavar="MANIFEST …")] = ()
     """Manifests of recordings with texts, instead of AUDIO and --text."""
     out: Path | None = None
     """Output file, or folder for one file per recording. Default: standard output."""
@@ -109,16 +110,19 @@ def main(arguments: Sequence[str]) -> None:
     else:
         check_whole(options)
     utterances, job, out = read(options), options.own_job, options.out
-    digest = digest_of(options, utterances.digest, checkpoint_digest(options.run, options)) if job else ""
-    if job and out and not options.force and says_finished(out, job, digest):
-        return
+    digest = inputs = ""
+    if job and out:
+        digest = digest_of(options, utterances.digest, checkpoint_digest(options.run, options))
+        inputs = digest_of_recordings(own_of(utterances, job))
+        if not options.force and says_finished(out, job, digest, inputs):
+            return
     number, failed = segment(options, cut, utterances) if cut else align(options, utterances)
     if job and out:
-        files = {out / REJECTED: job.path(out / REJECTED)} if to_folder(out) else {out: job.path(out)}
+        files = {each: job.path(each) for each in ([out / REJECTED, out / MADE_OF] if to_folder(out) else [out])}
         if cut:
             files[cut.rejected] = own_cut(options, cut).rejected
         num = len(range(len(utterances))[job.rows(len(utterances))])
-        finish(out, job, digest=digest, files=files, recordings=num, rejected=number)
+        finish(out, job, digest=digest, inputs=inputs, files=files, recordings=num, rejected=number)
     elif failed:
         raise failed
 
@@ -201,11 +205,18 @@ def read(options: AlignOptions) -> Utterances:
 
 def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError | None]:
     """Aligns utterances, or a job of them; returns the number of rejected ones, and the error if there are any."""
-    maker = functools.partial(maker_of, options.run, options, None)
     job = options.own_job
-    force = options.force or bool(job and options.out and not to_folder(options.out))  # it has no receipt
-    output = open_output(options.format or "json", options.out, list(utterances), force=force, maker=maker, job=job)
     everything, utterances = utterances, own_of(utterances, job)
+    how = {"tokens": options.tokens, "max_duration": options.max_duration}
+    output = open_output(
+        options.format or "json",
+        options.out,
+        list(everything),
+        force=options.force or bool(job and options.out and not to_folder(options.out)),  # it has no receipt
+        maker=lambda: {**maker_of(options.run, options, None), **how},
+        made_of=lambda: identities(utterances, with_texts=True),
+        job=job,
+    )
     todo = [place for place, utterance in enumerate(utterances) if not output.has(utterance.id)]
     if len(todo) < len(utterances):
         done = counted(len(utterances) - len(todo), "utterance")

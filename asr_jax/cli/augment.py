@@ -28,6 +28,7 @@ from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import OF_ALL_FILES, write_whole
 from asr_jax.core.names import counted
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -39,7 +40,7 @@ from asr_jax.models.base import Model
 class AugmentOptions:
     """Options of `asr_jax.augment`; --config FILE defines the front-end and the augmentations."""
 
-    data: Annotated[tuple[str, ...], arg(metavar="IN …")]
+    data: Annotated[tuple[UserPath, ...], arg(metavar="IN …")]
     """Manifests, folders or patterns of any supported format."""
     out: Path
     """Folder to write to."""

@@ -68,10 +68,11 @@ def main(arguments: Sequence[str]) -> None:
 
     say_devices()
     run, about_names = run_and_checkpoint(options.run)[0], ""
+    model = load_experiment(run / EXPERIMENT).model
     chosen = choose(run, last=options.last, first=options.first, to=options.to)
     weights = mean_weights(run, chosen, live=options.weights == "live")
     if is_file or options.names != OURS:
-        model, tokenizer = load_experiment(run / EXPERIMENT).model, load_tokenizer(run / TOKENIZER)
+        tokenizer = load_tokenizer(run / TOKENIZER)
         write_model(weights, model, tokenizer, names=options.names, out=options.out, like=options.like)
         if options.names != OURS:
             blank = f"label {tokenizer.blank_id} of {tokenizer.vocab_size} is the blank"

@@ -25,6 +25,7 @@ from asr_jax.core.files import is_free, size_of
 from asr_jax.core.names import counted
 from asr_jax.core.native import FOLDER
 from asr_jax.core.options import parse
+from asr_jax.core.paths import at_home
 from asr_jax.core.settings import NonNegativeFloat, command_options
 from asr_jax.data.manifests.cache import CACHE, PLACE, foreign_files, inputs_of, remove_place, user_of
 from asr_jax.observe.tables import console_for, print_table, quantity, say
@@ -124,7 +125,7 @@ def folder_of(kind: Kind, cache: Path | None) -> Path:
         cache: Folder of the kind manifests, if it is not the default.
     """
     if kind == "manifests" and (given := cache or os.environ.get(CACHE)):
-        return Path(given).expanduser().absolute()
+        return Path(at_home(str(given))).absolute()
     compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
     if kind in ("traced", "compiled") and compiled and "://" not in compiled:
         return Path(compiled) / "traced" if kind == "traced" else Path(compiled)

@@ -25,7 +25,9 @@ from asr_jax.core.flags import DeviceOptions, Flag, flags_of, parse_flags, parse
 from asr_jax.core.foreign_words import meant_by
 from asr_jax.core.help import asks_for_help, show_help
 from asr_jax.core.native import native_log
+from asr_jax.core.paths import UserPath, at_home
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
+from asr_jax.core.settings import command_options
 from asr_jax.core.text_files import use_utf8
 from asr_jax.pretrained.hub import Upload
 
@@ -72,16 +74,16 @@ class NoOptions:
     """Options of a command without any."""
 
 
-@dataclasses.dataclass(frozen=True)
+@command_options
 class ExperimentSource:
     """Source of the settings: a config file or a run."""
 
-    config: Annotated[str | None, arg(metavar="FILE")] = None
+    config: Annotated[UserPath | None, arg(metavar="FILE")] = None
     """Python file with a function `experiment`; `--config FILE --help` lists its fields."""
-    run_dir: Annotated[str | None, arg(metavar="DIR")] = None
+    run_dir: Annotated[UserPath | None, arg(metavar="DIR")] = None
     """Folder of a run; without --config, the command continues that run, or starts one from the run of --init-from.
     RUN/checkpoints/N: a new run beside RUN begins from that checkpoint."""
-    init_from: Annotated[str | None, arg(metavar="PATH", aliases=["--init.path"])] = None
+    init_from: Annotated[UserPath | None, arg(metavar="PATH", aliases=["--init.path"])] = None
     """Weights to start from; without --config, a run, whose settings are used too."""
 
 
@@ -302,7 +304,7 @@ def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
         UserError: If the file is missing, fails, does not return an Experiment, or defines a class of the settings
             itself.
     """
-    file = Path(path)
+    file = Path(at_home(str(path)))
     if not file.is_file():
         others = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise UserError(f"config {path} does not exist{nearest(str(path), others)}")

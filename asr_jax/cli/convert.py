@@ -12,6 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.jobs import path_of
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import command_options
 
 KIND = "manifest"
@@ -22,7 +23,7 @@ KIND = "manifest"
 class ConvertOptions(JobOptions):
     """Options of `asr_jax.convert`."""
 
-    paths: Annotated[Positional[tuple[str, ...]], arg(metavar="IN … OUT")]
+    paths: Annotated[Positional[tuple[UserPath, ...]], arg(metavar="IN … OUT")]
     """Files, folders or patterns of any supported format; then OUT.jsonl, or OUT.tsv for fairseq's lists (with OUT.ltr,
     OUT.wrd and, if it does not exist, dict.ltr.txt)."""
     role: Literal["train", "validation"] = "train"

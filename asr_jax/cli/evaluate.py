@@ -33,6 +33,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted
+from asr_jax.core.paths import UserPath
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import NonNegativeInt, command_options
 from asr_jax.core.text_files import json_line, json_text, open_text, read_text
@@ -40,6 +41,7 @@ from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long, part_of
 from asr_jax.data.batching.removals import count_removed
 from asr_jax.data.batching.round_trip import count_round_trip
+from asr_jax.data.manifests.identity import digest_of_recordings
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_utterances
@@ -68,7 +70,7 @@ class EvaluateOptions(JobOptions, BatchOptions, RecognitionOptions):
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN …")]
     """Folders of trained runs, or checkpoints."""
-    data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")]
+    data: Annotated[tuple[UserPath, ...], arg(metavar="MANIFEST …")]
     """Manifests to evaluate on, each as a set."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
@@ -126,11 +128,13 @@ def main(arguments: Sequence[str]) -> None:
             check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
-    job, digest = options.own_job, ""
+    job, digest, inputs = options.own_job, "", ""
     if job:
         checkpoints = [checkpoint_digest(run, options) for run in options.runs]
         digest = digest_of(options, flags, [each.digest for each in utterances.values()], checkpoints)
-    if job and options.json and not options.force and says_finished(options.json, job, digest):
+        own = [each for of_set in utterances.values() for each in of_set.select(job.rows(len(of_set)))]
+        inputs = digest_of_recordings(own)
+    if job and options.json and not options.force and says_finished(options.json, job, digest, inputs):
         return
     for line in described(options.data, "validation", how):
         print(line, file=sys.stderr)
@@ -148,13 +152,13 @@ def main(arguments: Sequence[str]) -> None:
             check_options_of_losses(run, options, flags)
             results.append(evaluate_losses(load(run, options, options), utterances))
     if job and options.json:
-        own = job.path(options.json)
-        write_whole(own, json_text({"by": options.by, "worst": options.worst, "runs": results}))
+        out = job.path(options.json)
+        write_whole(out, json_text({"by": options.by, "worst": options.worst, "runs": results}))
         sets = [each for result in results[:1] for each in result["sets"].values()]
         rejected = sum(each["rejected"] for each in sets)
         num = sum(len(each["rows"]) for each in sets) + rejected
-        files = {options.json: own}
-        finish(options.json, job, digest=digest, files=files, recordings=num, rejected=rejected, kind=KIND)
+        counts = {"recordings": num, "rejected": rejected}
+        finish(options.json, job, digest=digest, inputs=inputs, files={options.json: out}, kind=KIND, **counts)
         return
     conclude(results, by=options.by, out=options.json)
     if failed:

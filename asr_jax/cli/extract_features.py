@@ -31,6 +31,7 @@ from asr_jax.core.jobs import Job
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
 from asr_jax.data.batching.filters import LONGEST_S
@@ -54,11 +55,11 @@ class ExtractOptions(JobOptions, BatchOptions):
 
     trained: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
     """Folder of a run, or a checkpoint, as --run; must be the first argument."""
-    input: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="IN …")]
+    input: Annotated[UseAppendAction[tuple[tuple[UserPath, ...], ...]], arg(metavar="IN …")]
     """Manifests, folders or patterns of any supported format."""
     output: Path
     """A .parquet file; or, if an input is a folder, a folder for a file NNNN-NAME.parquet per input file."""
-    config: Annotated[str, arg(metavar="FILE")] = ""
+    config: Annotated[UserPath, arg(metavar="FILE")] = ""
     """Config whose front-end is used. Default: Kaldi's filter bank with 80 bins, as --preset icefall."""
     preset: Annotated[str, arg(metavar="NAME")] = ""
     """Name of a front-end in asr_jax.audio.presets, such as nemo or whisper."""
@@ -71,7 +72,7 @@ class ExtractOptions(JobOptions, BatchOptions):
     """Layer of the encoder of RUN: its number from 0, the name of another tap, such as features, or output."""
     codes: bool = False
     """Write the codes of the quantiser of RUN."""
-    tokenizer: Annotated[str, arg(metavar="PATH")] = ""
+    tokenizer: Annotated[UserPath, arg(metavar="PATH")] = ""
     """Tokenizer for token ids to write with the features, as data.tokenizer.path."""
     normaliser: Annotated[str, arg(metavar=CHOICES)] = "lower.v1"
     """Normaliser of the texts before they are tokenised."""

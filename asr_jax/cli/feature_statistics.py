@@ -18,6 +18,7 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, command_options
 
 
@@ -25,11 +26,11 @@ from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, command_opti
 class StatisticsOptions:
     """Command-line options of `asr_jax.feature_statistics`."""
 
-    config: Annotated[str, arg(metavar="FILE")] = ""
+    config: Annotated[UserPath, arg(metavar="FILE")] = ""
     """Config whose front-end is used."""
     preset: Annotated[str, arg(metavar="NAME")] = ""
     """Name of a front-end in asr_jax.audio.presets, instead of --config."""
-    data: Annotated[tuple[str, ...], arg(metavar="IN …")]
+    data: Annotated[tuple[UserPath, ...], arg(metavar="IN …")]
     """Manifests, folders or patterns of any supported format."""
     out: Path
     """JSON file to write."""

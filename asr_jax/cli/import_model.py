@@ -22,6 +22,7 @@ from tyro.conf import Positional, arg
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import command_options
 from asr_jax.text.normalise import unknown_normaliser
 
@@ -36,7 +37,7 @@ class ImportOptions:
     """File or folder of the model."""
     out: Annotated[Path, arg(metavar="RUN")]
     """Folder of the run to write."""
-    tokenizer: Annotated[str, arg(metavar="PATH")] = ""
+    tokenizer: Annotated[UserPath, arg(metavar="PATH")] = ""
     """Tokenizer that the model was trained with, for files without one: dict.ltr.txt, bpe.model, vocab.json, or a
     tokenizer folder. Default: that of the model, or one beside the file."""
     normaliser: Annotated[str, arg(metavar="NAME")] = ""

@@ -11,6 +11,7 @@ from tyro.conf import arg
 
 from asr_jax.core.jobs import Job, is_finished, write_receipt
 from asr_jax.core.names import counted
+from asr_jax.core.paths import quoted
 from asr_jax.core.settings import command_options
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
@@ -42,24 +43,33 @@ def names_digest(entries: Iterable[Utterance | Rejected]) -> str:
     return digest.hexdigest()[:16]
 
 
-def says_finished(out: Path, job: Job, digest: str) -> bool:
+def says_finished(out: Path, job: Job, digest: str, inputs: str = "") -> bool:
     """Whether a job is finished; if so, says it.
 
     Args:
         out: Output of all jobs.
         digest: Digest of the work, which is equal for all of its jobs.
+        inputs: Digest of the recordings of this job.
 
     Raises:
         UserError: As `is_finished`.
     """
-    if not is_finished(out, job, digest):
+    if not is_finished(out, job, digest, inputs):
         return False
     print(f"job {job} of {out} is finished (--force repeats it)", file=sys.stderr)
     return True
 
 
 def finish(
-    out: Path, job: Job, *, digest: str, files: Mapping[Path, Path], recordings: int, rejected: int, kind: str = ""
+    out: Path,
+    job: Job,
+    *,
+    digest: str,
+    inputs: str = "",
+    files: Mapping[Path, Path],
+    recordings: int,
+    rejected: int,
+    kind: str = "",
 ) -> None:
     """Writes the receipt of a job and says how to join the jobs.
 
@@ -68,14 +78,17 @@ def finish(
     Args:
         out: Output of all jobs.
         digest: Digest of the work, which is equal for all of its jobs.
+        inputs: Digest of the recordings of this job.
         files: Files of the job by outputs of the command.
         recordings: Number of recordings of the job.
         rejected: Number of recordings of the job without a result.
         kind: How `asr_jax.merge` joins the files. Empty: one after the other.
     """
-    write_receipt(out, job, digest=digest, files=files, recordings=recordings, rejected=rejected, kind=kind)
+    write_receipt(
+        out, job, digest=digest, inputs=inputs, files=files, recordings=recordings, rejected=rejected, kind=kind
+    )
     print(
         f"job {job} is finished: {counted(recordings, 'recording')}, {rejected} rejected; after all {job.of}: "
-        f"python -m asr_jax.merge {out}",
+        f"python -m asr_jax.merge {quoted(out)}",
         file=sys.stderr,
     )

@@ -24,6 +24,8 @@ from asr_jax.core.options import parse
 from asr_jax.core.settings import command_options
 from asr_jax.core.text_files import json_line
 
+MADE_OF = "made_of.jsonl"
+"""As in `transcripts.outputs`, which is slow to import."""
 RECEIPT = re.compile(r"(?P<out>.+)\.(?P<number>\d{5,})-of-(?P<of>\d{5,})\.done")
 
 
@@ -118,7 +120,7 @@ def join(out: Path, receipts: dict[Path, dict[str, Any]], *, force: bool, keep: 
     }
     if gone := [str(file) for parts in files.values() for file in parts if not file.exists()]:
         raise UserError(f"{', '.join(gone)}: a file of a job is missing; repeat the command for this job")
-    if there := [str(whole) for whole in files if whole.exists() and not force]:
+    if there := [str(whole) for whole in files if whole.exists() and whole.name != MADE_OF and not force]:
         raise UserError(f"{', '.join(there)} already exists: delete it, or overwrite it with --force")
     failed = None
     kind = next(iter(receipts.values()))["kind"]
@@ -150,7 +152,12 @@ def join_files(whole: Path, parts: Sequence[Path], kind: str) -> None:
 
         from asr_jax.data.loading.extraction import join_parquet
 
-        join_parquet(parts, whole, pq.read_schema(parts[0]))
+        with parts[0].open("rb") as file:
+            schema = pq.read_schema(file)
+        join_parquet(parts, whole, schema)
+    elif whole.name == MADE_OF:  # it may have lines of other files
+        with whole.open("ab") as file:
+            file.writelines(part.read_bytes() for part in parts)
     else:
         partial = temporary_path(whole, f"{whole.name}.partial")
         with partial.open("wb") as file:

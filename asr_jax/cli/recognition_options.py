@@ -1,16 +1,16 @@
 """Options of commands that recognise or align speech: weights, precision and decoding."""
 
 import contextlib
-import hashlib
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import arg
 
-from asr_jax.checkpoints.integrity import SEAL
+from asr_jax.checkpoints.integrity import seal_digest
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
@@ -23,6 +23,7 @@ from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.core.settings import command_options
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.inference.batches import BatchOptions
+from asr_jax.inference.calibration import read_calibration
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.trained import Trained, load_trained, weights_of
 from asr_jax.models.base import Model
@@ -171,8 +172,7 @@ def checkpoint_digest(run: Path, options: RecognitionOptions) -> str:
     """
     folder, updates = run_and_checkpoint(run, options.checkpoint)
     number = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)
-    sealed = (folder / CHECKPOINTS / str(number) / SEAL).read_bytes()
-    return f"{number} {hashlib.sha256(sealed).hexdigest()[:16]}"
+    return f"{number} {seal_digest(folder / CHECKPOINTS / str(number))}"
 
 
 def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None, *, head: str = "") -> Maker:
@@ -188,15 +188,21 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
     """
     folder, updates = run_and_checkpoint(run, options.checkpoint)
     experiment = load_experiment(folder / EXPERIMENT)
-    head = "" if flags is None else head or experiment.model.recognising
-    decoding = None if flags is None else decoding_in(experiment.model, head, flags)
+    number, weights = checkpoint_to_evaluate(folder / CHECKPOINTS, updates), weights_of(experiment, live=options.live)
+    primary, decoding, calibration = experiment.model.recognising, None, None
+    if flags is not None:
+        head = head or primary
+        decoding = decoding_in(experiment.model, head, flags)
+        calibration = read_calibration(folder, number, weights, decoding, head=head if head != primary else "")
     return {
         "run": str(folder.resolve()),
-        "checkpoint": checkpoint_to_evaluate(folder / CHECKPOINTS, updates),
-        "weights": weights_of(experiment, live=options.live),
-        **({"head": head} if head else {}),
+        "checkpoint": f"{number} {seal_digest(folder / CHECKPOINTS / str(number))}",
+        "weights": weights,
+        "precision": options.precision or experiment.training.precision,
+        **({"head": head} if decoding else {}),
         "decoding": str(decoding or "alignment"),
         "digest": decoding.digest() if decoding else "alignment",
+        "calibration": calibration and asdict(calibration),
     }
 
 

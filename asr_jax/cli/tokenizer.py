@@ -15,6 +15,7 @@ from tyro.conf import UseAppendAction, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 from asr_jax.text.normalise import CHOICES
 
@@ -39,7 +40,7 @@ OURS = (
 class TokenizerOptions:
     """Options of `asr_jax.tokenizer`."""
 
-    input: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="IN")]
+    input: Annotated[UseAppendAction[tuple[UserPath, ...]], arg(metavar="IN")]
     """File, folder or pattern of any supported format, or a .txt file with one text per line. Can be repeated."""
     output_dir: Path = Path("tokenizer")
     """Folder to write to."""

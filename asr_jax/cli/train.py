@@ -9,7 +9,6 @@ scheduler or training.limits.max_hours ended the job, and the same command conti
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,9 +18,11 @@ from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.paths import quoted
+from asr_jax.core.settings import command_options
 
 
-@dataclass(frozen=True)
+@command_options
 class TrainOptions:
     """Options of `asr_jax.train` in addition to the fields of the experiment."""
 
@@ -77,6 +78,7 @@ def main(arguments: Sequence[str]) -> None:
     measure = measure_of(summary)
     best = shown(measure, summary[f"best_{measure}"])
     print(f"validation {deciding_text(summary)}, best {best}; checkpoint {summary['checkpoint']}")
-    print(f"events {folder}/{EVENTS}; curves {folder}/{CURVES}; evaluate: python -m asr_jax.evaluate {folder} --data …")
+    evaluate = f"python -m asr_jax.evaluate {quoted(folder)} --data …"
+    print(f"events {folder}/{EVENTS}; curves {folder}/{CURVES}; evaluate: {evaluate}")
     print(f"curves in TensorBoard: {command_for(Path(folder))}")
     print(f"caches: {quantity(size_of(Path(CACHES)), 'B')} in {CACHES}; python -m asr_jax.clean lists and removes them")

@@ -11,7 +11,7 @@ import itertools
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,16 +36,18 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
 from asr_jax.core.jobs import Job, path_of
 from asr_jax.core.names import counted, one_line
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
 from asr_jax.data.manifests.durations import without_durations
+from asr_jax.data.manifests.identity import Identity, digest_of_recordings, identities
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
 from asr_jax.transcripts.files import FORMS, FormName, NamedRecording, form_of
-from asr_jax.transcripts.outputs import REJECTED, Maker, Output, open_output
+from asr_jax.transcripts.outputs import MADE_OF, REJECTED, Maker, Output, open_output
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
@@ -56,7 +58,7 @@ class TranscribeOptions(JobOptions, BatchOptions, RecognitionOptions):
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of a trained run, or a checkpoint."""
-    inputs: Annotated[Positional[tuple[str, ...]], arg(metavar="INPUT …")]
+    inputs: Annotated[Positional[tuple[UserPath, ...]], arg(metavar="INPUT …")]
     """Audio files, folders, lists of files, manifests, data folders, or - for standard input."""
     format: FormName | None = None
     """Format of the transcripts. Default: that of the ending of --out (.srt, .vtt, .json, …), otherwise text."""
@@ -125,19 +127,20 @@ def _work_on(
     """Transcribes a job of the recordings and writes its receipt, unless it is finished."""
     whole, own = options.out or options.to_manifest, entries[job.rows(len(entries))]
     digest = digest_of(options, flags, names_digest(entries), checkpoint_digest(options.run, options))
-    if whole and not options.force and says_finished(whole, job, digest):
+    inputs = digest_of_recordings(own, own=folder)
+    if whole and not options.force and says_finished(whole, job, digest, inputs):
         return
     rejected, _ = _work(options, flags, own, entries, folder)
     if whole:
         files = dict[Path, Path]()
         if options.out:
-            out = options.out / REJECTED if options.to_folder else options.out
-            files[out] = job.path(out)
+            outs = [options.out / REJECTED, options.out / MADE_OF] if options.to_folder else [options.out]
+            files |= {out: job.path(out) for out in outs}
         if options.to_manifest:
             own_manifest = job.path(options.to_manifest)
             files[options.to_manifest] = own_manifest
             files[rejected_path_of(options.to_manifest)] = rejected_path_of(own_manifest)
-        finish(whole, job, digest=digest, files=files, recordings=len(own), rejected=rejected)
+        finish(whole, job, digest=digest, inputs=inputs, files=files, recordings=len(own), rejected=rejected)
 
 
 def _work(
@@ -160,7 +163,7 @@ def _work(
     Raises:
         UserError, RunError: If there is no transcript at all, except in a job.
     """
-    output = _output(options, flags, everything)
+    output = _output(options, flags, everything, made_of=lambda: identities(entries, own=folder))
     todo = [entry for entry in entries if not output.has(entry.id)]
     if len(todo) < len(entries):
         done = counted(len(entries) - len(todo), "recording")
@@ -261,16 +264,23 @@ def _kept(options: TranscribeOptions) -> Iterator[Path]:
         remove_empty(made)
 
 
-def _output(options: TranscribeOptions, flags: Sequence[str], entries: Sequence[Utterance | Rejected]) -> Output:
+def _output(
+    options: TranscribeOptions,
+    flags: Sequence[str],
+    entries: Sequence[Utterance | Rejected],
+    *,
+    made_of: Callable[[], Mapping[str, Identity]],
+) -> Output:
     """Output of the transcripts; one that writes nothing if only a manifest is requested."""
     if options.to_manifest and not options.out:
         return Output()
 
     def maker() -> Maker:
-        return {**maker_of(options.run, options, flags, head=options.head), "windows": _windows(options)}
+        made_by = maker_of(options.run, options, flags, head=options.head)
+        return {**made_by, "windows": _windows(options), "max_duration": options.max_duration}
 
-    force = options.force or _is_unfinished(options)
-    return open_output(options.form, options.out, entries, force=force, maker=maker, job=options.own_job)
+    force, job = options.force or _is_unfinished(options), options.own_job
+    return open_output(options.form, options.out, entries, force=force, maker=maker, made_of=made_of, job=job)
 
 
 def _windows(options: TranscribeOptions) -> str:

@@ -90,9 +90,10 @@ WORDS = {
     "--training.validation.sample-every": "prediction-frequency prediction-interval",
     "--training.saving.every-epochs": "save-every-n save-frequency save-every-n-epochs",
     "--training.saving.best-of": "metric-for-best-model best-checkpoint-metric monitor",
-    "--training.saving.every-minutes": "save-steps save-interval save-interval-updates ckpt-interval-minutes "
-    "checkpoint-interval save-strategy save-every every-n-train-steps ckpt-interval; minutes between checkpoints; each "
-    "validation also saves one",
+    "--training.saving.every-updates": "save-steps save-interval save-interval-updates checkpoint-interval "
+    "save-strategy save-every every-n-train-steps ckpt-interval; updates between checkpoints; each validation also "
+    "saves one",
+    "--training.saving.every-minutes": "ckpt-interval-minutes",
     "--training.saving.keep-last": "save-total-limit keep-last-k keep-last-epochs keep-interval-updates "
     "max-checkpoints keep-nbest-models average-period avg num-to-keep",
     "--training.saving.keep-best": "save-top-k keep-best-checkpoints keep-nbest-models avg-checkpoints average-num "

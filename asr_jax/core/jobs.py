@@ -12,6 +12,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.text_files import json_line, read_text
 
+FIELDS = {"digest", "inputs", "files", "rejected", "recordings", "kind"}
+"""Fields of a receipt."""
 _JOB = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
@@ -64,12 +66,13 @@ def path_of(out: Path, job: Job | None) -> Path:
     return job.path(out) if job else out
 
 
-def is_finished(out: Path, job: Job, digest: str) -> bool:
+def is_finished(out: Path, job: Job, digest: str, inputs: str = "") -> bool:
     """Whether a job is finished and its files exist.
 
     Args:
         out: Output of all jobs.
         digest: Digest of the work, which is equal for all of its jobs.
+        inputs: Digest of the recordings of this job.
 
     Raises:
         UserError: If it is finished with other inputs or settings.
@@ -83,6 +86,11 @@ def is_finished(out: Path, job: Job, digest: str) -> bool:
             f"{path} is of other inputs, weights or settings: choose another output, delete it, or overwrite with "
             "--force"
         )
+    if receipt["inputs"] != inputs:
+        raise UserError(
+            f"{path}: recordings of this job have changed since, or are others of the same names: choose another "
+            "output, delete it, or overwrite with --force"
+        )
     return all((out.parent / own).exists() for own in receipt["files"].values())
 
 
@@ -90,7 +98,7 @@ def read_receipt(path: Path) -> dict[str, Any]:
     """Reads what `write_receipt` wrote. Raises a UserError if it is damaged."""
     try:
         receipt = json.loads(read_text(path))
-        if isinstance(receipt, dict) and {"digest", "files", "rejected", "recordings", "kind"} <= receipt.keys():
+        if isinstance(receipt, dict) and receipt.keys() >= FIELDS:
             return receipt
         reason = "fields are missing"
     except (OSError, ValueError) as error:
@@ -99,13 +107,22 @@ def read_receipt(path: Path) -> dict[str, Any]:
 
 
 def write_receipt(
-    out: Path, job: Job, *, digest: str, files: Mapping[Path, Path], recordings: int, rejected: int, kind: str = ""
+    out: Path,
+    job: Job,
+    *,
+    digest: str,
+    inputs: str,
+    files: Mapping[Path, Path],
+    recordings: int,
+    rejected: int,
+    kind: str = "",
 ) -> None:
     """Marks a job as finished, after all of its files are written.
 
     Args:
         out: Output of all jobs.
         digest: Digest of the work, which is equal for all of its jobs.
+        inputs: Digest of the recordings of this job.
         files: Files of the job by outputs of the command. Files that do not exist stand for empty ones.
         recordings: Number of recordings of the job.
         rejected: Number of recordings of the job without a result.
@@ -116,5 +133,6 @@ def write_receipt(
         for whole, own in files.items()
         if own.exists()
     }
-    receipt = {"digest": digest, "files": relative, "recordings": recordings, "rejected": rejected, "kind": kind}
+    receipt: dict[str, Any] = {"digest": digest, "inputs": inputs, "files": relative, "kind": kind}
+    receipt |= {"recordings": recordings, "rejected": rejected}
     write_whole(job.receipt(out), json_line(receipt))

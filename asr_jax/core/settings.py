@@ -4,10 +4,14 @@ import dataclasses
 import inspect
 import math
 import re
-from typing import Annotated, Any, NamedTuple, dataclass_transform, get_args, get_origin, get_type_hints
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from beartype import BeartypeConf
 from beartype.door import is_bearable
+
+from asr_jax.core.paths import A_PATH, at_home
 
 INT_IS_FLOAT = BeartypeConf(is_pep484_tower=True)
 
@@ -85,7 +89,7 @@ def _made[Settings](cls: type[Settings], *, kw_only: bool) -> type[Settings]:
 
 
 def check(values: Any) -> None:
-    """Checks that the fields of settings are in their ranges, and fit each other.
+    """Checks that the fields of settings are in their ranges, and fit each other; resolves `~` in paths.
 
     Ranges are part of the annotations, as `Annotated[int, between(1, 8)]`. A class states checks across its fields in
     a method `problems`, which yields a message for each mistake.
@@ -102,6 +106,9 @@ def check(values: Any) -> None:
             shown = re.sub(r"^Optional\[(.*)\]$", r"\1 | None", shown)
             found.append(f"{field.name} is {value!r}: expected {shown}")
             continue
+        if (resolved := _with_paths(hints[field.name], value, at_home)) != value:
+            object.__setattr__(values, field.name, resolved)
+            value = resolved
         start = "each " * isinstance(value, tuple) + "a finite number, " * (value in (math.inf, -math.inf))
         found += [f"{field.name} is {value}: expected {start}{limits}" for limits in _missed(hints[field.name], value)]
     try:
@@ -111,6 +118,38 @@ def check(values: Any) -> None:
             raise
     if found:
         raise ValueError("; ".join(found))
+
+
+def with_paths[Settings](tree: Settings, change: Callable[[str], str]) -> Settings:
+    """Returns a tree of settings with other paths.
+
+    Args:
+        tree: Dataclass, or dictionary or tuple of dataclasses.
+        change: Returns the new path for each path that is not empty.
+    """
+    if isinstance(tree, dict):
+        return cast(Settings, {name: with_paths(each, change) for name, each in tree.items()})
+    if isinstance(tree, tuple) and not hasattr(tree, "_fields"):
+        return cast(Settings, tuple(with_paths(each, change) for each in tree))
+    if not dataclasses.is_dataclass(tree) or isinstance(tree, type):
+        return tree
+    hints = get_type_hints(type(tree), include_extras=True)
+    before = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree) if field.init}
+    after = {name: with_paths(_with_paths(hints[name], value, change), change) for name, value in before.items()}
+    return dataclasses.replace(tree, **{name: value for name, value in after.items() if value != before[name]})
+
+
+def _with_paths(hint: Any, value: Any, change: Callable[[str], str]) -> Any:
+    """Returns the value of a field with other paths, if the type of the field says that it has some."""
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_with_paths(hint, each, change) for each in value)
+    if isinstance(value, Path):
+        return Path(change(str(value)))
+    return change(value) if isinstance(value, str) and value and _has_paths(hint) else value
+
+
+def _has_paths(hint: Any) -> bool:
+    return A_PATH in getattr(hint, "__metadata__", ()) or any(map(_has_paths, get_args(hint)))
 
 
 def _missed(hint: Any, value: Any) -> set[Range]:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
-from asr_jax.checkpoints.integrity import seal
-from asr_jax.checkpoints.store import METRICS, checkpoints_in
+from asr_jax.checkpoints.store import checkpoints_in, replace_average
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, TOKENIZER
 from asr_jax.inference.trained import load_trained
@@ -26,16 +25,23 @@ def choose(run: Path, *, last: int = 0, first: int = 0, to: int = 0) -> list[int
         to: Largest number. 0: no limit.
 
     Raises:
-        UserError: If there are none.
+        UserError: If there are none, or fewer than `last`.
     """
     known = checkpoints_in(run / CHECKPOINTS)
-    chosen = [number for number in known if first <= number and (not to or number <= to)][-last:]
-    if not chosen:
+    found = [number for number in known if first <= number and (not to or number <= to)]
+    if not known:
+        raise UserError(f"{run} has no complete checkpoint: its first validation is not done yet; continue the run")
+    if not found:
         raise UserError(
-            f"{run / CHECKPOINTS} has no such checkpoint: there are {', '.join(map(str, known)) or 'none'}; choose "
-            "among these"
+            f"{run} has no checkpoint from {first} to {to or 'the last'}: there are {', '.join(map(str, known))}; "
+            "change --from or --to"
         )
-    return chosen
+    if len(found) < last:
+        raise UserError(
+            f"--last {last}: {run} has {counted(len(found), 'checkpoint')}, {', '.join(map(str, found))}; use --last "
+            f"{len(found)}, or keep more in training with --training.saving.keep-last {last}"
+        )
+    return found[-last:]
 
 
 def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tree:
@@ -71,13 +77,8 @@ def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
     for name in (EXPERIMENT, PLAN):
         shutil.copy(run / name, out / name)
     shutil.copytree(run / TOKENIZER, out / TOKENIZER)
-    checkpoint = out / CHECKPOINTS / str(number)
-    shutil.copytree(run / CHECKPOINTS / str(number), checkpoint)
-    shutil.rmtree(checkpoint / "average")
-    shutil.rmtree(checkpoint / METRICS.partition("/")[0], ignore_errors=True)  # they belong to the previous weights
-    with ocp.StandardCheckpointer() as writer:
-        writer.save(checkpoint.absolute() / "average", weights)
-    seal(checkpoint)
+    shutil.copytree(run / CHECKPOINTS / str(number), out / CHECKPOINTS / str(number))
+    replace_average(out / CHECKPOINTS, number, weights)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from asr_jax.checkpoints.integrity import seal_digest
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
-from asr_jax.core.run_folder import CALIBRATION
+from asr_jax.core.run_folder import CALIBRATION, CHECKPOINTS
 from asr_jax.core.text_files import read_text
 from asr_jax.inference.weights import WeightKind
 from asr_jax.metrics.confidence import Calibration, confidence_report, fit_calibration
@@ -33,7 +34,7 @@ def read_calibration(
     Raises:
         UserError: If the file is damaged.
     """
-    found = _all(run).get(_key(updates, weights, decoding, head))
+    found = _all(run).get(_key(run, updates, weights, decoding, head))
     return None if found is None else Calibration(found["slope"], found["offset"])
 
 
@@ -56,7 +57,7 @@ def write_calibration(
         head: Name of the head. Empty: the primary head.
     """
     entry = asdict(calibration) | {"decoding": str(decoding)} | about
-    everything = _all(run) | {_key(updates, weights, decoding, head): entry}
+    everything = _all(run) | {_key(run, updates, weights, decoding, head): entry}
     write_whole(run / CALIBRATION, json.dumps(everything, indent=2) + "\n")
 
 
@@ -95,8 +96,9 @@ def calibrate(
     return about | {"file": str(run / CALIBRATION)}
 
 
-def _key(updates: int, weights: WeightKind, decoding: Decoding, head: str) -> str:
-    return " ".join([str(updates), weights, decoding.digest(), *[head] * bool(head)])
+def _key(run: Path, updates: int, weights: WeightKind, decoding: Decoding, head: str) -> str:
+    seal = seal_digest(run / CHECKPOINTS / str(updates))  # the number alone may be that of other weights
+    return " ".join([str(updates), *[seal] * bool(seal), weights, decoding.digest(), *[head] * bool(head)])
 
 
 def _all(run: Path) -> dict[str, Any]:

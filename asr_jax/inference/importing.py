@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from asr_jax.config import Experiment, Init, Training, load_experiment, save_exp
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.paths import quoted, state_of
 from asr_jax.core.pytrees import flatten, num_elements, unflatten
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, PLAN, RESULTS, TOKENIZER
 from asr_jax.core.text_files import read_text
@@ -96,7 +98,7 @@ def imported_run(source: Path) -> Path:
     """
     source = source.resolve()
     files = source.iterdir() if source.is_dir() else [source, *(source.with_name(name) for name in BESIDE)]
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(files) if path.is_file()]
+    stats = [(path.name, state_of(path)) for path in sorted(files) if path.is_file()]
     place, state = (hashlib.sha256(repr(key).encode()).hexdigest()[:12] for key in (source, (VERSION, stats)))
     cache = Path(CACHES) / IMPORTED
     folder = cache / f"{place}-{state}" / (re.sub(r"[^\w.-]", "_", source.stem) or "model")
@@ -107,7 +109,7 @@ def imported_run(source: Path) -> Path:
     try:
         import_model(source, folder)
     except NotGiven as error:
-        raise UserError(f"{error}\nThis is a flag of python -m asr_jax.import {source} --out RUN") from error
+        raise UserError(f"{error}\nThis is a flag of python -m asr_jax.import {quoted(source)} --out RUN") from error
     except OSError:
         if not folder.is_dir():  # otherwise another process was faster
             raise
@@ -157,13 +159,14 @@ def _updates(source: Path) -> int:
 
 def _experiment(source: Path, out: Path, published: Published) -> Experiment:
     if shared_weights(source):
-        return replace(load_experiment(source / EXPERIMENT), name=out.name, init=Init(str(source)), run_dir="")
+        experiment = load_experiment(source / EXPERIMENT)
+        return replace(experiment, name=out.name, init=Init(os.path.abspath(source)), run_dir="")
     tokenizer = TokenizerSettings(kind=published.tokenizer.kind, normaliser=published.tokenizer.normaliser)  # type: ignore[arg-type]
     return Experiment(
         name=out.name,
         model=published.model,
         data=Data(train=(), tokenizer=tokenizer),
-        init=Init(str(source)),
+        init=Init(os.path.abspath(source)),
         training=Training(ema=EMA(0.0)),
     )
 
@@ -214,7 +217,7 @@ def _lines(source: Path, out: Path, published: Published, variables: dict[str, A
         f"  front-end: {_described(model.front_end)}",
         *([f"  {labels}"] if tokenizer.has_labels else []),
         *(f"  {remark}" for remark in published.remarks),
-        f"{out} is a run: python -m asr_jax.{use.replace('RUN', str(out))}",
+        f"{out} is a run: python -m asr_jax.{use.replace('RUN', quoted(out))}",
     ]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.presets import preset
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import quoted
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
@@ -88,8 +89,8 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
     if has_settings_alone(path):
         raise UserError(
             f"{path} has settings of a model and no weights: expected a folder with weights. To train with these "
-            f"settings: python -m asr_jax.train --config FILE --init-from {path}, with a config that fine-tunes such a "
-            "model (configs/wav2vec2_finetune.py)"
+            f"settings: python -m asr_jax.train --config FILE --init-from {quoted(path)}, with a config that "
+            "fine-tunes such a model (configs/wav2vec2_finetune.py)"
         )
     if not is_weights(path):
         if files := _torch_files(path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,6 +19,7 @@ from jaxtyping import Float, Int
 from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.paths import digest_of
 from asr_jax.core.settings import settings
 from asr_jax.core.timed_tokens import TimedTokens
 from asr_jax.search.base import GreedyOrBeam, HostStage
@@ -67,14 +69,14 @@ class BeamDecoding(GreedyOrBeam):
             yield f"{self.reranking.kenlm} × {self.reranking.lm_weight:g} re-ranked"
 
     def digest(self) -> str:
-        """Returns a text that is equal if the best texts are: it excludes `num_best` and the folders of files."""
+        """Returns a text that is equal if the best texts are: without `num_best`, and with files by their content."""
         if self.kind == "greedy":
             return "greedy"
         settings = asdict(self)
         del settings["search"]["num_best"]
         files = [settings["fusion"].pop(name) for name in ("kenlm", "known_words", "lexicon")]
-        files = [Path(file) for file in (*files, settings["reranking"].pop("kenlm")) if file]
-        made_of = [settings, [(file.name, file.stat().st_size if file.exists() else 0) for file in files]]
+        files = [file for file in (*files, settings["reranking"].pop("kenlm")) if file]
+        made_of = [settings, [(os.path.basename(file), digest_of(file)) for file in files]]
         return "beam-" + hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
 

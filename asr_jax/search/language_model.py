@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import Finite, settings
 from asr_jax.core.text_files import TextError, read_lines
 from asr_jax.text.invisible import visible
@@ -33,7 +34,7 @@ UNIGRAMS_AT = 108
 class LanguageModel:
     """Settings of an n-gram language model and its scores."""
 
-    kenlm: str = ""
+    kenlm: UserPath = ""
     """Path of a KenLM n-gram model of words. Empty: none."""
     lm_weight: Finite = 0.5
     """Factor of the language model's natural log-probabilities (alpha)."""

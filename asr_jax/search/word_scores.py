@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import Finite, settings
 from asr_jax.search.language_model import (
     LanguageModel,
@@ -32,7 +33,7 @@ class Fusion(LanguageModel):
     """Penalty of an unknown word. It is added to the word's log10 probability before `lm_weight` is applied. While a
     word is open and no listed word begins like it, it is added to the score, multiplied by the number of letters / 6 if
     there are more than 6. With a binary model without its words and no `known_words`, all open words are unknown."""
-    known_words: str = ""
+    known_words: UserPath = ""
     """Path of a list with a word at the start of each line. Words that are in this list and in the language model are
     known. Empty: all words of the language model."""
     hot_words: tuple[str, ...] = ()
@@ -40,7 +41,7 @@ class Fusion(LanguageModel):
     `hot_word_weight`. In scripts without spaces, they are favoured at all places of a text."""
     hot_word_weight: Finite = 10.0
     """Score added for each hot word. While a word is open, the share of its letters that are present is added."""
-    lexicon: str = ""
+    lexicon: UserPath = ""
     """Path of a list with a word at the start of each line. No other words are allowed. Empty: all words are."""
     lookahead: bool = False
     """Whether an open word scores as the most likely word of the lexicon with this beginning, at a sentence's start."""

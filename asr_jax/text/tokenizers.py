@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from asr_jax.core.errors import UserError, nearest
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import Share, between, settings
 from asr_jax.core.text_files import read_text
 from asr_jax.text.base import DESCRIPTION, OutOfVocabulary, Tokenizer
@@ -34,7 +35,7 @@ class TokenizerSettings:
     cannot be recognised; mixed: one label per word of letters and per other character, as in FunASR's vocabularies of
     Chinese and English; sentencepiece: pieces trained on the training texts; ids: the token ids in manifests; none: no
     labels, for pre-training on audio, whose manifests need no texts."""
-    path: str = ""
+    path: UserPath = ""
     """Path of an existing tokenizer, which is used instead of training one: the folder of a tokenizer, a SentencePiece
     .model, Hugging Face's vocab.json or tokenizer.json, fairseq's dict.ltr.txt, or a model with a tokenizer (a .nemo
     file or a Hugging Face folder). With it, token ids in a manifest take precedence over texts. Empty: the tokenizer is

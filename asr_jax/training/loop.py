@@ -16,6 +16,7 @@ from asr_jax.checkpoints.store import Checkpoints
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
+from asr_jax.core.paths import quoted
 from asr_jax.core.processes import agree, is_main, on_main, together
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, REJECTED, TENSORBOARD
@@ -285,7 +286,7 @@ def _ended(
 
 def _stopped(setup: Setup, reason: str, update: int) -> str:
     saved = f"saved after update {update}" if update else "no update was done, nothing was saved"
-    return f"{reason}: {saved}; python -m asr_jax.train --run-dir {setup.folder} continues the run"
+    return f"{reason}: {saved}; python -m asr_jax.train --run-dir {quoted(setup.folder)} continues the run"
 
 
 def _compile(setup: Setup, log: EventLog, shapes: InitialState, validator: Validator) -> CompiledSteps:

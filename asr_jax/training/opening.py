@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,15 @@ from asr_jax.config import (
     is_of_machine,
     leaves,
     load_experiment,
+    located,
     may_change,
+    of_run,
     save_experiment,
 )
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.names import counted
 from asr_jax.core.native import move_native_log
+from asr_jax.core.paths import quoted
 from asr_jax.core.programs import SOURCES, library_versions
 from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, NATIVE, REJECTED, TOKENIZER
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
@@ -80,7 +82,7 @@ def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict
     save_plan(setup.data.train, folder)
     if setup.data.sets.is_split and (checkpoint or not done):
         save_split(setup.data.sets, folder)
-    save_experiment(replace(setup.experiment, resume=Resume()), folder / EXPERIMENT)  # allowed for this job only
+    save_experiment(of_run(setup.experiment), folder / EXPERIMENT)
     return {"changed": changed, "refused": refused, "first": done, "position": position}
 
 
@@ -91,6 +93,7 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
         UserError: If the data have changed, or a setting that must not change, or the number of devices without
             permission.
     """
+    other_sets = f". python -m asr_jax.evaluate {quoted(setup.folder)} --data … measures other sets"
     for name, now in setup.data.fingerprints().items():
         if name == ADDED and meta["data"].get(name, now) != now:
             raise UserError(
@@ -106,9 +109,9 @@ def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any
                 "durations, audio files may have been added, removed or changed. Restore the data that the run was "
                 "started with, or start a new run in another folder with --fresh True"
                 + _of_devices(setup, meta) * (name == "training")
-                + (f". python -m asr_jax.evaluate {setup.folder} --data … measures other sets" * (name == "validation"))
+                + other_sets * (name == "validation")
             )
-    changed = differences(from_json(meta["experiment"]), setup.experiment)
+    changed = differences(located(from_json(meta["experiment"]), setup.source), setup.experiment)
     # A job may have accepted changes and ended before its first checkpoint.
     accepted = load_experiment(setup.folder / EXPERIMENT) if (setup.folder / EXPERIMENT).is_file() else None
     since = differences(accepted, setup.experiment) if accepted else [("", None, None)]

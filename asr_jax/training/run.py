@@ -19,10 +19,12 @@ from asr_jax.config import (
     from_json,
     is_of,
     load_experiment,
+    located,
     may_change,
 )
 from asr_jax.core import files
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import is_utf8, quoted
 from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, LOCK, REJECTED, TENSORBOARD, TOKENIZER
 from asr_jax.core.text_files import json_line, open_text
 from asr_jax.data.manifests.utterances import Rejected
@@ -46,11 +48,14 @@ def find_run(experiment: Experiment) -> Path:
         refuse_changes(checkpoint, differences(experiment_of_checkpoint(checkpoint), experiment), experiment.resume)
         return _unused(checkpoint.parent.parent)
     folder = _unused(experiment.folder) if experiment.fresh else experiment.folder
+    place = os.path.abspath(folder)
+    if not is_utf8(place) or any(each < " " for each in place):  # the log of native libraries needs one line
+        raise UserError(f"{place!a} is not UTF-8, or has control characters: choose another --run-dir")
     before = folder / EXPERIMENT
     if any(not has_state(folder / CHECKPOINTS, number) for number in checkpoints_in(folder / CHECKPOINTS)):
         raise UserError(
             f"{folder} is an imported model, which has no training state to continue: start a run from its weights "
-            f"with --init-from {folder} and another --run-dir"
+            f"with --init-from {quoted(folder)} and another --run-dir"
         )
     if before.exists() and not was_saved(folder):
         return folder  # without a checkpoint, other settings lose nothing
@@ -88,7 +93,7 @@ def experiment_of_checkpoint(checkpoint: Path) -> Experiment:
     """
     checkpoint_to_evaluate(checkpoint.parent, int(checkpoint.name))
     experiment: Experiment = from_json(restore_meta(checkpoint.parent, int(checkpoint.name))["experiment"])
-    return experiment
+    return located(experiment, checkpoint.parent.parent)
 
 
 def copy_checkpoint(checkpoint: Path, folder: Path) -> None:
@@ -123,8 +128,9 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
         allowable = []
     run = folder.parent.parent if is_checkpoint(folder) else folder
     ways = [
-        f"  start a new run from its weights, with new optimizer state: --init-from {folder} --run-dir {_unused(run)}",
-        f"  start a new run from random weights: --fresh True --run-dir {run}",
+        f"  start a new run from its weights, with new optimizer state: --init-from {quoted(folder)} --run-dir "
+        f"{quoted(_unused(run))}",
+        f"  start a new run from random weights: --fresh True --run-dir {quoted(run)}",
         "  continue it unchanged: use the former settings" + " and devices" * (DEVICES in names),
     ]
     if allowable and not others:

@@ -12,10 +12,11 @@ from jax.sharding import Mesh
 
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
-from asr_jax.config import Experiment, Training, load_experiment
+from asr_jax.config import Experiment, Training, load_experiment, of_run
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import num_row_devices
+from asr_jax.core.paths import quoted
 from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.buckets import Bucket
@@ -256,13 +257,13 @@ def _of_other_data(experiment: Experiment, folder: Path) -> str:
     """Returns the hint that the training set is not that of the run in the folder; empty if it is, or without a run."""
     if not (folder / EXPERIMENT).is_file() or not was_saved(folder):
         return ""
-    before, now = load_experiment(folder / EXPERIMENT).data.train, experiment.data.train
+    before, now = load_experiment(folder / EXPERIMENT).data.train, of_run(experiment).data.train
     if before == now:
         return ""
     return (
         f".\ndata.train is {' '.join(now)}, but the run {folder} was trained on {' '.join(before)}, and its tokenizer "
         "has only the labels of those texts. To train on other data, start a new run from its weights: --config FILE "
-        f"--init-from {folder} --run-dir OTHER --data.train {' '.join(now)}"
+        f"--init-from {quoted(folder)} --run-dir OTHER --data.train {' '.join(now)}"
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asr_jax.checkpoints.store import Checkpoints, restore_meta
-from asr_jax.config import from_json, to_json
+from asr_jax.config import from_json, of_run, to_json
 from asr_jax.core.errors import RunError
 from asr_jax.core.names import counted
 from asr_jax.core.processes import gathered, on_main
@@ -137,7 +137,7 @@ class Saver:
             "measure": self._setup.measure,
             "data": self._setup.data.fingerprints(),
             "devices": self._setup.devices,
-            "experiment": to_json(self._setup.experiment),
+            "experiment": to_json(of_run(self._setup.experiment)),
             "tokenizer": tokenizer_files(self._setup.folder),
             "summary": summary,
         }

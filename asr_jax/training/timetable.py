@@ -105,7 +105,7 @@ class Due:
     at_line: bool
     """Whether to write the events that are due every log_every updates."""
     saves: bool = False
-    """Whether to save a checkpoint because epochs have ended."""
+    """Whether to save a checkpoint because of `saving.every_updates` or `saving.every_epochs`."""
 
 
 class Timetable:
@@ -148,8 +148,10 @@ class Timetable:
         regular = new and update % training.validation.every == 0
         at_epoch = new and training.validation.each_epoch and self._groups.ends_epoch(update)
         validates = update == self._num_updates or regular or at_epoch
-        saves = (
-            new and bool(training.saving.every_epochs) and self._groups.ends_epoch(update, training.saving.every_epochs)
+        saving = training.saving
+        saves = new and (
+            bool(saving.every_updates and update % saving.every_updates == 0)
+            or bool(saving.every_epochs and self._groups.ends_epoch(update, saving.every_epochs))
         )
         at_line = validates or saves or update % training.log_every == 0 or bool(ends) or signal
         # Several processes have to agree, which waits for the device. They check at the lines of the log only.

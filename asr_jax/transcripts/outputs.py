@@ -1,5 +1,6 @@
 """Destinations of transcripts: standard output, one file, or a folder with one file per recording."""
 
+import contextlib
 import json
 import os
 import stat
@@ -9,20 +10,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import OF_ALL_FILES, check_writable, remove_empty, temporary_path, write_whole
+from asr_jax.core.files import OF_ALL_FILES, append_line, check_writable, remove_empty, temporary_path, write_whole
 from asr_jax.core.jobs import Job, path_of
-from asr_jax.core.names import one_line, unique
-from asr_jax.core.text_files import json_line, open_text, read_text
+from asr_jax.core.names import counted, one_line, unique
+from asr_jax.core.text_files import json_line, json_text, open_text, read_text, split_lines
+from asr_jax.data.manifests.identity import Identity
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.transcripts.files import FORMS, Form, FormName, NamedRecording, ctm_labels
 
-REJECTED, MADE_BY = "rejected.jsonl", "made_by.jsonl"
+REJECTED, MADE_BY, MADE_OF = "rejected.jsonl", "made_by.jsonl", "made_of.jsonl"
 """Names of further files in a folder. No format has their ending."""
-Maker = Mapping[str, str | int]
-"""Origin of a folder's transcripts: run, checkpoint, kind of weights, the decoding with its digest, and windows."""
+NAMED = 3
+"""Number of files that a message names."""
+Maker = Mapping[str, Any]
+"""Origin of a folder's transcripts: run, checkpoint with the digest of its seal, kind of weights, the decoding with its
+digest, and other settings, as JSON values."""
 
 
 class Output:
@@ -75,6 +80,7 @@ def open_output(
     *,
     force: bool,
     maker: Callable[[], Maker],
+    made_of: Callable[[], Mapping[str, Identity]],
     job: Job | None = None,
 ) -> Output:
     """Returns the output for a destination.
@@ -85,15 +91,17 @@ def open_output(
         recordings: All recordings, with different ids.
         force: Whether existing transcripts are overwritten.
         maker: Function that returns the origin of the transcripts; called only if `out` is a folder.
+        made_of: Function that returns the identities of the recordings of this process by id; called only if `out` is a
+            folder.
         job: Job of the recordings that this process writes, to a file of its own or to the same folder as the
             others. None: all of them.
 
     Raises:
         UserError: If the file exists, if there are several recordings for a subtitle file, or if the folder has
-            transcripts of another origin.
+            transcripts of another origin, or files of these names that are not of these recordings.
     """
     if out and (out.is_dir() or not out.suffix):
-        return Folder(FORMS[form], out, recordings, force=force, maker=maker(), job=job)
+        return Folder(FORMS[form], out, recordings, force=force, maker=maker(), made_of=made_of(), job=job)
     out = out and path_of(out, job)
     if not FORMS[form].is_of_many and len(recordings) > 1:
         raise UserError(
@@ -148,7 +156,7 @@ class Folder(Output):
     """Writes one file per recording, named by its id. Each file is written atomically.
 
     rejected.jsonl lists the recordings without a transcript and the reasons. made_by.jsonl contains the origin of the
-    transcripts.
+    transcripts, and made_of.jsonl the identity of the recording of each file.
     """
 
     goes_on = True
@@ -161,6 +169,7 @@ class Folder(Output):
         *,
         force: bool,
         maker: Maker,
+        made_of: Mapping[str, Identity],
         job: Job | None = None,
     ) -> None:
         names = [each.id for each in recordings]
@@ -168,10 +177,36 @@ class Folder(Output):
         self._paths = dict(zip(names, _paths(names, form.ending), strict=True))
         self._labels, self._rejected = _labels(recordings), list[dict[str, str]]()
         self._is_signed = not force and _is_signed(folder, maker)
-        self._rejected_path = path_of(folder / REJECTED, job)
+        self._rejected_path, self._made_of_path = path_of(folder / REJECTED, job), path_of(folder / MADE_OF, job)
+        self._made_of = made_of
+        self._done = set() if force else self._finished()
+
+    def _finished(self) -> set[str]:
+        """Returns the ids of the recordings whose files exist.
+
+        Raises:
+            UserError: If such a file is not of its recording.
+        """
+        there = [name for name in self._made_of if os.path.isfile(self._folder / self._paths[name])]
+        before = _made_of(self._folder) if there else {}
+        done, others = set[str](), list[str]()
+        for name in there:
+            file, now = self._paths[name], self._made_of[name]
+            if now.is_of(before.get(file, {})):
+                done.add(name)
+            elif now.exists:  # otherwise it is rejected
+                others.append(f"{file} {_of_what(before.get(file, {}), now)}")
+        if others:
+            more = " …" * (len(others) > NAMED)
+            raise UserError(
+                f"{self._folder} has {counted(len(others), 'file')} of other recordings or texts: "
+                f"{'; '.join(others[:NAMED])}{more}; choose another --out, delete these files, or overwrite all with "
+                "--force"
+            )
+        return done
 
     def has(self, name: str) -> bool:
-        return not self._force and os.path.isfile(self._folder / self._paths[name])
+        return name in self._done
 
     def refusal(self, name: str) -> str:
         path = self._folder / self._paths[name]
@@ -192,11 +227,16 @@ class Folder(Output):
             self._is_signed = True
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # it is not of the recording of the next line
+            append_line(
+                self._made_of_path, json_text({"file": self._paths[named.name]} | self._made_of[named.name].to_json())
+            )
             write_whole(path, text)
         except OSError as error:
             if error.errno in OF_ALL_FILES:
                 raise
             return _cannot(path, error)
+        self._done.add(named.name)
         return ""
 
     def reject(self, name: str, location: str, reason: str) -> None:
@@ -218,6 +258,32 @@ def _cannot(path: Path, error: OSError) -> str:
     return f"{path} cannot be written: {error.strerror}; rename the recording, or choose another --out"
 
 
+def _made_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns what the files in a folder were made of, by file; nothing for a file of which two jobs say differently.
+
+    In the list of a job, the last line of a file counts. Incomplete lines are ignored.
+    """
+    found = dict[str, dict[str, Any]]()
+    for path in folder.glob(f"{MADE_OF.partition('.')[0]}*.jsonl"):
+        own = dict[str, dict[str, Any]]()
+        for line in split_lines(read_text(path)):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                own[entry["file"]] = entry
+        for file, entry in own.items():
+            found[file] = entry if found.get(file, entry) == entry else {}
+    return found
+
+
+def _of_what(before: Mapping[str, Any], now: Identity) -> str:
+    """Returns why a file is not of a recording, for a message."""
+    if not before:
+        return "is not of an earlier command"
+    if before.get("path") != now.path:
+        return f"is of {before.get('path') or 'other audio'} and not of {now.path or 'this audio'}"
+    return f"was made before {now.path or 'the audio'} or its text changed"
+
+
 def _is_signed(folder: Path, maker: Maker) -> bool:
     """Returns whether the folder has this origin. Raises a UserError if it has another one."""
     path = folder / MADE_BY
@@ -228,8 +294,9 @@ def _is_signed(folder: Path, maker: Maker) -> bool:
         return False
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{path} cannot be read: {error}; choose another --out, or use --force") from error
-    if before.get("digest") == maker["digest"]:
-        others.pop("decoding", None)  # decodings with equal digests differ only in the folders of their files
+    for digest, place in (("digest", "decoding"), ("checkpoint", "run")):
+        if before.get(digest) == maker[digest]:  # they differ only in the folders of their files
+            others.pop(place, None)
     if others:
         there, now = (", ".join(f"{name} {each[name]}" for name in others) for each in (others, maker))
         raise UserError(

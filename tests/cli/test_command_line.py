@@ -1,5 +1,6 @@
 """The command line over the tree of settings: all mistakes are reported at once, and every field has help."""
 
+import os
 import re
 import subprocess
 import sys
@@ -309,7 +310,7 @@ def test_differences_name_fields_and_pass_over_what_may_change():
         ("seed", 0, 3),
     ]
     assert [change for change in found if may_change(change[0])] == [
-        ("run_dir", "", "elsewhere"),
+        ("run_dir", os.path.abspath("runs/quickstart"), os.path.abspath("elsewhere")),
         ("training.log_every", 50, 9),
     ]
 

@@ -119,7 +119,7 @@ def test_a_folder_of_results_is_gone_on_with(run, folder, capsys, monkeypatch):
     with pytest.raises(RunError):
         main([run, str(folder / "in"), "--format", "vtt", "--out", str(out)])
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*.*")) == [
-        "a.vtt", "deep/b.vtt", "long.vtt", "made_by.jsonl", "rejected.jsonl"
+        "a.vtt", "deep/b.vtt", "long.vtt", "made_by.jsonl", "made_of.jsonl", "rejected.jsonl"
     ]  # fmt: skip
     assert (out / "a.vtt").read_text().startswith("WEBVTT\n")
     (rejected,) = map(json.loads, (out / "rejected.jsonl").read_text().splitlines())

@@ -8,6 +8,8 @@ import re
 import sys
 import tempfile
 import unicodedata
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.audio_inputs import listed
+from asr_jax.data.manifests.identity import identities
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.transcripts import outputs
 from asr_jax.transcripts.files import FORMS, NamedRecording
@@ -37,7 +40,8 @@ def named(utterance):
 def opened(form, out, names, *, force=False, maker=MAKER):
     """An output for recordings, and these. A name is the id and the location, or a tuple of both."""
     utterances = [Utterance(*(name if isinstance(name, tuple) else (name, name))) for name in names]
-    return open_output(form, out, utterances, force=force, maker=lambda: maker), utterances
+    made_of = partial(identities, utterances, with_texts=True)
+    return open_output(form, out, utterances, force=force, maker=lambda: maker, made_of=made_of), utterances
 
 
 @pytest.mark.parametrize(
@@ -98,10 +102,10 @@ def test_a_folder_knows_what_wrote_it(tmp_path):
         output.write(named(utterance))
     assert json.loads((out / "made_by.jsonl").read_text()) == MAKER
     opened("text", out, ["b.wav"], maker=MAKER | {"decoding": "beam 4, the same files elsewhere"})
+    opened("text", out, ["b.wav"], maker=MAKER | {"run": "/the/same/checkpoint/elsewhere"})
     for other in (
         {"checkpoint": 4},
         {"weights": "averaged"},
-        {"run": "/runs/two"},
         {"head": "tdt"},
         {"decoding": "g", "digest": "g"},
     ):
@@ -132,8 +136,75 @@ def test_what_is_broken_off_leaves_what_is_whole(out, is_written, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         breaks_off()
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    whole = {"new", "new/folder", "new/folder/a.json", "new/folder/made_by.jsonl"}
+    whole = {"new", *(f"new/folder{name}" for name in ("", "/a.json", "/made_by.jsonl", "/made_of.jsonl"))}
     assert left == (whole if is_written and out == "new/folder" else set())
+
+
+def changed_in_place(audio):
+    """Other bytes, with the size and the time of the former ones."""
+    status = audio.stat()
+    audio.write_bytes(b"x" * status.st_size)
+    os.utime(audio, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda day: os.utime(day / "a.wav"), ""),
+        (lambda day: (day / "a.wav").write_bytes(b"first"), ""),
+        (lambda day: day.rename(day.with_name("moved")), ""),
+        (lambda day: changed_in_place(day / "a.wav"), "a.json was made before .*a.wav or its text changed"),
+        (lambda day: day.with_name("other"), "a.json is of .*day/a.wav and not of .*other/a.wav"),
+        (lambda day: (day.parent / "out/made_of.jsonl").unlink(), "a.json is not of an earlier command"),
+        (lambda day: (day.parent / "out/made_of.jsonl").write_text('{"file": "a'), "is not of an earlier command"),
+    ],
+)  # fmt: skip
+def test_a_file_in_a_folder_is_done_only_if_it_is_of_the_same_recording(change, reason, tmp_path):
+    def again(day):
+        return opened("json", tmp_path / "out", [("a.wav", str(day / "a.wav"))])
+
+    day = tmp_path / "day"
+    for folder, content in ((day, b"first"), (tmp_path / "other", b"other")):
+        folder.mkdir(parents=True)
+        (folder / "a.wav").write_bytes(content)
+    output, (utterance,) = again(day)
+    with output:
+        output.write(named(utterance))
+    assert again(day)[0].has("a.wav")
+    moved = change(day)
+    day = moved if isinstance(moved, Path) else day
+    if not reason:
+        assert again(day)[0].has("a.wav")
+        return
+    with pytest.raises(UserError, match=rf"out has 1 file of other recordings or texts: .*{reason}.*--force"):
+        again(day)
+    assert not opened("json", tmp_path / "out", [("a.wav", str(day / "a.wav"))], force=True)[0].has("a.wav")
+
+
+def test_an_alignment_is_done_only_for_its_text(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"audio")
+    utterance = Utterance("a.wav", str(tmp_path / "a.wav"), "two words")
+
+    def output(*, of):
+        made_of = partial(identities, [of], with_texts=True)
+        return open_output("ctm", tmp_path / "out", [of], force=False, maker=lambda: MAKER, made_of=made_of)
+
+    with output(of=utterance) as folder:
+        folder.write(named(utterance))
+    assert output(of=utterance).has("a.wav")
+    with pytest.raises(UserError, match=r"a\.ctm was made before .*a\.wav or its text changed"):
+        output(of=replace(utterance, text="two word"))
+
+
+def test_what_two_jobs_say_differently_of_a_file_is_not_known(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"audio")
+    output, (utterance,) = opened("json", tmp_path / "out", [("a.wav", str(tmp_path / "a.wav"))])
+    with output:
+        output.write(named(utterance))
+    line = json.loads((tmp_path / "out/made_of.jsonl").read_text()) | {"digest": "other", "state": [1, 2, 3]}
+    (tmp_path / "out/made_of-00000-of-00002.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(UserError, match=r"a\.json is not of an earlier command"):
+        opened("json", tmp_path / "out", [("a.wav", str(tmp_path / "a.wav"))])
 
 
 def test_a_file_without_a_transcript_is_not_there(tmp_path):

@@ -17,6 +17,7 @@ from tyro.conf import arg
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import PositiveFloat, PositiveInt, command_options
 
 Row = dict[str, Any]
@@ -29,7 +30,7 @@ Part = Literal["reading", "memory"]
 class DataOptions:
     """Options of `asr_jax.benchmark data`."""
 
-    data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
+    data: Annotated[tuple[UserPath, ...], arg(metavar="MANIFEST …")] = ()
     """Manifests of audio to read."""
     only: tuple[Part, ...] = ()
     """Parts to measure. Default: all."""

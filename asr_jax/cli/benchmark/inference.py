@@ -31,6 +31,7 @@ from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, loa
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.flags import MAY_BE_EMPTY
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class InferenceOptions(RecognitionOptions):
     """Number of steps before the measured ones."""
     vocabulary: int | None = None
     """Number of labels, with the blank, for a config. Default: that of the config."""
-    data: Annotated[tuple[str, ...], arg(metavar="MANIFEST …")] = ()
+    data: Annotated[tuple[UserPath, ...], arg(metavar="MANIFEST …")] = ()
     """Manifests of sets to recognise."""
     batch_seconds: Seconds | None = None
     """Size of the batches of evaluation in seconds of audio with padding. Default: as in evaluation."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Literal
 
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, settings
 
 Edges = Literal["least-padding", "equal-duration", "equal-count", "none"]
@@ -68,7 +69,7 @@ class Batching:
     rows_product: NonNegativeInt = 0
     """Expected product of `rows`, `training.accumulate` and the number of devices, such as QuartzNet's 1152, for which
     a learning rate was chosen. A warning is written if the product differs. 0: no check."""
-    file: str = ""
+    file: UserPath = ""
     """File of `python -m asr_jax.plan --target DEVICES --fit OUT.json` with the shapes of the batches. Replaces
     buckets, budget and rows."""
 

@@ -13,6 +13,7 @@ from jaxtyping import Int
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, above, between, settings
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.batching import Batching
@@ -41,10 +42,10 @@ bucket would have no more rows than the sample has items of it."""
 class Data:
     """Manifests, tokenizer, filters and batches of a run."""
 
-    train: tuple[str, ...]
+    train: tuple[UserPath, ...]
     """Training set: files, folders and glob patterns. Supported are JSONL, JSON, TSV, CSV, Parquet, Arrow, tar shards,
     fairseq lists, Kaldi data folders, and folders of audio with texts beside it."""
-    validation: tuple[str, ...] = ()
+    validation: tuple[UserPath, ...] = ()
     """Validation sets, in the same formats; they select the best checkpoint (saving.best_of). Each entry is a set,
     named after its file or folder. Empty: the validation set in the folder of `train` if there is one, otherwise a
     share of the training set."""
@@ -85,7 +86,7 @@ class Data:
     speed_jitter: NonNegativeFloat = 0.0
     """Largest random change of each speed, drawn for each utterance and epoch. Speeds 0.9 1.0 1.1 with 0.05 cover 0.85
     to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
-    cache: str = ""
+    cache: UserPath = ""
     """Cache folder for the contents of manifests and audio headers. Empty: the user's cache folder."""
     order: Literal["planned", "sharded"] = "planned"
     """Order of the items of training. planned: from an index of all items, which is built once; batches depend on

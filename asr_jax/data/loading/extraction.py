@@ -25,6 +25,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, temporary_path, write_whole
 from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted
+from asr_jax.core.paths import state_of
 from asr_jax.core.text_files import json_line, read_lines, read_text
 from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch
 from asr_jax.data.batching.buckets import Buckets
@@ -34,7 +35,6 @@ from asr_jax.data.batching.limits import BatchLimits, shapes_of, with_labels
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.durations import UtteranceBlocks
 from asr_jax.data.manifests.locations import UNPACKED, Location
-from asr_jax.data.manifests.measuring import state_of
 from asr_jax.data.manifests.progress import in_threads, with_bar
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_utterances
@@ -135,7 +135,7 @@ def extract(
     index, rejections = _index(paths, extractor.front_end, tokenizer, reject_above_s, max_samples, options)
     is_long = index.lengths > np.ceil(extractor.limits.longest_s * index.scale.per_s)
     made_of = extractor.made_of + f" {extractor.windows}" * bool(is_long.any())
-    digest = _digest(made_of, index, tokenizer, rejections.entries)
+    of_all, digest = _digests(made_of, index, tokenizer, rejections.entries)
     own = range(len(index))[job.rows(len(index)) if job else slice(None)]
     of_index = rejections.entries if job is None or job.number == 0 else []
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), temporary_path(out, f".{out.stem}-{digest}.parts")
@@ -165,7 +165,7 @@ def extract(
             f"{out}: {num_filtered} utterances are longer than --reject-above {reject_above_s:g}; they are listed in "
             f"{rejected_path}"
         )
-    return Extracted(digest, len(own) + len(of_index), len(entries) - num_filtered - num_differing)
+    return Extracted(of_all, len(own) + len(of_index), len(entries) - num_filtered - num_differing)
 
 
 def _index(
@@ -193,27 +193,26 @@ def _index(
     return index, rejections
 
 
-def _digest(made_of: str, index: Index, tokenizer: Tokenizer | None, rejections: Sequence[Rejected]) -> str:
-    """Digest of everything that the frames and the rejected utterances depend on.
+def _digests(
+    made_of: str, index: Index, tokenizer: Tokenizer | None, rejections: Sequence[Rejected]
+) -> tuple[str, str]:
+    """Digests of everything that the frames and the rejected utterances depend on, for all jobs and for this machine.
 
-    It includes settings, utterances, and the base name, size and time of audio files. Bytes in the cache are identified
-    by their position, because they are unpacked again when they are out of date.
+    They include settings, utterances, and the base name and state of audio files. In the first one, which is equal for
+    copies of the audio on other machines, the state is the size and the time of the content. Bytes in the cache are
+    identified by their position, because they are unpacked again when they are out of date.
     """
     places = [Location.parse(index.utterances.columns.locations.text(row)) for row in index.utterances.rows.tolist()]
     paths = sorted({place.path for place in places})
     states = dict(zip(paths, in_threads(state_of, paths, "times of audio"), strict=True))
-    audio = hashlib.sha256()
+    parts = [made_of, index.fingerprint(), tokenizer and tokenizer.digest(), [each.to_json() for each in rejections]]
+    of_all, here = (hashlib.sha256(json.dumps(parts).encode()) for _ in range(2))
     for place in places:
         name, part = os.path.basename(place.path), str(replace(place, path=""))
-        audio.update(os.fsencode(f"{name}{part} {'' if name == UNPACKED else states[place.path]}\n"))
-    parts = [
-        made_of,
-        index.fingerprint(),
-        audio.hexdigest(),
-        tokenizer and tokenizer.digest(),
-        [each.to_json() for each in rejections],
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+        state = () if name == UNPACKED else states[place.path]
+        of_all.update(os.fsencode(f"{name}{part} {state[:2]}\n"))
+        here.update(os.fsencode(f"{name}{part} {state}\n"))
+    return of_all.hexdigest()[:12], here.hexdigest()[:12]
 
 
 class _PlanOfParts:
@@ -301,7 +300,8 @@ def _write_part(
     table = pa.Table.from_pylist([found[row] for row in sorted(found)], schema=extractor.schema())
     write_whole(part.with_suffix(".json"), json.dumps([each.to_json() for each in rejected]))
     partial = part.with_suffix(f".{os.getpid()}.partial")
-    pq.write_table(table, partial, compression="zstd")
+    with partial.open("wb") as file:  # Arrow would read more in a path than a name
+        pq.write_table(table, file, compression="zstd")
     partial.replace(part)
 
 
@@ -342,10 +342,11 @@ def join_parquet(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
         schema: Columns and metadata of the file.
     """
     partial = temporary_path(out, f"{out.name}.{os.getpid()}.partial")
-    with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+    with partial.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for part in parts:
-            for batch in pq.ParquetFile(part).iter_batches(PART_RECORDS):
-                writer.write_table(pa.Table.from_batches([batch]).cast(schema), row_group_size=100)
+            with part.open("rb") as content:
+                for batch in pq.ParquetFile(content).iter_batches(PART_RECORDS):
+                    writer.write_table(pa.Table.from_batches([batch]).cast(schema), row_group_size=100)
     partial.replace(out)
 
 
@@ -358,7 +359,8 @@ def _is_done(out: Path, digest: str) -> bool:
     if not out.exists():
         return False
     try:
-        there = (pq.read_schema(out).metadata or {}).get(b"asr_jax", b"").decode()
+        with out.open("rb") as file:
+            there = (pq.read_schema(file).metadata or {}).get(b"asr_jax", b"").decode()
     except pa.ArrowException:
         there = ""
     if there != digest:

@@ -1,6 +1,5 @@
 """Inputs of transcription: audio files, folders, lists, manifests and standard input."""
 
-import glob
 import os
 import re
 import sys
@@ -11,6 +10,7 @@ from asr_jax.audio.io import AudioError, is_stream
 from asr_jax.audio.pyav import CONTENT_BYTES, SUFFIXES, is_of_ffmpeg
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import unique
+from asr_jax.core.paths import matches
 from asr_jax.core.text_files import TextError, split_lines, text_of
 from asr_jax.data.manifests.inputs import READERS, described, local_input
 from asr_jax.data.manifests.locations import Location, from_windows, local_location
@@ -72,7 +72,7 @@ def listed(
 
 def formats(inputs: Iterable[str], options: ReadOptions) -> list[str]:
     """Describes the inputs that are read as manifests or data folders, one line each."""
-    local = [local_input(given) for given in inputs if given != STDIN and not is_pipe(given)]
+    local = [local_input(given) for given in inputs if given != STDIN and (not is_pipe(given) or os.path.exists(given))]
     return described([given for given in local if _is_set(given, options)], "validation", options)
 
 
@@ -109,19 +109,20 @@ def _of(
     elif is_stream(given):
         with open(given, "rb") as pipe:
             yield from _of_stream(pipe.read, given, f"{unpack_to}.audio", options)
-    elif is_pipe(given):
+    elif is_pipe(given) and not os.path.exists(given):
         yield from _of_line(given, (os.curdir,), unpack_to, options)
     elif _is_list(given):
         yield from _of_list(given, unpack_to, options)
     elif os.path.isdir(given):
         yield from _of_folder(given, unpack_to, options)
-    elif not os.path.exists(given) and (found := sorted(glob.glob(given, recursive=True))):
+    elif not os.path.exists(given) and (found := matches(given)):
         for number, path in enumerate(found):
             yield from _of(path, read_stdin, f"{unpack_to}.{number}", options)
     elif _is_set(given, options):
         yield from _of_manifest(given, unpack_to, options)
     else:
-        yield _audio(given)
+        is_file = os.path.exists(given)  # of this name, whatever it has in it
+        yield _audio(str(Location(given)) if is_file else given, name=os.path.basename(given))
 
 
 def _is_list(path: str) -> bool:
@@ -221,7 +222,7 @@ def _of_folder(folder: str, unpack_to: str, options: ReadOptions) -> Iterator[Ut
         yield from _of_manifest(folder, unpack_to, options)
     else:
         paths = (path for path in options.walk(folder) if path.lower().endswith(IN_FOLDERS))
-        yield from (_audio(path, name=os.path.relpath(path, folder)) for path in paths)
+        yield from (_audio(str(Location(path)), name=os.path.relpath(path, folder)) for path in paths)
 
 
 def _of_manifest(path: str, unpack_to: str, options: ReadOptions) -> Iterator[Utterance | Rejected]:

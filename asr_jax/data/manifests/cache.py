@@ -18,6 +18,7 @@ from typing import Any
 from asr_jax.audio.io import AudioError
 from asr_jax.core.environment import CACHES
 from asr_jax.core.files import is_free, write_whole
+from asr_jax.core.paths import at_home, state_of
 from asr_jax.core.text_files import json_text, read_text
 from asr_jax.data.manifests.columns import Columns, load_columns, save_columns
 from asr_jax.data.manifests.locations import UNPACKED, Location
@@ -79,7 +80,7 @@ class Read:
 
 
 def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float, options: ReadOptions) -> Path:
-    """Folder of some inputs in the cache, named by a digest of the code and of the paths, sizes and times of all files.
+    """Folder of some inputs in the cache, named by a digest of the code and of the paths and states of all files.
 
     Args:
         cache: Folder of the cache. Empty: that of the environment variable, or the user's cache folder.
@@ -90,11 +91,11 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
     code = f"{digest_of_code(SOURCES)} {trim_db}{how}"
     digest = hashlib.sha256(f"{code} {digest_of_files(inputs, options)}".encode())
     folder = cache or os.environ.get(CACHE) or os.path.join(CACHES, "index")
-    return Path(os.path.abspath(Path(folder).expanduser())) / digest.hexdigest()[:24]
+    return Path(os.path.abspath(at_home(folder))) / digest.hexdigest()[:24]
 
 
 def digest_of_files(inputs: Sequence[tuple[int, str, Reader]], options: ReadOptions) -> str:
-    """Digest of the paths, sizes and times of all files of some inputs.
+    """Digest of the paths and states of all files of some inputs.
 
     Args:
         inputs: Index, path and reader of each input.
@@ -103,11 +104,7 @@ def digest_of_files(inputs: Sequence[tuple[int, str, Reader]], options: ReadOpti
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
         for name in reader.files(path, options):
-            try:
-                status = os.stat(name)
-            except OSError:  # a dangling link
-                continue
-            digest.update(os.fsencode(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
+            digest.update(os.fsencode(f"{name}\0{state_of(name)}\n"))
     return digest.hexdigest()
 
 

@@ -1,6 +1,5 @@
 """Resolves files, folders and glob patterns that a user gives to the paths to read and their readers."""
 
-import glob
 import os
 import re
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import Literal
 from asr_jax.audio.io import NOT_A_FILE, is_stream
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
+from asr_jax.core.paths import is_utf8, matches
 from asr_jax.data.manifests.locations import local_path
 from asr_jax.data.manifests.readers.array_records import ARRAY_RECORD, ENDING_OF_SHARD, OF_TENSORFLOW_DATASETS
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside, warn_once
@@ -42,9 +42,10 @@ BRACES = re.compile(r"(?:_OP_|\{)(\d+)\.\.(\d+)(?:_CL_|\})")
 """Range of numbers in a path, as in NeMo's `audio__OP_0..511_CL_.tar`."""
 RECORDINGS, SUPERVISIONS, CUTS = "recordings", "supervisions", "cuts"
 """Parts of the names of lhotse's manifests."""
-# Files of Hugging Face's `datasets`, of our runs, and of rejected utterances.
+# Files of Hugging Face's `datasets`, of our runs, of folders of transcripts, and of rejected utterances.
 NOT_DATA = re.compile(
-    r"(dataset_info|dataset_infos|dataset_dict|state|experiment)\.json|(cache-|tmp).*\.arrow|(.*\.)?(rejected|skipped|rejects)\.jsonl"
+    r"(dataset_info|dataset_infos|dataset_dict|state|experiment)\.json|(cache-|tmp).*\.arrow|"
+    r"(.*\.)?(rejected|skipped|rejects|made_by|made_of)(-\d+-of-\d+)?\.jsonl"
 )
 # Examples: `train-00000-of-00004.parquet`, `NAME-validation.arrow`, `shards_test_0001.tar`.
 _SET = "train|validation|valid|val|dev|test|eval"
@@ -157,13 +158,15 @@ def local_input(path: str) -> str:
 
 def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     path = local_input(path)
+    if not is_utf8(os.path.abspath(path)):
+        raise UserError(f"{os.path.abspath(path)!a} is not UTF-8: rename the file or the folder")
     _refuse_streams([path])
     if is_url(path):
         return [file for url in matching(path) for file in _expanded(fetched(url), role, options)]
     if not os.path.exists(path):
         if BRACES.search(path):
             return [file for name in _numbered(path) for file in _expanded(name, role, options)]
-        if found := sorted({*glob.glob(path, recursive=True)} - {path}):  # a dangling link finds itself
+        if found := [name for name in matches(path) if name != path]:  # a dangling link finds itself
             return list(dict.fromkeys(file for name in found for file in _expanded(name, role, options)))
         raise UserError(f"{path}: no such file or folder; check the path (relative paths start at {os.getcwd()})")
     if not os.path.isdir(path):

@@ -10,7 +10,7 @@ A path alone is an audio file. A suffix selects a part of it:
 - `PATH#features=120x80.text`: ready features, 120 frames of 80 values.
 - `PATH#pipe=ffmpeg -i @ -f wav -`: the output of a command with the path in the place of @.
 
-Several parts are joined by `&`.
+Several parts are joined by `&`. A file whose own name ends like this is `NAME#seconds=0.0+`.
 """
 
 import errno
@@ -37,6 +37,7 @@ from asr_jax.audio.io import (
     read_audio,
 )
 from asr_jax.audio.streaming import stream_audio
+from asr_jax.core.paths import at_home
 from asr_jax.data.manifests import pipes
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read, without_query
 
@@ -53,7 +54,7 @@ TO_POSIX = (
 """Examples of commands that rewrite the paths of Windows in a manifest."""
 _NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 _SECONDS = rf"seconds={_NUMBER}\+(?:{_NUMBER}~?)?"
-_PART = rf"(?:pipe=[^&#]+|bytes=\d+\+\d+|name=[^&#]+|channel=\d+|{_SECONDS}|features=\d+x\d+\.[a-z0-9]+)"
+_PART = rf"(?:pipe=[^&#/]+|bytes=\d+\+\d+|name=[^&#/]+|channel=\d+|{_SECONDS}|features=\d+x\d+\.[a-z0-9]+)"
 _PARTS = re.compile(rf"{_PART}(?:&{_PART})*")
 
 
@@ -80,23 +81,23 @@ def local_path(path: str) -> str:
                 raise ValueError(reason)
             return path
         path = unquote(found[3].removeprefix("localhost"))
-    return os.path.expanduser(path) if path.startswith("~") else path
+    return at_home(path)
 
 
 def local_location(text: str, *, allow_pipes: bool) -> str:
     """Resolves a location of a manifest or of a user: `~`, file:// and commands.
 
     Args:
-        text: Location, or a command with `|` at its end, with or without a suffix.
+        text: Location, or a command with `|` at its end, with or without a suffix. A file with this name comes first.
         allow_pipes: Whether commands are accepted that do more than decode a file.
 
     Raises:
         ValueError: If the path is a URL of another scheme, or a command that is not accepted.
     """
-    place = Location.parse(text)
+    place = Location(text) if os.path.exists(text) else Location.parse(text)
     if place.command:
         place = replace(place, path=pipes.written(place.command, place.path), command="")
-    if not pipes.is_pipe(place.path):
+    if not pipes.is_pipe(place.path) or os.path.exists(text):
         return str(replace(place, path=local_path(place.path)))
     pipe = pipes.parsed(place.path, is_allowed=allow_pipes)
     if place.channel and pipe.channel is not None:
@@ -172,6 +173,8 @@ class Location:
             parts.append(f"seconds={self.start_s!r}+{length}")
         if self.shape is not None:
             parts.append(f"features={self.shape[0]}x{self.shape[1]}.{self.form}")
+        if not parts and Location.parse(self.path).path != self.path:  # the name of the file has such an ending
+            parts = ["seconds=0.0+"]
         return f"{self.path}#{'&'.join(parts)}" if parts else self.path
 
     @classmethod

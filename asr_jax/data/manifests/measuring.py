@@ -1,7 +1,6 @@
 """Durations and silence measured from audio, and the state of the measured files, by which changes are detected."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from asr_jax.audio.io import AudioError
+from asr_jax.core.paths import State, state_of
 from asr_jax.data.manifests.arrays import mapped, save_arrays
 from asr_jax.data.manifests.columns import Ragged, load_ragged
 from asr_jax.data.manifests.locations import Location
@@ -17,8 +17,6 @@ from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.silence import trimmed
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
-State = tuple[int, int]
-"""Size of a file in bytes and time of its last change in ns; both are -1 if there is no file."""
 Row = tuple[str, str, float, State]
 """Location, part, duration in seconds and state, as in `MeasuredAudio`."""
 
@@ -36,8 +34,8 @@ class MeasuredAudio:
     """Locations without silence at both ends; equal to `locations` if nothing is trimmed."""
     duration_s: Float64[np.ndarray, " M"]
     """Duration of the part in seconds; NaN if it is the manifest's."""
-    state: Int64[np.ndarray, "M 2"]
-    """Size in bytes and time of change in ns of each file, as in `State`."""
+    state: Int64[np.ndarray, "M 3"]
+    """State of each file, as from `state_of`."""
 
     @classmethod
     def of(cls, found: Sequence[Row]) -> "MeasuredAudio":
@@ -45,7 +43,7 @@ class MeasuredAudio:
             Ragged.of_texts(location for location, _, _, _ in found),
             Ragged.of_texts(part for _, part, _, _ in found),
             np.fromiter((duration_s for _, _, duration_s, _ in found), np.float64, len(found)),
-            np.array([state for _, _, _, state in found], np.int64).reshape(-1, 2),
+            np.array([state for _, _, _, state in found], np.int64).reshape(-1, 3),
         )
 
     def rows(self) -> list[Row]:
@@ -122,12 +120,3 @@ def _measured(utterance: Utterance, trim_db: float, known: Row | None) -> tuple[
 
 def _path(location: str) -> str:
     return Location.parse(location).path if "#" in location else location
-
-
-def state_of(path: str) -> State:
-    """Current state of a file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1, -1
-    return status.st_size, status.st_mtime_ns

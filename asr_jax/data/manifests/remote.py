@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,8 @@ def matching(url: str) -> list[str]:
         return [url]
     try:
         system, pattern = _opened(url)
+        if system.exists(pattern):
+            return [url]
         found = [_like(url, path) for path in sorted(system.glob(pattern))]
     except Exception as error:
         raise UserError(f"{url}: {type(error).__name__}: {error}") from None
@@ -154,8 +157,7 @@ def fetched(url: str) -> str:
     try:
         system, path = _opened(url)
         about = system.info(path)
-        state = [about.get("size"), *(str(about.get(name)) for name in ("ETag", "etag", "mtime", "created", "updated"))]
-        digest = hashlib.sha256(repr((url, state)).encode()).hexdigest()[:24]
+        digest = hashlib.sha256(repr((url, _state(about))).encode()).hexdigest()[:24]
         copy = Path(CACHES) / "remote" / digest / without_query(path).rstrip("/").rpartition("/")[2]
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -170,6 +172,19 @@ def fetched(url: str) -> str:
     except Exception as error:
         raise UserError(f"{url} cannot be read: {type(error).__name__}: {error}") from None
     return str(copy)
+
+
+def state_of_url(url: str) -> str:
+    """Size, time and tag of a file in its storage. Empty if the storage does not tell."""
+    try:
+        system, path = _opened(url)
+        return repr(_state(system.info(path)))
+    except Exception:  # each file system has its own errors; reading the file reports them
+        return ""
+
+
+def _state(about: Mapping[str, Any]) -> list[Any]:
+    return [about.get("size"), *(str(about.get(name)) for name in ("ETag", "etag", "mtime", "created", "updated"))]
 
 
 def origin_of(path: str) -> str:

@@ -1,10 +1,10 @@
 """Texts of any data set, read without opening its audio, for training tokenizers."""
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import matches
 from asr_jax.core.text_files import TextError, read_lines
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
@@ -38,7 +38,7 @@ def _plain_files(given: str, options: ReadOptions) -> list[str]:
         return files if all(name.lower().endswith(".txt") for name in files) else []
     if not given.lower().endswith(".txt"):
         return []
-    return [given] if os.path.exists(given) else sorted(glob.glob(given, recursive=True)) or [given]
+    return [given] if os.path.exists(given) else matches(given) or [given]
 
 
 def _lines(path: str) -> Iterator[str]:

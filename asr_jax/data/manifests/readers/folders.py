@@ -8,6 +8,7 @@ import os
 
 from asr_jax.audio.io import NOT_A_FILE, is_stream
 from asr_jax.core.text_files import TextError, read_text
+from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
@@ -68,7 +69,12 @@ def _utterance(path: str, name: str, there: set[str], options: ReadOptions) -> U
             f"no text beside the audio: expected {f.base_name(path)}{TEXT_ENDINGS[0]} (or, with the same name, "
             f"{', '.join((*TEXT_ENDINGS[1:], TOKEN_ENDINGS[0]))})"
         )
-    return Utterance(id=name, location=os.path.abspath(path), text=on_one_line(text or ""), labels=f.label_ids(tokens))
+    return Utterance(
+        id=name,
+        location=str(Location(os.path.abspath(path))),
+        text=on_one_line(text or ""),
+        labels=f.label_ids(tokens),
+    )
 
 
 def _beside(audio_path: str, endings: tuple[str, ...]) -> list[str]:

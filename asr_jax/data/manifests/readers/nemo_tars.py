@@ -45,7 +45,7 @@ class NemoTars:
             self._spans[path] = _spans(path)
         member = name if name in self._spans[path] else SUB.sub("", name)
         if member not in self._spans[path]:
-            others = len(glob.glob(os.path.join(folder, "audio_*.tar")))
+            others = len(glob.glob(os.path.join(glob.escape(folder), "audio_*.tar")))
             raise InvalidEntry(f"no file {name!r} in {path} (the folder has {others} tars audio_N.tar)")
         first, num = self._spans[path][member]
         location = Location(path, first, num, name=os.path.basename(member))

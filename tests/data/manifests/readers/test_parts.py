@@ -232,7 +232,9 @@ def test_audio_that_is_already_cut_is_used_whole(tmp_path: Path, kind: str, capl
         pq.write_table(pa.table({"audio": audio, "text": ["a"] * 4} | columns), path := tmp_path / "m.parquet")
     expected = [samples, samples, samples[8000:32000], samples[32000:]]
     if kind == "shard":
-        found = [item.audio(rate_hz=RATE, speed=1.0, remarks=Remarks()) for item in items_from(str(path), 0, ReadOptions())]
+        found = [
+            item.audio(rate_hz=RATE, speed=1.0, remarks=Remarks()) for item in items_from(str(path), 0, ReadOptions())
+        ]
         for signal, samples in zip(found, expected, strict=True):
             np.testing.assert_array_equal(signal, samples)
         return
