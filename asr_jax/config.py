@@ -552,7 +552,7 @@ def tokenizer_of(path: str) -> str:
 
 
 def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:
-    """Returns the dotted names and both values of the fields that differ, without the fields that a run does not keep."""
+    """Returns the dotted names and both values of the fields that differ and that a run keeps."""
     old, new = dict(_leaves(to_json(of_run(before)))), dict(_leaves(to_json(of_run(after))))
     names = sorted(old.keys() | new.keys())
     return [(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
