@@ -65,7 +65,11 @@ def test_words_in_another_encoding_are_refused_with_the_fix(tmp_path):
         model_words(tmp_path / "lm.arpa")
 
 
-@pytest.mark.parametrize("content", [gzip.compress(ARPA)[:60], lzma.compress(ARPA)[:80], bz2.compress(ARPA)[:60]])
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(ARPA)[:60], lzma.compress(ARPA)[:80], bz2.compress(ARPA)[:60]],
+    ids=["gzip", "xz", "bzip2"],
+)
 def test_a_truncated_file_is_an_error(content, tmp_path):
     (tmp_path / "lm.arpa").write_bytes(content)
     with pytest.raises(UserError, match=r"the words of .*lm.arpa cannot be read .*: copy the file again"):
