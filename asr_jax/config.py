@@ -362,6 +362,7 @@ MAY_CHANGE = (
     "training.pre_allocate",
     "data.train",
     "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
+    "data.root",
     "data.workers",
     "data.threads",
     "data.cache",
@@ -381,6 +382,7 @@ OF_MACHINE = (
     "fresh",
     "data.train",
     "data.validation",
+    "data.root",
     "data.workers",
     "data.threads",
     "data.cache",
@@ -451,7 +453,10 @@ def of_run(experiment: Experiment) -> Experiment:
     training = experiment.training
     limits = dataclasses.replace(training.limits, epochs_this_job=0.0)
     training = dataclasses.replace(training, limits=limits, profile="")
-    kept = dataclasses.replace(experiment, training=training, resume=Resume(), run_dir=str(experiment.folder))
+    data = dataclasses.replace(experiment.data, root=experiment.data.root or os.getcwd())
+    kept = dataclasses.replace(
+        experiment, training=training, data=data, resume=Resume(), run_dir=str(experiment.folder)
+    )
     return with_paths(kept, lambda path: path if "://" in path else os.path.abspath(path))
 
 
@@ -551,7 +556,7 @@ def tokenizer_of(path: str) -> str:
 
 
 def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, Any]]:
-    """Returns the dotted names of the fields whose values differ, with both values, of those that a run keeps."""
+    """Returns the dotted names of the fields whose values differ, with both values, if a run keeps them."""
     old, new = dict(_leaves(to_json(of_run(before)))), dict(_leaves(to_json(of_run(after))))
     names = sorted(old.keys() | new.keys())
     return [(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]

@@ -50,7 +50,7 @@ def find_run(experiment: Experiment) -> Path:
     folder = _unused(experiment.folder) if experiment.fresh else experiment.folder
     place = os.path.abspath(folder)
     if not is_utf8(place) or any(each < " " for each in place):  # the log of native libraries needs one line
-        raise UserError(f"{ascii(place)} is not UTF-8, or has control characters: choose another --run-dir")
+        raise UserError(f"{place!a} is not UTF-8, or has control characters: choose another --run-dir")
     before = folder / EXPERIMENT
     if any(not has_state(folder / CHECKPOINTS, number) for number in checkpoints_in(folder / CHECKPOINTS)):
         raise UserError(

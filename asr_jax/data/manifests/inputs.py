@@ -160,7 +160,7 @@ def local_input(path: str) -> str:
 def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     path = local_input(path)
     if not is_utf8(os.path.abspath(path)):
-        raise UserError(f"{ascii(os.path.abspath(path))} is not UTF-8: rename the file or the folder")
+        raise UserError(f"{os.path.abspath(path)!a} is not UTF-8: rename the file or the folder")
     if is_url(path):
         return [file for url in matching(path) for file in _expanded(fetched(url), role, options)]
     if not os.path.exists(path):

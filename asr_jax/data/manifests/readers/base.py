@@ -35,6 +35,8 @@ class ReadOptions:
     alone."""
     allow_pipes: bool = False
     """Whether commands in the place of files are run, as `ffmpeg -i a.m4a -f wav - |` (see `data.manifests.pipes`)."""
+    root: str = ""
+    """Folder in the place of the current one, for relative locations in manifests. Empty: the current folder."""
     walked: dict[str, list[str]] = field(default_factory=dict, compare=False)
     """Files of each folder that is already walked. To walk a million files takes seconds."""
 
