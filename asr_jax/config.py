@@ -363,6 +363,7 @@ MAY_CHANGE = (
     "training.pre_allocate",
     "data.train",
     "data.validation",  # only the paths: a checkpoint has the fingerprint of the data (training/setup.py)
+    "data.root",
     "data.workers",
     "data.threads",
     "data.cache",
@@ -382,6 +383,7 @@ OF_MACHINE = (
     "fresh",
     "data.train",
     "data.validation",
+    "data.root",
     "data.workers",
     "data.threads",
     "data.cache",
@@ -452,7 +454,10 @@ def of_run(experiment: Experiment) -> Experiment:
     training = experiment.training
     limits = dataclasses.replace(training.limits, epochs_this_job=0.0)
     training = dataclasses.replace(training, limits=limits, profile="")
-    kept = dataclasses.replace(experiment, training=training, resume=Resume(), run_dir=str(experiment.folder))
+    data = dataclasses.replace(experiment.data, root=experiment.data.root or os.getcwd())
+    kept = dataclasses.replace(
+        experiment, training=training, data=data, resume=Resume(), run_dir=str(experiment.folder)
+    )
     return with_paths(kept, lambda path: path if "://" in path else os.path.abspath(path))
 
 

@@ -236,7 +236,7 @@ def test_mp3_within_wav(tmp_path: Path, quality: int | None) -> None:
     sounds = (tone(500, RATE, 3.0) * 32767).astype(np.int16)
     path = write_av(tmp_path / "a.wav", sounds, "libmp3lame", RATE, quality=quality)
     whole = read_audio(path)
-    assert len(whole) == approx(3 * RATE, abs=3000)
+    assert 3 * RATE <= len(whole) <= 3 * RATE + 3 * 1152  # the encoder adds frames
     assert probe(path).duration_s == len(whole) / RATE
     assert (np.concatenate(list(stream_audio(path, rate_hz=RATE))) == whole).all()
     assert (read_audio(path, start_s=1.5, length_s=0.5) == whole[3 * RATE // 2 : 2 * RATE]).all()

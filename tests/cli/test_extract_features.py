@@ -111,16 +111,16 @@ def test_an_interrupted_call_goes_on_with_its_parts(folder, tmp_path, monkeypatc
     extract(folder, tmp_path / "whole.parquet")
     written, write = [], pyarrow.parquet.write_table
 
-    def write_two(table, path, **options):
+    def write_two(table, file, **options):
         if len(written) == 2:
             raise KeyboardInterrupt
-        write_new(table, path, **options)
+        write_new(table, file, **options)
 
-    def write_new(table, path, **options):
-        part = Path(path).name.partition(".")[0]
+    def write_new(table, file, **options):
+        part = Path(file.name).name.partition(".")[0]
         assert part not in written
         written.append(part)
-        write(table, path, **options)
+        write(table, file, **options)
 
     monkeypatch.setattr(pyarrow.parquet, "write_table", write_two)
     with pytest.raises(KeyboardInterrupt):

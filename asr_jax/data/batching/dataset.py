@@ -49,6 +49,9 @@ class Data:
     """Validation sets, in the same formats; they select the best checkpoint (saving.best_of). Each entry is a set,
     named after its file or folder. Empty: the validation set in the folder of `train` if there is one, otherwise a
     share of the training set."""
+    root: UserPath = ""
+    """Folder that relative paths in manifests start from if their files are neither in the manifest's folder nor in its
+    parent folder. Empty: the current folder, which a run keeps for later jobs."""
     validation_share: Annotated[float, above(0, most=0.5)] = 0.1
     """Share of the training set's hours that is used for validation if there is no validation set. Split by speaker if
     speakers are known."""

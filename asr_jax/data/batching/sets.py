@@ -1,5 +1,6 @@
 """Training and validation sets of a run, read from the paths of its settings."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -58,7 +59,8 @@ def read_training(data: Data, *, seed: int) -> Utterances:
 
 
 def _options(data: Data) -> ReadOptions:
-    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none", allow_pipes=data.allow_pipes)
+    root = "" if data.root == os.getcwd() else data.root  # the cache is the same with and without it
+    return ReadOptions(texts_may_lack=data.tokenizer.kind == "none", allow_pipes=data.allow_pipes, root=root)
 
 
 def _read_training(

@@ -87,7 +87,7 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
         inputs: Index, path and reader of each input.
         trim_db: Threshold of trimming in dB.
     """
-    how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes
+    how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes + options.root
     code = f"{digest_of_code(SOURCES)} {trim_db}{how}"
     digest = hashlib.sha256(f"{code} {digest_of_files(inputs, options)}".encode())
     folder = cache or os.environ.get(CACHE) or os.path.join(CACHES, "index")

@@ -75,7 +75,8 @@ def gather(
     parts, without_duration, looked_for, only_in = list[Columns](), list[Rejected](), list[str](), ""
     measured, known = list[Row](), {row[0]: row for row in before.rows()} if before else {}
     for (number, path, reader), (blocks, _) in zip(inputs, listed, strict=True):
-        start, missing = _start(_sampled(blocks), reader.roots(path))
+        roots = [options.root or root if root == os.curdir else root for root in reader.roots(path)]
+        start, missing = _start(_sampled(blocks), roots)
         looked_for += missing
         only_in = os.getcwd() if start == os.curdir else only_in
         own = {unpacked.path, *map(os.path.abspath, reader.files(path, options))}

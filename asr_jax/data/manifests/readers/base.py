@@ -60,6 +60,8 @@ class ReadOptions:
     alone."""
     allow_pipes: bool = False
     """Whether commands in the place of files are run, as `ffmpeg -i a.m4a -f wav - |` (see `data.manifests.pipes`)."""
+    root: str = ""
+    """Folder in the place of the current one, for relative locations in manifests. Empty: the current folder."""
     remarks: Counter[str] = field(default_factory=Counter, compare=False)
     """Number of utterances that are used and of which something is to be said, such as a field that is not used, by the
     end of the sentence."""
