@@ -8,6 +8,7 @@ from recordings import noise, write_av
 
 from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
 from asr_jax.audio.matroska import segment_end
+from tests.support import approx
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,8 @@ def test_a_cut_file_is_truncated_and_a_whole_one_is_not(tmp_path, name, codec, o
     path = write_av(tmp_path / name, noise(0, 3 * 48000), codec, 48000, **options)
     content = path.read_bytes()
     expected_s = 3.0 + options.get("late_s", 0.0)
-    assert len(read_audio(path)) / 16000 == pytest.approx(expected_s, abs=0.05)
-    assert probe(path).duration_s == pytest.approx(expected_s, abs=0.05)
+    assert len(read_audio(path)) / 16000 == approx(expected_s, abs=0.05)
+    assert probe(path).duration_s == approx(expected_s, abs=0.05)
     for part in (content[:-1], content[: 3 * len(content) // 4]):
         with pytest.raises(AudioError, match=f"truncated: it has {len(part)} of {len(content)} bytes"):
             read_audio(NamedAudio(part, name))

@@ -10,6 +10,7 @@ from recordings import RATE, noise, write_av
 from asr_jax.audio import pyav
 from asr_jax.audio.io import AudioError, NamedAudio, Remarks, probe, read_audio
 from asr_jax.audio.streaming import stream_audio
+from tests.support import approx
 
 
 def tone(hz: float, rate_hz: int, duration_s: float) -> np.ndarray:
@@ -95,15 +96,15 @@ def test_samples_are_at_the_times_of_the_medium(
             assert level > 1000, begin_s
         elif not any(begin - 0.1 < end_s and begin_s < end + 0.1 for begin, end in sounds_s):
             assert level < 10, begin_s
-    assert len(whole) / RATE == pytest.approx(sounds_s[-1][1], abs=0.1)
-    assert probe(path).duration_s == pytest.approx(len(whole) / RATE, abs=0.03)
+    assert len(whole) / RATE == approx(sounds_s[-1][1], abs=0.1)
+    assert probe(path).duration_s == approx(len(whole) / RATE, abs=0.03)
     np.testing.assert_array_equal(np.concatenate(list(stream_audio(path, rate_hz=RATE))), whole)
 
 
 def test_a_fragmented_mp4_has_its_gaps(tmp_path: Path) -> None:
     options = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
     path = write_av(tmp_path / "a.mp4", noise(0, 3 * RATE), "aac", RATE, gap_s=(1.0, 2.5), **options)
-    assert len(read_audio(path)) == pytest.approx(3 * RATE, abs=2000)
+    assert len(read_audio(path)) == approx(3 * RATE, abs=2000)
 
 
 @pytest.mark.parametrize(("name", "codec", "rate_hz"), [("a.ts", "aac", RATE), ("a.webm", "libopus", 48000)])
@@ -112,14 +113,14 @@ def test_nothing_of_joined_files_is_lost_although_their_times_begin_again(
 ) -> None:
     path = write_av(tmp_path / name, noise(0, 12 * rate_hz), codec, rate_hz)
     path.write_bytes(2 * path.read_bytes())
-    assert probe(path).duration_s == pytest.approx(24.0, abs=0.2)
-    assert len(read_audio(path)) == pytest.approx(24 * RATE, abs=0.2 * RATE)
+    assert probe(path).duration_s == approx(24.0, abs=0.2)
+    assert len(read_audio(path)) == approx(24 * RATE, abs=0.2 * RATE)
 
 
 def test_a_live_recording_that_is_joined_later_begins_with_its_first_packet(tmp_path: Path) -> None:
     path = write_av(tmp_path / "a.webm", noise(0, 48000), "libopus", 48000, late_s=5000.0, live="1")
     assert len(read_audio(path)) == RATE
-    assert probe(path).duration_s == pytest.approx(1.0, abs=0.01)
+    assert probe(path).duration_s == approx(1.0, abs=0.01)
 
 
 def test_times_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
@@ -140,8 +141,8 @@ def test_a_file_is_known_by_its_content(tmp_path: Path, name: str, codec: str, e
     path = write_av(tmp_path / name, noise(0, 48000), codec, 48000)
     other = path.rename(tmp_path / f"other{ending}")
     for file in (other, NamedAudio(other.read_bytes(), f"other{ending}")):
-        assert len(read_audio(file)) == pytest.approx(RATE, abs=2000)
-        assert probe(file).duration_s == pytest.approx(1.0, abs=0.1)
+        assert len(read_audio(file)) == approx(RATE, abs=2000)
+        assert probe(file).duration_s == approx(1.0, abs=0.1)
 
 
 def test_floating_point_samples_are_checked_as_in_wav(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import pytest
 
 from asr_jax.metrics.errors import count_errors, word_errors
+from asr_jax.text.segmentation import words_of
+from tests.support import approx
 
 pytest.importorskip("hypothesis", reason="needs hypothesis: pip install -e '.[dev]'")
 jiwer = pytest.importorskip("jiwer", reason="needs jiwer: pip install -e '.[dev]'")
@@ -20,23 +22,18 @@ OF_WORDS = st.lists(st.tuples(WORD, BETWEEN), max_size=12).map(lambda pairs: "".
 TEXT = ANY | OF_WORDS
 
 
-def words(text: str) -> list[str]:
-    """Words as the counts have them: what stands between white space. jiwer splits at spaces alone."""
-    return text.split()
-
-
 @MANY
 @given(TEXT, TEXT)
 def test_words_are_counted_as_jiwer_counts_them(reference, hypothesis):
     found = word_errors(reference, hypothesis)
-    expected = jiwer.process_words(" ".join(words(reference)), " ".join(words(hypothesis)))
+    expected = jiwer.process_words(" ".join(words_of(reference)), " ".join(words_of(hypothesis)))
     counts = (expected.substitutions, expected.deletions, expected.insertions, expected.hits)
     assert (found.substitutions, found.deletions, found.insertions, found.hits) == counts
-    assert found.words == len(words(reference))
+    assert found.words == len(words_of(reference))
     if found.words:
-        assert found.rate == pytest.approx(expected.wer)
-        assert found.match_error_rate == pytest.approx(expected.mer)
-        assert found.information_lost == pytest.approx(expected.wil)
+        assert found.rate == approx(expected.wer)
+        assert found.match_error_rate == approx(expected.mer)
+        assert found.information_lost == approx(expected.wil)
 
 
 @MANY
@@ -72,7 +69,7 @@ def sclite(reference: list[str], hypothesis: list[str]) -> tuple[int, int, int]:
 @given(TEXT, TEXT)
 def test_words_are_counted_by_sclites_rule(reference, hypothesis):
     found = word_errors(reference, hypothesis, alignment="sclite")
-    counts = sclite(words(reference), words(hypothesis))
+    counts = sclite(words_of(reference), words_of(hypothesis))
     assert (found.substitutions, found.deletions, found.insertions) == counts
     assert found.errors >= word_errors(reference, hypothesis).errors
 

@@ -29,6 +29,7 @@ from asr_jax.pretrained.funasr_folder import config_of, folder_files, kaldi_text
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.pieces import train_model
+from asr_jax.text.segmentation import words_of
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer, load_tokenizer
 from asr_jax.transcripts.words import Writer
@@ -144,7 +145,7 @@ def test_texts_have_the_spaces_of_funasr(labels: str, text: str, tmp_path: Path)
     frames = tuple(range(len(ids) + 1))
     sequence = TokenSequence(tuple(ids), frames[:-1], frames[1:], (0.0,) * len(ids), 0.0)
     assert writer.text(sequence) == text
-    assert [word.text for word in writer.transcript([sequence]).words] == text.split()
+    assert [word.text for word in writer.transcript([sequence]).words] == words_of(text)
 
 
 def test_words_are_spelled_with_pieces() -> None:

@@ -13,9 +13,14 @@ from asr_jax.transcripts.files import FORMS, NamedRecording
 from asr_jax.transcripts.intervals import apart
 from asr_jax.transcripts.subtitles import CueRules, cues
 from asr_jax.transcripts.transcript import Token, Transcript, Word, with_valid_times
-from tests.support import SHARED
+from tests.support import SHARED, approx
 
 NAN, INF = float("nan"), float("inf")
+
+
+def in_us(seconds: float) -> int:
+    """Returns a time in microseconds."""
+    return round(1e6 * seconds)
 
 
 def intervals(text):
@@ -32,7 +37,7 @@ def assert_valid(tiers, end_s):
     """What Praat requires of intervals."""
     for tier in tiers:
         assert tier[0][0] == 0
-        assert tier[-1][1] == pytest.approx(end_s, abs=5e-5)
+        assert tier[-1][1] == approx(end_s, abs=5e-5)
         assert all(start < end for start, end, _ in tier)
         assert all(before[1] == after[0] for before, after in itertools.pairwise(tier))
 
@@ -96,9 +101,9 @@ def test_files_of_any_times_are_valid(items, duration_s):
     for times in ([(word["start_s"], word["end_s"]) for word in fields["words"]], of_ctm):
         assert len(times) == len(words)
         assert all(0 <= start < end for start, end in times)
-        assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(times))
+        assert all(in_us(before[1]) <= in_us(after[0]) for before, after in itertools.pairwise(times))
         if known and times:
-            assert times[-1][1] <= max(round(duration_s, 3), len(words) * 1e-3) + 1e-9
+            assert in_us(times[-1][1]) <= max(1000 * round(1000 * duration_s), 1000 * len(words))
 
 
 @pytest.mark.slow
@@ -108,10 +113,10 @@ def test_cues_of_any_times_are_valid(items, duration_s, max_s, max_chars, max_li
     words = tuple(Word(text, start, end, 0.5, space) for text, start, end, space in items)
     rules = CueRules(max_s=max_s, min_s=min(1.0, max_s), max_chars=max_chars, max_lines=max_lines)
     found = cues(Transcript(words, 0.0), rules, duration_s=duration_s)
-    assert all(0 <= cue.start_s < cue.end_s <= cue.start_s + max_s + 1e-3 for cue in found)
+    assert all(0 <= cue.start_s < cue.end_s and in_us(cue.end_s - cue.start_s) <= in_us(max_s) + 1000 for cue in found)
     assert all(before.end_s <= after.start_s for before, after in itertools.pairwise(found))
     if duration_s == duration_s and found:
-        assert found[-1].end_s <= max(round(duration_s, 3), len(words) * 1e-3)
+        assert in_us(found[-1].end_s) <= max(1000 * round(1000 * duration_s), 1000 * len(words))
     texts = {word.text for word in words}
     assert all(cell_len(line) <= max_chars or line in texts for cue in found for line in cue.lines)
     assert all(len(cue.lines) <= max_lines for cue in found)

@@ -12,11 +12,12 @@ from asr_jax.text.invisible import visible
 from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.normalise import normalise
 from asr_jax.text.pieces import train_model
+from asr_jax.text.segmentation import has_unspaced
 from asr_jax.text.sentencepiece import SentencePieceTokenizer
 
 pytest.importorskip("hypothesis", reason="needs hypothesis: pip install -e '.[dev]'")
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.slow
@@ -77,14 +78,18 @@ def test_a_text_is_named_if_and_only_if_its_labels_write_another(name, texts):
 @settings(max_examples=300, deadline=None)
 @given(reference=TEXT, hypothesis=TEXT)
 def test_no_text_of_the_labels_has_fewer_errors_than_the_lowest_rate(reference, hypothesis):
-    """For labels of characters, whose texts are all those of the alphabet."""
+    """For labels of characters, which write all texts of the alphabet.
+
+    In scripts without spaces, a letter without a label may join its neighbours to one word, which costs more errors.
+    """
+    assume(not has_unspaced(reference + hypothesis))
     tokenizer = TOKENIZERS["characters"]
     utterances = Utterances.of([Utterance("u", "/u.wav", reference, 1.0)])
     lowest = count_round_trip(utterances, tokenizer)
     writable = tokenizer.written(normalise(hypothesis, "lower.v1"))
     edits = count_errors([normalise(reference, "lower.v1")], [normalise(writable, "lower.v1")])[0]
     if lowest.wer is not None:
-        assert lowest.wer <= edits[:3].sum() / edits[3] + 1e-9
+        assert round(lowest.wer * edits[3]) <= edits[:3].sum()
 
 
 @settings(max_examples=500, deadline=None)
