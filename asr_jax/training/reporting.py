@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from asr_jax.audio.mono import SILENT
 from asr_jax.core import devices
 from asr_jax.core.errors import RunError
 from asr_jax.core.names import counted
@@ -45,12 +46,14 @@ class RejectedAudio:
 
     def __init__(self, folder: Path, log: EventLog, *, utterances: Utterances, limit: int) -> None:
         self._folder, self._log, self._limit = folder, log, limit
-        before = on_main(lambda: sorted(rejected_utterances(folder)))
+        before = on_main(lambda: [sorted(rejected_utterances(folder, reason=reason)) for reason in ("", SILENT)])
         # The file also has utterances that a filter rejected. They are not in the index.
-        self._seen = utterances.named({(name, location) for name, location in before})
+        self._seen, silent = (utterances.named({(name, place) for name, place in each}) for each in before)
         self._num_utterances = len(utterances)
         self._num_filtered = 0
         """Number of items of shards that are outside of a limit, which is known when they are read."""
+        self._num_silent = len(silent)
+        """Number of silent utterances. Large corpora have some, and the limit does not count them."""
         self._new: list[Rejected] = []
         self._seen_differing = set[tuple[str, str]]()
         self._differing: list[Rejected] = []
@@ -75,10 +78,11 @@ class RejectedAudio:
         self._seen.update(map(_key, new))
         report_rejected(self._folder, self._log, new)
         self._num_filtered += sum(entry.stage == "filter" for entry in new)
-        num_unreadable = len(self._seen) - self._num_filtered
-        if num_unreadable > min(self._limit, self._num_utterances // 2):
+        self._num_silent += sum(SILENT in entry.reason for entry in new)
+        num_unused = len(self._seen) - self._num_filtered
+        if num_unused - self._num_silent > self._limit or num_unused > self._num_utterances // 2:
             raise RunError(
-                f"{num_unreadable} utterances of {self._num_utterances} cannot be read, more than "
+                f"{num_unused} utterances of {self._num_utterances} cannot be read or are silent, more than "
                 f"training.limits.max_rejected ({self._limit}) or half of them; the last is {new[-1].location}: "
                 f"{new[-1].reason}. {self._folder / REJECTED} lists all of them; repair the files, remove the "
                 "utterances from the manifest, or raise --training.limits.max-rejected"

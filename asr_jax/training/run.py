@@ -197,13 +197,14 @@ def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
         os.fsync(file.fileno())
 
 
-def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tuple[str, str]]:
+def rejected_utterances(folder: Path, *, are_differing: bool = False, reason: str = "") -> set[tuple[str, str]]:
     """Returns id and location of the utterances in rejected.jsonl.
 
     Incomplete lines are ignored.
 
     Args:
         are_differing: Whether to return the used utterances with remarks on their audio instead of the rejected ones.
+        reason: Part of the reasons of the utterances to return. Empty: all.
     """
     utterances = set()
     path = folder / REJECTED
@@ -211,7 +212,8 @@ def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tup
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
             is_used = entry.get("stage") == "used"
-            if is_used == are_differing and not (is_used and "value" in entry):  # a value is a character of a text
+            is_of_text = is_used and "value" in entry  # a value is a character of a text
+            if is_used == are_differing and not is_of_text and reason in entry["reason"]:
                 utterances.add((entry["id"], entry["location"]))
     return utterances
 
