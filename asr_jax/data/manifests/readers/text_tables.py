@@ -94,20 +94,6 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
             yield Rejected(place, place, str(error), error.stage)
 
 
-def rows_of(path: str, separator: str) -> Iterator[tuple[int, list[str] | InvalidEntry]]:
-    """Values of the rows that are not blank, including the header line, with the number of their first line.
-
-    Raises:
-        UserError: If the file cannot be read.
-    """
-    is_quoted = _has_quotes(path, separator)
-    for number, line in _rows(path, separator, is_quoted):
-        try:
-            yield number, line if isinstance(line, BadLine) else _values(line, separator, is_quoted)
-        except InvalidEntry as error:
-            yield number, error
-
-
 def separator_of(path: str) -> str:
     """Separator of the columns, from the header line; without known names, that of the file's ending."""
     header = _header(path)
@@ -141,6 +127,9 @@ def _has_quotes(path: str, separator: str) -> bool:
     """
     if separator not in (TAB, "|"):
         return True
+    with open(path, "rb") as file:
+        if not any(b'"' in line for line in file):  # ten times as fast as `_rows`
+            return separator == "|"
     column = re.compile(rf'(?:^|{re.escape(separator)})("(?:[^"]|"")*+"(?={re.escape(separator)}|$)|[^{separator}]*+)')
     num, num_against, is_first = 0, 0, True
     for _, line in _rows(path, separator, True):
