@@ -63,7 +63,7 @@ def test_every_recording_has_a_file_of_its_own(names, expected, tmp_path):
     with output:
         for utterance in utterances:
             assert not output.has(utterance.id)
-            assert output.write(named(utterance)) == output.refusal(utterance.id) == ""
+            assert output.write(named(utterance)) == ""
     paths = [path for path in (tmp_path / "out").rglob("*.json") if path.is_file()]
     assert sorted(str(path.relative_to(tmp_path / "out")) for path in paths) == expected
     for name in names:
@@ -221,15 +221,11 @@ def test_one_file_that_cannot_be_written_is_named_and_the_others_are_written(tmp
     output, utterances = opened("json", out, ["x" * 251, "folder.wav", "file/a.wav", "b.wav", "y" * 250])
     with output:
         assert not any(output.has(each.id) for each in utterances)
-        for refusals in (
-            map(output.refusal, (each.id for each in utterances)),
-            map(output.write, map(named, utterances)),
-        ):
-            long, folder, file, good, longest = refusals
-            assert (good, longest) == ("", "")
-            assert re.search("/x+[.]json cannot be written: File name too long; rename", long)
-            assert re.search(r"/folder[.]json (is a folder|cannot be written: Is a directory); rename", folder)
-            assert re.search(r"/file/a[.]json cannot be written: (Not a directory|File exists); rename", file)
+        long, folder, file, good, longest = map(output.write, map(named, utterances))
+        assert (good, longest) == ("", "")
+        assert re.search("/x+[.]json cannot be written: File name too long; rename", long)
+        assert re.search(r"/folder[.]json cannot be written: Is a directory; rename", folder)
+        assert re.search(r"/file/a[.]json cannot be written: (Not a directory|File exists); rename", file)
     assert [output.has(each.id) for each in utterances] == [False, False, False, True, True]
 
 

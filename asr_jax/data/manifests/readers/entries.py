@@ -21,6 +21,7 @@ from asr_jax.data.manifests.utterances import Utterance
 
 ROOT = re.compile(r"^(\{\w+\}|\$\{?\w+\}?)/+")
 """Placeholder of the root folder in the paths of SpeechBrain, such as `{data_root}/` or `$data_root/`."""
+SIGNALS = frozenset((*f.AUDIO, *f.AUDIO_PATH, *f.FEATURES, *f.FEATURES_PATH))
 # Hop in seconds of features without a duration; nearly every front-end has it.
 HOP_S = 0.01
 
@@ -44,8 +45,7 @@ def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name:
 
 def with_audio(fields: Fields, audio: Location) -> Fields:
     """Fields of an utterance whose audio is in an archive: the audio in place of all paths, audio and features."""
-    others = {*f.AUDIO, *f.AUDIO_PATH, *f.FEATURES, *f.FEATURES_PATH}
-    return {name: value for name, value in fields.items() if name not in others} | {"audio": audio}
+    return {name: value for name, value in fields.items() if name not in SIGNALS} | {"audio": audio}
 
 
 def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
