@@ -15,7 +15,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.files import OF_ALL_FILES, append_line, check_writable, remove_empty, temporary_path, write_whole
 from asr_jax.core.jobs import MADE_OF, Job, path_of
 from asr_jax.core.names import counted, one_line, unique
-from asr_jax.core.text_files import json_line, json_text, open_text, read_text, split_lines
+from asr_jax.core.text_files import json_line, json_text, open_text, read_text
 from asr_jax.data.manifests.identity import Identity
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.utterances import Rejected, Utterance
@@ -251,7 +251,7 @@ def _made_of(folder: Path) -> dict[str, dict[str, Any]]:
     found = dict[str, dict[str, Any]]()
     for path in folder.glob(f"{MADE_OF.partition('.')[0]}*.jsonl"):
         own = dict[str, dict[str, Any]]()
-        for line in split_lines(read_text(path)):
+        for line in path.read_bytes().split(b"\n"):  # a line that is cut may not be UTF-8
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(line)
                 own[entry["file"]] = entry

@@ -207,6 +207,17 @@ def test_what_two_jobs_say_differently_of_a_file_is_not_known(tmp_path):
         opened("json", tmp_path / "out", [("a.wav", str(tmp_path / "a.wav"))])
 
 
+def test_a_line_of_a_killed_process_is_ignored(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"audio")
+    recordings = [("a.wav", str(tmp_path / "a.wav"))]
+    output, (utterance,) = opened("json", tmp_path / "out", recordings)
+    with output:
+        output.write(named(utterance))
+    with (tmp_path / "out/made_of.jsonl").open("ab") as file:
+        file.write('{"file": "ü'.encode()[:-1])
+    assert opened("json", tmp_path / "out", recordings)[0].has("a.wav")
+
+
 def test_a_file_without_a_transcript_is_not_there(tmp_path):
     output, _ = opened("json", tmp_path / "all.json", ["a.wav"])
     with output:
