@@ -72,7 +72,7 @@ class RejectedAudio:
         differing, new = rejected_everywhere(self._differing), rejected_everywhere(self._new)
         self._new, self._differing = [], []
         self._seen_differing.update(map(_key, differing))
-        report_differing(self._folder, self._log, differing)
+        report_rejected(self._folder, self._log, differing, are_used=True)
         if not new:
             return
         self._seen.update(map(_key, new))
@@ -143,22 +143,24 @@ def report_filtered(rejections: Rejections, write: Callable[..., None], *, path:
         )
 
 
-def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
-    """Appends rejected utterances that rejected.jsonl does not have yet, and writes an event with their number.
+def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected], *, are_used: bool = False) -> None:
+    """Appends utterances that rejected.jsonl lacks, and writes an event with their number and reasons.
 
     Args:
-        entries: Rejected utterances of all processes.
+        entries: Rejected utterances of all processes; with `are_used`, those with remarks on their audio.
+        are_used: Whether the utterances are used. The event is then `differing`.
     """
     if is_main() and entries:
-        before = rejected_utterances(folder)
+        before = rejected_utterances(folder, are_differing=are_used)
         if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
             append_rejected(folder, new)
+            about = {"reason": new[0].reason} if are_used else {"reasons": Counter(each.reason for each in new)}
             log.write(
-                "rejected",
+                "differing" if are_used else "rejected",
                 count=len(new),
-                reasons=Counter(each.reason for each in new),
                 files=[each.location for each in new[:3]],
                 path=folder / REJECTED,
+                **about,
             )
 
 
@@ -166,25 +168,6 @@ def report_native(log: EventLog) -> None:
     """Writes a warning with new problems that native libraries, such as CUDA, report."""
     if is_main() and (message := native_problems()):
         log.write("warning", detector="native libraries", message=message)
-
-
-def report_differing(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
-    """Appends remarks on audio that rejected.jsonl lacks, and writes an event with their number.
-
-    Args:
-        entries: Utterances of all processes, with the remarks as the reason.
-    """
-    if is_main() and entries:
-        before = rejected_utterances(folder, are_differing=True)
-        if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
-            append_rejected(folder, new)
-            log.write(
-                "differing",
-                count=len(new),
-                files=[each.location for each in new[:3]],
-                reason=new[0].reason,
-                path=folder / REJECTED,
-            )
 
 
 def _key(rejected: Rejected) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
 from asr_jax.training import reporting
-from asr_jax.training.reporting import RejectedAudio, Reporter, report_differing
+from asr_jax.training.reporting import RejectedAudio, Reporter, report_rejected
 from asr_jax.training.setup import Setup
 from asr_jax.training.step import UpdateReport
 from tests.training.toy import toy_batch, toy_model
@@ -139,7 +139,7 @@ def test_utterances_of_another_duration_are_recorded_once(tmp_path: Path) -> Non
             for entry in (differing[0], differing[0], differing[1]):
                 rejections.add([LoadedBatch(toy_batch(), 0, 0, (), (entry,))])
                 rejections.flush()
-            report_differing(tmp_path, log, differing)  # as validation does
+            report_rejected(tmp_path, log, differing, are_used=True)  # as validation does
     lines = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
     assert [(line["id"], line["reason"][:7]) for line in lines] == [
         ("u1", "removed"),

@@ -115,9 +115,9 @@ def duration_of_whole(fields: Fields, options: ReadOptions) -> float:
 
 
 def without_origin(part: Part, audio: Location | bytes, fields: Fields, options: ReadOptions) -> Part:
-    """Part without its start if an utterance's own audio is already cut: start and end are then those in its origin.
+    """Part without its start if the audio is already cut from the recording to which start and end belong.
 
-    This is so if the audio is as long as the part, and ends before the part does.
+    The audio is cut if it is as long as the part, and ends before the part does.
 
     Args:
         audio: Location or content of audio that belongs to one utterance, as in a table or a tar.
