@@ -180,7 +180,7 @@ def _unigrams(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _words_of_binary(path: str | Path) -> frozenset[bytes] | None:
-    """Returns the words at the end of a file of build_binary, each with a zero byte behind it.
+    """Returns the words at the end of a file of build_binary, where a zero byte ends each word.
 
     The first one is `<unk>`, which the number of unigrams in the header includes unless the ARPA file lacked it.
     """

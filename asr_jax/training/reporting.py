@@ -12,12 +12,14 @@ import numpy as np
 from asr_jax.audio.mono import SILENT
 from asr_jax.core import devices
 from asr_jax.core.errors import RunError
+from asr_jax.core.files import append_lines
 from asr_jax.core.names import counted
 from asr_jax.core.native import native_problems
 from asr_jax.core.processes import gathered, is_main, on_main
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.run_folder import REJECTED, SMOKE, VOIDED
 from asr_jax.core.sums import merge
+from asr_jax.core.text_files import json_text
 from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.batching.removals import about_removed
@@ -30,7 +32,7 @@ from asr_jax.metrics.throughput import Throughput
 from asr_jax.models.terms import total_of
 from asr_jax.observe.events import EventLog
 from asr_jax.training.initial_state import InitialState
-from asr_jax.training.run import append_lines, append_rejected, rejected_utterances
+from asr_jax.training.run import append_rejected, rejected_utterances
 from asr_jax.training.run_data import about_round_trips
 from asr_jax.training.setup import Setup, other_devices, other_product, short_run
 from asr_jax.training.step import UpdateReport
@@ -341,7 +343,7 @@ class Reporter:
         together = gathered(entries)
         if is_main() and found:
             path = self._setup.folder / VOIDED
-            append_lines(path, [entry for entries in together for entry in entries])
+            append_lines(path, (json_text(entry) for entries in together for entry in entries))
             self._log.write(
                 "voided",
                 update=entries[-1]["update"],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import OF_ALL_FILES, append_line, check_writable, remove_empty, temporary_path, write_whole
+from asr_jax.core.files import OF_ALL_FILES, append_lines, check_writable, remove_empty, temporary_path, write_whole
 from asr_jax.core.jobs import MADE_OF, Job, path_of
 from asr_jax.core.names import counted, one_line, unique
 from asr_jax.core.text_files import json_line, json_text, open_text, read_text
@@ -217,9 +217,8 @@ class Folder(Output):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # it is not of the recording of the next line
-            append_line(
-                self._made_of_path, json_text({"file": self._paths[named.name]} | self._made_of[named.name].to_json())
-            )
+            made_of = {"file": self._paths[named.name]} | self._made_of[named.name].to_json()
+            append_lines(self._made_of_path, [json_text(made_of)])
             write_whole(path, text)
         except OSError as error:
             if error.errno in OF_ALL_FILES:

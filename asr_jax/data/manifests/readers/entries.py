@@ -87,21 +87,15 @@ def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
         fields = {**fields, **value}
         value = value["array"] if value.get("bytes") is None and "array" in value else value.get("bytes")
     if isinstance(value, list | np.ndarray):
-        return _wav(value, fields), path or name
+        if not (rate_hz := f.count(fields, f.RATE)):
+            raise InvalidEntry(
+                f"audio is {len(value)} values without a rate; expected the rate in Hz in sample_rate, or the bytes or "
+                "path of an audio file"
+            )
+        return wav("audio", value, rate_hz), path or name
     if isinstance(value, bytes | Location):
         return value, path or name
     return None, path
-
-
-def _wav(values: Any, fields: Fields) -> bytes:
-    """WAV file of audio that is samples."""
-    rate_hz = f.count(fields, f.RATE)
-    if not rate_hz:
-        raise InvalidEntry(
-            f"audio is {len(values)} values without a rate; expected the rate in Hz in sample_rate, or the bytes or "
-            "path of an audio file"
-        )
-    return wav("audio", values, rate_hz)
 
 
 def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:

@@ -65,7 +65,6 @@ def spelling(name: str) -> Spelling | None:
     return Spelling(name, "other") if _OF_TIMES & {word.lower() for word in _WORD.findall(name)} else None
 
 
-@lru_cache(4096)
 def is_stop(name: str) -> bool:
     """Whether a name is `stop`, which is in samples in SpeechBrain, where a name has no unit."""
     return "stop" in name.lower()

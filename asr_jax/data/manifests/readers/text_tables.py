@@ -120,10 +120,10 @@ def _first_lines(path: str) -> tuple[str, str]:
 def _has_quotes(path: str, separator: str) -> bool:
     """Whether values are in quotes of CSV.
 
-    Between tabs and bars, quotes may also be those of the text. Quotes of CSV surround a value that contains a quote
-    (which is then doubled), a separator or a line end; a value that has other quotes is evidence against them. Values
-    in quotes that need none tell nothing: a text may be a quotation. The majority decides. Without any, values between
-    tabs have no quotes.
+    Between tabs and bars, quotes may also belong to the text. Evidence for quotes of CSV is a quoted value with a
+    doubled quote, a separator or a line end; evidence against them is a value with other quotes. A quoted value that
+    needs no quotes is no evidence, because a text may be a quotation. The majority decides. Without evidence, values
+    between tabs have no quotes.
     """
     if separator not in (TAB, "|"):
         return True
