@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Int16
 
 from asr_jax.audio.io import write_flac
-from asr_jax.audio.mono import FULL_SCALE, MAX_PEAK, out_of_range
+from asr_jax.audio.mono import MAX_PEAK, as_int16, out_of_range
 from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
@@ -351,8 +351,7 @@ def _samples(audio: Any, place: int) -> Int16[np.ndarray, " S"]:
         logger.warning(
             "array %d: above full scale: the peak is %.4g, full scale is 1; samples are clipped", place, peak
         )
-    scaled = audio.astype(np.float64) * FULL_SCALE
-    return np.rint(scaled).clip(-FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
+    return as_int16(audio.astype(np.float64))
 
 
 def _refuse(rejected: Sequence[tuple[Utterance | Rejected, str]]) -> None:

@@ -20,6 +20,7 @@ from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT, TOKENIZER
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, check, settings, with_paths
 from asr_jax.core.text_files import read_text
 from asr_jax.data.batching.dataset import Data
+from asr_jax.data.manifests.locations import URL
 from asr_jax.kernels.implementations import selected_kernels
 from asr_jax.metrics.measure import ALL
 from asr_jax.models.base import Model
@@ -100,8 +101,8 @@ class Limits:
     """Number of epochs after which this job saves a checkpoint and ends; later jobs that continue the run do not have
     this limit. The learning rate schedule does not depend on it. 0: no limit."""
     max_rejected: NonNegativeInt = 100
-    """Maximum number of unreadable utterances; with more of them, or with more than half of all utterances unreadable,
-    the run stops. rejected.jsonl lists them."""
+    """Maximum number of unreadable utterances. With more of them, or if more than half of all utterances are unreadable
+    or silent in spite of a text, the run stops. rejected.jsonl lists them."""
     max_failed: PositiveInt = 200
     """Number of consecutive updates with non-finite values at which the run stops. Such an update changes nothing."""
 
@@ -450,7 +451,7 @@ def _has_fields(cls: Any) -> bool:
 
 
 def of_run(experiment: Experiment) -> Experiment:
-    """Returns the settings that a run keeps, for jobs in any folder: absolute paths, without what is for one job."""
+    """Returns the settings that a run stores: with absolute paths, for jobs in any folder; without those of one job."""
     training = experiment.training
     limits = dataclasses.replace(training.limits, epochs_this_job=0.0)
     training = dataclasses.replace(training, limits=limits, profile="")
@@ -458,7 +459,7 @@ def of_run(experiment: Experiment) -> Experiment:
     kept = dataclasses.replace(
         experiment, training=training, data=data, resume=Resume(), run_dir=str(experiment.folder)
     )
-    return with_paths(kept, lambda path: path if "://" in path else os.path.abspath(path))
+    return with_paths(kept, lambda path: path if URL.match(path) else os.path.abspath(path))
 
 
 def located(experiment: Experiment, folder: Path) -> Experiment:

@@ -15,7 +15,7 @@ from jaxtyping import Int16, Shaped
 
 from asr_jax.audio.checks import AudioPart, check_number, check_part, promised_samples
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.mono import FULL_SCALE, Mono, Remarks, as_float
+from asr_jax.audio.mono import Mono, Remarks, as_float, as_int16
 from asr_jax.audio.ogg import has_gaps
 from asr_jax.audio.pyav import (
     CONTENT_BYTES,
@@ -113,7 +113,7 @@ def read_audio(
         mono = soxr.resample(mono, from_hz * speed, rate_hz)
     if not len(mono):
         raise AudioError(name, f"too short to resample: {len(samples)} samples")
-    return np.clip(np.rint(mono * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
+    return as_int16(mono)
 
 
 def probe(file: PathLike | NamedAudio) -> AudioInfo:

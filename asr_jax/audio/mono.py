@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Float, Float32, Int16, Shaped
 
 from asr_jax.audio.errors import AudioError
 
 FULL_SCALE = 32768
 MAX_PEAK = 2.0
-"""Largest peak of floating-point samples, whose full scale is 1. Resampling and mixing exceed full scale by some dB; a
-larger peak is that of another scale, such as the one of integers."""
+"""Largest peak of floating-point samples of full scale 1. Resampling and mixing exceed full scale by some dB; a larger
+peak means another scale, such as that of 16-bit integers."""
 SILENT_STEPS = 2
 """Largest difference of two samples of silence, in steps of 16 bits: a constant, or its dither."""
 CANCELLED_SHARE = 1e-3
@@ -118,6 +118,11 @@ def out_of_range(peak: float) -> str:
         f"out of range: the peak is {peak:.4g}, full scale is 1; divide the samples by {FULL_SCALE} if they have the "
         "scale of 16-bit integers, otherwise reduce their level"
     )
+
+
+def as_int16(samples: Float[np.ndarray, " S"]) -> Int16[np.ndarray, " S"]:
+    """Converts float samples of full scale ±1 to int16. Samples that exceed full scale are clipped."""
+    return np.clip(np.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
 
 
 def as_float(samples: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "..."]:

@@ -281,6 +281,6 @@ def _library(name: str) -> Any:
     try:
         import av
     except ImportError:
-        raise AudioError(name, f"libsndfile does not read its format; {MISSING}") from None
+        raise AudioError(name, f"libsndfile does not read its format, or the gaps in it; {MISSING}") from None
     av.logging.set_level(av.logging.PANIC)
     return av

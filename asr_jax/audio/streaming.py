@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import soxr
-from jaxtyping import Float32, Int16, Shaped
+from jaxtyping import Int16, Shaped
 
 from asr_jax.audio.checks import AudioPart, check_number, check_part, promised_samples
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import EXACT_SEEKS, NamedAudio, PathLike, again, dtype_of, is_float, name_of, ogg_has_gaps, opened
-from asr_jax.audio.mono import FULL_SCALE, Mono, Remarks, as_float
+from asr_jax.audio.mono import Mono, Remarks, as_float, as_int16
 from asr_jax.audio.pyav import NeedsFFmpeg, blocks_with_pyav
 
 BLOCK_S = 10  # seconds per block
@@ -134,13 +134,9 @@ def _resampled(
 ) -> Iterator[Int16[np.ndarray, " S"]]:
     if from_hz == rate_hz:
         for block in blocks:
-            yield block if block.dtype == np.int16 else _as_int16(block)
+            yield block if block.dtype == np.int16 else as_int16(block)
         return
     stream = soxr.ResampleStream(from_hz, rate_hz, 1, dtype="float32")
     for block in blocks:
-        yield _as_int16(stream.resample_chunk(as_float(block)))
-    yield _as_int16(stream.resample_chunk(np.zeros(0, np.float32), last=True))
-
-
-def _as_int16(samples: Float32[np.ndarray, " S"]) -> Int16[np.ndarray, " S"]:
-    return np.clip(np.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
+        yield as_int16(stream.resample_chunk(as_float(block)))
+    yield as_int16(stream.resample_chunk(np.zeros(0, np.float32), last=True))

@@ -56,7 +56,7 @@ OTHERS = 1e6
 # Folders next to the folder of checkpoints.
 REFUSED, REPLACED = "refused", "replaced"
 PLAIN = re.compile(r"(?!/(gs|s3|az|hf)/)[\w./+=,@:%~ -]*", re.ASCII)
-"""Paths in which Orbax and TensorStore see nothing but names."""
+"""Paths that Orbax and TensorStore take literally, not as patterns or addresses of a storage."""
 _links: list[tempfile.TemporaryDirectory[str]] = []
 """Folders of the links of `_plain`, which are removed at the end of the process."""
 
@@ -277,7 +277,7 @@ class Checkpoints:
 
 
 def _plain(folder: Path) -> Path:
-    """Returns a path for Orbax: that of the folder, or of a link to it if Orbax would not take it for a name.
+    """Returns a path for Orbax: that of the folder, or of a link to it if Orbax would not take it literally.
 
     Orbax searches with glob patterns that begin with the path, so that it finds none of its own files in `run [2]`. It
     reads /s3/… as an address of a storage, and TensorStore reads UTF-8 only.

@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import probe
-from asr_jax.cli.jobs import JobOptions, digest_of, finish, says_finished
+from asr_jax.cli.jobs import JobOptions, digest_of
 from asr_jax.cli.recognition_options import (
     RecognitionOptions,
     checkpoint_digest,
@@ -28,7 +28,7 @@ from asr_jax.cli.recognition_options import (
 )
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
-from asr_jax.core.jobs import Job
+from asr_jax.core.jobs import MADE_OF, Job, finish, is_finished
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath
@@ -47,11 +47,11 @@ from asr_jax.inference import aligning
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.segmenting import Segmenter, UtterancePiece
 from asr_jax.inference.trained import Trained
-from asr_jax.text.normalise import CHOICES, unknown_normaliser
+from asr_jax.text.normalise import CHOICES, check_normaliser
 from asr_jax.text.segmentation import on_one_line
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.files import FormName, NamedRecording
-from asr_jax.transcripts.outputs import MADE_OF, REJECTED, Output, open_output
+from asr_jax.transcripts.outputs import REJECTED, Output, open_output
 
 
 @command_options
@@ -102,8 +102,7 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError("expected recordings with their texts: either --data MANIFEST …, or AUDIO --text FILE")
     if options.own_job and not (options.data and options.out):
         raise UserError(f"--job {options.job}: expected --data MANIFEST … and --out, whose jobs are joined later")
-    if options.normaliser and (unknown := unknown_normaliser(options.normaliser)):
-        raise UserError(f"--normaliser: {unknown}")
+    check_normaliser(options.normaliser)
     cut = None
     if options.segment:
         cut = cut_of(options)
@@ -114,7 +113,7 @@ def main(arguments: Sequence[str]) -> None:
     if job and out:
         digest = digest_of(options, utterances.digest, checkpoint_digest(options.run, options))
         inputs = digest_of_recordings(own_of(utterances, job))
-        if not options.force and says_finished(out, job, digest, inputs):
+        if not options.force and is_finished(out, job, digest, inputs):
             return
     number, failed = segment(options, cut, utterances) if cut else align(options, utterances)
     if job and out:
@@ -262,7 +261,7 @@ def loaded(options: AlignOptions) -> Trained:
 
 def advise(utterances: Utterances, tokenizer: Tokenizer) -> None:
     """Prints the normaliser with which the texts that cannot be aligned have labels, if there is one."""
-    lacking = [text for text in utterances.texts() if aligning.lacks_labels(text, tokenizer)]
+    lacking = [text for text in utterances.texts() if aligning.unlabelled(text, tokenizer)[0]]
     if lacking and (name := fitting_normaliser(lacking, tokenizer, keeps="none")):
         print(f"{counted(len(lacking), 'text')} without labels: --normaliser {name} gives them labels", file=sys.stderr)
 

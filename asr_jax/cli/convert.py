@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.jobs import JobOptions, digest_of, finish, says_finished
+from asr_jax.cli.jobs import JobOptions, digest_of
 from asr_jax.core.errors import UserError
-from asr_jax.core.jobs import path_of
+from asr_jax.core.jobs import finish, is_finished, path_of
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
     job, out, digest = options.own_job, options.out, ""
     if job:
         digest = digest_of(options, digest_of_files(resolve(options.inputs, options.role, how), how))
-    if job and not options.force and says_finished(options.out, job, digest):
+    if job and not options.force and is_finished(options.out, job, digest):
         return
     out = path_of(out, job)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.jobs import JobOptions, digest_of, finish, says_finished
+from asr_jax.cli.jobs import JobOptions, digest_of
 from asr_jax.cli.over_runs import over_runs, show_over_runs
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
@@ -31,7 +31,7 @@ from asr_jax.cli.results import numbers, show
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
-from asr_jax.core.jobs import Job
+from asr_jax.core.jobs import Job, finish, is_finished
 from asr_jax.core.names import counted
 from asr_jax.core.paths import UserPath
 from asr_jax.core.run_folder import EXPERIMENT
@@ -56,7 +56,7 @@ from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.metrics.errors import Alignment, word_errors
 from asr_jax.search.base import Decoding
-from asr_jax.text.normalise import CHOICES, unknown_normaliser
+from asr_jax.text.normalise import CHOICES, check_normaliser
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.transcript import Transcript
 
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> None:
         digest = digest_of(options, flags, [each.digest for each in utterances.values()], checkpoints)
         own = [each for of_set in utterances.values() for each in of_set.select(job.rows(len(of_set)))]
         inputs = digest_of_recordings(own)
-    if job and options.json and not options.force and says_finished(options.json, job, digest, inputs):
+    if job and options.json and not options.force and is_finished(options.json, job, digest, inputs):
         return
     for line in described(options.data, "validation", how):
         print(line, file=sys.stderr)
@@ -421,8 +421,7 @@ def check_names(options: EvaluateOptions) -> None:
         UserError: If the normaliser is unknown, a set or a run is given twice, or the prediction files of two runs
             would have the same name.
     """
-    if options.normaliser and (unknown := unknown_normaliser(options.normaliser)):
-        raise UserError(f"--normaliser: {unknown}")
+    check_normaliser(options.normaliser)
     if len(set(options.data)) < len(options.data):
         raise UserError(f"--data {' '.join(options.data)}: a set is given twice; expected each set once")
     names = [run.resolve() for run in options.runs]

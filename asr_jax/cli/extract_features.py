@@ -21,13 +21,13 @@ from tyro.conf import Positional, UseAppendAction, arg
 from asr_jax.audio.features import FrontEnd, KaldiFbank
 from asr_jax.audio.presets import of_architecture, preset
 from asr_jax.cli.command_line import load_config
-from asr_jax.cli.jobs import JobOptions, finish
+from asr_jax.cli.jobs import JobOptions
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import OF_ALL_FILES
-from asr_jax.core.jobs import Job
+from asr_jax.core.jobs import Job, finish
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse

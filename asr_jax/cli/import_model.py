@@ -20,11 +20,10 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from asr_jax.cli.command_line import parse_with_experiment
-from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import command_options
-from asr_jax.text.normalise import unknown_normaliser
+from asr_jax.text.normalise import check_normaliser
 
 PROG = "python -m asr_jax.import"
 
@@ -53,8 +52,7 @@ def main(arguments: Sequence[str]) -> None:
         options, experiment = parse_with_experiment(ImportOptions, arguments, prog=PROG, about=__doc__)
     else:
         options = parse(ImportOptions, arguments, prog=PROG, about=__doc__)
-    if options.normaliser and (unknown := unknown_normaliser(options.normaliser)):
-        raise UserError(f"--normaliser: {unknown}")
+    check_normaliser(options.normaliser)
 
     from asr_jax.inference.importing import import_model
     from asr_jax.pretrained.published import SuppliedParts

@@ -18,14 +18,12 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import temporary_path
-from asr_jax.core.jobs import Job, read_receipt
+from asr_jax.core.jobs import MADE_OF, Job, read_receipt
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import command_options
 from asr_jax.core.text_files import json_line
 
-MADE_OF = "made_of.jsonl"
-"""As in `transcripts.outputs`, which is slow to import."""
 RECEIPT = re.compile(r"(?P<out>.+)\.(?P<number>\d{5,})-of-(?P<of>\d{5,})\.done")
 
 

@@ -144,7 +144,7 @@ def _takes(decoding: Decoding | None, flags: Sequence[str]) -> bool:
 def print_differing(entries: Sequence[Rejected]) -> None:
     """Prints the utterances that are used with remarks on their audio, with their number."""
     for each in entries:
-        print(f"warning: {each.id}: {each.location}: {each.reason}", file=sys.stderr)
+        print(f"warning: {each.line}", file=sys.stderr)
     if entries:
         print(f"warning: {counted(len(entries), 'utterance')} used with remarks on the audio", file=sys.stderr)
 

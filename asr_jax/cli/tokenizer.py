@@ -103,10 +103,11 @@ class TokenizerOptions:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(TokenizerOptions, arguments, prog="python -m asr_jax.tokenizer", about=__doc__)
-    _check(options)
     from asr_jax.core.files import write_whole
+    from asr_jax.text.normalise import check_normaliser
     from asr_jax.text.pieces import train_model, vocabulary_file
 
+    check_normaliser(options.normaliser)
     texts = _texts(options)
     path = options.output_dir / f"{options.model_prefix}.model"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,13 +146,6 @@ def _texts(options: TokenizerOptions) -> list[str]:
     if long := sum(len(text.encode()) > limit for text in texts):
         print(f"{long} of {len(texts)} texts are rejected: they have more than --max-sentence-length {limit} bytes")
     return texts
-
-
-def _check(options: TokenizerOptions) -> None:
-    from asr_jax.text.normalise import unknown_normaliser
-
-    if unknown := unknown_normaliser(options.normaliser):
-        raise UserError(f"--normaliser: {unknown}")
 
 
 def _training(options: TokenizerOptions) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import itertools
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.jobs import JobOptions, digest_of, finish, names_digest, says_finished
+from asr_jax.cli.jobs import JobOptions, digest_of, names_digest
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
     RecognitionOptions,
@@ -34,7 +34,7 @@ from asr_jax.cli.recognition_options import (
 from asr_jax.cli.results import some
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, remove_empty
-from asr_jax.core.jobs import Job, path_of
+from asr_jax.core.jobs import MADE_OF, Job, finish, is_finished, path_of
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
@@ -47,7 +47,7 @@ from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
 from asr_jax.transcripts.files import FORMS, FormName, NamedRecording, form_of
-from asr_jax.transcripts.outputs import MADE_OF, REJECTED, Maker, Output, open_output
+from asr_jax.transcripts.outputs import REJECTED, Maker, Output, open_output
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
@@ -128,7 +128,7 @@ def _work_on(
     whole, own = options.out or options.to_manifest, entries[job.rows(len(entries))]
     digest = digest_of(options, flags, names_digest(entries), checkpoint_digest(options.run, options))
     inputs = digest_of_recordings(own, own=folder)
-    if whole and not options.force and says_finished(whole, job, digest, inputs):
+    if whole and not options.force and is_finished(whole, job, digest, inputs):
         return
     rejected, _ = _work(options, flags, own, entries, folder)
     if whole:
@@ -179,7 +179,7 @@ def _work(
         measured = with_durations(everything if options.own_job else todo)
         shapes_of = [entry for entry in measured if isinstance(entry, Utterance)] if options.own_job else None
         names = {entry.id for entry in todo}
-        measured = [_writable(entry, output) for entry in measured if entry.id in names]
+        measured = [entry for entry in measured if entry.id in names]
         unreadable = [entry for entry in measured if isinstance(entry, Rejected)]
         _say_rejected(unreadable)
         rejected = _transcribe(options, flags, measured, output, labels, folder, of_manifests, shapes_of)
@@ -196,15 +196,9 @@ def _work(
     return len(rejected), failed if rejected else None
 
 
-def _writable(entry: Utterance | Rejected, output: Output) -> Utterance | Rejected:
-    """Returns a Rejected if the transcript of a recording could not be written."""
-    reason = "" if isinstance(entry, Rejected) else output.refusal(entry.id)
-    return Rejected(entry.id, entry.location, reason, "result") if reason else entry
-
-
 def _say_rejected(entries: Sequence[Rejected]) -> None:
     for entry in entries:
-        print(f"rejected {one_line(entry.location)}: {one_line(entry.reason)}", file=sys.stderr)
+        print(one_line(f"rejected {entry.location}: {entry.reason}"), file=sys.stderr)
 
 
 def check(options: TranscribeOptions) -> None:
@@ -269,7 +263,7 @@ def _output(
     flags: Sequence[str],
     entries: Sequence[Utterance | Rejected],
     *,
-    made_of: Callable[[], Mapping[str, Identity]],
+    made_of: Callable[[], Iterable[tuple[str, Identity]]],
 ) -> Output:
     """Output of the transcripts; one that writes nothing if only a manifest is requested."""
     if options.to_manifest and not options.out:

@@ -62,11 +62,12 @@ def temporary_path(path: Path, name: str) -> Path:
     return path.with_name(name if len(content) <= MOST_BYTES else digest)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Appends a line to a file and flushes it to the disk. A part of a line, of a killed process, is ended before."""
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Appends lines to a file and flushes it to the disk. A part of a line, of a killed process, is ended before."""
     with path.open("ab+") as file:
         file.seek(-1 if file.tell() else 0, os.SEEK_END)
-        file.write(b"\n" * (file.read() not in (b"", b"\n")) + bytes_of(line) + b"\n")
+        file.write(b"\n" * (file.read() not in (b"", b"\n")))
+        file.writelines(bytes_of(line) + b"\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
+from asr_jax.core.names import counted
+from asr_jax.core.paths import quoted
 from asr_jax.core.text_files import json_line, read_text
 
+MADE_OF = "made_of.jsonl"
+"""Name of the file in a folder of transcripts that says what each was made of."""
 FIELDS = {"digest", "inputs", "files", "rejected", "recordings", "kind"}
 """Fields of a receipt."""
 _JOB = re.compile(r"(\d{1,9})/(\d{1,9})")
@@ -67,7 +72,7 @@ def path_of(out: Path, job: Job | None) -> Path:
 
 
 def is_finished(out: Path, job: Job, digest: str, inputs: str = "") -> bool:
-    """Whether a job is finished and its files exist.
+    """Whether a job is finished and its files exist; if so, says it.
 
     Args:
         out: Output of all jobs.
@@ -80,22 +85,21 @@ def is_finished(out: Path, job: Job, digest: str, inputs: str = "") -> bool:
     path = job.receipt(out)
     if not path.exists():
         return False
-    receipt = read_receipt(path)
+    receipt, what = read_receipt(path), ""
     if receipt["digest"] != digest:
-        raise UserError(
-            f"{path} is of other inputs, weights or settings: choose another output, delete it, or overwrite with "
-            "--force"
-        )
-    if receipt["inputs"] != inputs:
-        raise UserError(
-            f"{path}: recordings of this job have changed since, or are others of the same names: choose another "
-            "output, delete it, or overwrite with --force"
-        )
-    return all((out.parent / own).exists() for own in receipt["files"].values())
+        what = " is of other inputs, weights or settings"
+    elif receipt["inputs"] != inputs:
+        what = ": recordings of this job have changed since, or are others of the same names"
+    if what:
+        raise UserError(f"{path}{what}: choose another output, delete it, or overwrite with --force")
+    if not all((out.parent / own).exists() for own in receipt["files"].values()):
+        return False
+    print(f"job {job} of {out} is finished (--force repeats it)", file=sys.stderr)
+    return True
 
 
 def read_receipt(path: Path) -> dict[str, Any]:
-    """Reads what `write_receipt` wrote. Raises a UserError if it is damaged."""
+    """Reads what `finish` wrote. Raises a UserError if it is damaged."""
     try:
         receipt = json.loads(read_text(path))
         if isinstance(receipt, dict) and receipt.keys() >= FIELDS:
@@ -106,18 +110,20 @@ def read_receipt(path: Path) -> dict[str, Any]:
     raise UserError(f"{path} is not the receipt of a job ({reason}): delete it and repeat the job")
 
 
-def write_receipt(
+def finish(
     out: Path,
     job: Job,
     *,
     digest: str,
-    inputs: str,
+    inputs: str = "",
     files: Mapping[Path, Path],
     recordings: int,
     rejected: int,
     kind: str = "",
 ) -> None:
-    """Marks a job as finished, after all of its files are written.
+    """Writes the receipt of a job, after all of its files are written, and says how to join the jobs.
+
+    A job with rejected recordings is finished too, because launchers repeat jobs that fail; `asr_jax.merge` fails.
 
     Args:
         out: Output of all jobs.
@@ -126,7 +132,7 @@ def write_receipt(
         files: Files of the job by outputs of the command. Files that do not exist stand for empty ones.
         recordings: Number of recordings of the job.
         rejected: Number of recordings of the job without a result.
-        kind: How the files are joined. Empty: one after the other.
+        kind: How `asr_jax.merge` joins the files. Empty: one after the other.
     """
     relative = {
         os.path.relpath(whole, out.parent): os.path.relpath(own, out.parent)
@@ -136,3 +142,8 @@ def write_receipt(
     receipt: dict[str, Any] = {"digest": digest, "inputs": inputs, "files": relative, "kind": kind}
     receipt |= {"recordings": recordings, "rejected": rejected}
     write_whole(job.receipt(out), json_line(receipt))
+    print(
+        f"job {job} is finished: {counted(recordings, 'recording')}, {rejected} rejected; after all {job.of}: "
+        f"python -m asr_jax.merge {quoted(out)}",
+        file=sys.stderr,
+    )

@@ -1,4 +1,4 @@
-"""Paths that users give: what `~` and patterns mean in them, and by what a file is recognised again."""
+"""Paths that users give: `~` and patterns in them, and states and digests that show whether a file has changed."""
 
 import functools
 import glob
@@ -22,8 +22,8 @@ def at_home(path: str) -> str:
 
 
 def is_utf8(path: str) -> bool:
-    """Returns whether a path can be written into files as text. Others can only be opened."""
-    return path.encode(errors="replace").decode() == path
+    """Returns whether a path, or another text, can be written into files. Paths that are not UTF-8 can be opened."""
+    return path.isascii() or path.encode(errors="replace").decode() == path
 
 
 def quoted(path: str | os.PathLike[str]) -> str:
@@ -64,7 +64,7 @@ def _digest_of(path: str, first_byte: int, num_bytes: int | None, state: State) 
 
 
 def state_of(path: str | os.PathLike[str]) -> State:
-    """Returns the state of a file, MISSING if there is none: if it is equal, so is the file.
+    """Returns the state of a file, MISSING if there is none. A file with an equal state is unchanged.
 
     A file that replaces another one of equal size, with its time, has another time of its entry (ctime).
     """

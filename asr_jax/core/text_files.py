@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 PathLike = str | os.PathLike[str]
 MARK = codecs.BOM_UTF8
@@ -116,9 +116,9 @@ def bytes_of(text: str) -> bytes:
     return MARK * text.startswith("\ufeff") + text.encode(errors="backslashreplace")
 
 
-def open_text(path: PathLike, mode: Literal["w", "a"] = "w") -> TextIO:
-    """Opens a text file to write or append to it. Lone surrogates are written as in `bytes_of`."""
-    return open(path, mode, encoding="utf-8", errors="backslashreplace", newline="\n")
+def open_text(path: PathLike) -> TextIO:
+    """Opens a text file to write it. Lone surrogates are written as in `bytes_of`."""
+    return open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

@@ -4,7 +4,6 @@ One program computes the forward pass and the Viterbi search. Audio that is much
 computed in windows, and the search uses the joined frames.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -81,42 +80,29 @@ def plan(trained: Trained, utterances: Utterances) -> PlannedData:
     return data
 
 
-def no_labels(lost: str, tokenizer: Tokenizer) -> str:
-    """Returns the reason why a text cannot be aligned whose characters `lost` the normaliser removes."""
-    return f"{lost!r} has no labels ({tokenizer.normaliser} leaves it out): expected the text as it is spoken, in words"
+def unlabelled(text: str, tokenizer: Tokenizer) -> tuple[str, str]:
+    """Returns the reason why a text cannot be aligned, and its kind. Both are empty if all of the text has labels.
 
-
-def unknown_characters(text: str, tokenizer: Tokenizer) -> str:
-    """Returns the characters of a text that have only the unknown label, each once.
-
-    The result is empty for tokenizers without an unknown label, whose `encode` raises an error.
+    The kind is also empty if `encode` raises an error, which the planning of labels reports.
     """
-    if tokenizer.unknown_id is None:
-        return ""
-    with contextlib.suppress(OutOfVocabulary):
-        if tokenizer.unknown_id in tokenizer.encode(text):
-            return "".join(sorted(tokenizer.without_label(text)))
-    return ""
-
-
-def unknown_labels(missing: str) -> str:
-    """Returns the reason why a text cannot be aligned whose characters `missing` have only the unknown label."""
-    return f"{missing!r} has no labels: expected a text in characters of the vocabulary"
-
-
-def lacks_labels(text: str, tokenizer: Tokenizer) -> bool:
-    """Whether a text cannot be aligned, because letters or digits of it have no labels, or other parts of it."""
-    return bool(tokenizer.removed_from(text) or tokenizer.without_label(text))
+    if lost := tokenizer.removed_from(text):
+        reason = f"{lost!r} has no labels ({tokenizer.normaliser} leaves it out): expected the text as it is spoken"
+        return f"{reason}, in words", "text that the normaliser leaves out"
+    try:
+        has_unknown = tokenizer.unknown_id in tokenizer.encode(text)
+    except OutOfVocabulary as error:
+        return str(error), ""
+    if has_unknown and (missing := "".join(sorted(tokenizer.without_label(text)))):
+        reason = f"{missing!r} has no labels: expected a text in characters of the vocabulary"
+        return reason, "text outside of the vocabulary"
+    return "", ""
 
 
 def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utterances, Rejections]:
     rejections, is_kept = Rejections(), np.ones(len(utterances), bool)
     for place, text in enumerate(utterances.texts()):
-        if lost := tokenizer.removed_from(text):
-            reason, kind = no_labels(lost, tokenizer), "text that the normaliser leaves out"
-        elif missing := unknown_characters(text, tokenizer):
-            reason, kind = unknown_labels(missing), "text outside of the vocabulary"
-        else:
+        reason, kind = unlabelled(text, tokenizer)
+        if not kind:
             continue
         utterance, is_kept[place] = utterances[place], False
         rejected = Rejected(utterance.id, utterance.location, reason, "result")

@@ -16,7 +16,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.data.manifests.durations import UtteranceBlocks
 from asr_jax.data.manifests.utterances import Rejected, Utterance
-from asr_jax.inference.aligning import emitting, no_labels, unknown_characters, unknown_labels
+from asr_jax.inference.aligning import emitting, unlabelled
 from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.trained import Trained
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
@@ -113,7 +113,7 @@ def text_words(text: str, tokenizer: Tokenizer, spelling: Spelling) -> tuple[lis
     """
     words: list[TextWord] = []
     labels: list[int] = []
-    for problem, together in groupby(split(text), key=lambda word: _problem(word.text, tokenizer)):
+    for problem, together in groupby(split(text), key=lambda word: unlabelled(word.text, tokenizer)[0]):
         if problem:
             words += (TextWord(word.text, len(labels), len(labels), problem, word.space) for word in together)
             continue
@@ -135,19 +135,6 @@ def word_starts(words: Sequence[TextWord], labels: Sequence[int], spelling: Spel
     starts = spelling.boundaries(labels) | (np.arange(len(labels)) == 0)
     starts[[word.first for word in words if not word.space and not word.problem]] = True
     return starts
-
-
-def _problem(word: str, tokenizer: Tokenizer) -> str:
-    """Returns the reason why a word has no labels. Empty: it has."""
-    if lost := tokenizer.removed_from(word):
-        return no_labels(lost, tokenizer)
-    if unknown := unknown_characters(word, tokenizer):
-        return unknown_labels(unknown)
-    try:
-        tokenizer.encode(word)
-    except OutOfVocabulary as error:
-        return str(error)
-    return ""
 
 
 def _with_labels(words: Sequence[Word], tokenizer: Tokenizer, spelling: Spelling) -> Iterator[tuple[Word, list[int]]]:

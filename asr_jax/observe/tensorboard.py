@@ -1,7 +1,6 @@
 """Events in TensorBoard: numbers of train_step and validation as scalars, sample transcripts as text."""
 
 import importlib.util
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from tensorboardX.proto.event_pb2 import SessionLog
 from tensorboardX.summary import scalar
 from tensorboardX.summary import text as text_summary
 
+from asr_jax.core.paths import quoted
 from asr_jax.metrics.measure import by_set
 from asr_jax.observe.events import Event
 from asr_jax.observe.transcripts import aligned_lines
@@ -67,7 +67,7 @@ def command_for(folder: Path) -> str:
     """
     missing = shutil.which("tensorboard") is None and importlib.util.find_spec("tensorboard") is None
     install = "  (missing: pip install 'asr-jax[tensorboard]')" if missing else ""
-    return f"tensorboard --logdir {shlex.quote(str(folder.parent))}{install}"
+    return f"tensorboard --logdir {quoted(folder.parent)}{install}"
 
 
 def scalar_tags(event: Event) -> dict[str, float | int]:

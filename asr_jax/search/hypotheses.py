@@ -201,8 +201,8 @@ class _Text(NamedTuple):
             group: The paths, best first.
             spelling: Text of each label.
             scores: Language model, hot words and lexicon. None: no fusion.
-            is_complete: Whether any text is complete. If not, an open word is removed, but its score remains. In
-                scripts without spaces, it is not removed from the text of which it is the last word.
+            is_complete: Whether any text is complete. If not, an open word is removed, but its score remains.
+                A word without a space before it is not removed.
         """
         shown = group[0] if search.shows_likeliest else group[-1]
         words, added = shown.words, 0.0

@@ -108,7 +108,7 @@ def model_words(path: str | Path) -> frozenset[str] | None:
     try:
         words = frozenset(word.decode() for word in found) - NOT_WORDS
     except UnicodeDecodeError:
-        wrong = sorted(filter(_is_no_utf8, found))
+        wrong = sorted(word for word in found if word.decode(errors="ignore").encode() != word)
         raise UserError(
             f"{len(wrong):,} of {len(found):,} words of {path} are not UTF-8, such as {wrong[0]!r}, and would never be "
             "found: convert the text of the language model with `iconv -f LATIN1 -t UTF-8` (or from its own encoding) "
@@ -180,7 +180,7 @@ def _unigrams(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _words_of_binary(path: str | Path) -> frozenset[bytes] | None:
-    """Returns the words at the end of a file of build_binary, each with a zero byte behind it.
+    """Returns the words at the end of a file of build_binary, where a zero byte ends each word.
 
     The first one is `<unk>`, which the number of unigrams in the header includes unless the ARPA file lacked it.
     """
@@ -194,11 +194,3 @@ def _words_of_binary(path: str | Path) -> frozenset[bytes] | None:
             if len(words) in (number, number + 1):
                 return frozenset(words)
     return None
-
-
-def _is_no_utf8(word: bytes) -> bool:
-    try:
-        word.decode()
-    except UnicodeDecodeError:
-        return True
-    return False

@@ -243,8 +243,8 @@ class TransducerBeamSearch:
 
         Args:
             log_prob: Log-probability of the alignments.
-            is_complete: Whether the last word may be a word. If not, it is removed, but its score remains. In scripts
-                without spaces, it is not removed from the text of which it is the last word.
+            is_complete: Whether the last word may be a word. If not, it is removed, but its score remains.
+                A word without a space before it is not removed.
         """
         spelling, scores, lm_score = self._spelling, self._scores, 0.0
         labels = [each.token for each in path]

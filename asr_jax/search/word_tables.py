@@ -23,9 +23,9 @@ NO_WORD = 0
 class WordTables(struct.PyTreeNode):
     """A prefix tree with one node for each beginning of a listed word.
 
-    The first node is the one without an open word, the last one stands for all beginnings that are not listed, and the
-    one before it for those that are a letter of a script without spaces. N: nodes, C: different letters and two for all
-    others, of scripts with and without spaces, V: labels, L: letters of the longest label.
+    The first node has no open word. The last node stands for all beginnings that are not listed, and the node before it
+    for a single letter, not listed, of a script without spaces. N: nodes; C: different letters, and two for all other
+    letters, of scripts with and without spaces; V: labels; L: letters of the longest label.
     """
 
     following: Int32[Array, "N C"]

@@ -86,3 +86,13 @@ def unknown_normaliser(name: str) -> str:
         return ""
     expected = f"expected one of {', '.join(NORMALISERS)}, or several joined by +"
     return f"unknown normaliser {unknown!r}; {expected}{nearest(unknown, NORMALISERS)}"
+
+
+def check_normaliser(name: str) -> None:
+    """Checks the value of the option --normaliser; empty is allowed.
+
+    Raises:
+        UserError: If `normalise` does not take it.
+    """
+    if name and (unknown := unknown_normaliser(name)):
+        raise UserError(f"--normaliser: {unknown}")

@@ -9,14 +9,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from asr_jax.audio.mono import SILENT
 from asr_jax.core import devices
 from asr_jax.core.errors import RunError
+from asr_jax.core.files import append_lines
 from asr_jax.core.names import counted
 from asr_jax.core.native import native_problems
 from asr_jax.core.processes import gathered, is_main, on_main
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.run_folder import REJECTED, SMOKE, VOIDED
 from asr_jax.core.sums import merge
+from asr_jax.core.text_files import json_text
 from asr_jax.data.batching.crops import about_crops
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.batching.removals import about_removed
@@ -29,7 +32,7 @@ from asr_jax.metrics.throughput import Throughput
 from asr_jax.models.terms import total_of
 from asr_jax.observe.events import EventLog
 from asr_jax.training.initial_state import InitialState
-from asr_jax.training.run import append_lines, append_rejected, rejected_utterances
+from asr_jax.training.run import append_rejected, rejected_utterances
 from asr_jax.training.run_data import about_round_trips
 from asr_jax.training.setup import Setup, other_devices, other_product, short_run
 from asr_jax.training.step import UpdateReport
@@ -45,12 +48,14 @@ class RejectedAudio:
 
     def __init__(self, folder: Path, log: EventLog, *, utterances: Utterances, limit: int) -> None:
         self._folder, self._log, self._limit = folder, log, limit
-        before = on_main(lambda: sorted(rejected_utterances(folder)))
+        before = on_main(lambda: [sorted(rejected_utterances(folder, reason=reason)) for reason in ("", SILENT)])
         # The file also has utterances that a filter rejected. They are not in the index.
-        self._seen = utterances.named({(name, location) for name, location in before})
+        self._seen, silent = (utterances.named({(name, place) for name, place in each}) for each in before)
         self._num_utterances = len(utterances)
         self._num_filtered = 0
         """Number of items of shards that are outside of a limit, which is known when they are read."""
+        self._num_silent = len(silent)
+        """Number of silent utterances. Large corpora have some, and the limit does not count them."""
         self._new: list[Rejected] = []
         self._seen_differing = set[tuple[str, str]]()
         self._differing: list[Rejected] = []
@@ -69,16 +74,17 @@ class RejectedAudio:
         differing, new = rejected_everywhere(self._differing), rejected_everywhere(self._new)
         self._new, self._differing = [], []
         self._seen_differing.update(map(_key, differing))
-        report_differing(self._folder, self._log, differing)
+        report_rejected(self._folder, self._log, differing, are_used=True)
         if not new:
             return
         self._seen.update(map(_key, new))
         report_rejected(self._folder, self._log, new)
         self._num_filtered += sum(entry.stage == "filter" for entry in new)
-        num_unreadable = len(self._seen) - self._num_filtered
-        if num_unreadable > min(self._limit, self._num_utterances // 2):
+        self._num_silent += sum(SILENT in entry.reason for entry in new)
+        num_unused = len(self._seen) - self._num_filtered
+        if num_unused - self._num_silent > self._limit or num_unused > self._num_utterances // 2:
             raise RunError(
-                f"{num_unreadable} utterances of {self._num_utterances} cannot be read, more than "
+                f"{num_unused} utterances of {self._num_utterances} cannot be read or are silent, more than "
                 f"training.limits.max_rejected ({self._limit}) or half of them; the last is {new[-1].location}: "
                 f"{new[-1].reason}. {self._folder / REJECTED} lists all of them; repair the files, remove the "
                 "utterances from the manifest, or raise --training.limits.max-rejected"
@@ -139,22 +145,24 @@ def report_filtered(rejections: Rejections, write: Callable[..., None], *, path:
         )
 
 
-def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
-    """Appends rejected utterances that rejected.jsonl does not have yet, and writes an event with their number.
+def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected], *, are_used: bool = False) -> None:
+    """Appends utterances that rejected.jsonl lacks, and writes an event with their number and reasons.
 
     Args:
-        entries: Rejected utterances of all processes.
+        entries: Rejected utterances of all processes; with `are_used`, those with remarks on their audio.
+        are_used: Whether the utterances are used. The event is then `differing`.
     """
     if is_main() and entries:
-        before = rejected_utterances(folder)
+        before = rejected_utterances(folder, are_differing=are_used)
         if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
             append_rejected(folder, new)
+            about = {"reason": new[0].reason} if are_used else {"reasons": Counter(each.reason for each in new)}
             log.write(
-                "rejected",
+                "differing" if are_used else "rejected",
                 count=len(new),
-                reasons=Counter(each.reason for each in new),
                 files=[each.location for each in new[:3]],
                 path=folder / REJECTED,
+                **about,
             )
 
 
@@ -162,25 +170,6 @@ def report_native(log: EventLog) -> None:
     """Writes a warning with new problems that native libraries, such as CUDA, report."""
     if is_main() and (message := native_problems()):
         log.write("warning", detector="native libraries", message=message)
-
-
-def report_differing(folder: Path, log: EventLog, entries: Sequence[Rejected]) -> None:
-    """Appends remarks on audio that rejected.jsonl lacks, and writes an event with their number.
-
-    Args:
-        entries: Utterances of all processes, with the remarks as the reason.
-    """
-    if is_main() and entries:
-        before = rejected_utterances(folder, are_differing=True)
-        if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
-            append_rejected(folder, new)
-            log.write(
-                "differing",
-                count=len(new),
-                files=[each.location for each in new[:3]],
-                reason=new[0].reason,
-                path=folder / REJECTED,
-            )
 
 
 def _key(rejected: Rejected) -> tuple[str, str]:
@@ -354,7 +343,7 @@ class Reporter:
         together = gathered(entries)
         if is_main() and found:
             path = self._setup.folder / VOIDED
-            append_lines(path, [entry for entries in together for entry in entries])
+            append_lines(path, (json_text(entry) for entries in together for entry in entries))
             self._log.write(
                 "voided",
                 update=entries[-1]["update"],

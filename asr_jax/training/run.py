@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from asr_jax.core import files
 from asr_jax.core.errors import UserError
 from asr_jax.core.paths import is_utf8, quoted
 from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, LOCK, REJECTED, TENSORBOARD, TOKENIZER
-from asr_jax.core.text_files import json_line, open_text
+from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.utterances import Rejected
 
 
@@ -186,24 +186,17 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def append_rejected(folder: Path, rejected: Sequence[Rejected]) -> None:
-    append_lines(folder / REJECTED, [each.to_json() for each in rejected])
+    files.append_lines(folder / REJECTED, (json_text(each.to_json()) for each in rejected))
 
 
-def append_lines(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
-    """Appends JSON objects to a file, one per line, and flushes it to the disk."""
-    with open_text(path, "a") as file:
-        file.writelines(json_line(entry) for entry in entries)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tuple[str, str]]:
+def rejected_utterances(folder: Path, *, are_differing: bool = False, reason: str = "") -> set[tuple[str, str]]:
     """Returns id and location of the utterances in rejected.jsonl.
 
     Incomplete lines are ignored.
 
     Args:
         are_differing: Whether to return the used utterances with remarks on their audio instead of the rejected ones.
+        reason: Part of the reasons of the utterances to return. Empty: all.
     """
     utterances = set()
     path = folder / REJECTED
@@ -211,7 +204,8 @@ def rejected_utterances(folder: Path, *, are_differing: bool = False) -> set[tup
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
             is_used = entry.get("stage") == "used"
-            if is_used == are_differing and not (is_used and "value" in entry):  # a value is a character of a text
+            is_of_text = is_used and "value" in entry  # a value is a character of a text
+            if is_used == are_differing and not is_of_text and reason in entry["reason"]:
                 utterances.add((entry["id"], entry["location"]))
     return utterances
 

@@ -33,7 +33,7 @@ from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
 from asr_jax.metrics.scoring import score
 from asr_jax.observe.events import EventLog
 from asr_jax.training.initial_state import InitialState
-from asr_jax.training.reporting import report_differing, report_rejected
+from asr_jax.training.reporting import report_rejected
 from asr_jax.training.run_data import validation_limits
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
@@ -209,7 +209,7 @@ class Validator:
         )
         if not setup.recognises:  # otherwise `_recognised` reports them
             report_rejected(setup.folder, self._log, rejected)
-            report_differing(setup.folder, self._log, differing)
+            report_rejected(setup.folder, self._log, differing, are_used=True)
         found = {ALL: figures}
         for name, part in self._parts.items():
             found[name] = measure(self._losses, weights, part, threads=threads, is_stopped=is_stopped).figures
@@ -226,7 +226,7 @@ class Validator:
         found = recognise_all(trained, self._decoder, setup.data.validation, threads=threads, is_stopped=is_stopped)
         counts, found = scored(setup.data.validation, found, setup.data.tokenizer)
         report_rejected(setup.folder, self._log, found.rejected)
-        report_differing(setup.folder, self._log, found.differing)
+        report_rejected(setup.folder, self._log, found.differing, are_used=True)
         shown = samples(setup.data.validation, found, setup.data.tokenizer, num_samples)
         figures = {ALL: _figures(counts) | {"head": setup.head, "decoding": setup.decoding_digest, "samples": shown}}
         if self._others:

@@ -3,25 +3,25 @@
 import contextlib
 import json
 import os
-import stat
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import OF_ALL_FILES, append_line, check_writable, remove_empty, temporary_path, write_whole
-from asr_jax.core.jobs import Job, path_of
+from asr_jax.core.files import OF_ALL_FILES, append_lines, check_writable, remove_empty, temporary_path, write_whole
+from asr_jax.core.jobs import MADE_OF, Job, path_of
 from asr_jax.core.names import counted, one_line, unique
-from asr_jax.core.text_files import json_line, json_text, open_text, read_text, split_lines
+from asr_jax.core.text_files import json_line, json_text, open_text, read_text
 from asr_jax.data.manifests.identity import Identity
+from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.transcripts.files import FORMS, Form, FormName, NamedRecording, ctm_labels
 
-REJECTED, MADE_BY, MADE_OF = "rejected.jsonl", "made_by.jsonl", "made_of.jsonl"
+REJECTED, MADE_BY = "rejected.jsonl", "made_by.jsonl"
 """Names of further files in a folder. No format has their ending."""
 NAMED = 3
 """Number of files that a message names."""
@@ -45,10 +45,6 @@ class Output:
     def has(self, name: str) -> bool:
         """Returns whether the transcript of a recording exists from an earlier call."""
         return False
-
-    def refusal(self, name: str) -> str:
-        """Returns why the transcript of a recording cannot be written, before the work; empty if it can."""
-        return ""
 
     def write(self, named: NamedRecording) -> str:
         """Writes the transcript of one recording; returns why it cannot be written, or empty text.
@@ -80,7 +76,7 @@ def open_output(
     *,
     force: bool,
     maker: Callable[[], Maker],
-    made_of: Callable[[], Mapping[str, Identity]],
+    made_of: Callable[[], Iterable[tuple[str, Identity]]],
     job: Job | None = None,
 ) -> Output:
     """Returns the output for a destination.
@@ -91,7 +87,7 @@ def open_output(
         recordings: All recordings, with different ids.
         force: Whether existing transcripts are overwritten.
         maker: Function that returns the origin of the transcripts; called only if `out` is a folder.
-        made_of: Function that returns the identities of the recordings of this process by id; called only if `out` is a
+        made_of: Function that returns ids and identities of the recordings of this process; called only if `out` is a
             folder.
         job: Job of the recordings that this process writes, to a file of its own or to the same folder as the
             others. None: all of them.
@@ -169,7 +165,7 @@ class Folder(Output):
         *,
         force: bool,
         maker: Maker,
-        made_of: Mapping[str, Identity],
+        made_of: Iterable[tuple[str, Identity]],
         job: Job | None = None,
     ) -> None:
         names = [each.id for each in recordings]
@@ -178,7 +174,7 @@ class Folder(Output):
         self._labels, self._rejected = _labels(recordings), list[dict[str, str]]()
         self._is_signed = not force and _is_signed(folder, maker)
         self._rejected_path, self._made_of_path = path_of(folder / REJECTED, job), path_of(folder / MADE_OF, job)
-        self._made_of = made_of
+        self._made_of = dict(made_of)
         self._done = set() if force else self._finished()
 
     def _finished(self) -> set[str]:
@@ -190,9 +186,13 @@ class Folder(Output):
         there = [name for name in self._made_of if os.path.isfile(self._folder / self._paths[name])]
         before = _made_of(self._folder) if there else {}
         done, others = set[str](), list[str]()
-        for name in there:
+
+        def is_same(name: str) -> bool:
+            return self._made_of[name].is_of(before.get(self._paths[name], {}))
+
+        for name, same in zip(there, in_threads(is_same, there, "recordings of files that exist"), strict=True):
             file, now = self._paths[name], self._made_of[name]
-            if now.is_of(before.get(file, {})):
+            if same:
                 done.add(name)
             elif now.exists:  # otherwise it is rejected
                 others.append(f"{file} {_of_what(before.get(file, {}), now)}")
@@ -208,19 +208,8 @@ class Folder(Output):
     def has(self, name: str) -> bool:
         return name in self._done
 
-    def refusal(self, name: str) -> str:
-        path = self._folder / self._paths[name]
-        try:
-            return (
-                f"{path} is a folder; rename the folder or the recording" if stat.S_ISDIR(path.stat().st_mode) else ""
-            )
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            return _cannot(path, error)
-
     def write(self, named: NamedRecording) -> str:
-        path, text = self._folder / self._paths[named.name], ""
+        path = self._folder / self._paths[named.name]
         text = self._form.write(replace(named, label=self._labels[named.name]))
         if not self._is_signed:  # written with the first transcript: an empty folder has no origin
             write_whole(self._folder / MADE_BY, json_line(self._maker))
@@ -228,14 +217,13 @@ class Folder(Output):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # it is not of the recording of the next line
-            append_line(
-                self._made_of_path, json_text({"file": self._paths[named.name]} | self._made_of[named.name].to_json())
-            )
+            made_of = {"file": self._paths[named.name]} | self._made_of[named.name].to_json()
+            append_lines(self._made_of_path, [json_text(made_of)])
             write_whole(path, text)
         except OSError as error:
             if error.errno in OF_ALL_FILES:
                 raise
-            return _cannot(path, error)
+            return f"{path} cannot be written: {error.strerror}; rename the recording, or choose another --out"
         self._done.add(named.name)
         return ""
 
@@ -254,19 +242,15 @@ class Folder(Output):
         remove_empty(self._made)
 
 
-def _cannot(path: Path, error: OSError) -> str:
-    return f"{path} cannot be written: {error.strerror}; rename the recording, or choose another --out"
-
-
 def _made_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns what the files in a folder were made of, by file; nothing for a file of which two jobs say differently.
+    """Returns the identity that is stored for each file of a folder; an empty one if two jobs stored different ones.
 
     In the list of a job, the last line of a file counts. Incomplete lines are ignored.
     """
     found = dict[str, dict[str, Any]]()
     for path in folder.glob(f"{MADE_OF.partition('.')[0]}*.jsonl"):
         own = dict[str, dict[str, Any]]()
-        for line in split_lines(read_text(path)):
+        for line in path.read_bytes().split(b"\n"):  # a line that is cut may not be UTF-8
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(line)
                 own[entry["file"]] = entry

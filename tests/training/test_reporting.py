@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from asr_jax.audio.mono import SILENT
 from asr_jax.core.errors import RunError
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.loading.source import LoadedBatch
@@ -20,7 +21,7 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
 from asr_jax.training import reporting
-from asr_jax.training.reporting import RejectedAudio, Reporter, report_differing
+from asr_jax.training.reporting import RejectedAudio, Reporter, report_rejected
 from asr_jax.training.setup import Setup
 from asr_jax.training.step import UpdateReport
 from tests.training.toy import toy_batch, toy_model
@@ -47,6 +48,20 @@ def test_two_utterances_of_one_file_are_two(tmp_path: Path) -> None:
     assert reported_ids(tmp_path, [1, 2, 7], num_jobs=2) == [["u1", "u2", "u7"]] * 2
     events = [json.loads(line)["data"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [event["count"] for event in events] == [3]
+
+
+def test_silent_utterances_stop_a_run_only_if_they_are_most_of_it(tmp_path: Path) -> None:
+    def reject(rows: Sequence[int], *, limit: int) -> None:
+        with EventLog(tmp_path / "events.jsonl") as log:
+            rejections = RejectedAudio(tmp_path, log, utterances=UTTERANCES, limit=limit)
+            entries = tuple(Rejected(f"u{row}", PLACES[row], f"{SILENT}, but …", "audio") for row in rows)
+            rejections.add([LoadedBatch(toy_batch(), 0, 0, entries)])
+            rejections.flush()
+
+    reject([1, 2, 7], limit=0)
+    reject([8, 9], limit=0)
+    with pytest.raises(RunError, match="11 utterances of 20 cannot be read or are silent"):
+        reject(range(10, 16), limit=100)
 
 
 def test_those_of_the_job_before_count_and_those_that_a_filter_rejected_do_not(tmp_path: Path) -> None:
@@ -124,7 +139,7 @@ def test_utterances_of_another_duration_are_recorded_once(tmp_path: Path) -> Non
             for entry in (differing[0], differing[0], differing[1]):
                 rejections.add([LoadedBatch(toy_batch(), 0, 0, (), (entry,))])
                 rejections.flush()
-            report_differing(tmp_path, log, differing)  # as validation does
+            report_rejected(tmp_path, log, differing, are_used=True)  # as validation does
     lines = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
     assert [(line["id"], line["reason"][:7]) for line in lines] == [
         ("u1", "removed"),

@@ -63,7 +63,7 @@ def test_every_recording_has_a_file_of_its_own(names, expected, tmp_path):
     with output:
         for utterance in utterances:
             assert not output.has(utterance.id)
-            assert output.write(named(utterance)) == output.refusal(utterance.id) == ""
+            assert output.write(named(utterance)) == ""
     paths = [path for path in (tmp_path / "out").rglob("*.json") if path.is_file()]
     assert sorted(str(path.relative_to(tmp_path / "out")) for path in paths) == expected
     for name in names:
@@ -207,6 +207,17 @@ def test_what_two_jobs_say_differently_of_a_file_is_not_known(tmp_path):
         opened("json", tmp_path / "out", [("a.wav", str(tmp_path / "a.wav"))])
 
 
+def test_a_line_of_a_killed_process_is_ignored(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"audio")
+    recordings = [("a.wav", str(tmp_path / "a.wav"))]
+    output, (utterance,) = opened("json", tmp_path / "out", recordings)
+    with output:
+        output.write(named(utterance))
+    with (tmp_path / "out/made_of.jsonl").open("ab") as file:
+        file.write('{"file": "ü'.encode()[:-1])
+    assert opened("json", tmp_path / "out", recordings)[0].has("a.wav")
+
+
 def test_a_file_without_a_transcript_is_not_there(tmp_path):
     output, _ = opened("json", tmp_path / "all.json", ["a.wav"])
     with output:
@@ -221,15 +232,11 @@ def test_one_file_that_cannot_be_written_is_named_and_the_others_are_written(tmp
     output, utterances = opened("json", out, ["x" * 251, "folder.wav", "file/a.wav", "b.wav", "y" * 250])
     with output:
         assert not any(output.has(each.id) for each in utterances)
-        for refusals in (
-            map(output.refusal, (each.id for each in utterances)),
-            map(output.write, map(named, utterances)),
-        ):
-            long, folder, file, good, longest = refusals
-            assert (good, longest) == ("", "")
-            assert re.search("/x+[.]json cannot be written: File name too long; rename", long)
-            assert re.search(r"/folder[.]json (is a folder|cannot be written: Is a directory); rename", folder)
-            assert re.search(r"/file/a[.]json cannot be written: (Not a directory|File exists); rename", file)
+        long, folder, file, good, longest = map(output.write, map(named, utterances))
+        assert (good, longest) == ("", "")
+        assert re.search("/x+[.]json cannot be written: File name too long; rename", long)
+        assert re.search(r"/folder[.]json cannot be written: Is a directory; rename", folder)
+        assert re.search(r"/file/a[.]json cannot be written: (Not a directory|File exists); rename", file)
     assert [output.has(each.id) for each in utterances] == [False, False, False, True, True]
 
 

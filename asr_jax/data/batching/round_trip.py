@@ -1,7 +1,7 @@
 """Parts of texts that labels write otherwise, and the lowest error rates that follow.
 
-A text makes a round trip if the decoded labels are the normalised text. Otherwise a model whose labels are all right
-still has errors, because error rates compare its texts with the normalised references.
+A text makes a round trip if the decoded labels are the normalised text. Otherwise, even a model that predicts every
+label correctly has errors, because error rates compare its texts with the normalised references.
 """
 
 import functools
@@ -109,7 +109,7 @@ def count_round_trip(
         scoring: Normaliser of references and hypotheses in scoring. Empty: that of the tokenizer.
         takes_ids: As in `count_removed`.
         labels: Labels by row of `utterances.columns`, as in `Index`. With them, texts that are known to be restored are
-            not compared, which saves seconds for a million texts, and there are no rates.
+            not compared, and there are no rates, which saves minutes for ten million texts.
     """
     rows = text_rows(utterances, takes_ids=takes_ids)
     if not tokenizer.has_labels or tokenizer.kind == "ids" or not len(rows):
@@ -117,13 +117,13 @@ def count_round_trip(
     suspects = rows[labels.lengths()[rows] == 0] if labels is not None and tokenizer.restores else rows
 
     def work() -> Any:
-        return asdict(_count(utterances, tokenizer, scoring, suspects))
+        return asdict(_count(utterances, tokenizer, scoring, suspects, has_rates=labels is None))
 
-    inputs = (utterances.digest, suspects, str(utterances.folder), tokenizer.digest(), scoring)
+    inputs = (utterances.digest, suspects, str(utterances.folder), tokenizer.digest(), scoring, labels is None)
     found = remembered(utterances.folder, "round-trip", inputs, work) if len(suspects) else {"parts": ()}
     found["parts"] = tuple(RemovedPart(**part) for part in found["parts"])
     found["num_texts"], found["num_chars"] = len(rows), int(utterances.columns.num_chars[rows].sum(dtype=np.int64))
-    return RoundTrip(**(found | {"wer": None, "cer": None} if labels is not None else found))
+    return RoundTrip(**found)
 
 
 def about_round_trip(found: RoundTrip, what: str, *, flag: str, has_rates: bool) -> str:
@@ -149,7 +149,7 @@ def about_round_trip(found: RoundTrip, what: str, *, flag: str, has_rates: bool)
 
 
 def lowest_rates(wer: float | None, cer: float | None) -> str:
-    """Returns a clause with the rates of a model whose labels are all right."""
+    """Returns a clause with the rates of a model that predicts every label correctly."""
     word, character = ("undefined" if rate is None else f"{100 * rate:.2f} %" for rate in (wer, cer))
     return f"even if every label is right, WER is {word} and CER {character}"
 
@@ -243,9 +243,11 @@ def _fits(text: str, tokenizer: Tokenizer, name: str, keeps: str) -> bool:
     )
 
 
-def _count(utterances: Utterances, tokenizer: Tokenizer, scoring: str, rows: Int[np.ndarray, " R"]) -> RoundTrip:
+def _count(
+    utterances: Utterances, tokenizer: Tokenizer, scoring: str, rows: Int[np.ndarray, " R"], *, has_rates: bool
+) -> RoundTrip:
     columns = utterances.columns
-    work = functools.partial(_of_rows, columns, tokenizer, scoring or tokenizer.normaliser)
+    work = functools.partial(_of_rows, columns, tokenizer, scoring or tokenizer.normaliser, has_rates)
     parts = [rows[first : first + AT_ONCE] for first in range(0, len(rows), AT_ONCE)]
     shared = utterances.folder is not None and len(rows) >= IN_PROCESSES_FROM  # cached columns are sent as file names
     counted_parts = in_processes(work, parts, "round trip") if shared else list(map(work, parts))
@@ -267,7 +269,9 @@ def _count(utterances: Utterances, tokenizer: Tokenizer, scoring: str, rows: Int
     )
 
 
-def _of_rows(columns: Columns, tokenizer: Tokenizer, scoring: str, rows: Int[np.ndarray, " R"]) -> _Counted:
+def _of_rows(
+    columns: Columns, tokenizer: Tokenizer, scoring: str, has_rates: bool, rows: Int[np.ndarray, " R"]
+) -> _Counted:
     counts, changed, pairs = PartCounts(), list[int](), list[tuple[str, str]]()
     for row, text in texts_of_rows(columns.texts, rows):
         pair = compared(text, tokenizer, scoring)
@@ -275,7 +279,7 @@ def _of_rows(columns: Columns, tokenizer: Tokenizer, scoring: str, rows: Int[np.
         if pair[0] != pair[1]:
             changed.append(row)
             counts.add(changes(text, tokenizer, scoring, pair), row)
-    references, written = zip(*pairs, strict=True)
+    references, written = zip(*pairs, strict=True) if has_rates else ((), ())
     return _Counted(counts, np.array(changed, rows.dtype), count_errors(references, written).sum(axis=0))
 
 

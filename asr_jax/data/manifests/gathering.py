@@ -13,7 +13,7 @@ import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.jobs import Job
-from asr_jax.core.names import counted
+from asr_jax.core.names import counted, one_line
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
@@ -164,10 +164,7 @@ def _local(
         location = local_location(entry.location, allow_pipes=options.allow_pipes)
         return replace(entry, location=from_windows(location, roots))
     except ValueError as error:
-        name, location = (
-            text if text.isprintable() else text.encode("unicode_escape").decode()
-            for text in (entry.id, entry.location)
-        )
+        name, location = one_line(entry.id), one_line(entry.location)
         return Rejected(name, f"{manifest}: {name}" if "|" in location else location, str(error))
 
 

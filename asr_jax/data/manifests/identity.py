@@ -1,9 +1,9 @@
-"""Identity of recordings: what an output was made of, so that the name alone does not say that a work is done."""
+"""Identity of recordings. Outputs store it, so that a later command sees whether they are of the same recordings."""
 
 import functools
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,22 +34,20 @@ class Identity:
 
     @property
     def exists(self) -> bool:
-        """Whether there is something to be the same as."""
+        """Whether there is a recording. False for a local file that is missing."""
         return self.state != MISSING or not self.path or is_url(self.path)
 
     def to_json(self) -> dict[str, Any]:
         """Fields, with the digest of the bytes."""
-        return asdict(self) | {"state": list(self.state), "digest": self._digest()}
+        return asdict(self) | {"state": [*self.state], "digest": self._digest()}
 
     def is_of(self, before: Mapping[str, Any]) -> bool:
         """Returns whether the fields from `to_json` are those of the same recording."""
-        if before.get("rest") != self.rest:
-            return False
-        fields = ("path", "first_byte", "num_bytes")
-        if all(before.get(name) == getattr(self, name) for name in fields) and before.get("state") == [*self.state]:
+        now = asdict(self) | {"state": [*self.state]}
+        if all(before.get(name) == value for name, value in now.items()):
             return True
-        digest = before.get("digest") and self._digest()
-        return bool(digest) and before["digest"] == digest
+        has_same_rest = before.get("rest") == self.rest and bool(before.get("digest"))
+        return has_same_rest and before["digest"] == self._digest()
 
     def _digest(self) -> str:
         """Digest of the bytes; empty if there is no local file."""
@@ -58,38 +56,34 @@ class Identity:
 
 def identities(
     entries: Iterable[Utterance | Rejected], *, with_texts: bool = False, own: Path | None = None
-) -> dict[str, Identity]:
-    """Returns the identity of each recording by its id.
+) -> list[tuple[str, Identity]]:
+    """Returns the id and the identity of each recording.
 
     Args:
         with_texts: Whether texts belong to the identity.
-        own: Folder of audio that the command itself has unpacked, whose paths and times are others in each call.
+        own: Folder in which the command itself unpacks audio. Paths and times there differ in each call, and only the
+            bytes count.
     """
-    listed = list(entries)
-    return {entry.id: each for entry, each in zip(listed, _of(listed, with_texts, own), strict=True)}
+    return in_threads(functools.partial(_identity, with_texts=with_texts, own=own), list(entries), "states of audio")
 
 
 def digest_of_recordings(entries: Iterable[Utterance | Rejected], *, own: Path | None = None) -> str:
     """Digest of the ids, locations, states and texts of recordings."""
-    listed = list(entries)
-    found = [(entry.id, each) for entry, each in zip(listed, _of(listed, True, own), strict=True)]
-    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+    digest = hashlib.sha256()
+    for each in identities(entries, with_texts=True, own=own):
+        digest.update(repr(each).encode())
+    return digest.hexdigest()[:16]
 
 
-def _of(entries: Sequence[Utterance | Rejected], with_texts: bool, own: Path | None) -> list[Identity]:
-    work = functools.partial(_identity, with_texts=with_texts, own=own)
-    return in_threads(work, entries, "states of audio")
-
-
-def _identity(entry: Utterance | Rejected, *, with_texts: bool, own: Path | None) -> Identity:
+def _identity(entry: Utterance | Rejected, *, with_texts: bool, own: Path | None) -> tuple[str, Identity]:
     place = Location.parse(entry.location)
     rest = [str(replace(place, path="", first_byte=0, num_bytes=None))]
     if with_texts and isinstance(entry, Utterance):
         rest.append(hashlib.sha256(repr((entry.text, entry.labels)).encode()).hexdigest())
     if own and Path(place.path).is_relative_to(own):
         rest.append(digest_of(place.path, place.first_byte, place.num_bytes))
-        return Identity("", MISSING, " ".join(rest))
+        return entry.id, Identity("", MISSING, " ".join(rest))
     if is_url(place.path):
-        return Identity(place.path, MISSING, " ".join([*rest, state_of_url(place.path)]))
+        return entry.id, Identity(place.path, MISSING, " ".join([*rest, state_of_url(place.path)]))
     path = os.path.abspath(place.path)
-    return Identity(path, state_of(path), " ".join(rest), place.first_byte, place.num_bytes)
+    return entry.id, Identity(path, state_of(path), " ".join(rest), place.first_byte, place.num_bytes)

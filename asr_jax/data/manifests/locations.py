@@ -94,10 +94,11 @@ def local_location(text: str, *, allow_pipes: bool) -> str:
     Raises:
         ValueError: If the path is a URL of another scheme, or a command that is not accepted.
     """
-    place = Location(text) if os.path.exists(text) else Location.parse(text)
+    is_file = os.path.exists(text)
+    place = Location(text) if is_file else Location.parse(text)
     if place.command:
         place = replace(place, path=pipes.written(place.command, place.path), command="")
-    if not pipes.is_pipe(place.path) or os.path.exists(text):
+    if is_file or not pipes.is_pipe(place.path):
         return str(replace(place, path=local_path(place.path)))
     pipe = pipes.parsed(place.path, is_allowed=allow_pipes)
     if place.channel and pipe.channel is not None:

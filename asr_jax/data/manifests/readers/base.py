@@ -63,8 +63,8 @@ class ReadOptions:
     root: str = ""
     """Folder in the place of the current one, for relative locations in manifests. Empty: the current folder."""
     remarks: Counter[str] = field(default_factory=Counter, compare=False)
-    """Number of utterances that are used and of which something is to be said, such as a field that is not used, by the
-    end of the sentence."""
+    """Remarks on utterances that are used, such as one on a field that is not used, with the number of utterances. A
+    remark is the end of the sentence `N utterances …`."""
     walked: dict[str, list[str]] = field(default_factory=dict, compare=False)
     """Files of each folder that is already walked. To walk a million files takes seconds."""
 

@@ -21,6 +21,7 @@ from asr_jax.data.manifests.utterances import Utterance
 
 ROOT = re.compile(r"^(\{\w+\}|\$\{?\w+\}?)/+")
 """Placeholder of the root folder in the paths of SpeechBrain, such as `{data_root}/` or `$data_root/`."""
+SIGNALS = frozenset((*f.AUDIO, *f.AUDIO_PATH, *f.FEATURES, *f.FEATURES_PATH))
 # Hop in seconds of features without a duration; nearly every front-end has it.
 HOP_S = 0.01
 
@@ -44,8 +45,7 @@ def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name:
 
 def with_audio(fields: Fields, audio: Location) -> Fields:
     """Fields of an utterance whose audio is in an archive: the audio in place of all paths, audio and features."""
-    others = {*f.AUDIO, *f.AUDIO_PATH, *f.FEATURES, *f.FEATURES_PATH}
-    return {name: value for name, value in fields.items() if name not in others} | {"audio": audio}
+    return {name: value for name, value in fields.items() if name not in SIGNALS} | {"audio": audio}
 
 
 def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
@@ -87,21 +87,15 @@ def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
         fields = {**fields, **value}
         value = value["array"] if value.get("bytes") is None and "array" in value else value.get("bytes")
     if isinstance(value, list | np.ndarray):
-        return _wav(value, fields), path or name
+        if not (rate_hz := f.count(fields, f.RATE)):
+            raise InvalidEntry(
+                f"audio is {len(value)} values without a rate; expected the rate in Hz in sample_rate, or the bytes or "
+                "path of an audio file"
+            )
+        return wav("audio", value, rate_hz), path or name
     if isinstance(value, bytes | Location):
         return value, path or name
     return None, path
-
-
-def _wav(values: Any, fields: Fields) -> bytes:
-    """WAV file of audio that is samples."""
-    rate_hz = f.count(fields, f.RATE)
-    if not rate_hz:
-        raise InvalidEntry(
-            f"audio is {len(values)} values without a rate; expected the rate in Hz in sample_rate, or the bytes or "
-            "path of an audio file"
-        )
-    return wav("audio", values, rate_hz)
 
 
 def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:

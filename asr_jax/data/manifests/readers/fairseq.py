@@ -5,7 +5,6 @@ byte:bytes`. fairseq trains only on 16 kHz; samples are counted at that rate.
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
 from asr_jax.core.names import one_line
+from asr_jax.core.paths import is_utf8
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
@@ -170,7 +170,7 @@ def _entry(utterance: Utterance) -> str:
             f"utterance {utterance.id} ({location}) is not a whole file; fairseq's lists have only whole files: write "
             "its audio to a file first"
         )
-    if re.search("[\ud800-\udfff]", location.path + utterance.text):
+    if not is_utf8(location.path + utterance.text):
         raise UserError(
             f"utterance {one_line(utterance.id)} has a lone surrogate in its path or text "
             f"({one_line(utterance.text)}), which UTF-8 does not have; remove it"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from asr_jax.core.paths import is_utf8
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.spellings import WEAK, spelling
 from asr_jax.data.manifests.utterances import Stage
@@ -64,7 +65,7 @@ class Skipped(InvalidEntry):
 
 
 def is_known(name: str) -> bool:
-    """Whether a field of this name is used, or named because it looks like a time."""
+    """Whether a field of this name is used, or looks like a time; a remark then names it."""
     return name in KNOWN or spelling(name) is not None
 
 
@@ -112,12 +113,8 @@ def string(fields: Fields, names: Sequence[str], default: str = "") -> str:
         if isinstance(value, int) and not isinstance(value, bool) and names in (ID, SPEAKER):
             return str(value)
         raise InvalidEntry(f'"{_named(fields, names)}" is {shown(value)}; expected a string')
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            message = f'"{_named(fields, names)}" is {shown(value)}, which has an unpaired surrogate'
-            raise InvalidEntry(message) from None
+    if not is_utf8(value):
+        raise InvalidEntry(f'"{_named(fields, names)}" is {shown(value)}, which has an unpaired surrogate')
     return value
 
 

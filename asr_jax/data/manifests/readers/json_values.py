@@ -6,10 +6,10 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from shlex import quote
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import quoted
 from asr_jax.core.text_files import MARK, OtherText, TextError, check_encoding, text_of
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.fields import InvalidEntry
@@ -84,7 +84,7 @@ def _check_no_list(path: str, found: dict[str, Any]) -> None:
         if isinstance(value, list) and value and isinstance(value[0], dict) and not found.keys() & f.KNOWN:
             raise UserError(
                 f"{path} is one object with a list {name!r}: expected one utterance per line, such as {f.EXAMPLE}: "
-                f"jq -c '.{name}[]' {quote(path)} > OUT.jsonl"
+                f"jq -c '.{name}[]' {quoted(path)} > OUT.jsonl"
             )
 
 
@@ -141,7 +141,7 @@ def _of_segments(path: str) -> str:
     out = f"{os.path.splitext(path)[0]}.XS.jsonl"
     return (
         f"{path} is the JSON of GigaSpeech or WenetSpeech, with recordings of all sets: expected one utterance of one "
-        f"set per line. For the set XS: jq -c '{segments} | {fields}' {quote(path)} > {quote(out)}"
+        f"set per line. For the set XS: jq -c '{segments} | {fields}' {quoted(path)} > {quoted(out)}"
     )
 
 

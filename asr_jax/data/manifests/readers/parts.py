@@ -7,6 +7,7 @@ certain is an error that names it. A field that only looks like a time is counte
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from asr_jax.audio.io import AudioError, NamedAudio, probe
@@ -114,9 +115,9 @@ def duration_of_whole(fields: Fields, options: ReadOptions) -> float:
 
 
 def without_origin(part: Part, audio: Location | bytes, fields: Fields, options: ReadOptions) -> Part:
-    """Part without its start if an utterance's own audio is already cut: start and end are then those in its origin.
+    """Part without its start if the audio is already cut from the recording to which start and end belong.
 
-    This is so if the audio is as long as the part, and ends before the part does.
+    The audio is cut if it is as long as the part, and ends before the part does.
 
     Args:
         audio: Location or content of audio that belongs to one utterance, as in a table or a tar.
@@ -125,15 +126,21 @@ def without_origin(part: Part, audio: Location | bytes, fields: Fields, options:
     if not part.start_s > 0 or math.isnan(part.length_s):
         return part
     try:
-        info = audio.info() if isinstance(audio, Location) else probe(NamedAudio(audio, ""))
+        duration_s = _duration_s(audio) if isinstance(audio, Location) else probe(NamedAudio(audio, "")).duration_s
     except AudioError:
         return part  # named when it is read
-    is_cut = abs(info.duration_s - part.length_s) <= tolerated_s(part.length_s)
-    if not is_cut or part.start_s + part.length_s <= info.duration_s + ROUNDING_S:
+    is_cut = abs(duration_s - part.length_s) <= tolerated_s(part.length_s)
+    if not is_cut or part.start_s + part.length_s <= duration_s + ROUNDING_S:
         return part
     names = " and ".join(f'"{each.name}"' for each in spellings(tuple(fields)) if each.role in ("start", "end"))
-    options.remarks[f"whose own audio is as long as the part by {names}: it is already cut, and is used whole"] += 1
+    options.remarks[f"with audio as long as the part that {names} give: it is already cut, and is used whole"] += 1
     return part._replace(start_s=math.nan)
+
+
+@lru_cache(1 << 12)
+def _duration_s(audio: Location) -> float:
+    """Duration of audio in seconds. It is remembered, because many parts of a file follow each other in a manifest."""
+    return audio.info().duration_s
 
 
 def placed(location: Location | str, part: Part) -> str:

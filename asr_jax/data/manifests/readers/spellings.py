@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 Role = Literal["start", "end", "duration", "channel", "part", "other"]
 """Meaning of a field. part: start and end in one value. other: a time or a channel, but not certainly of the part."""
 Unit = Literal["", "s", "ms", "us", "samples", "frames", "any"]
-"""Unit that a name has. Empty: none, which usually is seconds. any: a length, of which nothing can be said."""
+"""Unit that a name has. Empty: none, which usually is seconds. any: a length in an unknown unit."""
 
 
 class Spelling(NamedTuple):
@@ -65,7 +65,6 @@ def spelling(name: str) -> Spelling | None:
     return Spelling(name, "other") if _OF_TIMES & {word.lower() for word in _WORD.findall(name)} else None
 
 
-@lru_cache(4096)
 def is_stop(name: str) -> bool:
     """Whether a name is `stop`, which is in samples in SpeechBrain, where a name has no unit."""
     return "stop" in name.lower()

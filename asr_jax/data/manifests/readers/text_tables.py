@@ -94,20 +94,6 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
             yield Rejected(place, place, str(error), error.stage)
 
 
-def rows_of(path: str, separator: str) -> Iterator[tuple[int, list[str] | InvalidEntry]]:
-    """Values of the rows that are not blank, including the header line, with the number of their first line.
-
-    Raises:
-        UserError: If the file cannot be read.
-    """
-    is_quoted = _has_quotes(path, separator)
-    for number, line in _rows(path, separator, is_quoted):
-        try:
-            yield number, line if isinstance(line, BadLine) else _values(line, separator, is_quoted)
-        except InvalidEntry as error:
-            yield number, error
-
-
 def separator_of(path: str) -> str:
     """Separator of the columns, from the header line; without known names, that of the file's ending."""
     header = _header(path)
@@ -134,13 +120,16 @@ def _first_lines(path: str) -> tuple[str, str]:
 def _has_quotes(path: str, separator: str) -> bool:
     """Whether values are in quotes of CSV.
 
-    Between tabs and bars, quotes may also be those of the text. Quotes of CSV surround a value that contains a quote
-    (which is then doubled), a separator or a line end; a value that has other quotes is evidence against them. Values
-    in quotes that need none tell nothing: a text may be a quotation. The majority decides. Without any, values between
-    tabs have no quotes.
+    Between tabs and bars, quotes may also belong to the text. Evidence for quotes of CSV is a quoted value with a
+    doubled quote, a separator or a line end; evidence against them is a value with other quotes. A quoted value that
+    needs no quotes is no evidence, because a text may be a quotation. The majority decides. Without evidence, values
+    between tabs have no quotes.
     """
     if separator not in (TAB, "|"):
         return True
+    with open(path, "rb") as file:
+        if not any(b'"' in line for line in file):  # ten times as fast as `_rows`
+            return separator == "|"
     column = re.compile(rf'(?:^|{re.escape(separator)})("(?:[^"]|"")*+"(?={re.escape(separator)}|$)|[^{separator}]*+)')
     num, num_against, is_first = 0, 0, True
     for _, line in _rows(path, separator, True):

@@ -239,7 +239,7 @@ def test_audio_that_is_already_cut_is_used_whole(tmp_path: Path, kind: str, capl
             np.testing.assert_array_equal(signal, samples)
         return
     check_signals(read(tmp_path, path), expected)
-    assert f'{path}: 2 utterances whose own audio is as long as the part by "begin_time" and "end_time"' in caplog.text
+    assert f'{path}: 2 utterances with audio as long as the part that "begin_time" and "end_time" give' in caplog.text
 
 
 def test_a_part_of_a_part_is_named(tmp_path: Path) -> None:
