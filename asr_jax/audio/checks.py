@@ -82,7 +82,7 @@ def check_joined(sound: soundfile.SoundFile, name: str, opened: Callable[[], Buf
     Args:
         name: Name of the file in error messages.
         opened: Function that opens the same file at its beginning.
-        part: The part to read.
+        part: Part to read; it may be the whole file.
 
     Raises:
         AudioError: If another recording follows, which libsndfile does not read.
@@ -94,7 +94,7 @@ def check_joined(sound: soundfile.SoundFile, name: str, opened: Callable[[], Buf
         if begins_again(file, sound.format):
             raise AudioError(
                 name,
-                f"several {sound.format} files in one, of which only the first would be read; write one (ffmpeg -i IN "
+                f"several {sound.format} recordings in one file, of which only the first would be read; write one (ffmpeg -i IN "
                 "OUT.flac), or separate files",
             )
 

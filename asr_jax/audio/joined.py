@@ -27,7 +27,7 @@ def is_joined(file: BytesIO | str | os.PathLike[str], kind: str) -> bool:
     Only the beginning and the end of the first recording are read, or the end of the file. Results are remembered.
 
     Args:
-        file: Path or content of the file.
+        file: Path, or content in memory, whose position does not change.
         kind: libsndfile's name of its format.
     """
     if kind not in _FINDERS:

@@ -27,7 +27,7 @@ from asr_jax.cli.recognition_options import (
     print_differing,
 )
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.jobs import Job
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.options import parse
@@ -104,6 +104,8 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--job {options.job}: expected --data MANIFEST … and --out, whose jobs are joined later")
     if options.normaliser and (unknown := unknown_normaliser(options.normaliser)):
         raise UserError(f"--normaliser: {unknown}")
+    for flag, path in (("--out", options.out), ("--rejected", options.rejected)):
+        check_no_input(flag, path, filter(None, (*options.data, options.audio, options.text)))
     cut = None
     if options.segment:
         cut = cut_of(options)

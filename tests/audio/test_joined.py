@@ -56,7 +56,7 @@ def test_a_file_of_two_flac_files_or_of_equal_tracks_is_refused(tmp_path, ending
     )
     for file in (lambda: two, lambda: NamedAudio(two.read_bytes(), f"two.{ending}")):
         for part in ({}, {"start_s": 1.0}, {"length_s": 2.0}):
-            with pytest.raises(AudioError, match=rf"several {kind} files in one.*ffmpeg -i"):
+            with pytest.raises(AudioError, match=rf"several {kind} recordings in one file.*ffmpeg -i"):
                 read_audio(file(), **part)
-            with pytest.raises(AudioError, match=f"several {kind} files in one"):
+            with pytest.raises(AudioError, match=f"several {kind} recordings in one file"):
                 list(stream_audio(file(), rate_hz=RATE, **part))
