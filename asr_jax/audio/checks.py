@@ -94,8 +94,8 @@ def check_joined(sound: soundfile.SoundFile, name: str, opened: Callable[[], Buf
         if begins_again(file, sound.format):
             raise AudioError(
                 name,
-                f"several {sound.format} recordings in one file, of which only the first would be read; write one (ffmpeg -i IN "
-                "OUT.flac), or separate files",
+                f"several {sound.format} recordings in one file, of which only the first would be read; write one "
+                "(ffmpeg -i IN OUT.flac), or separate files",
             )
 
 
