@@ -1,5 +1,6 @@
 """Checks of decoded audio against the file's header: truncated and empty files, and parts beyond the end."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from io import BufferedIOBase
 import soundfile
 
 from asr_jax.audio.errors import AudioError
+from asr_jax.audio.joined import begins_again
 from asr_jax.audio.mono import Remarks
 from asr_jax.audio.mp3 import untold_samples
 
@@ -70,6 +72,31 @@ def promised_samples(
             "would be read; rewrite the file (ffmpeg -i IN.mp3 -c copy OUT.mp3)",
         )
     return min(sound.frames, counted)
+
+
+def check_joined(sound: soundfile.SoundFile, name: str, opened: Callable[[], BufferedIOBase], part: AudioPart) -> None:
+    """Checks that a FLAC or Ogg file has one recording, if the part ends where the first one ends.
+
+    Files are not searched for other parts, because these are read without the rest of the file.
+
+    Args:
+        name: Name of the file in error messages.
+        opened: Function that opens the same file at its beginning.
+        part: Part to read; it may be the whole file.
+
+    Raises:
+        AudioError: If another recording follows, which libsndfile does not read.
+    """
+    end_s = math.inf if part.length_s is None else part.start_s + part.length_s
+    if end_s < sound.frames / sound.samplerate - MISSING_S:
+        return
+    with opened() as file:
+        if begins_again(file, sound.format):
+            raise AudioError(
+                name,
+                f"several {sound.format} recordings in one file, of which only the first would be read; write one "
+                "(ffmpeg -i IN OUT.flac), or separate files",
+            )
 
 
 def check_number(

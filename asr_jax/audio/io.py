@@ -13,15 +13,18 @@ import soundfile
 import soxr
 from jaxtyping import Int16, Shaped
 
-from asr_jax.audio.checks import AudioPart, check_number, check_part, promised_samples
+from asr_jax.audio.checks import AudioPart, check_joined, check_number, check_part, promised_samples
 from asr_jax.audio.errors import AudioError
+from asr_jax.audio.joined import is_joined
 from asr_jax.audio.mono import Mono, Remarks, as_float, as_int16
 from asr_jax.audio.ogg import has_gaps
 from asr_jax.audio.pyav import (
     CONTENT_BYTES,
     SUFFIXES,
     Block,
+    Joined,
     NeedsFFmpeg,
+    blocks_with_pyav,
     decode_with_pyav,
     is_of_ffmpeg,
     probe_with_pyav,
@@ -127,6 +130,13 @@ def probe(file: PathLike | NamedAudio) -> AudioInfo:
             promised = promised_samples(sound, name_of(file), lambda: again(file))
             num_samples = sum(map(len, _blocks(sound, promised))) if promised is None else promised
             return AudioInfo(num_samples / sound.samplerate, sound.samplerate, sound.channels)
+    except Joined:
+        blocks = list(blocks_with_pyav(file, name_of(file)))
+        return AudioInfo(
+            sum(len(block.samples) for block in blocks) / blocks[0].rate_hz,
+            blocks[0].rate_hz,
+            blocks[0].samples.shape[1],
+        )
     except NeedsFFmpeg:
         return AudioInfo(*probe_with_pyav(file, name_of(file)))
 
@@ -166,7 +176,8 @@ def opened(file: PathLike | NamedAudio) -> Iterator[soundfile.SoundFile]:
     """Opens an audio file with libsndfile, whose errors, also inside the block, are raised as AudioError.
 
     Raises:
-        NeedsFFmpeg: If the file is to be read by FFmpeg: by its ending, or by its content if libsndfile cannot read it.
+        NeedsFFmpeg: If the file is to be read by FFmpeg: by its ending, or by its content if libsndfile cannot read it,
+            or only the first of its recordings.
     """
     if reason := _why_not_opened(file):
         raise AudioError(name_of(file), reason)
@@ -187,6 +198,9 @@ def opened(file: PathLike | NamedAudio) -> Iterator[soundfile.SoundFile]:
     if sound.subtype == "MPEG_LAYER_III" and sound.format != "MP3":
         sound.close()
         raise NeedsFFmpeg  # libsndfile estimates the length of MP3 within WAV, and reads no further
+    if is_joined(file, sound.format):
+        sound.close()
+        raise Joined
     try:
         with sound:
             yield sound
@@ -235,6 +249,7 @@ def _by_libsndfile(file: PathLike | NamedAudio, sound: soundfile.SoundFile, part
     """
     name, is_whole = name_of(file), part.length_s is None and not part.start_s
     promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
+    check_joined(sound, name, lambda: again(file), part)
     if is_whole:
         samples = _decode(sound, promised)
         if sound.format == "OGG" and promised is not None and len(samples) < promised and ogg_has_gaps(file):

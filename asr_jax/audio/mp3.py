@@ -13,7 +13,7 @@ _RATE_HZ = {0: (11025, 12000, 8000), 2: (22050, 24000, 16000), 3: (44100, 48000,
 _SAMPLES = {0: 576, 2: 576, 3: 1152}
 _TELL_LENGTH = (b"Xing", b"Info", b"VBRI")
 _ID3_BYTES = 10
-_LARGEST_FRAME = 4096
+LARGEST_FRAME = 4096
 
 
 def untold_samples(file: BufferedIOBase) -> int | None:
@@ -27,20 +27,20 @@ def untold_samples(file: BufferedIOBase) -> int | None:
     Returns:
         The number of samples, or None if a header contains it or the first frame is not of layer III.
     """
-    _pass_id3(file)
-    content = file.read(_LARGEST_FRAME)
-    first = _frame(content, 0)
+    pass_id3(file)
+    content = file.read(LARGEST_FRAME)
+    first = frame_at(content, 0)
     if first is None or any(tag in content[: first[0]] for tag in _TELL_LENGTH):
         return None
     content += file.read()
     num_samples = offset = 0
-    while (frame := _frame(content, offset)) and offset + frame[0] <= len(content):
+    while (frame := frame_at(content, offset)) and offset + frame[0] <= len(content):
         offset += frame[0]
         num_samples += frame[1]
     return num_samples
 
 
-def _frame(content: bytes, offset: int) -> tuple[int, int] | None:
+def frame_at(content: bytes, offset: int) -> tuple[int, int] | None:
     """Returns the size in bytes and the number of samples of the frame at `offset`; None if there is no frame."""
     header = content[offset : offset + 4]
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
@@ -52,9 +52,9 @@ def _frame(content: bytes, offset: int) -> tuple[int, int] | None:
     return samples * 125 * _KBIT[version][kbit] // _RATE_HZ[version][rate] + (header[2] >> 1 & 1), samples
 
 
-def _pass_id3(file: BufferedIOBase) -> None:
-    """Moves the file's position behind the ID3 tags at its beginning."""
-    offset = 0
+def pass_id3(file: BufferedIOBase) -> None:
+    """Moves the position of a file behind the ID3 tags at this position."""
+    offset = file.tell()
     while (head := file.read(_ID3_BYTES)).startswith(b"ID3") and len(head) == _ID3_BYTES:
         size = 0
         for byte in head[6:]:

@@ -55,6 +55,10 @@ class NeedsFFmpeg(Exception):
     """Raised for a file that libsndfile cannot read, or not at its times, and that FFmpeg reads."""
 
 
+class Joined(NeedsFFmpeg):
+    """Raised for a file of several recordings, whose header has the length of the first one."""
+
+
 class Block(NamedTuple):
     """Samples of a file, one after the other."""
 

@@ -7,7 +7,7 @@ import numpy as np
 import soxr
 from jaxtyping import Int16, Shaped
 
-from asr_jax.audio.checks import AudioPart, check_number, check_part, promised_samples
+from asr_jax.audio.checks import AudioPart, check_joined, check_number, check_part, promised_samples
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import EXACT_SEEKS, NamedAudio, PathLike, again, dtype_of, is_float, name_of, ogg_has_gaps, opened
 from asr_jax.audio.mono import Mono, Remarks, as_float, as_int16
@@ -68,6 +68,7 @@ def _read(file: PathLike | NamedAudio, part: AudioPart, remarks: Remarks) -> Blo
         file.seek(0)
     with opened(file) as sound:
         promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
+        check_joined(sound, name, lambda: again(file), part)
         first = round(part.start_s * sound.samplerate)
         wanted = None if part.length_s is None else round(part.length_s * sound.samplerate)
         if wanted is None and promised is not None and not is_whole:

@@ -27,7 +27,7 @@ from asr_jax.cli.recognition_options import (
     print_differing,
 )
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.jobs import MADE_OF, Job, finish, is_finished
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.options import parse
@@ -103,6 +103,8 @@ def main(arguments: Sequence[str]) -> None:
     if options.own_job and not (options.data and options.out):
         raise UserError(f"--job {options.job}: expected --data MANIFEST … and --out, whose jobs are joined later")
     check_normaliser(options.normaliser)
+    for flag, path in (("--out", options.out), ("--rejected", options.rejected)):
+        check_no_input(flag, path, filter(None, (*options.data, options.audio, options.text)))
     cut = None
     if options.segment:
         cut = cut_of(options)

@@ -17,7 +17,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.cli.results import some, table_row
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import NonNegativeInt, command_options
@@ -47,9 +47,10 @@ class CompareOptions:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(CompareOptions, arguments, prog="python -m asr_jax.compare", about=__doc__)
-    if options.json:
-        check_writable(options.json)
     paths = (options.first, options.second)
+    if options.json:
+        check_no_input("--json", options.json, paths)
+        check_writable(options.json)
     systems, named = zip(*(read_predictions(path) for path in paths), strict=True)
     normaliser = options.normaliser or _one_normaliser(dict(zip(paths, named, strict=True)))
     try:

@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.cli.jobs import JobOptions, digest_of
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_no_input
 from asr_jax.core.jobs import finish, is_finished, path_of
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
@@ -114,8 +115,7 @@ def _check(options: ConvertOptions) -> None:
         raise UserError(f"{out} is the only path: expected inputs and then the output, IN … OUT")
     if out.suffix not in (".jsonl", ".tsv"):
         raise UserError(f"OUT is {out}: expected a name that ends in .jsonl, or in .tsv for fairseq's lists")
-    if any(out.exists() and Path(path).exists() and out.samefile(path) for path in options.inputs):
-        raise UserError(f"OUT, the last argument, is {out}, which is also an input: choose another name for OUT")
+    check_no_input("OUT, the last argument,", out, options.inputs)
     if options.own_job and out.suffix != ".jsonl":
         raise UserError(f"--job {options.job} with {out}: expected a name that ends in .jsonl")
     if out.exists() and not options.force and not options.own_job:

@@ -30,7 +30,7 @@ from asr_jax.cli.recognition_options import (
 from asr_jax.cli.results import numbers, show
 from asr_jax.config import load_experiment
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.jobs import Job, finish, is_finished
 from asr_jax.core.names import counted
 from asr_jax.core.paths import UserPath
@@ -123,8 +123,10 @@ def main(arguments: Sequence[str]) -> None:
     check_job(options)
     in_folder = options.log_probs is not None and options.log_probs.suffix != ".safetensors"
     outs = ((options.json, False), (options.predictions, options.are_several), (options.log_probs, in_folder))
-    for out, is_folder in outs:
+    flags_of_outs = ("--json", "--predictions", "--log-probs")
+    for flag, (out, is_folder) in zip(flags_of_outs, outs, strict=True):
         if out:
+            check_no_input(flag, out, options.data)
             check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}

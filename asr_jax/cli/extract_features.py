@@ -26,7 +26,7 @@ from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.files import OF_ALL_FILES
+from asr_jax.core.files import OF_ALL_FILES, check_no_input
 from asr_jax.core.jobs import Job, finish
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
@@ -111,8 +111,10 @@ def main(arguments: Sequence[str]) -> None:
     if (options.layer or options.codes) and not options.source:
         raise UserError("--layer and --codes need a trained run: expected asr_jax.extract_features RUN --layer …")
 
+    inputs = [path for paths in options.input for path in paths]
+    check_no_input("--output", options.output, inputs)
     extractor = _extractor(options)
-    groups = _groups([path for paths in options.input for path in paths], options.output)
+    groups = _groups(inputs, options.output)
     rejected, failed = 0, list[Path]()
     for out, paths in groups:
         try:

@@ -29,7 +29,7 @@ from asr_jax.cli.lattice_padding import lattice_lines
 from asr_jax.cli.tuning import tuning_lines
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import check_writable, write_whole
+from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.meshes import described_devices
 from asr_jax.core.names import counted
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelow1, command_options
@@ -92,6 +92,8 @@ def main(arguments: Sequence[str]) -> None:
     wanted = wanted_batch(options.global_seconds, options.global_rows)
     if options.plot and options.plot.suffix != ".png":
         raise UserError(f"--plot {options.plot}: expected a name that ends in .png")
+    for name in ("rejected", "fit", "plot"):
+        check_no_input(f"--{name}", getattr(options, name), (*experiment.data.train, *experiment.data.validation))
     if options.rejected:
         check_writable(options.rejected)
     if options.fit:

@@ -103,12 +103,13 @@ class TokenizerOptions:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(TokenizerOptions, arguments, prog="python -m asr_jax.tokenizer", about=__doc__)
-    from asr_jax.core.files import write_whole
+    from asr_jax.core.files import check_no_input, write_whole
     from asr_jax.text.normalise import check_normaliser
     from asr_jax.text.pieces import train_model, vocabulary_file
 
     check_normaliser(options.normaliser)
     texts = _texts(options)
+    check_no_input("--corpus-output", options.corpus_output, options.input)
     path = options.output_dir / f"{options.model_prefix}.model"
     path.parent.mkdir(parents=True, exist_ok=True)
     if options.keep_corpus or options.corpus_output:

@@ -33,7 +33,7 @@ from asr_jax.cli.recognition_options import (
 )
 from asr_jax.cli.results import some
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.files import check_writable, remove_empty
+from asr_jax.core.files import check_no_input, check_writable, remove_empty
 from asr_jax.core.jobs import MADE_OF, Job, finish, is_finished, path_of
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.paths import UserPath
@@ -103,6 +103,8 @@ def main(arguments: Sequence[str]) -> None:
         TranscribeOptions, arguments, prog="python -m asr_jax.transcribe", about=(__doc__ or "") + ABOUT_DECODING
     )
     check(options)
+    for flag, out in (("--out", options.out), ("--to-manifest", options.to_manifest)):
+        check_no_input(flag, out, options.inputs)
     with _kept(options) as folder:
         entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder), allow_pipes=options.allow_pipes)
         for line in formats(options.inputs, ReadOptions(texts_may_lack=True, allow_pipes=options.allow_pipes)):

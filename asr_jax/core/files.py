@@ -72,6 +72,21 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
         os.fsync(file.fileno())
 
 
+def check_no_input(flag: str, out: Path | None, inputs: Iterable[str | Path]) -> None:
+    """Checks that an output does not replace an input of the same command, under any of its names.
+
+    Args:
+        flag: Flag of the output, for the message.
+        out: Path of a file; None: there is no such output.
+        inputs: Paths of the inputs. Patterns, URLs and missing files are ignored.
+
+    Raises:
+        UserError: If the output is an input.
+    """
+    if out and out.is_file() and any(os.path.exists(path) and out.samefile(path) for path in inputs):
+        raise UserError(f"{flag} {out} is also an input of this command: choose another name")
+
+
 def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
     """Checks before the work that its output can be written, by creating and removing a file.
 

@@ -52,6 +52,9 @@ class Fusion(LanguageModel):
         for entry in self.hot_words:
             if not math.isfinite(_weighted(entry, self.hot_word_weight)[1]):
                 yield f"hot_words is {self.hot_words}: expected a finite weight of {entry!r}"
+        weighted = [_weighted(entry, self.hot_word_weight) for entry in self.hot_words]
+        if twice := sorted({words for words, weight in weighted if weight != dict(weighted)[words]}):
+            yield f"hot_words is {self.hot_words}: expected one weight of {', '.join(twice)}"
         if self.lookahead and not (self.lexicon and self.kenlm):
             yield "lookahead is True: expected a lexicon and a language model; set lexicon and kenlm"
         if self.unit == "labels" and (self.lexicon or self.hot_words):

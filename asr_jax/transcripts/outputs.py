@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import OF_ALL_FILES, append_lines, check_writable, remove_empty, temporary_path, write_whole
+from asr_jax.core.files import (
+    OF_ALL_FILES,
+    append_lines,
+    check_no_input,
+    check_writable,
+    remove_empty,
+    temporary_path,
+    write_whole,
+)
 from asr_jax.core.jobs import MADE_OF, Job, path_of
 from asr_jax.core.names import counted, one_line, unique
 from asr_jax.core.text_files import json_line, json_text, open_text, read_text
@@ -93,8 +101,8 @@ def open_output(
             others. None: all of them.
 
     Raises:
-        UserError: If the file exists, if there are several recordings for a subtitle file, or if the folder has
-            transcripts of another origin, or files of these names that are not of these recordings.
+        UserError: If the file exists or is a recording, if there are several recordings for a subtitle file, or if the
+            folder has transcripts of another origin, or files of these names that are not of these recordings.
     """
     if out and (out.is_dir() or not out.suffix):
         return Folder(FORMS[form], out, recordings, force=force, maker=maker(), made_of=made_of(), job=job)
@@ -103,6 +111,7 @@ def open_output(
         raise UserError(
             f"{len(recordings)} recordings: expected --out FOLDER, since a file of {form} contains only one"
         )
+    check_no_input("--out", out, [each.location for each in recordings])
     if out and out.exists() and not force:
         raise UserError(f"{out} already exists: choose another --out, or overwrite it with --force")
     return OneFile(form, out, recordings)

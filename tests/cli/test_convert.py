@@ -58,7 +58,7 @@ def test_nothing_that_is_there_is_lost(tmp_path: Path) -> None:
             [a, out],
             r"OUT, the last argument, is .*out\.jsonl, which already exists: choose another name, or .* with --force",
         ),
-        ([a, b, b, "--force"], r"b\.jsonl, which is also an input"),
+        ([a, b, b, "--force"], r"b\.jsonl is also an input"),
         ([b], r"b\.jsonl is the only path: expected inputs and then the output, IN … OUT"),
         ([b, tmp_path / "out.tsv"], "out.tsv.bytes#"),
     ):

@@ -41,6 +41,9 @@ def test_hot_words_with_weights_of_their_own():
     assert [scores.open(part) for part in ("c", "cat", "catc", "th")] == approx([3, 9, 4, -4 / 3])
     with pytest.raises(ValueError, match=r"hot_words is \('cat:inf',\): expected a finite weight of 'cat:inf'"):
         Fusion(hot_words=("cat:inf",))
+    with pytest.raises(ValueError, match="expected one weight of cat, the end"):
+        Fusion(hot_words=("cat:9", "the end", "new york:2", "cat:8", "the end:2", "new delhi:3"))
+    Fusion(hot_words=("cat:9", "dog", "cat:9", "dog", "new york:2", "new delhi:3"))
 
 
 def test_a_lexicon_allows_no_other_words(tmp_path):

@@ -26,8 +26,8 @@ _PIECE = "segment|seg|utterance|utt|clip|chunk"
 _OF = rf"(?:(?P<counted>sample|frame)|{_PIECE}|audio|speech|turn|time|t)?"
 _AT = "(?:offset|timestamp|time|ts|position|pos|point|at)?"
 _SPELLINGS: dict[Role, re.Pattern[str]] = {
-    "start": re.compile(rf"{_OF}(?:start|beginning|begin|beg|onset|offset){_AT}{_UNIT}?|[tx]min|t0|from"),
-    "end": re.compile(rf"{_OF}(?:end|stop|finish){_AT}{_UNIT}?|[tx]max|t1|to"),
+    "start": re.compile(rf"(?:{_OF}(?:start|beginning|begin|beg|onset|offset){_AT}|[tx]min|t0|from(?!s$)){_UNIT}?"),
+    "end": re.compile(rf"(?:{_OF}(?:end|stop|finish){_AT}|[tx]max|t1|to(?!s$)){_UNIT}?"),
     "duration": re.compile(
         rf"(?:{_PIECE})?(?:(?:duration|dur)(?:time)?|(?:length|len)(?!$)){_UNIT}?"
         rf"|(?:numberof|num|nb|n)?(?P<counted>samples|frames)(?:count)?|(?:{_PIECE})?(?P<any>length|len)"

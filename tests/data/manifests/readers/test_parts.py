@@ -150,6 +150,8 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
         ({"Start Time": 1.0, "End Time": 2.5}, (1.0, 1.5, None)),
         ({"start": 1.0, "duration": 0}, (1.0, math.nan, None)),
         ({"from": 1.0, "to": "2.5"}, (1.0, 1.5, None)),
+        ({"from_ms": 1000, "to_ms": "2500"}, (1.0, 1.5, None)),
+        ({"tmin_s": 1.0, "xmax_ms": 2500, "tos": True}, (1.0, 1.5, None)),
         ({"offset_us": 4e9, "duration": 3}, (4000.0, 3.0, None)),
         ({"start": 1.0, "stop": 2.5, "duration": 1.5}, (1.0, 1.5, None)),
         ({"start": 5.0, "end": 9.0, "audio_duration": 60}, (5.0, 4.0, None)),
