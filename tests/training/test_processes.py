@@ -206,7 +206,7 @@ def test_processes_with_other_initial_weights_are_refused_together(manifests, al
 
 
 def test_two_processes_agree_with_one(manifests, alone, tmp_path):
-    folder = tmp_path / "two"
+    folder = tmp_path / "two [1-10]"  # a name, not a pattern
     # Saving at every line adds messages between the processes.
     profiled = ("--profile", "4:6", "--profile-processes", "1")
     outputs = finish(*two(manifests, folder, "--training.saving.every-minutes", "0.0001", *profiled, when="slow:100"))
@@ -225,7 +225,7 @@ def test_two_processes_agree_with_one(manifests, alone, tmp_path):
     assert sum(each["max"] for each in loading) > 0.1 * UPDATES
     assert "processes" not in next(read_events(alone / "events.jsonl", "train_step"))["data"]
     whole = batches(alone.with_name("alone-0"))
-    first, second = (batches(tmp_path / f"two-{number}") for number in range(2))
+    first, second = (batches(tmp_path / f"two [1-10]-{number}") for number in range(2))
     assert whole.keys() == first.keys() == second.keys()
     for position, (rows, lengths) in whole.items():
         parts = first[position], second[position]

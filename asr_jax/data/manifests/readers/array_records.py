@@ -14,6 +14,7 @@ from typing import Any
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
+from asr_jax.core.paths import MISSING, State, state_of
 from asr_jax.core.text_files import TextError, text_of
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
@@ -264,12 +265,11 @@ def _described(path: str) -> tuple[int | None, int]:
     """Sample rate in Hz and number of channels that the description beside a file gives; None: no rate, or several."""
     folder = origin_of(path) or os.path.dirname(without_query(path))
     about = f"{folder}/{FEATURES}" if is_url(folder) else os.path.join(os.path.abspath(folder), FEATURES)
-    changed = 0.0 if is_url(about) or not os.path.exists(about) else os.path.getmtime(about)
-    return _rate_and_channels(about, changed)
+    return _rate_and_channels(about, MISSING if is_url(about) else state_of(about))
 
 
 @lru_cache
-def _rate_and_channels(about: str, changed: float) -> tuple[int | None, int]:
+def _rate_and_channels(about: str, state: State) -> tuple[int | None, int]:
     try:
         described = json.loads(content_of(about) if is_url(about) else Path(about).read_bytes())
     except StorageError:
