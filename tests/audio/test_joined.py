@@ -9,6 +9,7 @@ from recordings import RATE, noise, write, write_av
 from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
 from asr_jax.audio.joined import is_joined
 from asr_jax.audio.streaming import stream_audio
+from tests.support import approx
 
 FORMATS = [("a.mp3", "MP3", "MPEG_LAYER_III"), ("a.ogg", "OGG", "VORBIS"), ("a.opus", "OGG", "OPUS")]
 
@@ -25,8 +26,8 @@ def test_all_recordings_of_a_file_are_read(tmp_path, name, kind, subtype, length
     assert is_joined(joined, kind)
     assert not any(is_joined(part, kind) for part in parts)
     read = read_audio(joined)
-    assert len(read) / RATE == pytest.approx(sum(lengths_s), abs=0.1 * len(lengths_s))
-    assert probe(joined).duration_s == pytest.approx(len(read) / RATE, abs=1e-3)
+    assert len(read) / RATE == approx(sum(lengths_s), abs=0.2 * len(lengths_s))
+    assert probe(joined).duration_s == approx(len(read) / RATE, abs=2e-3)
     np.testing.assert_array_equal(np.concatenate(list(stream_audio(joined, rate_hz=RATE))), read)
     np.testing.assert_array_equal(read_audio(NamedAudio(joined.read_bytes(), name)), read)
     last = read_audio(joined, start_s=lengths_s[0], length_s=0.4)

@@ -94,6 +94,20 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
             yield Rejected(place, place, str(error), error.stage)
 
 
+def rows_of(path: str, separator: str) -> Iterator[tuple[int, list[str] | InvalidEntry]]:
+    """Values of the rows that are not blank, including the header line, with the number of their first line.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
+    is_quoted = _has_quotes(path, separator)
+    for number, line in _rows(path, separator, is_quoted):
+        try:
+            yield number, line if isinstance(line, BadLine) else _values(line, separator, is_quoted)
+        except InvalidEntry as error:
+            yield number, error
+
+
 def separator_of(path: str) -> str:
     """Separator of the columns, from the header line; without known names, that of the file's ending."""
     header = _header(path)
