@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -128,9 +127,9 @@ def test_what_is_broken_off_leaves_what_is_whole(out, is_written, tmp_path):
 def changed_in_place(audio):
     """Other bytes, with the size and the time of the former ones."""
     status = audio.stat()
-    time.sleep(0.02)  # times of file systems have steps of some milliseconds
-    audio.write_bytes(b"x" * status.st_size)
-    os.utime(audio, ns=(status.st_atime_ns, status.st_mtime_ns))
+    while audio.stat().st_ctime_ns == status.st_ctime_ns:  # its steps are some milliseconds
+        audio.write_bytes(b"x" * status.st_size)
+        os.utime(audio, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 @pytest.mark.parametrize(
