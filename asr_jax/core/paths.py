@@ -31,16 +31,22 @@ def quoted(path: str | os.PathLike[str]) -> str:
     return shlex.quote(os.fspath(path))
 
 
-def matches(pattern: str) -> list[str]:
-    """Returns the paths that match a glob pattern, in order.
+def divided(pattern: str) -> tuple[str, str]:
+    """Divides a pattern into the folder at its beginning that exists, which is a name, and the rest.
 
-    Folders at its beginning that exist are names: in `runs [old]/*.jsonl`, only the last part is a pattern.
+    In `runs [old]/*.jsonl`, only `*.jsonl` is a pattern.
     """
-    folder, rest = pattern, list[str]()
+    folder, rest = pattern, ""
     while folder and not os.path.exists(folder):
         folder, name = os.path.split(folder)
-        rest.insert(0, name)
-    return sorted(glob.glob(os.path.join(glob.escape(folder), *rest), recursive=True))
+        rest = os.path.join(name, rest) if rest else name
+    return folder, rest
+
+
+def matches(pattern: str) -> list[str]:
+    """Returns the paths that match a glob pattern, in order. Its first folders may be names, see `divided`."""
+    folder, rest = divided(pattern)
+    return sorted(glob.glob(os.path.join(glob.escape(folder), rest) if rest else glob.escape(folder), recursive=True))
 
 
 def digest_of(path: str | os.PathLike[str], first_byte: int = 0, num_bytes: int | None = None) -> str:

@@ -1,4 +1,7 @@
 import errno
+import os
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +9,19 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from flax import struct
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from asr_jax.checkpoints.store import Checkpoints, checkpoint_to_evaluate, refuse_damaged, restore_item
+from asr_jax.checkpoints import store
+from asr_jax.checkpoints.store import (
+    Checkpoints,
+    checkpoint_to_evaluate,
+    refuse_damaged,
+    replace_average,
+    restore_item,
+    restore_meta,
+    save_weights_alone,
+)
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.meshes import abstract, data_mesh, mesh_of, replicated
 from asr_jax.core.pytrees import flatten
@@ -56,6 +70,63 @@ def test_a_checkpoint_of_sharded_arrays_is_restored_on_another_mesh(tmp_path, si
     assert restored.sharding == wanted
     np.testing.assert_array_equal(restored, values)
     assert refuse_damaged(tmp_path / "checkpoints") == []
+
+
+ODD = (b"proj [2024]", b"a*b", b"**", b"a\\b", b"{1..3}", b"\xff\xfe")
+
+
+def saved_and_restored(folder):
+    """Saves a checkpoint and weights alone in a folder, and reads them back."""
+    average = {"params": {"w": jnp.arange(3.0)}}
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.save(7, state={"n": jnp.int32(7)}, average=average, meta={"a": 1}, measured={"wer": 0.5})
+        checkpoints.wait()
+        assert checkpoints.finished() == 7
+    assert checkpoint_to_evaluate(folder) == 7
+    assert refuse_damaged(folder) == []
+    shapes = abstract(average, average["params"]["w"].sharding)
+    assert_close(restore_item(folder, 7, "average", shapes)["params"]["w"], [0.0, 1.0, 2.0])
+    assert restore_meta(folder, 7) == {"a": 1}
+    with Checkpoints(folder) as checkpoints:
+        assert (checkpoints.latest, checkpoints.best) == (7, 7)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_checkpoints_in_a_folder_of_any_name(name, tmp_path):
+    (tmp_path / "a1b").mkdir()  # `a?b` and `a*b` would match it
+    folder = tmp_path / os.fsdecode(name) / "checkpoints"
+    saved_and_restored(folder)
+    save_weights_alone(folder, 8, {"params": {"w": jnp.zeros(2)}}, {})
+    replace_average(folder, 7, {"params": {"w": jnp.ones(3)}})
+    assert checkpoint_to_evaluate(folder, 7) == 7
+    assert sorted(path.name for path in folder.iterdir()) == ["7", "8"]
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=1, max_size=60).filter(lambda name: not {*name} & {0, ord("/")} and name.strip(b".")))
+def test_checkpoints_in_folders_of_all_legal_names(name):
+    with tempfile.TemporaryDirectory() as place:
+        saved_and_restored(Path(place, os.fsdecode(name), "checkpoints"))
+
+
+def test_a_link_that_cannot_be_named_either_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "[tmp]").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "[tmp]"))
+    with pytest.raises(UserError, match=r"run \[2\].* choose another --run-dir, or another TMPDIR"):
+        Checkpoints(tmp_path / "run [2]" / "checkpoints")
+
+
+def test_a_checkpoint_that_cannot_be_read_back_is_not_saved(tmp_path, monkeypatch, on_mesh):
+    """A path that Orbax takes for a pattern stands for all causes: it finds none of its files and merges nothing."""
+    monkeypatch.setattr(store, "_plain", lambda folder: folder.absolute())
+    folder = tmp_path / "run [2]" / "checkpoints"
+    message = r"7 could not be written: 4 of 4 arrays of .*/state cannot be read back"
+    with pytest.raises(RunError, match=message), Checkpoints(folder) as checkpoints:
+        save(checkpoints, 7, on_mesh, 0.5)
+    assert not (folder / "7").exists()
+    with pytest.raises(RunError, match=r"1 of 1 arrays of .*/average cannot be read back, such as params/w"):
+        save_weights_alone(folder, 8, {"params": {"w": jnp.zeros(2)}}, {})
 
 
 def test_what_is_kept_and_what_comes_back(tmp_path, on_mesh):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asr_jax.cli import train
+from asr_jax.cli import train, transcribe
 from asr_jax.cli.command_line import flags_of_experiment, load_config, parse_experiment, run_command
 from asr_jax.config import (
     Experiment,
@@ -22,6 +22,7 @@ from asr_jax.config import (
     save_experiment,
     to_json,
 )
+from asr_jax.core import options
 from asr_jax.core.errors import UserError
 from asr_jax.core.run_folder import CHECKPOINTS, EXPERIMENT
 from asr_jax.models.conformer import PARAFORMER
@@ -297,6 +298,23 @@ def test_a_recipe_of_fine_tuning_takes_the_sizes_of_the_run_that_it_begins_with(
         assert fine_tuned.front_end == pretrained.model.front_end
     assert load_config("configs/wav2vec2_finetune.py").model.encoder.hourglass
     assert experiment_of("") is experiment_of(str(tmp_path / CHECKPOINTS)) is None
+
+
+def test_a_tilde_is_the_home_folder_wherever_a_path_is_given(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = Path(CONFIG).read_text().replace('"data/quickstart', '"~/data')
+    (tmp_path / "config.py").write_text(text)
+    found = parse_experiment(
+        ["--config=~/config.py", "--run-dir=~/runs/x", "--init.path", "~/w", "--data.tokenizer.path=~/bpe.model"],
+        prog="train",
+    )
+    assert found.data.train == (f"{tmp_path}/data/manifests/train.jsonl",)
+    assert (found.run_dir, found.init.path) == (f"{tmp_path}/runs/x", f"{tmp_path}/w")
+    assert found.data.tokenizer.path == f"{tmp_path}/bpe.model"
+    given = ["~/run", "~/a.wav", "-", "--out=~/out"]
+    assert options.parse(transcribe.TranscribeOptions, given, prog="", about="") == (
+        transcribe.TranscribeOptions(run=tmp_path / "run", inputs=(f"{tmp_path}/a.wav", "-"), out=tmp_path / "out")
+    )
 
 
 def test_differences_name_fields_and_pass_over_what_may_change():

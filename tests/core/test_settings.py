@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 
+from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import (
     NonNegativeFloat,
     PositiveInt,
@@ -16,7 +18,26 @@ from asr_jax.core.settings import (
     between,
     command_options,
     settings,
+    with_paths,
 )
+
+
+@settings
+class Files:
+    path: UserPath = ""
+    several: tuple[UserPath, ...] = ()
+    maybe: UserPath | None = None
+    out: Path | None = None
+    groups: tuple[tuple[UserPath, ...], ...] = ()
+    plain: str = "~"
+
+
+@settings
+class Tree:
+    one: Files = Files()
+    by_name: dict[str, Files] = dataclasses.field(default_factory=dict)
+    parts: tuple[Files, ...] = ()
+    num: int = 0
 
 
 @settings
@@ -98,3 +119,19 @@ def test_a_required_option_of_a_command_may_follow_another():
 def test_ranges_as_text():
     assert str(Range()) == "a finite number"
     assert str(between(1, 8)) == "at least 1 and at most 8"
+
+
+def test_a_tilde_is_the_home_folder_in_every_path_and_in_nothing_else(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    found = Files("~/a", ("~/b", "c", "~"), "~/d", Path("~/e"), (("~/f",), ("g/~",)), "~/h")
+    assert found == Files("/home/me/a", ("/home/me/b", "c", "/home/me"), "/home/me/d", Path("/home/me/e"),
+                          (("/home/me/f",), ("g/~",)), "~/h")  # fmt: skip
+    assert dataclasses.replace(found, path="~").path == "/home/me"
+
+
+def test_paths_are_changed_wherever_they_are_in_a_tree():
+    tree = Tree(Files("a", ("b",)), {"x": Files(maybe="c")}, (Files(out=Path("d")), Files()), 3)
+    assert with_paths(tree, str.upper) == Tree(
+        Files("A", ("B",)), {"x": Files(maybe="C")}, (Files(out=Path("D")), Files()), 3
+    )
+    assert with_paths(tree, str) == tree

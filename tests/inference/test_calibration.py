@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from asr_jax.checkpoints.integrity import SEAL
 from asr_jax.core.errors import UserError
 from asr_jax.inference.calibration import calibrate, read_calibration
 from asr_jax.metrics.confidence import Calibration, confidence_report
@@ -32,6 +33,16 @@ def test_fitted_kept_and_found_again_by_checkpoint_and_decoding(tmp_path):
     assert read_calibration(tmp_path, 100, "averaged", BEAM).slope < 0 < found.slope
     assert read_calibration(tmp_path, 100, "live", CTCDecoding()) is None
     assert read_calibration(tmp_path, 200, "averaged", CTCDecoding()) is None
+
+
+def test_a_calibration_is_of_the_weights_and_not_of_the_number_of_a_checkpoint(tmp_path):
+    (tmp_path / "checkpoints/100").mkdir(parents=True)
+    seal = tmp_path / "checkpoints/100" / SEAL
+    seal.write_text("first")
+    calibrate(tmp_path, 100, "averaged", CTCDecoding(), *too_sure())
+    assert read_calibration(tmp_path, 100, "averaged", CTCDecoding())
+    seal.write_text("trained again")
+    assert read_calibration(tmp_path, 100, "averaged", CTCDecoding()) is None
 
 
 def test_without_words_nothing_is_kept(tmp_path):

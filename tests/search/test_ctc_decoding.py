@@ -170,6 +170,17 @@ def test_a_decoding_says_what_it_is():
     assert some.digest() != other.digest()
 
 
+def test_a_decoding_is_that_of_the_content_of_its_files_and_not_of_their_places(tmp_path):
+    def digest(folder):
+        return CTCDecoding(kind="beam", fusion=Fusion(lexicon=str(tmp_path / folder / "words.txt"))).digest()
+
+    for folder, content in (("one", "a\nb\n"), ("copy", "a\nb\n"), ("other", "a\nc\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "words.txt").write_text(content)
+    assert digest("one") == digest("copy") != digest("other")
+    assert digest("none") == digest("no") != digest("one")
+
+
 def test_transcripts_of_parts_become_one():
     first = Transcript((Word("a", 0.0, 0.5, 0.5),), -1.0)
     second = Transcript((Word("b", 10.25, 10.5, 1.0),), -2.0)

@@ -39,6 +39,14 @@ def test_checkpoints_by_epochs():
     assert not any(due().due(update, signal=False).saves for update in range(100))
 
 
+def test_checkpoints_by_updates():
+    timetable = due(saving=Saving(every_updates=40), validation=Validation(every=1000), log_every=1000)
+    table = {update: timetable.due(update, signal=False) for update in range(100)}
+    assert [update for update, found in table.items() if found.saves] == [40, 80]
+    assert [update for update, found in table.items() if found.at_line] == [0, 40, 80]
+    assert not due(saving=Saving(every_updates=40), first=40).due(40, signal=False).saves  # the last job did it
+
+
 def test_epochs_without_an_update_are_refused():
     with pytest.raises(UserError, match=r"accumulate 4.* 3 batches"):
         Groups(3, 4, "dropped")

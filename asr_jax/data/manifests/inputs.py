@@ -8,7 +8,7 @@ from typing import Literal
 from asr_jax.audio.io import NOT_A_FILE, is_stream
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
-from asr_jax.core.paths import is_utf8, matches
+from asr_jax.core.paths import divided, is_utf8, matches
 from asr_jax.data.manifests.locations import local_path
 from asr_jax.data.manifests.readers.array_records import ARRAY_RECORD, ENDING_OF_SHARD, OF_TENSORFLOW_DATASETS
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside, warn_once
@@ -164,8 +164,10 @@ def _expanded(path: str, role: Role, options: ReadOptions) -> list[str]:
     if is_url(path):
         return [file for url in matching(path) for file in _expanded(fetched(url), role, options)]
     if not os.path.exists(path):
-        if BRACES.search(path):
-            return [file for name in _numbered(path) for file in _expanded(name, role, options)]
+        start, rest = divided(path)
+        if BRACES.search(rest):
+            names = (os.path.join(start, name) for name in _numbered(rest))
+            return [file for name in names for file in _expanded(name, role, options)]
         if found := [name for name in matches(path) if name != path]:  # a dangling link finds itself
             return list(dict.fromkeys(file for name in found for file in _expanded(name, role, options)))
         raise UserError(f"{path}: no such file or folder; check the path (relative paths start at {os.getcwd()})")

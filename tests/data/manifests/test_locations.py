@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from recordings import RATE, noise, write
 
 from asr_jax.audio.io import AudioError, read_audio
@@ -27,6 +29,10 @@ LOCATIONS = {
     "#bytes=here": Location("#bytes=here"),
     "a.wav#": Location("a.wav#"),
     "a#b.tar#bytes=1+2": Location("a#b.tar", 1, 2),
+    "take#channel=1#seconds=0.0+": Location("take#channel=1"),
+    "a#pipe=touch b.wav#seconds=0.0+": Location("a#pipe=touch b.wav"),
+    "a#pipe=touch b/c.wav": Location("a#pipe=touch b/c.wav"),
+    "a#name=b.wav#channel=0": Location("a#name=b.wav", channel=0),
 }
 
 
@@ -35,6 +41,16 @@ def test_text_and_back(text: str, location: Location) -> None:
     assert str(location) == text
     assert Location.parse(text) == location
     assert pickle.loads(pickle.dumps(location)) == location
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.sampled_from([*"#&=+~/.0a|% ", "pipe=", "name=", "bytes=1+2", "seconds=1+", "é"]), min_size=1))
+def test_any_path_and_back(parts: list[str]) -> None:
+    path = "".join(parts)
+    assert Location.parse(str(Location(path))).path == path
+    part = Location(path, start_s=1.5, channel=1)
+    assert Location.parse(str(part)) == part
 
 
 def test_relative_paths_are_made_absolute() -> None:
