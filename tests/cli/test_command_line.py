@@ -302,7 +302,7 @@ def test_a_recipe_of_fine_tuning_takes_the_sizes_of_the_run_that_it_begins_with(
 
 def test_a_tilde_is_the_home_folder_wherever_a_path_is_given(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    text = Path(CONFIG).read_text().replace('"data/quickstart', '"~/data')
+    text = Path(CONFIG).read_text(encoding="utf-8").replace('"data/quickstart', '"~/data')
     (tmp_path / "config.py").write_text(text)
     found = parse_experiment(
         ["--config=~/config.py", "--run-dir=~/runs/x", "--init.path", "~/w", "--data.tokenizer.path=~/bpe.model"],

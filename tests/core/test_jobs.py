@@ -3,7 +3,7 @@
 import pytest
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.jobs import Job, is_finished, write_receipt
+from asr_jax.core.jobs import Job, finish, is_finished
 
 JOB = Job(1, 3)
 
@@ -13,7 +13,7 @@ def out(tmp_path):
     """Output of a finished job."""
     out = tmp_path / "out [1].jsonl"
     JOB.path(out).write_text("lines")
-    write_receipt(out, JOB, digest="work", inputs="these", files={out: JOB.path(out)}, recordings=1, rejected=0)
+    finish(out, JOB, digest="work", inputs="these", files={out: JOB.path(out)}, recordings=1, rejected=0)
     return out
 
 
