@@ -48,8 +48,16 @@ MOST_PARTS = 1000
 """Maximum number of parts that are listed."""
 TRIED = 500
 """Maximum number of changed texts, and of others, with which normalisers are tried."""
-CANDIDATES = ("lower.v1", "upper.v1", "english_letters.v1", "english.v1", "whisper_basic.v1", "whisper_english.v1",
-              "ascii.v1", "none")  # fmt: skip
+CANDIDATES = (
+    "lower.v1",
+    "upper.v1",
+    "english_letters.v1",
+    "english.v1",
+    "whisper_basic.v1",
+    "whisper_english.v1",
+    "ascii.v1",
+    "none",
+)
 """Normalisers that are tried, in this order."""
 
 

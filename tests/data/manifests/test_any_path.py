@@ -13,6 +13,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.audio_inputs import listed
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Rejected, Utterance
+from tests.support import approx
 
 SPECIAL = [
     *"[]*?{}#&=+~|\\%$'\"`;:@!<>()-. ,\n\t",
@@ -28,7 +29,7 @@ NAMES = st.lists(st.one_of(st.sampled_from(SPECIAL), st.characters(codec="utf-8"
 
 
 def opens(entry: Utterance) -> bool:
-    return Location.parse(entry.location).info().duration_s == pytest.approx(0.1)
+    return Location.parse(entry.location).info().duration_s == approx(0.1)
 
 
 def no_stdin(num_bytes: int) -> bytes:
