@@ -23,7 +23,7 @@ def replaced(file: Path, content: bytes) -> None:
 
 
 def identity(location: str | Path, text: str = "", own: Path | None = None) -> Identity:
-    (found,) = identities([Utterance("x", str(location), text)], with_texts=bool(text), own=own).values()
+    [(_, found)] = identities([Utterance("x", str(location), text)], with_texts=bool(text), own=own)
     return found
 
 
