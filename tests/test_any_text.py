@@ -112,7 +112,7 @@ def test_transcripts_of_all_recordings_in_one_file(folder, form, names, words):
     recordings = [Utterance(f"{n}{name}", f"/a/{name}", duration_s=1.0) for n, name in enumerate(names)]
     transcript = Transcript(tuple(Word(word, 0.0, 0.5, 1.0) for word in words), -1.0)
     out = folder / f"all.{form}"
-    with open_output(form, out, recordings, force=True, maker=dict) as output:
+    with open_output(form, out, recordings, force=True, maker=dict, made_of=list) as output:
         for recording in recordings:
             assert output.write(NamedRecording.of(recording, transcript)) == ""
     lines, text = list(read_lines(out)), " ".join(words)

@@ -299,7 +299,8 @@ def test_recordings_of_any_legal_name_are_written_or_named(names):
         assert len(entries) == len(names)
         good = [each for each in entries if isinstance(each, Utterance)]
         assert {os.fsencode(each.id) for each in good} == {name for name in names if is_utf8(name)}
-        with open_output("srt", out, entries, force=False, maker=lambda: MAKER) as output:
+        made_of = partial(identities, entries)
+        with open_output("srt", out, entries, force=False, maker=lambda: MAKER, made_of=made_of) as output:
             reasons = [output.write(named(each)) for each in good]
         assert all(re.search("File name too long", reason) for reason in reasons if reason)
         assert len(list(out.rglob("*.srt"))) == reasons.count("")
