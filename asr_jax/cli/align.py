@@ -208,7 +208,7 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
     """Aligns utterances, or a job of them; returns the number of rejected ones, and the error if there are any."""
     job = options.own_job
     everything, utterances = utterances, own_of(utterances, job)
-    how = {"tokens": options.tokens, "max_duration": options.max_duration}
+    how = {"tokens": options.tokens, "max_duration": options.max_duration, "normaliser": options.normaliser}
     output = open_output(
         options.format or "json",
         options.out,
