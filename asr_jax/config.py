@@ -451,7 +451,7 @@ def _has_fields(cls: Any) -> bool:
 
 
 def of_run(experiment: Experiment) -> Experiment:
-    """Returns the settings that a run stores: with absolute paths, for jobs in any folder; without those of one job."""
+    """Returns the settings that a run stores: paths are absolute, and settings of a single job have their defaults."""
     training = experiment.training
     limits = dataclasses.replace(training.limits, epochs_this_job=0.0)
     training = dataclasses.replace(training, limits=limits, profile="")

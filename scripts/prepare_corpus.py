@@ -1,15 +1,13 @@
-"""Writes manifests of AN4, LJSpeech or Common Voice from the unpacked archive of the corpus.
+"""Writes manifests of LJSpeech or Common Voice from the unpacked archive of the corpus.
 
-    python scripts/prepare_corpus.py an4 ~/an4                       train, test
     python scripts/prepare_corpus.py ljspeech ~/LJSpeech-1.1         train: the corpus has no official split
     python scripts/prepare_corpus.py common-voice ~/cv-corpus/en     train, dev, test
 
 Writes `OUT/manifests/<split>.jsonl`, and `OUT/rejected.jsonl` with every line without audio and every file without a
 line. Audio is not copied; it is resampled when it is read. Texts are those of the corpus (for LJSpeech the normalised
-ones), except that the texts of AN4, which are in upper case, are converted to lower case.
+ones).
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,35 +23,6 @@ from asr_jax.data.manifests.readers.base import Entries
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.text_tables import rows_of
 from asr_jax.data.manifests.utterances import Rejected
-
-AN4_FOLDERS = {"train": "an4_clstk", "test": "an4test_clstk"}
-AN4_LINE = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([^()\s]+)\)\s*")
-
-
-def an4(folder: Path) -> dict[str, Entries]:
-    """Reads `etc/an4_{train,test}.fileids` and `.transcription`, with NIST SPHERE files under `wav`."""
-    return {split: _an4(folder, split) for split in _present(folder, "etc/an4_{}.fileids", AN4_FOLDERS)}
-
-
-def _an4(folder: Path, split: str) -> Entries:
-    rejected: list[Rejected] = []
-    transcription = folder / f"etc/an4_{split}.transcription"
-    texts = pairs_of(transcription, _an4_line, rejected)
-    listed = pairs_of(folder / f"etc/an4_{split}.fileids", lambda line: (Path(line).name, line), rejected)
-    yield from rejected
-    paths = {path.stem: path for path in (folder / "wav" / AN4_FOLDERS[split]).rglob("*.sph")}
-    paths |= {name: folder / "wav" / f"{path}.sph" for name, path in listed.items()}
-    for name, path in sorted(paths.items()):
-        yield entry(name, path, texts.get(name, ""), speaker=f"an4-{path.parent.name}", source=f"an4/{split}")
-    for name in sorted(texts.keys() - paths.keys()):
-        yield Rejected(name, str(transcription), "no such audio file")
-
-
-def _an4_line(line: str) -> tuple[str, str]:
-    found = AN4_LINE.fullmatch(line)
-    if found is None:
-        raise InvalidEntry(f"{line!r}; expected <s> TEXT </s> (id)")
-    return found[2], found[1].strip().lower()
 
 
 def ljspeech(folder: Path) -> dict[str, Entries]:
@@ -115,9 +84,8 @@ def _present(folder: Path, pattern: str, splits: Iterable[str]) -> list[str]:
     raise UserError(f"{folder} has no {expected}" + (f"; did you mean {where}?" if where else "; check the path"))
 
 
-Layout = Literal["an4", "ljspeech", "common-voice"]
+Layout = Literal["ljspeech", "common-voice"]
 LAYOUTS: dict[Layout, Callable[[Path], dict[str, Entries]]] = {
-    "an4": an4,
     "ljspeech": ljspeech,
     "common-voice": common_voice,
 }

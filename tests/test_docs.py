@@ -15,7 +15,7 @@ from tests.cli.test_options_of_commands import MODULES, options_of
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHERS = {
-    "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech",
+    "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech", "--an4",
     "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
     "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--device", "--devices",
     "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--plans", "--time", "--signal", "--wait",

@@ -94,7 +94,7 @@ def check_joined(sound: soundfile.SoundFile, name: str, opened: Callable[[], Buf
         if begins_again(file, sound.format):
             raise AudioError(
                 name,
-                f"several {sound.format} recordings in one file, of which only the first would be read; write one "
+                f"several {sound.format} recordings in one file: only the first would be read; write one "
                 "(ffmpeg -i IN OUT.flac), or separate files",
             )
 

@@ -299,7 +299,9 @@ def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: 
 
 
 def is_float(file: soundfile.SoundFile) -> bool:
-    """Whether the samples of a file are floating-point numbers. Those of lossy codecs may exceed full scale."""
+    """Whether the samples of a file are floating-point numbers. Samples of lossy codecs do not count: they may exceed
+    full scale.
+    """
     return file.subtype in ("FLOAT", "DOUBLE")
 
 

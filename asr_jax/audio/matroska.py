@@ -1,6 +1,6 @@
 """Sizes in the headers of Matroska and WebM files: FFmpeg reads a truncated file to its end without an error.
 
-Elements are those of RFC 8794, and the segment is that of RFC 9559.
+Sources: RFC 8794 (elements) and RFC 9559 (segment).
 """
 
 from io import BufferedIOBase

@@ -51,7 +51,7 @@ class Mono:
 
         Args:
             block: Samples: int16, or floats of full scale ±1.
-            is_float: Whether the file has floating-point samples. Those of lossy codecs may exceed full scale.
+            is_float: Whether the file has floating-point samples, without lossy codecs, which may exceed full scale.
 
         Raises:
             AudioError: If there is no such channel, a sample is NaN or infinite, or the peak of floating-point samples

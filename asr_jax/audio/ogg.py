@@ -1,6 +1,6 @@
 """Gaps in the times of Ogg Opus files, which libsndfile passes over: the samples after them would be too early.
 
-Pages are those of RFC 3533, and packets those of RFC 6716 (3.1) and RFC 7845.
+Sources: RFC 3533 (pages), RFC 6716 (3.1) and RFC 7845 (packets).
 """
 
 import struct

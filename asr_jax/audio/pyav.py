@@ -67,7 +67,7 @@ class Block(NamedTuple):
     rate_hz: int
     """Sample rate in Hz."""
     is_float: bool
-    """Whether the file has floating-point samples; those of lossy codecs are not."""
+    """Whether the file has floating-point samples. False for lossy codecs."""
 
 
 def is_of_ffmpeg(first_bytes: bytes) -> bool:

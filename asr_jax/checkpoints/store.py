@@ -403,7 +403,7 @@ def _reason(error: BaseException) -> str:
 def _rank(metrics: Mapping[str, Any], *, decoding: str, best_of: str, measure: Measure | None) -> float:
     """Returns the rank of a checkpoint by its measure; the lowest rank is the best.
 
-    Other measures, and those of other decodings or validation sets, follow those that are asked for. Values that are
+    Measures of another kind, decoding or validation set are ranked after the requested measures. Values that are
     not finite are last.
     """
     own = measure_of(metrics)

@@ -80,7 +80,7 @@ class AlignOptions(JobOptions, BatchOptions, RecognitionOptions):
     """File for the uncertain pieces, with reasons. Default: OUT.rejected.jsonl."""
     normaliser: Annotated[str, arg(metavar=CHOICES)] = ""
     """Normaliser of the texts, before that of the run's tokenizer: english.v1 writes numbers as words and removes
-    punctuation. Pieces of --segment keep their text as it is given. Default: only that of the tokenizer."""
+    punctuation. Pieces of --segment keep the original text. Default: only that of the tokenizer."""
     max_seconds: PositiveFloat | None = None
     """Maximum length of a piece of --segment in seconds. Default: 20."""
     min_score: Annotated[float, between(most=0)] | None = None

@@ -65,6 +65,8 @@ def test_whatever_is_damaged_ends_in_audio_or_in_an_audio_error(tmp_path: Path, 
     assert named > 16
 
 
+FRAME = 1152
+"""Largest frame of the codecs in samples."""
 CONTAINERS = [
     ("a.webm", "libopus", 48000), ("a.mkv", "flac", 44100), ("a.mp4", "aac", 44100), ("a.mp4", "flac", 48000),
     ("a.mov", "aac", 44100), ("a.ts", "mp2", 44100), ("a.ts", "aac", 48000),
@@ -96,15 +98,16 @@ def test_samples_are_at_the_times_of_the_medium(
             assert level > 1000, begin_s
         elif not any(begin - 0.1 < end_s and begin_s < end + 0.1 for begin, end in sounds_s):
             assert level < 10, begin_s
-    assert len(whole) / RATE == approx(sounds_s[-1][1], abs=0.2)
-    assert probe(path).duration_s == approx(len(whole) / RATE, abs=0.06)
+    beyond_s = len(whole) / RATE - sounds_s[-1][1]  # codecs fill their frames
+    assert -FRAME < beyond_s * rate_hz < 3 * FRAME
+    assert -FRAME < (probe(path).duration_s - len(whole) / RATE) * rate_hz < FRAME
     np.testing.assert_array_equal(np.concatenate(list(stream_audio(path, rate_hz=RATE))), whole)
 
 
 def test_a_fragmented_mp4_has_its_gaps(tmp_path: Path) -> None:
     options = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
     path = write_av(tmp_path / "a.mp4", noise(0, 3 * RATE), "aac", RATE, gap_s=(1.0, 2.5), **options)
-    assert len(read_audio(path)) == approx(3 * RATE, abs=4000)
+    assert 3 * RATE <= len(read_audio(path)) < 3 * (RATE + FRAME)
 
 
 @pytest.mark.parametrize(("name", "codec", "rate_hz"), [("a.ts", "aac", RATE), ("a.webm", "libopus", 48000)])
@@ -113,8 +116,8 @@ def test_nothing_of_joined_files_is_lost_although_their_times_begin_again(
 ) -> None:
     path = write_av(tmp_path / name, noise(0, 12 * rate_hz), codec, rate_hz)
     path.write_bytes(2 * path.read_bytes())
-    assert probe(path).duration_s == approx(24.0, abs=0.4)
-    assert len(read_audio(path)) == approx(24 * RATE, abs=0.4 * RATE)
+    assert 0 <= (probe(path).duration_s - 24) * rate_hz < 4 * FRAME
+    assert 0 <= len(read_audio(path)) - 24 * RATE < 4 * FRAME
 
 
 def test_a_live_recording_that_is_joined_later_begins_with_its_first_packet(tmp_path: Path) -> None:

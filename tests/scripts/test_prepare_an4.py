@@ -1,4 +1,4 @@
-"""Manifests of AN4 from CMU's layout, made here with a few short recordings."""
+"""Manifests of AN4 from CMU's layout: a few short recordings that are made here, and real ones."""
 
 import json
 
@@ -9,7 +9,9 @@ import soundfile
 
 from asr_jax.audio.io import read_audio
 from asr_jax.core.errors import UserError
+from tests.support import SHARED
 
+REAL = SHARED / "data/read_speech/formats/an4"
 SAMPLES = np.arange(-800, 800, dtype=np.int16)
 
 
@@ -72,6 +74,21 @@ def test_utterances_without_a_line_or_a_file_are_named(an4, tmp_path, capsys):
         ("cen2-fccc-b", "no file"),
         ("cen2-fccc-b", "no line in an4_train.fileids"),
     ]
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"no {REAL}: set ASR_JAX_SHARED to the folder of real data")
+def test_real_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_an4, "NUM_DEV", 2)
+    prepare_an4.prepare(REAL, tmp_path)
+    dev, train, test = (manifest(tmp_path, name) for name in ("dev", "train", "test"))
+    assert {each["id"]: each["text"] for each in (*dev, *train, *test)} == {
+        "an251-fash-b": "yes", "an253-fash-b": "go", "cen8-fbbh-b": "march third nineteen twenty eight",
+        "an152-mwhw-b": "start", "cen8-mwhw-b": "eleven seventeen fifty one",
+        "cen8-fcaw-b": "eleven twenty seven fifty seven", "cen8-mmxg-b": "october twenty four nineteen seventy",
+    }  # fmt: skip
+    assert [each["id"] for each in dev] == ["an251-fash-b", "an253-fash-b"]
+    [rejected] = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
+    assert (rejected["id"], rejected["reason"]) == ("cen7-fash-b", "no line in an4_train.fileids")
 
 
 def test_another_folder_is_an_error(tmp_path):

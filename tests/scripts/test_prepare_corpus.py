@@ -1,4 +1,4 @@
-"""Preparation of AN4, LJSpeech and Common Voice, with real files in their layouts and with damaged copies."""
+"""Preparation of LJSpeech and Common Voice, with real files in their layouts and with damaged copies."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ from asr_jax.core.names import counted
 from asr_jax.data.manifests.reading import Utterances, read_utterances
 
 READ_SPEECH = SHARED / "data/read_speech"
-FOLDERS = {"an4": "formats/an4", "ljspeech": "LJSpeech-1.1-mini", "common-voice": "formats/common-voice-en"}
+FOLDERS = {"ljspeech": "LJSpeech-1.1-mini", "common-voice": "formats/common-voice-en"}
 pytestmark = pytest.mark.skipif(
     not READ_SPEECH.is_dir(), reason=f"no {READ_SPEECH}: set ASR_JAX_SHARED to the folder of real data"
 )
@@ -49,7 +49,6 @@ def copied(layout: str, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("layout", "splits"),
     [
-        ("an4", {"train": (5, 7.7, 3), "test": (2, 5.2, 2)}),
         ("ljspeech", {"train": (32, 221.746, 1)}),
         ("common-voice", {"train": (3, 16.032, 1), "dev": (2, 15.696, 1), "test": (2, 8.76, 2)}),
     ],
@@ -68,35 +67,6 @@ def test_counts_seconds_and_speakers_of_the_real_files(prepare, capsys, layout, 
         )
         for utterance in utterances:
             assert len(read_audio(utterance.location)) / 16000 == approx(utterance.duration_s, abs=0.01)
-
-
-def test_an4_texts_and_the_file_without_a_line(prepare):
-    found, rejected = prepare("an4", READ_SPEECH / FOLDERS["an4"])
-    texts = {utterance.id: utterance.text for utterances in found.values() for utterance in utterances}
-    assert texts == {
-        "an251-fash-b": "yes", "an253-fash-b": "go", "cen8-fbbh-b": "march third nineteen twenty eight",
-        "an152-mwhw-b": "start", "cen8-mwhw-b": "eleven seventeen fifty one",
-        "cen8-fcaw-b": "eleven twenty seven fifty seven", "cen8-mmxg-b": "october twenty four nineteen seventy",
-    }  # fmt: skip
-    assert {utterance.speaker for utterance in found["test"]} == {"an4-fcaw", "an4-mmxg"}
-    location = str(READ_SPEECH / "formats/an4/wav/an4_clstk/fash/cen7-fash-b.sph")
-    reason = "no text in the transcript"
-    assert rejected == [{"id": "cen7-fash-b", "location": location, "reason": reason, "stage": "manifest"}]
-
-
-def test_an4_that_does_not_match_is_named(prepare, tmp_path):
-    folder = copied("an4", tmp_path)
-    (folder / "wav/an4test_clstk/fcaw/cen8-fcaw-b.sph").unlink()
-    transcription = folder / "etc/an4_test.transcription"
-    transcription.write_text(transcription.read_text() + "GO (an1-none-b)\nNO ID HERE\n")
-    found, rejected = prepare("an4", folder)
-    assert [utterance.id for utterance in found["test"]] == ["cen8-mmxg-b"]
-    reasons = {row["id"]: row["reason"] for row in rejected if row["id"] != "cen7-fash-b"}
-    assert reasons == {
-        f"{transcription}:4": "'NO ID HERE'; expected <s> TEXT </s> (id)",
-        "cen8-fcaw-b": "no such file",
-        "an1-none-b": "no such audio file",
-    }
 
 
 def test_ljspeech_takes_the_normalised_text(prepare, tmp_path):
@@ -145,8 +115,7 @@ def test_common_voice_that_pandas_has_written_again(prepare, tmp_path):
 @pytest.mark.parametrize(
     ("layout", "folder", "message"),
     [
-        ("an4", "LJSpeech-1.1-mini", "has no etc/an4_train.fileids or etc/an4_test.fileids; check the path"),
-        ("an4", "formats", "did you mean .*formats/an4[?]"),
+        ("ljspeech", "formats/common-voice-en", "has no metadata.csv; check the path"),
         ("ljspeech", ".", "has no metadata.csv; did you mean .*LJSpeech-1.1-mini[?]"),
         ("common-voice", "formats", "did you mean .*formats/common-voice-en[?]"),
     ],

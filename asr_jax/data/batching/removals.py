@@ -43,7 +43,7 @@ GROUPS = frozenset((CAPITALS, SMALL, SPACES))
 
 @dataclass(frozen=True)
 class RemovedPart:
-    """A character that is removed from texts or replaced in them, or a word that labels do not write as it is."""
+    """Character that is removed or replaced, or word that the labels write otherwise."""
 
     part: str
     by: str

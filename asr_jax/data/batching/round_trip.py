@@ -178,9 +178,9 @@ def remedy(normaliser: str, flag: str) -> str:
 
 
 def compared(text: str, tokenizer: Tokenizer, scoring: str) -> tuple[str, str]:
-    """Returns the reference as it is scored, and what is scored if every label of the text is right.
+    """Returns the normalised reference, and the normalised output of a model without errors.
 
-    The text is encoded as it is, and as the scoring normaliser returns it; the result closer to the reference counts.
+    The text is encoded with and without the scoring normaliser; the result that is closer to the reference counts.
 
     Args:
         scoring: Normaliser of references and hypotheses.

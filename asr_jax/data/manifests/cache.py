@@ -68,7 +68,7 @@ class Read:
     """File of unpacked bytes; empty if there are none. Out of date if it does not exist, as in a cache that was
     moved."""
     notes: tuple[str, ...] = ()
-    """Remarks on the inputs: what is left out, and fields that look like times and are not used."""
+    """Remarks on the inputs: utterances that are left out, and unused fields that look like times."""
 
     def is_up_to_date(self) -> bool:
         return (
