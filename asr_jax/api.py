@@ -60,7 +60,7 @@ __all__ = ["Experiment", "Run", "Transcript", "load", "load_config", "train"]
 Audio = str | os.PathLike[str] | np.ndarray
 """Path of an audio file, or mono samples [S]: floats from -1 to 1, or int16."""
 RATES_HZ = range(1000, 655_351)
-"""Smallest and largest sample rate of arrays in Hz, as for FLAC. A smaller number is a rate in kHz by mistake."""
+"""Sample rates of arrays in Hz, as in FLAC. A smaller number is a rate in kHz by mistake."""
 logger = logging.getLogger(__name__)
 
 

@@ -299,9 +299,7 @@ def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: 
 
 
 def is_float(file: soundfile.SoundFile) -> bool:
-    """Whether the samples of a file are floating-point numbers. Samples of lossy codecs do not count: they may exceed
-    full scale.
-    """
+    """Whether a file has floating-point samples. False for lossy codecs, whose samples may exceed full scale."""
     return file.subtype in ("FLOAT", "DOUBLE")
 
 
