@@ -3,8 +3,7 @@
 Measures the latency of a batch by number and length of its rows: mean and percentiles over some steps after warm-ups.
 A step goes from audio in host memory to texts. The parts features, network and decoding (with the settings of the run
 or config) are also measured separately, each as a program that the host waits for. The rows are full and contain noise.
-A config has random weights, which may find more text in noise than there is in speech. Published figures of NVIDIA and
-others are printed with their hardware.
+A config has random weights, which may find more text in noise than there is in speech.
 
 With `--data`, measures sets from files to texts instead, with each of the batch sizes and with the batches of
 evaluation: the throughput, and mean and percentiles of a batch for data (reading and transfer to the device), network

@@ -18,7 +18,6 @@ from jax.sharding import Mesh
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.cli.benchmark.recognising import noise
-from asr_jax.cli.benchmark.stepping import SETTLED
 from asr_jax.cli.benchmark.systems import peak_bytes, tokenizer_without_data
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
@@ -38,6 +37,8 @@ from asr_jax.training.recipe_of_run import make_recipe
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 
+SETTLED = 30_000
+"""Number of updates after which the schedules of dropout and layer skipping have ended."""
 Group = list[tuple[Bucket, Batch]]
 """The batches of an update, in host memory."""
 TRACED = 3
