@@ -39,8 +39,6 @@ from asr_jax.core.settings import NonNegativeInt, command_options
 from asr_jax.core.text_files import json_line, json_text, open_text, read_text
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long, part_of
-from asr_jax.data.batching.removals import count_removed
-from asr_jax.data.batching.round_trip import count_round_trip
 from asr_jax.data.manifests.identity import digest_of_recordings
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -50,8 +48,16 @@ from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
-from asr_jax.inference.recognition import Recognition, scored
-from asr_jax.inference.scored_sets import Findings, figures_of, findings_of, joined_findings, judged_of
+from asr_jax.inference.recognition import Recognition
+from asr_jax.inference.scored_sets import (
+    Findings,
+    changed_texts,
+    figures_of,
+    findings_of,
+    joined_findings,
+    judged_of,
+    scored,
+)
 from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.metrics.errors import Alignment, word_errors
@@ -232,11 +238,7 @@ def evaluate_run(
         findings[manifest] = findings_of(
             data, found, trained.tokenizer, rows=rows, has_lines=bool(options.predictions), **how
         )
-        about[manifest] = {
-            "max_duration_s": data.longest_s,
-            "removed": count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser)).to_json(),
-            "round_trip": count_round_trip(of_set, trained.tokenizer, scoring=normaliser).to_json(),
-        }
+        about[manifest] = {"max_duration_s": data.longest_s} | changed_texts(of_set, trained.tokenizer, normaliser)
         settings = trained.experiment.model.heads[head]
         before = settings.unrefined(decoding)
         if before and not options.own_job:
@@ -289,7 +291,7 @@ def draft_figures(
         drafts: Transcripts before refinement.
         how: Normaliser and alignment.
     """
-    counts, _ = scored(data, drafts, tokenizer, **how)
+    counts = scored(data, drafts, tokenizer, **how)
     changed = share_changed((each.text, found.transcripts[row].text) for row, each in drafts.transcripts.items())
     return {"wer": counts["wer"], "cer": counts["cer"], "changed": changed}
 

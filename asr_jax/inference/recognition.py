@@ -3,12 +3,10 @@
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float
 
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
@@ -18,9 +16,8 @@ from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
 from asr_jax.inference.decoder import Decoder, Emitted, without_labels
-from asr_jax.metrics.confidence import confidence_report
 from asr_jax.metrics.errors import Alignment, right_words, word_errors
-from asr_jax.metrics.scoring import Recognised, score
+from asr_jax.metrics.scoring import Recognised
 from asr_jax.text.normalise import normalise
 from asr_jax.text.segmentation import words_of
 from asr_jax.text.tokenizers import Tokenizer
@@ -116,37 +113,6 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
     return [data.plan.buckets[number] for number in sorted(used)]
 
 
-def scored(
-    data: PlannedData,
-    found: Recognition,
-    tokenizer: Tokenizer,
-    *,
-    normaliser: str = "",
-    alignment: Alignment = "fewest_edits",
-) -> tuple[dict[str, Any], Recognition]:
-    """Computes the error rates of a set, after normalising references and hypotheses.
-
-    Args:
-        found: Transcripts of the set.
-        normaliser: Name of the normaliser. Empty: that of the tokenizer.
-        alignment: Alignment by which word errors are counted.
-
-    Returns:
-        The figures of `metrics.scoring.score` with `confidence`, as `metrics.confidence.confidence_report` returns it
-        for the words, and `rejected`, their number; and the transcripts with all rejected utterances, including those
-        that the plan rejected.
-    """
-    normaliser = normaliser or tokenizer.normaliser
-    counts = score(
-        list(recognised(data, found, tokenizer, has_tokens=True)), normaliser=normaliser, alignment=alignment
-    )
-    rejected = data.rejections.entries + found.rejected
-    confidence = confidence_report(*judged_words(data, found, tokenizer, normaliser))
-    return counts | {"confidence": confidence, "rejected": len(rejected), "differing": len(found.differing)}, replace(
-        found, rejected=rejected
-    )
-
-
 def recognised(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, has_tokens: bool = False
 ) -> Iterator[Recognised]:
@@ -172,29 +138,13 @@ def recognised(
         )
 
 
-def judged_words(
-    data: PlannedData, found: Recognition, tokenizer: Tokenizer, normaliser: str
-) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
-    """Judges every recognised word after normalising references and hypotheses.
-
-    Words of which the normaliser leaves nothing are excluded. A word that it splits is right if all of its parts are.
-
-    Args:
-        found: Transcripts of the set.
-        normaliser: Name of the normaliser of references and hypotheses.
-
-    Returns:
-        The confidence of each word, and whether it is right.
-    """
-    rows = list(judged_rows(data, found, tokenizer, normaliser))
-    confidences, is_right = ([each for row in rows for each in row[part]] for part in (0, 1))
-    return np.array(confidences, np.float64), np.array(is_right, bool)
-
-
 def judged_rows(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer, normaliser: str
 ) -> Iterator[tuple[list[float], list[bool]]]:
-    """Yields the confidences of each utterance's words, and whether they are right, as `judged_words`.
+    """Yields the confidences of each utterance's recognised words, and whether they are right.
+
+    Both texts are normalised before. Words of which the normaliser leaves nothing are excluded. A word that it splits
+    is right if all of its parts are.
 
     Args:
         found: Transcripts of the set.

@@ -19,14 +19,8 @@ from asr_jax.data.loading.source import BatchSource
 from asr_jax.inference.decoder import Decoder, without_labels
 from asr_jax.inference.losses import Losses, measure
 from asr_jax.inference.model import programs_of
-from asr_jax.inference.recognition import (
-    BrokenOff,
-    Recognition,
-    recognised,
-    samples,
-    scored,
-    used_buckets,
-)
+from asr_jax.inference.recognition import BrokenOff, Recognition, recognised, samples, used_buckets
+from asr_jax.inference.scored_sets import scored
 from asr_jax.inference.trained import Trained, longest_and_batch_s
 from asr_jax.inference.transcription import prepare_windows, recognise_all
 from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
@@ -39,10 +33,16 @@ from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"
-LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_reference_ids", "empty_hypothesis_ids")
+LEFT_OUT = (
+    "by_speaker",
+    "by_length",
+    "bootstrap",
+    "confidence",
+    "empty_reference_ids",
+    "empty_hypothesis_ids",
+    "windowed_ids",
+)
 """Figures that validation events omit because they can be long. `asr_jax.evaluate` computes them."""
-
-
 OF_HEADS = ("wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances")
 """Figures of `training.validation.heads`."""
 
@@ -224,8 +224,8 @@ class Validator:
         threads = setup.experiment.data.threads
         trained = replace(self._trained, variables=weights)
         found = recognise_all(trained, self._decoder, setup.data.validation, threads=threads, is_stopped=is_stopped)
-        counts, found = scored(setup.data.validation, found, setup.data.tokenizer)
-        report_rejected(setup.folder, self._log, found.rejected)
+        counts = scored(setup.data.validation, found, setup.data.tokenizer)
+        report_rejected(setup.folder, self._log, setup.data.validation.rejections.entries + found.rejected)
         report_rejected(setup.folder, self._log, found.differing, are_used=True)
         shown = samples(setup.data.validation, found, setup.data.tokenizer, num_samples)
         figures = {ALL: _figures(counts) | {"head": setup.head, "decoding": setup.decoding_digest, "samples": shown}}
@@ -245,7 +245,7 @@ class Validator:
         setup = self._setup
         threads = setup.experiment.data.threads
         found = recognise_all(trained, decoder, setup.data.validation, threads=threads, is_stopped=is_stopped)
-        figures = _figures(scored(setup.data.validation, found, setup.data.tokenizer)[0])
+        figures = _figures(scored(setup.data.validation, found, setup.data.tokenizer))
         return {name: figures[name] for name in OF_HEADS} | {"decoding": decoder.search.decoding.digest()}
 
 
