@@ -1,6 +1,5 @@
 """Prints a health report of a run from its events: `python -m asr_jax.observe.health RUN_DIR`."""
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from os import PathLike
@@ -9,13 +8,11 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from asr_jax.core.errors import UserError
 from asr_jax.core.files import size_of
 from asr_jax.core.names import counted
-from asr_jax.core.options import parse
+from asr_jax.core.options import parse, run_report
 from asr_jax.core.run_folder import CHECKPOINTS, REJECTED, VOIDED
 from asr_jax.core.settings import command_options
-from asr_jax.core.text_files import use_utf8
 from asr_jax.metrics.measure import deciding, deciding_text, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
@@ -185,21 +182,10 @@ class HealthOptions:
     """Folder of the run, which contains events.jsonl."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command, with the arguments of the process by default."""
-    try:
-        given = parse(
-            HealthOptions,
-            sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.health",
-            about=__doc__,
-        )
-        print("\n".join(health(given.run_dir / FILE_NAME)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+def main(arguments: Sequence[str]) -> None:
+    options = parse(HealthOptions, arguments, prog="python -m asr_jax.observe.health", about=__doc__)
+    print("\n".join(health(options.run_dir / FILE_NAME)))
 
 
 if __name__ == "__main__":
-    use_utf8()
-    main()
+    run_report(main)
