@@ -19,7 +19,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.jobs import JobOptions, digest_of, names_digest
+from asr_jax.cli.jobs import JobOptions, digest_of
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
     RecognitionOptions,
@@ -34,7 +34,7 @@ from asr_jax.cli.recognition_options import (
 from asr_jax.cli.results import some
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_no_input, check_writable, remove_empty
-from asr_jax.core.jobs import MADE_OF, Job, finish, is_finished, path_of
+from asr_jax.core.jobs import Job, finish, is_finished, path_of
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
@@ -47,7 +47,7 @@ from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
 from asr_jax.transcripts.files import FORMS, FormName, NamedRecording, form_of
-from asr_jax.transcripts.outputs import REJECTED, Maker, Output, open_output
+from asr_jax.transcripts.outputs import Maker, Output, files_of_job, is_folder, open_output
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
@@ -88,11 +88,6 @@ class TranscribeOptions(JobOptions, BatchOptions, RecognitionOptions):
         return "json" if self.json else self.format or self.form_of_out or "text"
 
     @property
-    def to_folder(self) -> bool:
-        """Whether --out is a folder."""
-        return bool(self.out and (self.out.is_dir() or not self.out.suffix))
-
-    @property
     def form_of_out(self) -> FormName | None:
         """Format of the ending of a file as --out."""
         return form_of(self.out.name) if self.out and not self.out.is_dir() else None
@@ -128,16 +123,14 @@ def _work_on(
 ) -> None:
     """Transcribes a job of the recordings and writes its receipt, unless it is finished."""
     whole, own = options.out or options.to_manifest, entries[job.rows(len(entries))]
-    digest = digest_of(options, flags, names_digest(entries), checkpoint_digest(options.run, options))
+    names = [(entry.id, entry.location) for entry in entries]  # which every job lists in the same order
+    digest = digest_of(options, flags, names, checkpoint_digest(options.run, options))
     inputs = digest_of_recordings(own, own=folder)
     if whole and not options.force and is_finished(whole, job, digest, inputs):
         return
     rejected, _ = _work(options, flags, own, entries, folder)
     if whole:
-        files = dict[Path, Path]()
-        if options.out:
-            outs = [options.out / REJECTED, options.out / MADE_OF] if options.to_folder else [options.out]
-            files |= {out: job.path(out) for out in outs}
+        files = files_of_job(options.out, job) if options.out else {}
         if options.to_manifest:
             own_manifest = job.path(options.to_manifest)
             files[options.to_manifest] = own_manifest
@@ -221,7 +214,7 @@ def check(options: TranscribeOptions) -> None:
     job, manifest = options.own_job, options.to_manifest
     if manifest and not options.force and path_of(manifest, job).exists() and not _is_finished(options):
         raise UserError(f"{path_of(manifest, job)} already exists: choose another --to-manifest, or use --force")
-    if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
+    if options.to_manifest and options.out and is_folder(options.out):
         raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
 
 
@@ -275,7 +268,7 @@ def _output(
         made_by = maker_of(options.run, options, flags, head=options.head)
         return {**made_by, "windows": _windows(options), "max_duration": options.max_duration}
 
-    force, job = options.force or _is_unfinished(options), options.own_job
+    force, job = options.force, options.own_job
     return open_output(options.form, options.out, entries, force=force, maker=maker, made_of=made_of, job=job)
 
 
@@ -285,11 +278,6 @@ def _windows(options: TranscribeOptions) -> str:
         return "of state resets, {:g} s with an overlap of {:g} s".format(*options.state_resets)
     overlap = "" if options.overlap_seconds is None else f" with an overlap of {options.overlap_seconds:g} s"
     return (f"of {options.window_seconds:g} s" if options.window_seconds else "of the default length") + overlap
-
-
-def _is_unfinished(options: TranscribeOptions) -> bool:
-    """Whether a file of this job is from a job that ended before its receipt, and is written again."""
-    return bool(options.own_job and options.out) and not options.to_folder
 
 
 def _transcribe(
