@@ -105,13 +105,14 @@ def main(arguments: Sequence[str]) -> None:
         inputs = digest_of_recordings(own_of(utterances, job))
         if not options.force and is_finished(out, job, digest, inputs):
             return
-    number, failed = (segment if options.segment else align)(options, utterances)
+    rejected, num = (segment if options.segment else align)(options, utterances)
     if job and out:
         files = {path: job.path(path) for path in options.manifests} if options.segment else files_of_job(out, job)
-        num = len(range(len(utterances))[job.rows(len(utterances))])
-        finish(out, job, digest=digest, inputs=inputs, files=files, recordings=num, rejected=number)
-    elif failed:
-        raise failed
+        recordings = len(own_of(utterances, job))
+        finish(out, job, digest=digest, inputs=inputs, files=files, recordings=recordings, rejected=rejected)
+    elif rejected:
+        done = "segmented" if options.segment else "aligned"
+        raise RunError(f"{rejected} of {counted(num, 'utterance')} could not be {done}; the reasons are above")
 
 
 def own_of(utterances: Utterances, job: Job | None) -> Utterances:
@@ -167,8 +168,8 @@ def read(options: AlignOptions) -> Utterances:
     return Utterances.of([utterance])
 
 
-def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError | None]:
-    """Aligns utterances, or a job of them; returns the number of rejected ones, and the error if there are any."""
+def align(options: AlignOptions, utterances: Utterances) -> tuple[int, int]:
+    """Aligns utterances, or a job of them; returns the number of rejected ones, and of all."""
     job = options.own_job
     everything, utterances = utterances, own_of(utterances, job)
     how = {"tokens": options.tokens, "max_duration": options.max_duration, "normaliser": options.normaliser}
@@ -186,7 +187,7 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
         done = counted(len(utterances) - len(todo), "utterance")
         print(f"already in {options.out}: {done} of {len(utterances)} (--force overwrites)", file=sys.stderr)
     if len(utterances) and not todo:
-        return 0, None
+        return 0, 0
     with output:
         utterances, trained = utterances.select(np.array(todo, np.int32)), loaded(options)
         try:
@@ -210,9 +211,7 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
         if rejected:
             advise(utterances, trained.tokenizer)
         print_differing([entry.differing for entry in found.values() if entry.differing])
-    num = len(utterances) + len(utterances.rejected)
-    message = f"{len(rejected)} of {counted(num, 'utterance')} could not be aligned; the reasons are above"
-    return len(rejected), RunError(message) if rejected else None
+    return len(rejected), len(utterances) + len(utterances.rejected)
 
 
 def loaded(options: AlignOptions) -> Trained:
@@ -244,14 +243,10 @@ def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) ->
             output.reject(name, location, reason)
 
 
-def segment(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError | None]:
-    """Cuts long audio into pieces and writes the manifests of certain and of uncertain pieces.
+def segment(options: AlignOptions, utterances: Utterances) -> tuple[int, int]:
+    """Cuts long audio, or that of a job, into pieces and writes the manifests of certain and of uncertain pieces.
 
-    Args:
-        utterances: Recordings with their texts. The recordings of the job are cut.
-
-    Returns:
-        Number of utterances that could not be segmented, and the error if there are any.
+    Returns the number of rejected utterances, and of all.
     """
     outs = [path_of(path, options.own_job) for path in options.manifests]
     for out in outs:
@@ -273,9 +268,7 @@ def segment(options: AlignOptions, utterances: Utterances) -> tuple[int, RunErro
     print(f"{about(sure)} in {outs[0]}; {about(unsure)} rejected, with reasons in {outs[1]}")
     if scores := [piece.score for piece in found if not math.isnan(piece.score)]:
         print(f"median score of the aligned pieces: {statistics.median(scores):.2f}")
-    num = len(utterances) + len(utterances.rejected)
-    message = f"{len(rejected)} of {counted(num, 'utterance')} could not be segmented; the reasons are above"
-    return len(rejected), RunError(message) if rejected else None
+    return len(rejected), len(utterances) + len(utterances.rejected)
 
 
 def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:

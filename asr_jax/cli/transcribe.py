@@ -172,7 +172,7 @@ def _work(
             labels = stack.enter_context(PseudoLabels(path, min_confidence=options.min_confidence))
         of_manifests = {entry.id for entry in todo if isinstance(entry, Utterance) and entry.duration_s > 0}
         measured = with_durations(everything if options.own_job else todo)
-        shapes_of = [entry for entry in measured if isinstance(entry, Utterance)] if options.own_job else None
+        shapes_of = [entry for entry in measured if isinstance(entry, Utterance)]
         names = {entry.id for entry in todo}
         measured = [entry for entry in measured if entry.id in names]
         unreadable = [entry for entry in measured if isinstance(entry, Rejected)]
@@ -288,12 +288,12 @@ def _transcribe(
     labels: PseudoLabels | None,
     folder: Path,
     of_manifests: Set[str],
-    shapes_of: Sequence[Utterance] | None,
+    shapes_of: Sequence[Utterance],
 ) -> list[Rejected]:
     """Transcribes the utterances; returns the rejected recordings, in order.
 
     `of_manifests` contains the ids of the utterances whose durations a manifest states. `shapes_of` contains all
-    recordings if `entries` are a job.
+    recordings, also those of other jobs.
     """
     remarks = list[Rejected | None]()
     rejected = [entry for entry in entries if isinstance(entry, Rejected)]
