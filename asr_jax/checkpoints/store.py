@@ -257,16 +257,8 @@ class Checkpoints:
         Raises:
             UserError: If the checkpoint does not fit the trees.
         """
-        _check_fits(self.folder, updates, "state", state)
-        restored = self._manager.restore(
-            updates,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(state),
-                average=ocp.args.StandardRestore(average),
-                meta=ocp.args.JsonRestore(),
-            ),
-        )
-        return restored["state"], restored["average"], restored["meta"]
+        trees = (restore_item(self.folder, updates, name, of) for name, of in (("state", state), ("average", average)))
+        return *trees, restore_meta(self.folder, updates)
 
     def _seal(self) -> None:
         """Reads back and seals the checkpoint. Orbax calls this when all files are written, before it renames them."""
