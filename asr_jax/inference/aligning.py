@@ -33,7 +33,6 @@ from asr_jax.inference.model import programs_of
 from asr_jax.inference.recognition import used_buckets
 from asr_jax.inference.trained import Trained
 from asr_jax.losses.ctc_align import Alignment, align
-from asr_jax.models.base import Recogniser
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
 from asr_jax.transcripts.seams import FrameLogProbs
@@ -71,7 +70,16 @@ def plan(trained: Trained, utterances: Utterances) -> PlannedData:
     model = trained.model
     kept, rejections = _with_whole_text(utterances, trained.tokenizer)
     try:
-        data = _plan(trained, model, kept)
+        data = plan_with_labels(
+            kept,
+            trained.for_sets(),
+            front_end=model.front_end,
+            tokenizer=trained.tokenizer,
+            takes_ids=trained.experiment.data.tokenizer.takes_ids,
+            output_length=model.length_of(model.aligning),
+            num_devices=trained.mesh.size,
+            frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
+        )
     except NoUtterances as error:
         error.rejections.merge(rejections)
         raise NoUtterances(error.what, error.rejections) from None
@@ -108,19 +116,6 @@ def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utte
         rejected = Rejected(utterance.id, utterance.location, reason, "result")
         rejections.add(rejected, duration_s=utterance.duration_s, kind=kind)
     return utterances.select(is_kept), rejections
-
-
-def _plan(trained: Trained, model: Recogniser, utterances: Utterances) -> PlannedData:
-    return plan_with_labels(
-        utterances,
-        trained.for_sets(),
-        front_end=model.front_end,
-        tokenizer=trained.tokenizer,
-        takes_ids=trained.experiment.data.tokenizer.takes_ids,
-        output_length=model.length_of(model.aligning),
-        num_devices=trained.mesh.size,
-        frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
-    )
 
 
 def aligned_utterances(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:

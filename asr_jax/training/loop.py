@@ -32,7 +32,7 @@ from asr_jax.training.batches import open_data, pre_allocate, state_of_data
 from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
 from asr_jax.training.opening import common_values, open_folder
 from asr_jax.training.profile import Profile
-from asr_jax.training.programs import CompiledSteps, CompileWatch, Part, compile_steps
+from asr_jax.training.programs import CompiledSteps, Part, compile_steps, watch_compilations
 from asr_jax.training.reporting import RejectedAudio, Reporter, announce, report_native
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, set_up
@@ -250,7 +250,7 @@ def _train(
             if reporter.has_failed():
                 reporter.flush(update=update)
             if update == first + 1:
-                stack.enter_context(CompileWatch(functools.partial(log.write, "recompiled")))
+                stack.enter_context(watch_compilations(functools.partial(log.write, "recompiled")))
     return _ended(setup, log, state, ends=ends, update=update, summary=summary)
 
 

@@ -7,10 +7,11 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -411,35 +412,25 @@ def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, sc
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-class CompileWatch:
-    """Context manager that calls `tell(function=…, seconds=…, reason=…)` for each program that is compiled."""
+@contextmanager
+def watch_compilations(tell: Callable[..., None]) -> Iterator[None]:
+    """Calls `tell(function=…, seconds=…, reason=…)` for each program that is compiled in the context."""
+    reasons, logger, explained = _Reasons(), logging.getLogger("jax"), jax.config.jax_explain_cache_misses
 
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
-        self._reasons = _Reasons()
-        self._explained = False
-
-    def __enter__(self) -> "CompileWatch":
-        self._explained = jax.config.jax_explain_cache_misses
-        jax.config.update("jax_explain_cache_misses", True)
-        logging.getLogger("jax").addHandler(self._reasons)
-        jax.monitoring.register_event_duration_secs_listener(self._on_event)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        jax.monitoring.unregister_event_duration_listener(self._on_event)
-        logging.getLogger("jax").removeHandler(self._reasons)
-        jax.config.update("jax_explain_cache_misses", self._explained)
-
-    def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+    def on_event(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == COMPILED:
-            self._tell(
-                function=str(kwargs.get("fun_name", "a function")),
-                seconds=round(duration_secs, 2),
-                reason=self._reasons.last(),
-            )
+            function = str(kwargs.get("fun_name", "a function"))
+            tell(function=function, seconds=round(duration_secs, 2), reason=reasons.last())
+
+    jax.config.update("jax_explain_cache_misses", True)
+    logger.addHandler(reasons)
+    jax.monitoring.register_event_duration_secs_listener(on_event)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(on_event)
+        logger.removeHandler(reasons)
+        jax.config.update("jax_explain_cache_misses", explained)
 
 
 class _Reasons(logging.Handler):
