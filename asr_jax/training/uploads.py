@@ -7,7 +7,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from asr_jax.config import Experiment
 from asr_jax.core.processes import is_main, on_main
@@ -71,9 +70,7 @@ class Uploads:
     def __enter__(self) -> "Uploads":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._child:
             self._stop()
             with suppress(OSError):  # if the disk is full, the first error is the one to report
