@@ -202,9 +202,10 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, int]:
             data = part_of(data, data.index.rows_of(utterances.rows))
         found = {entry.utterance.id: entry for entry in aligning.aligned_utterances(trained, data)}
         for utterance in filter(lambda utterance: utterance.id in found, utterances):
-            aligned, transcript, tokens, reason, _ = found[utterance.id]
-            if transcript is not None:
-                reason = output.write(NamedRecording.of(aligned, transcript, tokens=tokens if options.tokens else ()))
+            aligned = found[utterance.id]
+            reason, tokens = aligned.reason, aligned.tokens if options.tokens else ()
+            if aligned.transcript is not None:
+                reason = output.write(NamedRecording.of(aligned.utterance, aligned.transcript, tokens=tokens))
             if reason:
                 rejected.append((utterance.id, utterance.location, reason))
         leave_out(rejected, output)

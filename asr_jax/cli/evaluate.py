@@ -253,11 +253,9 @@ def evaluate_run(
         log_probs.close()
     result = trained.description(decoder) | how | {"labels": trained.tokenizer.kind}
     named = {"head": head, "decoding": str(decoding)}
-    out = None
-    if options.predictions:
-        out = predictions_of(
-            options.predictions, trained, is_folder=options.are_several, head=head if len(options.heads) > 1 else ""
-        )
+    out = options.predictions
+    if out and options.are_several:
+        out /= f"{trained.folder.name}-{trained.updates}{f'-{head}' * (len(options.heads) > 1)}.jsonl"
     if options.own_job:
         sets = {manifest: findings[manifest] | about[manifest] for manifest in findings}
         return result | {"sets": sets, "predictions": str(out.absolute()) if out else "", "named": named}
@@ -386,7 +384,7 @@ def merge_jobs(paths: Sequence[Path], out: Path) -> None:
 
 def recognises(run: Path) -> bool:
     """Whether a run has a recognising head; True if the run does not exist, which `load` reports."""
-    path = run_folder(run.resolve()) / EXPERIMENT
+    path = run_and_checkpoint(run.resolve())[0] / EXPERIMENT
     return not path.exists() or load_experiment(path).model.recognises
 
 
@@ -431,7 +429,7 @@ def check_names(options: EvaluateOptions) -> None:
     names = [run.resolve() for run in options.runs]
     if len(set(names)) < len(names):
         raise UserError(f"{' '.join(map(str, options.runs))}: a run is given twice; expected each run once")
-    folders = {run_folder(run) for run in names}
+    folders = {run_and_checkpoint(run)[0] for run in names}
     if options.predictions and len({folder.name for folder in folders}) < len(folders):
         raise UserError(
             f"--predictions with runs of the same name ({', '.join(map(str, options.runs))}): their files would have "
@@ -454,19 +452,3 @@ def check_job(options: EvaluateOptions) -> None:
             raise UserError(f"--{name.replace('_', '-')} with --job: expected one job for all recordings")
     if others := [str(run) for run in options.runs if not recognises(run)]:
         raise UserError(f"--job with {', '.join(others)}: losses need whole batches; expected one job without --job")
-
-
-def run_folder(run: Path) -> Path:
-    """Folder of a run, given the run, one of its checkpoints or a published model."""
-    return run_and_checkpoint(run)[0]
-
-
-def predictions_of(path: Path, trained: Trained, *, is_folder: bool, head: str = "") -> Path:
-    """Returns the file for the predictions of a run.
-
-    Args:
-        trained: The weights and their run.
-        is_folder: Whether `path` is a folder; the file is then named after run, checkpoint and head.
-        head: Name of the head; empty if only one head is evaluated.
-    """
-    return path / f"{trained.folder.name}-{trained.updates}{f'-{head}' * bool(head)}.jsonl" if is_folder else path

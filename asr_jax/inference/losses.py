@@ -104,7 +104,6 @@ def measure(
     variables: Tree,
     data: PlannedData,
     *,
-    workers: int = 0,
     threads: int = 2,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> MeasuredLosses:
@@ -112,8 +111,7 @@ def measure(
 
     Args:
         losses: The compiled model.
-        workers: Number of worker processes that load data. 0: threads of this process load it.
-        threads: Number of loading threads in this process, or in each worker process.
+        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
 
     Raises:
@@ -123,7 +121,7 @@ def measure(
     found: list[tuple[Sums, Sums]] = []
     rejected, differing = list[Rejected](), list[Rejected]()
     utterances = 0
-    with closing(batches_of(data, losses.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, losses.mesh, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             differing += loaded.differing

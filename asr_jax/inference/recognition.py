@@ -42,20 +42,19 @@ class BrokenOff(Exception):
 
 
 def batches_of(
-    data: PlannedData, mesh: Mesh, *, workers: int, threads: int, is_stopped: Callable[[], bool]
+    data: PlannedData, mesh: Mesh, *, threads: int, is_stopped: Callable[[], bool]
 ) -> Generator[LoadedBatch]:
     """Yields this process's rows of all batches of an evaluation set. The generator must be closed.
 
     Args:
-        workers: Number of worker processes that load data. 0: threads of this process load it.
-        threads: Number of loading threads in this process, or in each worker process.
+        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
 
     Raises:
         BrokenOff: If `is_stopped` returns True.
     """
     source = BatchSource(data.index, data.plan, Layout.of(mesh))
-    with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
+    with open_batches(source, stop=data.plan.batches_per_epoch, threads=threads) as batches:
         for loaded in batches:
             if is_stopped():
                 raise BrokenOff
@@ -67,7 +66,6 @@ def recognise(
     variables: Tree,
     data: PlannedData,
     *,
-    workers: int = 0,
     threads: int = 2,
     is_stopped: Callable[[], bool] = lambda: False,
     take: Callable[[Emitted], None] = lambda emitted: None,
@@ -76,8 +74,7 @@ def recognise(
 
     Args:
         decoder: Compiled model with its search.
-        workers: Number of worker processes that load data. 0: threads of this process load it.
-        threads: Number of loading threads in this process, or in each worker process.
+        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
         take: Called with the device's output for each batch.
 
@@ -88,7 +85,7 @@ def recognise(
     transcripts: dict[int, Transcript] = {}
     rejected, differing, decoded_s = list[Rejected](), list[Rejected](), dict[int, float]()
     before: Emitted | None = None
-    with closing(batches_of(data, decoder.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, decoder.mesh, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             differing += loaded.differing

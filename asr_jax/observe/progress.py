@@ -19,6 +19,8 @@ from asr_jax.observe.tables import console_for, percent, print_table, quantity, 
 from asr_jax.observe.transcripts import aligned_lines
 
 Data = dict[str, Any]
+REFRESH_HZ = 2.0
+"""Refresh rate of the bar."""
 
 
 class ProgressView:
@@ -32,7 +34,6 @@ class ProgressView:
         console: Console to print to. Default: standard output.
         plain_every: Minimum number of updates between lines if there is no terminal.
         num_samples: Number of transcripts to show at each validation.
-        refresh_hz: Refresh rate of the bar in Hz.
         tick_s: Seconds between lines with the elapsed time while programs are compiled, if there is no terminal.
     """
 
@@ -42,13 +43,11 @@ class ProgressView:
         *,
         plain_every: int = 50,
         num_samples: int = 3,
-        refresh_hz: float = 2.0,
         tick_s: float = 30.0,
     ) -> None:
         self.console = console or console_for()
         self.plain_every = plain_every
         self.num_samples = num_samples
-        self._refresh_hz = refresh_hz
         self._live: Live | None = None
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -237,7 +236,7 @@ class ProgressView:
 
     def _start_live(self) -> None:
         if self._live is None and self.console.is_terminal:
-            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=self._refresh_hz)
+            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=REFRESH_HZ)
             self._live.start()
 
     def _render(self) -> Group:
