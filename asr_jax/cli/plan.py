@@ -237,7 +237,6 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     Without a readable validation set, the training set alone is planned and a warning has the reason.
 
     Args:
-        experiment: Settings of the run.
         mesh: Devices of the run. None: the devices of this machine.
     """
     from asr_jax.inference.model import make_model

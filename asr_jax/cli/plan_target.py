@@ -62,11 +62,7 @@ class TargetSteps:
     refuses because of memory. The search of `fit` and the table then compile a program once."""
 
     def step(self, mesh: Mesh) -> StepPrograms:
-        """Returns the training programs for devices.
-
-        Args:
-            mesh: Devices of the target.
-        """
+        """Returns the training programs for devices."""
         training = self.experiment.training
         recipe = make_recipe(
             self.experiment,
@@ -83,20 +79,12 @@ class TargetSteps:
         return StepPrograms(recipe, shapes, mesh, self.scale, num_batches, programs=programs)
 
     def layout(self, mesh: Mesh) -> Layout:
-        """Returns the parts and padding rows of the batches on devices.
-
-        Args:
-            mesh: Devices of the target.
-        """
+        """Returns the parts and padding rows of the batches on devices."""
         training = self.experiment.training
         return Layout.of(mesh, split=training.split, sub_batches=self.experiment.model.sub_batches)
 
     def part(self, bucket: Bucket, mesh: Mesh) -> Bucket:
-        """Returns the shape of a part of a bucket's batches on some of the devices, with as many rows on each.
-
-        Args:
-            mesh: Devices of the target.
-        """
+        """Returns the shape of a part of a bucket's batches on some of the devices, with as many rows on each."""
         rows = -(-bucket.batch_size // num_row_devices(self.target.mesh)) * num_row_devices(mesh)
         return self.layout(mesh).shape(replace(bucket, batch_size=rows))
 
@@ -149,7 +137,6 @@ class TargetSteps:
         """Compiles the gradient of each bucket and the update for some of the devices, with as many rows on each.
 
         Args:
-            mesh: Devices of the target.
             say: Called with a message before each program is compiled.
         """
         step, found, accumulated = self.step(mesh), list[dict[str, Any]](), None

@@ -117,7 +117,7 @@ def figures_of(findings: Findings, *, normaliser: str, alignment: Alignment, num
 
 
 def changed_texts(utterances: Utterances, tokenizer: Tokenizer, normaliser: str) -> dict[str, Any]:
-    """What a normaliser removes from the references of a set (`removed`), and what labels write otherwise.
+    """Parts of the references of a set that a normaliser removes, and that labels write otherwise.
 
     Args:
         normaliser: Name of the normaliser in scoring.

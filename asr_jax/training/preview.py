@@ -38,7 +38,6 @@ def show_schedule(experiment: Experiment, png: Path | None = None) -> None:
     The data are read only if the length of the run or the schedule is in epochs.
 
     Args:
-        experiment: Settings of the run.
         png: Picture to write. None: no picture.
 
     Raises:

@@ -290,8 +290,6 @@ def compile_steps(
     """Compiles the training programs of all buckets, largest bucket first, several at a time.
 
     Args:
-        recipe: Settings of the training step.
-        buckets: Batch shapes.
         shapes: Output of `abstract_state`.
         scale: Units of the buckets' lengths.
         num_batches: Number of batches of an update.

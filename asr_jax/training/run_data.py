@@ -151,7 +151,6 @@ def plan_train(
 
     Args:
         utterances: Training set.
-        experiment: Settings of the run.
         mesh: Devices of the job.
 
     Raises:
@@ -206,7 +205,6 @@ def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, toke
 
     Args:
         train: The planned training set.
-        experiment: Settings of the run.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -231,7 +229,6 @@ def plan_losses(
 
     Args:
         train: The planned training set.
-        experiment: Settings of the run.
 
     Returns:
         The plan; None if the loss is not computed.

@@ -148,7 +148,6 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     Writes nothing except caches.
 
     Args:
-        experiment: Settings of the run.
         source: Folder of the run that a new run continues. None: `folder`.
 
     Raises:
@@ -178,7 +177,6 @@ def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Program
     """Checks that the parameters can be spread over the axis model, before a run begins.
 
     Args:
-        recipe: Settings of the training step.
         seed: Random seed of the run, by which `programs` finds its traced program.
         programs: Cache of traced programs.
 
@@ -193,7 +191,6 @@ def other_product(experiment: Experiment, num_devices: int) -> list[str]:
     """Returns a warning if the product of rows, accumulation and devices is not `Batching.rows_product`.
 
     Args:
-        experiment: Settings of the run.
         num_devices: Number of devices of the job.
     """
     batching, accumulate = experiment.data.batching, experiment.training.accumulate
@@ -209,11 +206,7 @@ def other_product(experiment: Experiment, num_devices: int) -> list[str]:
 
 
 def other_devices(experiment: Experiment, mesh: Mesh) -> list[str]:
-    """Returns a warning if `Batching.file` was made for another kind or number of devices, otherwise nothing.
-
-    Args:
-        experiment: Settings of the run.
-    """
+    """Returns a warning if `Batching.file` was made for another kind or number of devices, otherwise nothing."""
     path, now = experiment.data.batching.file, described_devices(mesh)
     if not path or (before := load_buckets(Path(path)).devices) == now:
         return []
