@@ -131,9 +131,8 @@ def main(arguments: Sequence[str]) -> None:
     outs = ((options.json, False), (options.predictions, options.are_several), (options.log_probs, in_folder))
     flags_of_outs = ("--json", "--predictions", "--log-probs")
     for flag, (out, is_folder) in zip(flags_of_outs, outs, strict=True):
-        if out:
-            check_no_input(flag, out, options.data)
-            check_writable(out, is_folder=is_folder)
+        check_no_input(flag, out, options.data)
+        check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
     job, digest, inputs = options.own_job, "", ""

@@ -95,10 +95,8 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--plot {options.plot}: expected a name that ends in .png")
     for name in ("rejected", "fit", "plot"):
         check_no_input(f"--{name}", getattr(options, name), (*experiment.data.train, *experiment.data.validation))
-    if options.rejected:
-        check_writable(options.rejected)
-    if options.fit:
-        check_writable(options.fit)
+    check_writable(options.rejected)
+    check_writable(options.fit)
     if options.fit and not options.target:
         raise UserError("--fit without --target: expected the devices to fit, such as --target h100")
     if options.fit and (experiment.data.batching.devices is not None or experiment.data.batching.any_length):

@@ -112,17 +112,13 @@ class TargetSteps:
         """
         mesh, found = self.target.mesh, list[dict[str, Any]]()
         step, settings = self.step(mesh), self.experiment.model
-        model, decoding = step.recipe.model, self.experiment.primary_decoding
+        model, further = step.recipe.model, self.experiment.training.validation.heads
         kept_bytes = device_bytes(step.shapes.state)
         of_model: dict[str, Any] = {"mesh": mesh, "variables": step.shapes.average, "programs": step.programs}
         programs: dict[str, tuple[Decoder | Losses, tuple[Bucket, ...]]] = {}
-        if decoding:
-            decoder = Decoder(model, self.tokenizer, decoding=decoding, **of_model)
-            programs["recognition"] = decoder, self.validation
-            for head in self.experiment.training.validation.heads:
-                decoding = settings.decoding_of(head)
-                decoder = Decoder(model, self.tokenizer, decoding=decoding, head=head, **of_model)
-                programs[f"recognition by {head}"] = decoder, self.validation
+        for head in (settings.recognising, *further) if settings.recognises else ():
+            decoder = Decoder(model, self.tokenizer, decoding=settings.decoding_of(head), head=head, **of_model)
+            programs["recognition" + f" by {head}" * (head in further)] = decoder, self.validation
         programs["validation loss"] = Losses(model, step.recipe.scales, **of_model), self.losses
         for name, (validated, buckets) in programs.items():
             for bucket in (buckets[number] for number in largest_first(buckets)):

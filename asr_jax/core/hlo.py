@@ -236,15 +236,6 @@ class Module:
         constant = condition.get(root.operands[1])
         return int(constant.rest) if constant and constant.opcode == "constant" and constant.rest.isdigit() else 1
 
-    def dtypes(self) -> set[str]:
-        """Types of all arrays of the program."""
-        return {
-            array.dtype
-            for computation in self.computations.values()
-            for each in computation.values()
-            for array in each.outputs
-        }
-
     @property
     def bytes(self) -> int:
         """Bytes of main memory that a call reads and writes, operation by operation."""

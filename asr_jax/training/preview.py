@@ -24,7 +24,6 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.initial_weights import read_initial_weights
-from asr_jax.training.programs import compile_steps
 from asr_jax.training.reporting import report_data, report_filtered
 from asr_jax.training.setup import check_length, set_up
 from asr_jax.training.step import Accumulated, checked, summed, total_loss
@@ -97,16 +96,7 @@ def dry_run(experiment: Experiment) -> None:
     if experiment.init.path:
         given = read_initial_weights(experiment, setup.data.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
-    steps = compile_steps(
-        setup.recipe,
-        setup.shapes,
-        shapes,
-        scale=setup.data.train.index.scale,
-        mesh=setup.mesh,
-        num_batches=setup.most_parts,
-        sounds=setup.data.sounds,
-        programs=setup.programs,
-    )
+    steps = setup.compiled(shapes)
     state, _ = initial_state(lowered.compile(), setup.mesh, setup.recipe.sharding)
 
     @jax.jit

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from asr_jax.kernels.implementations import check_selected, selected_kernels
 from asr_jax.metrics.measure import ALL, Measure
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength, Schedule
-from asr_jax.training.initial_state import abstract_state, lower_initial_state
+from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
 from asr_jax.training.profile import traced_processes
+from asr_jax.training.programs import CompiledSteps, compile_steps
 from asr_jax.training.recipe import Recipe
 from asr_jax.training.recipe_of_run import make_recipe
 from asr_jax.training.run_data import RunData, read_run_data
@@ -120,6 +122,20 @@ class Setup:
         num, sizes = self.data.train.plan.batches_by_bucket(), [each.batch_size for each in self.data.buckets]
         rows = [self.layout.num_parts(size) * self.layout.num_rows(size) for size in sizes]
         return float(num @ rows) / float(num @ sizes) - 1
+
+    def compiled(self, shapes: InitialState, tell: Callable[[Bucket], None] = lambda bucket: None) -> CompiledSteps:
+        """Compiles the training programs of all shapes of batches, as `compile_steps`."""
+        return compile_steps(
+            self.recipe,
+            self.shapes,
+            shapes,
+            scale=self.data.train.index.scale,
+            mesh=self.mesh,
+            num_batches=self.most_parts,
+            sounds=self.data.sounds,
+            programs=self.programs,
+            tell=tell,
+        )
 
     def continued(self, update: int, position: int) -> "Setup":
         """Returns the setup of a job that continues a run.

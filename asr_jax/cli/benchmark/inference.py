@@ -85,8 +85,7 @@ def main(arguments: Sequence[str]) -> None:
     else:
         options, flags = parse_recognition(InferenceOptions, arguments, prog=PROG, about=__doc__)
     _check(options, experiment)
-    if options.json:
-        check_writable(options.json)
+    check_writable(options.json)
 
     from asr_jax.cli.benchmark.recognising import TimedRecognition
     from asr_jax.cli.benchmark.systems import described, machine, peak_bytes, system_of_config, system_of_run

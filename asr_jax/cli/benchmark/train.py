@@ -79,10 +79,8 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.cli.benchmark.systems import in_precision, machine
 
     experiment = in_precision(experiment, options.precision)
-    if options.json:
-        check_writable(options.json)
-    if options.trace:
-        check_writable(options.trace, is_folder=True)
+    check_writable(options.json)
+    check_writable(options.trace, is_folder=True)
     figures: dict[str, Any] = {
         "machine": machine(),
         "config": experiment.name,
