@@ -85,26 +85,6 @@ class TimedRecognition:
         return times
 
 
-def noise(*, rows: int, seconds: float, rate_hz: int, labels: int = 0, vocabulary: int = 2) -> Batch:
-    """Full batch of noise in host memory, with random labels.
-
-    Args:
-        seconds: Length of a row in seconds.
-        labels: Number of labels of a row.
-        vocabulary: Size of the vocabulary with the blank, which is the last label.
-    """
-    rng, size = np.random.default_rng(0), round(seconds * rate_hz)
-    return Batch(
-        audio=(3000 * rng.standard_normal((rows, size), np.float32)).astype(np.int16),
-        features=None,
-        lengths=np.full(rows, size, np.int32),
-        tokens=rng.integers(0, vocabulary - 1, (rows, labels)).astype(np.int32),
-        token_lengths=np.full(rows, labels, np.int32),
-        weights=np.ones(rows, np.float32),
-        utterances=np.arange(rows, dtype=np.int32),
-    )
-
-
 def summary(times: list[float]) -> dict[str, float]:
     """Mean and percentiles (50, 90, 95, 99 %) of times in seconds, converted to milliseconds."""
     ms = 1000 * np.asarray(times)
