@@ -118,15 +118,7 @@ def main(arguments: Sequence[str]) -> None:
     options, flags = parse_recognition(
         EvaluateOptions, arguments, prog="python -m asr_jax.evaluate", about=(__doc__ or "") + ABOUT_DECODING
     )
-    if options.are_several and options.log_probs:
-        raise UserError(
-            f"--log-probs with {len(options.runs)} runs and {len(options.heads)} heads: expected one run and one head; "
-            "call the command once for each"
-        )
-    if len(set(options.head)) < len(options.head):
-        raise UserError(f"--head {' '.join(options.head)}: a head is given twice; expected each head once")
-    check_names(options)
-    check_job(options)
+    check(options)
     in_folder = options.log_probs is not None and options.log_probs.suffix != ".safetensors"
     outs = ((options.json, False), (options.predictions, options.are_several), (options.log_probs, in_folder))
     flags_of_outs = ("--json", "--predictions", "--log-probs")
@@ -263,7 +255,10 @@ def evaluate_run(
             write_predictions(out, findings, named)
         except OSError as error:
             failed.append(f"--predictions {out} cannot be written: {error.strerror}")
-    result |= {"sets": sets_of(findings, about, how, options.worst)}
+    result["sets"] = {
+        manifest: figures_of(of_set, num_worst=options.worst, **how) | about[manifest]
+        for manifest, of_set in findings.items()
+    }
     if options.calibrate:
         confidences, is_right = (np.concatenate(each) for each in zip(*map(judged_of, findings.values()), strict=True))
         result["calibration"] = calibrate(
@@ -325,23 +320,6 @@ def own_rows(data: PlannedData, of_set: Utterances, job: Job | None) -> tuple[Pl
     return replace(own, rejections=data.rejections) if job.number == 0 else own, rows
 
 
-def sets_of(
-    findings: Mapping[str, Findings], about: Mapping[str, dict[str, Any]], how: dict[str, Any], num_worst: int
-) -> dict[str, Any]:
-    """Figures of each set, as in the JSON file.
-
-    Args:
-        findings: What was recognised, by manifest.
-        about: Figures of each set that do not depend on what was recognised.
-        how: Normaliser and alignment.
-        num_worst: Number of utterances with the most word errors to name.
-    """
-    return {
-        manifest: figures_of(found, num_worst=num_worst, **how) | about[manifest]
-        for manifest, found in findings.items()
-    }
-
-
 def write_predictions(out: Path, findings: Mapping[str, Findings], named: Mapping[str, str]) -> None:
     """Writes a line of JSON for each utterance of all sets.
 
@@ -371,13 +349,14 @@ def merge_jobs(paths: Sequence[Path], out: Path) -> None:
         result = {name: value for name, value in of_run[0].items() if name not in ("sets", "predictions", "named")}
         names, how = list(of_run[0]["sets"]), {name: result[name] for name in ("normaliser", "alignment")}
         findings = {name: joined_findings([each["sets"][name] for each in of_run]) for name in names}
-        about = {
-            name: {key: of_run[0]["sets"][name][key] for key in ("max_duration_s", "removed", "round_trip")}
-            for name in names
-        }
         if of_run[0]["predictions"]:
             write_predictions(Path(of_run[0]["predictions"]), findings, of_run[0]["named"])
-        results.append(result | {"sets": sets_of(findings, about, how, parts[0]["worst"])})
+        result["sets"] = {
+            name: figures_of(findings[name], num_worst=parts[0]["worst"], **how)
+            | {key: of_run[0]["sets"][name][key] for key in ("max_duration_s", "removed", "round_trip")}
+            for name in names
+        }
+        results.append(result)
     conclude(results, by=parts[0]["by"], out=out)
 
 
@@ -415,13 +394,19 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
     return trained.description() | {"sets": sets}
 
 
-def check_names(options: EvaluateOptions) -> None:
-    """Checks that names are unique and known.
+def check(options: EvaluateOptions) -> None:
+    """Checks the options.
 
     Raises:
-        UserError: If the normaliser is unknown, a set or a run is given twice, or the prediction files of two runs
-            would have the same name.
+        UserError: If the normaliser is unknown, a set, a run or a head is given twice, or options cannot be combined.
     """
+    if options.are_several and options.log_probs:
+        raise UserError(
+            f"--log-probs with {len(options.runs)} runs and {len(options.heads)} heads: expected one run and one head; "
+            "call the command once for each"
+        )
+    if len(set(options.head)) < len(options.head):
+        raise UserError(f"--head {' '.join(options.head)}: a head is given twice; expected each head once")
     check_normaliser(options.normaliser)
     if len(set(options.data)) < len(options.data):
         raise UserError(f"--data {' '.join(options.data)}: a set is given twice; expected each set once")
@@ -434,14 +419,6 @@ def check_names(options: EvaluateOptions) -> None:
             f"--predictions with runs of the same name ({', '.join(map(str, options.runs))}): their files would have "
             "the same name; rename a run, or call the command once for each"
         )
-
-
-def check_job(options: EvaluateOptions) -> None:
-    """Checks the options of a job.
-
-    Raises:
-        UserError: If there is no file for its figures, or if an option or a run needs all recordings at once.
-    """
     if not options.own_job:
         return
     if not options.json:
