@@ -24,7 +24,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.jobs import Job, finish, is_finished, path_of
 from asr_jax.core.names import counted, one_line
-from asr_jax.core.options import parse
+from asr_jax.core.options import given_flags, parse
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import PositiveFloat, between, command_options
 from asr_jax.core.text_files import TextError, json_line, read_text
@@ -130,10 +130,10 @@ def check_segment(options: AlignOptions) -> None:
         UserError: If an option has no effect, or an output file of --segment is missing or exists.
     """
     if not options.segment:
-        if given := given_flags(options, "rejected", "max_seconds", "min_score"):
+        if given := ", ".join(given_flags(options, "rejected", "max_seconds", "min_score")):
             raise UserError(f"{given} without --segment has no effect: add --segment, or remove {given}")
         return
-    if given := given_flags(options, "format", "tokens"):
+    if given := ", ".join(given_flags(options, "format", "tokens")):
         raise UserError(f"{given} with --segment: the output is a manifest of pieces; remove {given}, or --segment")
     if not options.out:
         raise UserError("--segment needs --out: expected the path of the manifest of pieces to write")
@@ -143,11 +143,6 @@ def check_segment(options: AlignOptions) -> None:
     for name, path in (("out", out), ("rejected", rejected)):
         if path.exists() and not options.force and not options.own_job:
             raise UserError(f"{path} already exists: choose another --{name}, or overwrite it with --force")
-
-
-def given_flags(options: AlignOptions, *names: str) -> str:
-    """Flags of the options that were given, for a message."""
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, False))
 
 
 def read(options: AlignOptions) -> Utterances:

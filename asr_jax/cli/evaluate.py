@@ -33,6 +33,7 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.jobs import Job, finish, is_finished
 from asr_jax.core.names import counted
+from asr_jax.core.options import given_flags
 from asr_jax.core.paths import UserPath
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import NonNegativeInt, command_options
@@ -372,10 +373,8 @@ def check_options_of_losses(run: Path, options: EvaluateOptions, flags: Sequence
     Raises:
         UserError: If an option or a flag requires recognised texts.
     """
-    names = ("predictions", "log_probs", "calibrate")
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)] + list(flags[:1])
-    given += ["--head"] * bool(options.head)
-    if given:
+    given = given_flags(options, "predictions", "log_probs", "calibrate", "head")
+    if given := given or list(flags[:1]):
         raise UserError(f"{run} has no head that recognises texts (it is only pre-trained): remove {given[0]}")
 
 
@@ -423,8 +422,7 @@ def check(options: EvaluateOptions) -> None:
         return
     if not options.json:
         raise UserError(f"--job {options.job} without --json OUT: expected a file, to which the jobs are joined")
-    for name in ("calibrate", "log_probs"):
-        if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} with --job: expected one job for all recordings")
+    if given := given_flags(options, "calibrate", "log_probs"):
+        raise UserError(f"{given[0]} with --job: expected one job for all recordings")
     if others := [str(run) for run in options.runs if not recognises(run)]:
         raise UserError(f"--job with {', '.join(others)}: losses need whole batches; expected one job without --job")

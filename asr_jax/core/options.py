@@ -27,6 +27,13 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
     return options
 
 
+def given_flags(options: object, *names: str) -> list[str]:
+    """Returns the flags of those options that are given, for a message: their values are not None, False or empty."""
+    values = {name: getattr(options, name) for name in names}
+    missing = [name for name, each in values.items() if each is None or each is False or each in ("", ())]
+    return [f"--{name.replace('_', '-')}" for name in names if name not in missing]
+
+
 def run_report(main: Callable[[Sequence[str]], None]) -> None:
     """Calls the main function of a command that reads the events of a run, with the arguments of the process.
 

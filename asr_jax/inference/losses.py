@@ -51,7 +51,8 @@ class Losses:
     ) -> None:
         self.mesh, self.scales = mesh, scales
         self._model = model.clone(sub_batches=1)  # micro-batches are needed only in training
-        self._programs = ByShape("losses", self._sums, variables, mesh=mesh, programs=programs)
+        sums = on_each_device(self._sums_of_rows, mesh, SAME)
+        self._programs = ByShape("losses", sums, variables, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Starts to compile for the shapes of buckets."""
@@ -73,10 +74,6 @@ class Losses:
         """
         terms, metrics = self._programs(variables, batch)
         return terms, metrics
-
-    def _sums(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
-        sums: tuple[Sums, Sums] = on_each_device(self._sums_of_rows, self.mesh, SAME)(variables, batch)
-        return sums
 
     def _sums_of_rows(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
         streams = {}

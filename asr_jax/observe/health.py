@@ -34,10 +34,12 @@ def health(events_path: str | PathLike[str]) -> list[str]:
     events = list(read_events(events_path))
     by_name, folder = timeline(events), Path(events_path).parent  # The run may have been moved: events have old paths.
     steps, validations = by_name.get("train_step", []), by_name.get("validation", [])
+    # Warnings of refused checkpoints, for example, belong to no update.
+    of_no_update = [each for each in events if each["event"] == "warning" and each["data"].get("update") is None]
     return [
         _ending(events, steps),
         _speed(steps, [event for event in events if event["event"] == "compile"]),
-        _detectors([*by_name.get("warning", []), *_of_no_update(events)]),
+        _detectors([*by_name.get("warning", []), *of_no_update]),
         *_uploads(events),
         _voided(steps, by_name.get("voided", []), events, folder),
         _rejected(events, folder),
@@ -90,11 +92,6 @@ def _slowest(steps: Sequence[Event]) -> str:
         f" (mean of the processes {clock(sum(each['mean'] for each in found))}; process {process} waited longest in "
         f"{len(waits)} of {len(found)} lines, {clock(sum(waits))} in these)"
     )
-
-
-def _of_no_update(events: Sequence[Event]) -> list[Event]:
-    """Returns warnings that belong to no update, such as those of refused checkpoints."""
-    return [event for event in events if event["event"] == "warning" and event["data"].get("update") is None]
 
 
 def _detectors(warnings: Sequence[Event]) -> str:

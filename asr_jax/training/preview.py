@@ -1,6 +1,5 @@
 """Previews of a run: its learning rate schedule, and a dry run with one batch of each shape."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +115,7 @@ def dry_run(experiment: Experiment) -> None:
             sums = jax.device_get(of_batch.sums)
             loss = total_loss(sums, {name: sums[name].weight for name in steps.loss_terms}, setup.recipe.scales)
             found = {"loss": float(loss), "gradient_norm": float(norm_of(of_batch))}
-        rows.append(_shown(row) | found)
+        rows.append({name: row[name] for name in ("seconds", "rows", "labels", "memory_bytes")} | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
         print(memory_line(steps.memory))
@@ -129,7 +128,3 @@ def dry_run(experiment: Experiment) -> None:
             f"{setup.data.train.index.hours:,.2f} h{of_sample}; {counted(setup.num_updates, 'update')}{per_epoch}; "
             "nothing was written"
         )
-
-
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("seconds", "rows", "labels", "memory_bytes")}

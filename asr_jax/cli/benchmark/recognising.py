@@ -53,10 +53,6 @@ class TimedRecognition:
         lists = self._search.sequences(found, np.flatnonzero(np.asarray(batch.weights) > 0).tolist())
         return [self._search.transcript(hypotheses).text for hypotheses in lists]
 
-    def warm(self, batch: Batch) -> None:
-        """Compiles the single program for the shape of a batch, and runs it once."""
-        self.texts(batch)
-
     def times(self, batch: Batch, *, warm_ups: int, steps: int) -> Times:
         """Measures the single program (`all`) and each of PARTS, from audio in host memory to texts in host memory.
 
@@ -112,8 +108,8 @@ def recognise_set(
     """
     source, plan, scale = BatchSource(data.index, data.plan), data.plan, data.index.scale
     num = plan.batches_per_epoch
-    for position in {plan[p].bucket: p for p in range(num)}.values():
-        recognition.warm(_on_device(source[position].batch))
+    for position in {plan[p].bucket: p for p in range(num)}.values():  # compiles the program of each shape
+        recognition.texts(_on_device(source[position].batch))
     times: Times = {name: [] for name in ("data", "network", "both")}
     utterances, audio_s, padded_s, characters = 0, 0.0, 0.0, 0
     rejected = {each.line: None for each in data.rejections.entries}
