@@ -33,9 +33,7 @@ class Losses:
     on the utterances. A quantiser uses the most likely entries.
 
     Args:
-        model: The model.
         scales: Factors of the heads' losses in the total loss.
-        mesh: Mesh of devices.
         variables: Variables of the model, or their shapes.
         programs: Lowers the model.
     """

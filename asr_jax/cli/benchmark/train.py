@@ -105,8 +105,10 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
         UserError: If the rows of an update cannot be divided evenly, or if the sampling mode is not planned.
     """
     from asr_jax.cli.benchmark import updating
+    from asr_jax.core.devices import devices
 
-    counts, there_are = usable(options.num_devices)
+    there_are = len(devices())
+    counts = sorted({num for num in options.num_devices if num <= there_are}) or [there_are]
     accumulations, batching = options.accumulation or (experiment.training.accumulate,), experiment.data.batching
     if options.accumulation and options.synthetic is None and (batching.rows or batching.devices is not None):
         raise UserError(
@@ -138,14 +140,6 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
                 )
                 groups = updating.synthetic_groups(case, batches, accumulation)
                 yield updating.time_updates(case, groups, **times)
-
-
-def usable(devices: Sequence[int]) -> tuple[list[int], int]:
-    """Returns the numbers of devices that are available, and the number of all devices; this number if none is."""
-    from asr_jax.core.devices import devices as there
-
-    there_are = len(there())
-    return sorted({num for num in devices if num <= there_are}) or [there_are], there_are
 
 
 def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequence[int], devices: Sequence[int]) -> int:
