@@ -122,7 +122,7 @@ def test_another_choice_restarts_the_best_and_keeps_the_run(run, experiment, tmp
     )  # fmt: skip
     assert f"{100 * found[20]['mean']['wer']:.2f} %, is that of training.saving.best_of mean" in message
     assert checkpoint_to_evaluate(tmp_path / "run" / "checkpoints") == 61
-    assert "(training.saving.best_of right)" in capsys.readouterr().out
+    assert "(training.saving.best_of right, by WER)" in capsys.readouterr().out
 
 
 def test_a_set_that_is_not_there_is_refused_with_the_names(run, experiment):
