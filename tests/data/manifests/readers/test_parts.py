@@ -122,6 +122,7 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = {"audio_path": "a.wav", "text": "a", "duration": 1, "meta": {"start": 3.0}, "time": "00:01:02"}
+    row |= {"recording_time": "0.5-1.0", "span": "1,5"}
     path = jsonl(tmp_path / "m.jsonl", *[row] * 3)
     for _ in range(2):  # the second time from the cache, as in another process
         read(tmp_path, path)
@@ -130,6 +131,8 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
         assert [warning.partition(", which")[0] for warning in warnings] == [
             f'{path}: 3 utterances with a field "meta.start"',
             f'{path}: 3 utterances with a field "time"',
+            f'{path}: 3 utterances with a field "recording_time"',
+            f'{path}: 3 utterances with a field "span"',
         ]
         warn_once.cache_clear()
         caplog.clear()
@@ -139,6 +142,11 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
     ("fields", "expected"),
     [
         ({"timestamp": [1.0, 2.5]}, '"timestamp" is [1.0, 2.5]; expected start'),
+        ({"ts": "0.5-1.0"}, '"ts" is "0.5-1.0"; expected start (or offset) and end'),
+        ({"time": "0.5 - 1.0"}, '"time" is "0.5 - 1.0"; expected start'),
+        ({"segment": "12 s to 15.25 s"}, '"segment" is "12 s to 15.25 s"; expected start'),
+        ({"Time Range": "[0.5, 1]"}, '"Time Range" is "[0.5, 1]"; expected start'),
+        ({"interval": "1–2.5"}, "expected start"),
         ({"segment": {"start": 1.0, "end": 2.5}}, '"segment" is {"start": 1.0, "end": 2.5}; expected start'),
         ({"start": True}, '"start" is true; expected a finite number'),
         ({"start": "1_5"}, '"start" is "1_5"; expected a finite number'),
@@ -146,6 +154,7 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
         ({"offset_ms": "a"}, "expected a finite number of milliseconds"),
         ({"channel": [0, 1]}, '"channel" is [0, 1]; expected a whole number'),
         ({"segment": "Benchmark", "channels": 2, "to": "de", "end": ""}, (math.nan, math.nan, None)),
+        ({"time": "2024-05", "segment": "3-a", "range": "1,5", "span": "A-B"}, (math.nan, math.nan, None)),
         ({"channels": [1], "tmin": 1, "tmax": 2.5}, (1.0, 1.5, 1)),
         ({"Start Time": 1.0, "End Time": 2.5}, (1.0, 1.5, None)),
         ({"start": 1.0, "duration": 0}, (1.0, math.nan, None)),
