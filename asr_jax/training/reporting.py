@@ -146,26 +146,24 @@ def report_filtered(rejections: Rejections, write: Callable[..., None], *, path:
         )
 
 
-def report_rejected(
-    listed: RejectedFile, log: EventLog, entries: Sequence[Rejected], *, are_used: bool = False
-) -> None:
+def report_rejected(file: RejectedFile, log: EventLog, entries: Sequence[Rejected], *, are_used: bool = False) -> None:
     """Appends utterances that rejected.jsonl lacks, and writes an event with their number and reasons.
 
     Args:
-        listed: The file.
+        file: The file.
         entries: Rejected utterances of all processes; with `are_used`, those with remarks on their audio.
         are_used: Whether the utterances are used. The event is then `differing`.
     """
     if is_main() and entries:
-        before = listed.reasons(are_differing=are_used)
+        before = file.reasons(are_differing=are_used)
         if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
-            listed.append(new)
+            file.append(new)
             about = {"reason": new[0].reason} if are_used else {"reasons": Counter(each.reason for each in new)}
             log.write(
                 "differing" if are_used else "rejected",
                 count=len(new),
                 files=[each.location for each in new[:3]],
-                path=listed.path,
+                path=file.path,
                 **about,
             )
 

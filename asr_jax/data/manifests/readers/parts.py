@@ -266,14 +266,14 @@ def _check_unused(each: Spelling, value: Any, options: ReadOptions) -> None:
     Raises:
         InvalidEntry: If it is two numbers, also as text, or an object with a start or an end, and thus a part.
     """
-    is_range = isinstance(value, str) and (numbers := RANGE.fullmatch(value)) is not None
+    numbers = RANGE.fullmatch(value) if isinstance(value, str) else None
     if each.role == "part":
         is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(f.number(v) is not None for v in value)
-        is_pair = is_pair or (is_range and float(numbers[1]) < float(numbers[2]))  # a date descends: 2024-05
+        is_pair = is_pair or (numbers is not None and float(numbers[1]) < float(numbers[2]))  # a date descends: 2024-05
         keys = {s.role for s in spellings(tuple(map(str, value)))} if isinstance(value, Mapping) else set()
         if is_pair or keys & {"start", "end"}:
             raise InvalidEntry(f'"{each.name}" is {f.shown(value)}; {EXPECTED}, each in a field of its own')
-    is_text = is_range or bool(f.if_comma(value)) or (isinstance(value, str) and ":" in value)
+    is_text = numbers is not None or bool(f.if_comma(value)) or (isinstance(value, str) and ":" in value)
     if is_text or f.number(value) is not None or isinstance(value, list | tuple):
         _count_unused([each.name], options)
 

@@ -34,7 +34,7 @@ _SPELLINGS: dict[Role, re.Pattern[str]] = {
     ),
     "channel": re.compile("(?:audio|wav|segment)?(?:channel|chan)(?:id|idx|index|selector)?|channels"),
     "part": re.compile(
-        rf"(?:{_PIECE}|audio|speech)?(?:timestamps?|ts|(?:time)?(?:span|range|interval)|times?|segment)"
+        rf"(?:{_PIECE}|audio|speech)?(?:timestamps?|ts|times?|segment|(?:time)?(?:span|range|interval))"
     ),
     "other": re.compile("(?:audio|wav|speech|file|recording)(?:length|len)"),
 }
