@@ -79,20 +79,6 @@ def is_of_ffmpeg(first_bytes: bytes) -> bool:
     return bool(CONTENT.match(first_bytes))
 
 
-def decode_with_pyav(file: Any, name: str) -> Block:
-    """Reads all samples of the first audio stream.
-
-    Args:
-        file: Path of the file, or a file object.
-        name: Name of the file in error messages.
-
-    Raises:
-        AudioError: As `blocks_with_pyav`.
-    """
-    blocks = list(blocks_with_pyav(file, name))
-    return blocks[0]._replace(samples=np.concatenate([block.samples for block in blocks]))
-
-
 def blocks_with_pyav(file: Any, name: str) -> Iterator[Block]:
     """Reads the samples of the first audio stream in blocks, with silence where it has no packets.
 

@@ -35,8 +35,8 @@ from asr_jax.audio.io import (
     is_stream,
     probe,
     read_audio,
+    stream_audio,
 )
-from asr_jax.audio.streaming import stream_audio
 from asr_jax.core.paths import at_home
 from asr_jax.data.manifests import pipes
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read, without_query
