@@ -52,7 +52,7 @@ def test_manifests(folder, texts, names):
     path = folder / "m.jsonl"
     write_manifest(path, utterances)
     with Unpacked(str(folder / "unpacked")) as unpacked:
-        found = list(read_json(str(path), unpacked, ReadOptions(texts_may_lack=True)))
+        found = list(read_json(str(path), ReadOptions(texts_may_lack=True, unpacked=unpacked)))
     assert len(found) == len(utterances)
     for entry, utterance in zip(found, utterances, strict=True):
         if is_utf8(utterance.id + utterance.text + utterance.speaker):
@@ -73,7 +73,7 @@ def test_lists_of_fairseq(folder, texts, name):
             write_fairseq(str(path), utterances)
         return
     write_fairseq(str(path), utterances)
-    found = list(read_fairseq(str(path), None, ReadOptions()))
+    found = list(read_fairseq(str(path), ReadOptions()))
     assert [entry.text for entry in found] == [" ".join(text.split()) for text in texts]
     assert [entry.location for entry in found] == [utterance.location for utterance in utterances]
 

@@ -66,7 +66,7 @@ def gather(
     with Unpacked(os.path.abspath(unpack_to)) as unpacked:
         listed, notes = list[tuple[deque[Columns], list[Rejected]]](), list[str]()
         for _, path, reader in inputs:
-            listed.append(_listed(path, reader, unpacked, options, notes))
+            listed.append(_listed(path, reader, replace(options, unpacked=unpacked), notes))
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
     rejected = tuple(entry for _, bad in listed for entry in bad if job is None or job.number == 0)
@@ -107,9 +107,7 @@ def gather(
     )
 
 
-def _listed(
-    path: str, reader: Reader, unpacked: Unpacked, options: ReadOptions, notes: list[str]
-) -> tuple[deque[Columns], list[Rejected]]:
+def _listed(path: str, reader: Reader, options: ReadOptions, notes: list[str]) -> tuple[deque[Columns], list[Rejected]]:
     """Utterances as in the manifest, in blocks of columns, and rejected utterances. Adds remarks to `notes`.
 
     A block takes a tenth of the memory of its utterances, and all utterances of a large input would not fit.
@@ -117,7 +115,7 @@ def _listed(
     blocks, utterances, rejected = deque[Columns](), list[Utterance](), list[Rejected]()
     skipped, roots = 0, reader.roots(path)
     options.remarks.clear()
-    for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
+    for entry in with_bar(reader.read(path, options), None, os.path.basename(path)):
         if isinstance(entry, Rejected) and entry.stage == "filter":
             skipped += 1
             continue

@@ -27,7 +27,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions, notes_of, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened, without_query
 from asr_jax.data.manifests.storage import Storage, reads_of
-from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.unpacking import Held
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 ENDINGS = (".tar", ".parquet", ".array_record")
@@ -157,7 +157,7 @@ def _of_tar_from(path: str, file: Any, place: int, options: ReadOptions) -> Iter
             first = min(member.offset for member in members.values())
             vars(tar)["members"] = []  # otherwise all headers of the shard stay in memory
             try:
-                utterance = webdataset.utterance_of(path, tar, stem, members, _Held(path), options)
+                utterance = webdataset.utterance_of(path, tar, stem, members, options)
             except InvalidEntry as error:
                 yield Item(first, Rejected(stem, f"{path}: {stem}", str(error), error.stage), None)
                 continue
@@ -170,16 +170,6 @@ def _of_tar_from(path: str, file: Any, place: int, options: ReadOptions) -> Iter
                 raise StorageError(path, f"truncated: {len(content)} of {where.num_bytes} bytes of {stem}")
             yield Item(first, utterance, content)
         webdataset.check_end(file, tar)
-
-
-class _Held(Unpacked):
-    """Holds the bytes of one row, instead of a file."""
-
-    content: bytes | None = None
-
-    def add(self, content: bytes | memoryview, name: str) -> Location:
-        self.content = bytes(content)
-        return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
 
 
 def _of_parquet(path: str, file: Any, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
@@ -217,9 +207,9 @@ def _of_row(path: str, row: int, fields: Callable[[], dict[str, Any]], options: 
     """Item of a row or record, whose values `fields` returns."""
     folder, file = os.path.split(without_query(path))
     stem = array_records.stem(file) if array_records.is_array_record(file) else os.path.splitext(file)[0]
-    held, name = _Held(path), f"{stem}-{row + 1}"
+    held, name = Held(path), f"{stem}-{row + 1}"
     try:
-        utterance = entries.utterance(fields(), held, options, name=name)
+        utterance = entries.utterance(fields(), replace(options, unpacked=held), name=name)
     except InvalidEntry as error:
         return Item(row, Rejected(name, f"{path}: item {row + 1}", str(error), error.stage), None)
     if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):

@@ -22,7 +22,6 @@ from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.samples import wav
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, origin_of, without_query
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
 ENDING_OF_SHARD = re.compile(r"\.array_?record(-\d+-of-\d+)?$", re.IGNORECASE)
@@ -43,11 +42,8 @@ def is_array_record(path: str) -> bool:
     return ENDING_OF_SHARD.search(path) is not None and not os.path.isdir(path)
 
 
-def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_array_record(path: str, options: ReadOptions) -> Entries:
     """Reads an ArrayRecord file.
-
-    Args:
-        unpacked: File for audio and features that the records contain.
 
     Raises:
         UserError: If the file cannot be read.
@@ -57,7 +53,7 @@ def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> En
             for row, record in enumerate(records.after(0)):
                 name = f"{stem(path)}-{row + 1}"
                 try:
-                    yield entries.utterance(fields_of(record, path), unpacked, options, name=name)
+                    yield entries.utterance(fields_of(record, path), options, name=name)
                 except InvalidEntry as error:
                     yield Rejected(name, f"{path}: record {row + 1}", str(error), error.stage)
     except FileNotFoundError:

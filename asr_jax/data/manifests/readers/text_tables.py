@@ -18,7 +18,6 @@ from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 ENDINGS = (".tsv", ".csv")
@@ -53,14 +52,11 @@ def is_text_table(path: str) -> bool:
     return path.lower().endswith(ENDINGS) and not os.path.isdir(path)
 
 
-def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_text_table(path: str, options: ReadOptions) -> Entries:
     """Reads a TSV or CSV file.
 
     The separator is the tab, comma, semicolon or vertical bar that results in the most known names in the header line,
     or that of a line `sep=;` before it, as Excel reads it. Values may be in quotes of CSV and then contain line ends.
-
-    Args:
-        unpacked: File for unpacked bytes. Text tables contain none.
 
     Raises:
         UserError: If the file cannot be read.
@@ -89,7 +85,7 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
             elif isinstance(line, BadLine) and len(values) < len(names):
                 raise line
             else:
-                yield _of_names(names, values, unpacked, options, place)
+                yield _of_names(names, values, options, place)
         except InvalidEntry as error:
             yield Rejected(place, place, str(error), error.stage)
 
@@ -352,9 +348,9 @@ def _of_features(values: list[str]) -> Utterance:
     )
 
 
-def _of_names(names: list[str], values: list[str], unpacked: Unpacked, options: ReadOptions, place: str) -> Utterance:
+def _of_names(names: list[str], values: list[str], options: ReadOptions, place: str) -> Utterance:
     if len(values) > len(names):
         raise InvalidEntry(f"{len(values)} columns; expected {len(names)}, as in the header line")
     # Lines may omit empty columns at their end.
     fields: dict[str, object] = {name: value for name, value in zip(names, values, strict=False) if value}
-    return entries.utterance(fields, unpacked, options, name=str(f.first(fields, f.AUDIO_PATH) or place))
+    return entries.utterance(fields, options, name=str(f.first(fields, f.AUDIO_PATH) or place))
