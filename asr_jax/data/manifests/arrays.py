@@ -1,5 +1,6 @@
 """Arrays in files that all processes memory-map."""
 
+import hashlib
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+
+def digest_of_values(*values: Any) -> str:
+    """Digest of arrays with their types and shapes, of bytes, and of other values by their `repr`."""
+    digest = hashlib.sha256()
+    for value in values:
+        if isinstance(value, np.ndarray):
+            digest.update(f"{value.dtype}{value.shape}".encode())
+            digest.update(np.ascontiguousarray(value))
+        else:
+            digest.update(value if isinstance(value, bytes) else repr(value).encode())
+    return digest.hexdigest()
 
 
 def save_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:

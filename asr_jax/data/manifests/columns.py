@@ -1,6 +1,5 @@
 """Columns: values of a million utterances in flat arrays, which are saved to files and memory-mapped."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -14,7 +13,7 @@ from jaxtyping import Bool, Float64, Int32, Int64, Shaped
 
 from asr_jax.core.files import write_whole
 from asr_jax.core.text_files import json_text, read_text
-from asr_jax.data.manifests.arrays import by_file, mapped, save_arrays, unpickled
+from asr_jax.data.manifests.arrays import by_file, digest_of_values, mapped, save_arrays, unpickled
 from asr_jax.data.manifests.utterances import Utterance
 
 AT_ONCE = 1024
@@ -192,15 +191,11 @@ class Columns:
 
     def digest(self) -> str:
         """Digest of ids, durations, texts, labels, shapes and inputs of all rows. Paths are not included."""
-        digest = hashlib.sha256()
         arrays = (
             *(part for column in (self.ids, self.texts, self.labels) for part in (column.offsets, column.values)),
             *(self.duration_s, self.has_labels, self.num_frames, self.num_values, self.input_of),
         )
-        for array in arrays:
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()[:16]
+        return digest_of_values(*arrays)[:16]
 
 
 def save_columns(columns: Columns, folder: Path) -> None:
