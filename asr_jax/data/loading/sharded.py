@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,10 +31,10 @@ from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
 from asr_jax.data.loading.source import LoadedBatch, check_room, used_part
 from asr_jax.data.manifests.durations import joined_remarks
-from asr_jax.data.manifests.items import Item, items_at, items_from, read_patiently
+from asr_jax.data.manifests.items import Item, items_at, read_patiently, read_patiently_from
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.storage import Storage, reads_of
+from asr_jax.data.manifests.storage import Storage
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
 
@@ -149,8 +149,11 @@ class ShardReader:
                 self.epoch, self.shard, self._has_used = self.epoch + 1, 0, False
                 continue
             path = self._stream.shards[own[self.shard]]
+            if self._items is None:
+                options, storage = self._stream.options, self._stream.storage
+                self._items = read_patiently_from(path, options, storage, place=self.place, after=self.num_read > 0)
             try:
-                self._items, item = reads_of(self._stream.storage)(path, self._next_of(path))
+                item = next(self._items, None)
             except AudioError as error:
                 self.rejected.append(Rejected(path, path, f"the rest of the shard: {error.reason}", "audio"))
                 item = None
@@ -162,26 +165,6 @@ class ShardReader:
                 self._has_used = True
                 return member
         return None
-
-    def _next_of(self, path: str) -> Callable[[], tuple[Iterator[Item], Item | None]]:
-        """Function that reads the item after `place`, and returns it with the iterator over the ones after it.
-
-        After an error, the shard is opened again at `place`. The function has its own iterator, since a read that is
-        left behind because it stalls may end while the reader is in another shard.
-        """
-        items, place, num_read = self._items, self.place, self.num_read
-        self._items = None
-
-        def read() -> tuple[Iterator[Item], Item | None]:
-            nonlocal items
-            opened, items = items, None
-            if opened is None:
-                opened = items_from(path, place, self._stream.options)
-                if num_read:
-                    next(opened, None)
-            return opened, next(opened, None)
-
-        return read
 
     def _unusable(self, num_shards: int) -> str:
         return (

@@ -70,17 +70,12 @@ class Item(NamedTuple):
 
 
 def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
-    """Yields the items of a shard in order.
+    """Yields the items of a shard in order, as `items_at`.
 
     Args:
-        path: Tar, Parquet or ArrayRecord file, local or behind a URL.
         place: Place of the first item; 0 for the first one of the shard.
-
-    Raises:
-        StorageError: If the storage fails.
-        AudioError: If the shard is damaged or does not exist.
     """
-    yield from _opened(path, lambda file: _kind(path)(path, file, range(place, sys.maxsize), options))
+    return items_at(path, range(place, sys.maxsize), options)
 
 
 def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
@@ -88,17 +83,32 @@ def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator
 
     Args:
         path: Tar, Parquet or ArrayRecord file, local or behind a URL.
-        places: Places in ascending order.
+        places: Places in ascending order; a range contains all items from its start on.
 
     Raises:
         StorageError: If the storage fails.
         AudioError: If the shard is damaged or does not exist.
     """
-    yield from _opened(path, lambda file: _kind(path)(path, file, places, options))
+    name = without_query(path)
+    read = _of_parquet if name.lower().endswith(".parquet") else _of_tar
+    read = _of_array_record if array_records.is_array_record(name) else read
+    try:
+        with opened(path) if is_url(path) else open(path, "rb") as file:
+            yield from read(path, file, places, options)
+    except FileNotFoundError:
+        raise AudioError(path, "no such file") from None
+    except (tarfile.TarError, EOFError, pyarrow.ArrowException, array_records.Damaged, ValueError) as error:
+        if isinstance(error, AudioError):
+            raise
+        raise AudioError(path, f"damaged shard: {error}") from None
+    except OSError as error:
+        raise StorageError(path, error.strerror or str(error)) from None
 
 
 def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item]], storage: Storage) -> Iterator[Item]:
     """Yields items of a shard, each with the patience of the storage. After an error, the shard is opened again.
+
+    A read that is left behind because it stalls may end later. It has its own iterator.
 
     Args:
         items_after: Opens the shard, and yields the items after the last one; None: the first ones.
@@ -119,27 +129,21 @@ def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item
         yield last
 
 
-def _kind(path: str) -> Callable[[str, Any, Sequence[int], ReadOptions], Iterator[Item]]:
-    """Reader of the items of a shard at some places."""
-    name = without_query(path)
-    if array_records.is_array_record(name):
-        return _of_array_record
-    return _of_parquet if name.lower().endswith(".parquet") else _of_tar
+def read_patiently_from(
+    path: str, options: ReadOptions, storage: Storage, *, place: int = 0, after: bool = False
+) -> Iterator[Item]:
+    """Yields the items of a shard from a place on, as `read_patiently`.
 
+    Args:
+        place: Place of the first item.
+        after: Whether the items after this one are read.
+    """
 
-def _opened(path: str, read: Callable[[Any], Iterator[Item]]) -> Iterator[Item]:
-    """Yields what `read` yields of the open shard, with the errors of `items_from`."""
-    try:
-        with opened(path) if is_url(path) else open(path, "rb") as file:
-            yield from read(file)
-    except FileNotFoundError:
-        raise AudioError(path, "no such file") from None
-    except (tarfile.TarError, EOFError, pyarrow.ArrowException, array_records.Damaged, ValueError) as error:
-        if isinstance(error, AudioError):
-            raise
-        raise AudioError(path, f"damaged shard: {error}") from None
-    except OSError as error:
-        raise StorageError(path, error.strerror or str(error)) from None
+    def items_after(last: Item | None) -> Iterator[Item]:
+        items = items_from(path, last.place if last else place, options)
+        return islice(items, 1, None) if last or after else items
+
+    return read_patiently(path, items_after, storage)
 
 
 def _of_tar(path: str, file: Any, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
@@ -258,12 +262,8 @@ def sampled(
     utterances, rejected = list[Utterance](), list[Rejected]()
     some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
     for path in some:
-
-        def items_after(last: Item | None, path: str = path) -> Iterator[Item]:
-            return islice(items_from(path, last.place, options), 1, None) if last else items_from(path, 0, options)
-
         try:
-            for item in islice(read_patiently(path, items_after, storage), -(-num // len(some))):
+            for item in islice(read_patiently_from(path, options, storage), -(-num // len(some))):
                 entry = item.entry
                 if isinstance(entry, Rejected):
                     rejected.append(entry)
