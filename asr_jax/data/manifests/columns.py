@@ -198,35 +198,40 @@ class Columns:
         return digest_of_values(*arrays)[:16]
 
 
-def save_columns(columns: Columns, folder: Path) -> None:
-    """Writes one file per array, and one with the names."""
+def save_columns(columns: Any, folder: Path, *, prefix: str = "") -> None:
+    """Writes the fields of a dataclass, such as Columns: one file per array, and one with the names.
+
+    Args:
+        prefix: Beginning of the names of the files.
+    """
     arrays: dict[str, np.ndarray] = {}
     names: dict[str, tuple[str, ...]] = {}
     for field in fields(columns):
         column = getattr(columns, field.name)
         if isinstance(column, Ragged):
-            arrays |= {f"{field.name}.values": column.values, f"{field.name}.offsets": column.offsets}
+            arrays |= {f"{prefix}{field.name}.values": column.values, f"{prefix}{field.name}.offsets": column.offsets}
         elif isinstance(column, NameColumn):
-            arrays[f"{field.name}.of_row"] = column.of_row
+            arrays[f"{prefix}{field.name}.of_row"] = column.of_row
             names[field.name] = column.names
         else:
-            arrays[field.name] = column
+            arrays[f"{prefix}{field.name}"] = column
     save_arrays(folder, arrays)
-    write_whole(folder / "names.json", json_text(names))
+    write_whole(folder / f"{prefix}names.json", json_text(names))
 
 
-def load_columns(folder: Path) -> Columns:
-    """Memory-maps the columns that `save_columns` wrote."""
-    names = json.loads(read_text(folder / "names.json"))
+def load_columns[C](kind: Callable[..., C], folder: Path, *, prefix: str = "") -> C:
+    """Memory-maps the fields of a dataclass that `save_columns` wrote."""
+    names = json.loads(read_text(folder / f"{prefix}names.json"))
     columns: dict[str, Any] = {}
-    for field in fields(Columns):
+    for field in fields(kind):  # type: ignore[arg-type]
+        path = folder / f"{prefix}{field.name}"
         if field.name in names:
-            columns[field.name] = NameColumn(tuple(names[field.name]), mapped(folder / f"{field.name}.of_row"))
-        elif os.path.exists(folder / f"{field.name}.npy"):
-            columns[field.name] = mapped(folder / field.name)
+            columns[field.name] = NameColumn(tuple(names[field.name]), mapped(folder / f"{path.name}.of_row"))
+        elif os.path.exists(f"{path}.npy"):
+            columns[field.name] = mapped(path)
         else:
-            columns[field.name] = load_ragged(folder / field.name)
-    return Columns(**columns)
+            columns[field.name] = load_ragged(path)
+    return kind(**columns)
 
 
 def load_ragged(path: Path) -> Ragged:

@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.jobs import Job
-from asr_jax.core.names import counted, one_line
+from asr_jax.core.names import counted, one_line, unique
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
@@ -249,19 +249,10 @@ def with_unique_ids(columns: Columns) -> Columns:
 
 def unique_ids(ids: Sequence[str]) -> list[str]:
     """Ids of which repeated ones have the suffix `#2`, `#3` …; says how many."""
-    taken = set(ids)
-    if len(taken) == len(ids):
-        return list(ids)
-    seen: Counter[str] = Counter()
-    result, renamed = list(ids), list[str]()
-    for row, name in enumerate(ids):
-        seen[name] += 1
-        if seen[name] > 1:
-            while (other := f"{name}#{seen[name]}") in taken:
-                seen[name] += 1
-            taken.add(other)
-            renamed.append(name)
-            result[row] = other
+    result = unique(ids)
+    renamed = [old for old, new in zip(ids, result, strict=True) if old != new]
+    if not renamed:
+        return result
     are = "has the id of another one, and its id" if len(renamed) == 1 else "have ids of others, and their ids"
     logger.warning("%s %s got #2, #3 … (first: %s)", counted(len(renamed), "utterance"), are, renamed[0])
     return result

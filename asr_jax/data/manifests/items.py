@@ -56,13 +56,7 @@ class Item(NamedTuple):
 
     def features(self) -> Float32[np.ndarray, "T F"]:
         """Ready features. Raises an AudioError if they are not finite."""
-        where = Location.parse(self.entry.location)
-        if self.content is None or where.shape is None:
-            return where.features()
-        values = np.frombuffer(self.content, "<f4").reshape(where.shape)
-        if not np.isfinite(values).all():
-            raise AudioError(self.entry.location, "invalid features: values are NaN or infinite")
-        return values
+        return Location.parse(self.entry.location).features(self.content)
 
     def patiently[R](self, read: Callable[[], R], storage: Storage) -> R:
         """Returns `read()`, with the patience of the storage if the audio is not in the shard."""

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -281,37 +282,28 @@ class Location:
             content: Bytes at the location, as in `file`.
             remarks: Takes the remarks on the audio. None: they are not wanted.
         """
-        return read_audio(
-            self.file(content),
-            rate_hz=rate_hz,
-            speed=speed,
-            start_s=self.start_s,
-            length_s=self.length_s,
-            may_overshoot=self.may_overshoot,
-            channel=self.channel,
-            remarks=remarks,
-        )
+        return read_audio(self.file(content), rate_hz=rate_hz, speed=speed, remarks=remarks, **self._selection)
 
     def audio_blocks(self, *, rate_hz: int, remarks: Remarks | None = None) -> Iterator[Int16[np.ndarray, " S"]]:
         """Yields the samples of `audio`, some seconds at a time, as `stream_audio`."""
-        return stream_audio(
-            self.file(),
-            rate_hz=rate_hz,
-            start_s=self.start_s,
-            length_s=self.length_s,
-            may_overshoot=self.may_overshoot,
-            channel=self.channel,
-            remarks=remarks,
-        )
+        return stream_audio(self.file(), rate_hz=rate_hz, remarks=remarks, **self._selection)
 
-    def features(self) -> Float32[np.ndarray, "T F"]:
+    @property
+    def _selection(self) -> dict[str, Any]:
+        """Arguments of `stream_audio` that select the part and the channel."""
+        return {name: getattr(self, name) for name in ("start_s", "length_s", "may_overshoot", "channel")}
+
+    def features(self, content: bytes | None = None) -> Float32[np.ndarray, "T F"]:
         """Ready features.
+
+        Args:
+            content: Bytes at the location, as in `file`.
 
         Raises:
             AudioError: If they cannot be read, are not finite, or have another shape than the location.
         """
         assert self.shape is not None, f"{self} is not a location of ready features"
-        content = self.content()
+        content = self.content() if content is None else content
         try:
             return _shaped(_READERS[self.form](content, self.shape), *self.shape)
         except (ValueError, KeyError, TypeError, EOFError) as error:

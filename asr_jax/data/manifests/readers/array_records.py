@@ -56,8 +56,6 @@ def read_array_record(path: str, options: ReadOptions) -> Entries:
                     yield entries.utterance(fields_of(record, path), options, name=name)
                 except InvalidEntry as error:
                     yield Rejected(name, f"{path}: record {row + 1}", str(error), error.stage)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except Damaged as error:

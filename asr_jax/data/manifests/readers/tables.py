@@ -43,8 +43,6 @@ def read_parquet(path: str, options: ReadOptions) -> Entries:
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=columns)
             )
             yield from _entries(path, (_rows(batch, {}) for batch in batches), options)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a complete Parquet file ({error}); copy it again, or remove it") from None
 

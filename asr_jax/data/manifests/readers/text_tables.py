@@ -273,8 +273,6 @@ def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
                     raise UserError(f"{path}: {error}") from None
                 except TextError as error:
                     yield number, BadLine(line, str(error))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
