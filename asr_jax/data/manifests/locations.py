@@ -14,7 +14,6 @@ Several parts are joined by `&`. A file whose own name ends like this is `NAME#s
 """
 
 import errno
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -305,34 +304,15 @@ class Location:
         assert self.shape is not None, f"{self} is not a location of ready features"
         content = self.content() if content is None else content
         try:
-            return _shaped(_READERS[self.form](content, self.shape), *self.shape)
-        except (ValueError, KeyError, TypeError, EOFError) as error:
+            return _shaped(_READERS[self.form](content), *self.shape)
+        except (ValueError, KeyError, TypeError, EOFError, MemoryError) as error:
             raise AudioError(str(self), f"invalid features ({self.form}): {error}") from None
 
 
-def _read_npy(content: bytes, expected: tuple[int, int]) -> Float32[np.ndarray, "..."]:
-    """Reads the content of a .npy file.
-
-    Raises:
-        ValueError: If the format is not valid or the header has another number of values than `expected`. The header is
-            checked before memory for the values is allocated.
-    """
-    file = BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}.get(version[0])
-    if read_header is None:
-        raise ValueError(f"version {version} of the .npy format; expected 1 or 2")
-    shape, _, _ = read_header(file)
-    if math.prod(shape) != math.prod(expected):
-        raise ValueError(f"{_by(shape)} values; expected {_by(expected)}")
-    file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False).astype(np.float32)
-
-
-_READERS: dict[str, Callable[[bytes, tuple[int, int]], Float32[np.ndarray, "..."]]] = {
-    "f32": lambda content, _: np.frombuffer(content, "<f4"),
-    "npy": _read_npy,
-    "text": lambda content, _: np.array(content.replace(b",", b" ").split(), np.float32),
+_READERS: dict[str, Callable[[bytes], Float32[np.ndarray, "..."]]] = {
+    "f32": lambda content: np.frombuffer(content, "<f4"),
+    "npy": lambda content: np.lib.format.read_array(BytesIO(content), allow_pickle=False).astype(np.float32),
+    "text": lambda content: np.array(content.replace(b",", b" ").split(), np.float32),
 }
 
 
@@ -349,11 +329,8 @@ def _shaped(values: Float32[np.ndarray, "..."], rows: int, cols: int) -> Float32
         ValueError: If their number or two-dimensional shape differs, or if they are not finite.
     """
     if values.size != rows * cols or (values.ndim == 2 and values.shape != (rows, cols)):
-        raise ValueError(f"{_by(values.shape)} values; expected {rows} frames × {cols} = {rows * cols}")
+        shape = " × ".join(map(str, values.shape))
+        raise ValueError(f"{shape} values; expected {rows} frames × {cols} = {rows * cols}")
     if not np.isfinite(values).all():
         raise ValueError(f"not finite: {int((~np.isfinite(values)).sum())} values are NaN or infinite")
     return values.reshape(rows, cols)
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape))

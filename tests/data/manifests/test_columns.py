@@ -28,11 +28,8 @@ RECORDS = [
 def test_records_come_back(tmp_path: Path) -> None:
     columns = Columns.of(RECORDS, [0, 0, 1])
     save_columns(columns, tmp_path / "kept")
-    for some in (
-        columns,
-        load_columns(Columns, tmp_path / "kept"),
-        pickle.loads(pickle.dumps(load_columns(Columns, tmp_path / "kept"))),
-    ):
+    kept = load_columns(Columns, tmp_path / "kept")
+    for some in (columns, kept, pickle.loads(pickle.dumps(kept))):
         assert [some.utterance(row) for row in range(len(some))] == RECORDS
         assert some.input_of.tolist() == [0, 0, 1]
         assert some.num_chars.tolist() == [5, 0, 1]
