@@ -26,7 +26,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.core.names import counted
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengths
+from asr_jax.data.batching.buckets import Bucket, Scale, first_fit, perturbed_lengths, room_of
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
 from asr_jax.data.loading.source import LoadedBatch, check_room, used_part
@@ -35,7 +35,7 @@ from asr_jax.data.manifests.items import Item, items_at, read_patiently, read_pa
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
-from asr_jax.data.manifests.utterances import Rejected, Utterance
+from asr_jax.data.manifests.utterances import Rejected, Stage, Utterance
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
 
 _ORDER, _BUCKET, _ROWS = 21, 22, 23  # ids of the random streams
@@ -179,23 +179,19 @@ def member_of(stream: Stream, shard: int, item: Item, rejected: list[Rejected]) 
     if isinstance(entry, Rejected):
         rejected.append(entry)
         return None
+    stage: Stage = "audio"
     try:
         length, duration_s = _length(stream, item, entry)
-    except AudioError as error:
-        rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
-        return None
-    try:
+        stage = "filter"
         labels = _labels(stream, entry)
         _check(stream, entry, length, duration_s, labels)
-        slowest = int(perturbed_lengths(np.array([length]), (min(stream.speeds),))[0])
-        try:
-            bucket = int(assign(np.array([slowest]), np.array([len(labels)]), stream.buckets)[0])
-        except ValueError:
-            raise AudioError(
-                entry.location, f"fits no bucket: {length / stream.scale.per_s:.2f} s and {len(labels)} labels"
-            ) from None
+        slowest = perturbed_lengths(np.array([length]), (min(stream.speeds),))
+        bucket = int(first_fit(slowest, np.array([len(labels)]), *room_of(stream.buckets))[0])
+        if bucket == len(stream.buckets):
+            there = f"{length / stream.scale.per_s:.2f} s and {len(labels)} labels"
+            raise AudioError(entry.location, f"fits no bucket: {there}")
     except AudioError as error:
-        rejected.append(Rejected(entry.id, entry.location, error.reason, "filter"))
+        rejected.append(Rejected(entry.id, entry.location, error.reason, stage))
         return None
     return _Member(shard, item, length, labels, bucket)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,22 +40,20 @@ class _InFile:
     path: str
 
 
-def by_file(values: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a dataclass for its pickle, with arrays that are wholly mapped replaced by file names."""
-    # The base of a wholly mapped array is the map; the base of a slice is an array.
-    return {
-        name: _InFile(str(value.filename))
-        if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap)
-        else value
-        for name, value in values.items()
-    }
+class ByFile:
+    """Base of dataclasses in whose pickles arrays that are wholly mapped are replaced by the names of their files."""
 
-
-def unpickled(kind: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """Rebuilds the dataclass from the result of `by_file`."""
-    return kind(
-        **{
-            name: np.load(value.path, mmap_mode="r") if isinstance(value, _InFile) else value
-            for name, value in values.items()
+    def __getstate__(self) -> dict[str, Any]:
+        # The base of a wholly mapped array is the map; the base of a slice is an array.
+        return {
+            name: _InFile(str(value.filename))
+            if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap)
+            else value
+            for name, value in vars(self).items()
         }
-    )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(
+            (name, np.load(value.path, mmap_mode="r") if isinstance(value, _InFile) else value)
+            for name, value in state.items()
+        )

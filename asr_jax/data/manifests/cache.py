@@ -23,7 +23,7 @@ from asr_jax.core.text_files import json_text, read_text
 from asr_jax.data.manifests.columns import Columns, load_columns, save_columns
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import MeasuredAudio
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions
+from asr_jax.data.manifests.readers.base import Input, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -79,12 +79,11 @@ class Read:
         )
 
 
-def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float, options: ReadOptions) -> Path:
+def place_of(cache: str, inputs: Sequence[Input], trim_db: float, options: ReadOptions) -> Path:
     """Folder of some inputs in the cache, named by a digest of the code and of the paths and states of all files.
 
     Args:
         cache: Folder of the cache. Empty: that of the environment variable, or the user's cache folder.
-        inputs: Index, path and reader of each input.
         trim_db: Threshold of trimming in dB.
     """
     how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes + options.root
@@ -94,12 +93,8 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
     return Path(os.path.abspath(at_home(folder))) / digest.hexdigest()[:24]
 
 
-def digest_of_files(inputs: Sequence[tuple[int, str, Reader]], options: ReadOptions) -> str:
-    """Digest of the paths and states of all files of some inputs.
-
-    Args:
-        inputs: Index, path and reader of each input.
-    """
+def digest_of_files(inputs: Sequence[Input], options: ReadOptions) -> str:
+    """Digest of the paths and states of all files of some inputs."""
     digest = hashlib.sha256()
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
@@ -121,7 +116,7 @@ def unpacked_at(place: Path) -> str:
     return str(place / UNPACKED)
 
 
-def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> None:
+def keep(read: Read, place: Path, inputs: Sequence[Input]) -> None:
     """Writes the result of reading to the cache.
 
     Columns get a new folder that is never changed, and processes that map other columns are not disturbed. Columns of
@@ -130,7 +125,6 @@ def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> 
     Args:
         read: Result of reading.
         place: Folder of the inputs in the cache.
-        inputs: Index, path and reader of each input.
     """
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place, prefix="columns-"))

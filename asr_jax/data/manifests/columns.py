@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int32, Int64, Shaped
 
 from asr_jax.core.files import write_whole
 from asr_jax.core.text_files import json_text, read_text
-from asr_jax.data.manifests.arrays import by_file, digest_of_values, mapped, save_arrays, unpickled
+from asr_jax.data.manifests.arrays import ByFile, digest_of_values, mapped, save_arrays
 from asr_jax.data.manifests.utterances import Utterance
 
 AT_ONCE = 1024
@@ -21,7 +21,7 @@ AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Ragged:
+class Ragged(ByFile):
     """Rows of different lengths in one flat array: labels, or the UTF-8 bytes of strings."""
 
     values: Shaped[np.ndarray, " N"]
@@ -49,9 +49,6 @@ class Ragged:
             for begin, end in itertools.pairwise(offsets):
                 yield content[begin - offsets[0] : end - offsets[0]].decode()
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return unpickled, (Ragged, by_file(vars(self)))
-
     @classmethod
     def of_texts(cls, texts: Iterable[str]) -> "Ragged":
         parts = [text.encode() for text in texts]
@@ -77,7 +74,7 @@ class Ragged:
 
 
 @dataclass(frozen=True)
-class NameColumn:
+class NameColumn(ByFile):
     """Few names that many rows share: speakers, sources."""
 
     names: tuple[str, ...]
@@ -86,9 +83,6 @@ class NameColumn:
 
     def __getitem__(self, row: int) -> str:
         return self.names[self.of_row[row]]
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return unpickled, (NameColumn, by_file(vars(self)))
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "NameColumn":
@@ -106,7 +100,7 @@ class NameColumn:
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(ByFile):
     """Values of utterances in manifests, by column; R rows."""
 
     ids: Ragged
@@ -131,9 +125,6 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.duration_s)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return unpickled, (Columns, by_file(vars(self)))
 
     @classmethod
     def of(cls, utterances: Sequence[Utterance], input_of: Sequence[int] | None = None) -> "Columns":

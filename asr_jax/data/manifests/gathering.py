@@ -20,7 +20,7 @@ from asr_jax.data.manifests.lines import lines_of, place_in
 from asr_jax.data.manifests.locations import DRIVE, Location, from_windows, local_location
 from asr_jax.data.manifests.measuring import MeasuredAudio, Row, measure
 from asr_jax.data.manifests.progress import with_bar
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions, notes_of
+from asr_jax.data.manifests.readers.base import Input, Reader, ReadOptions, notes_of
 from asr_jax.data.manifests.readers.fields import EXAMPLE
 from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def gather(
-    inputs: Sequence[tuple[int, str, Reader]],
+    inputs: Sequence[Input],
     options: ReadOptions,
     *,
     trim_db: float,
@@ -52,7 +52,6 @@ def gather(
     """Reads all utterances of the inputs, one input after the other.
 
     Args:
-        inputs: Index, path and reader of each input.
         trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
         unpack_to: File for the bytes that are contained in tables and lines of JSON.
         before: Earlier measurements of the same inputs. Audio is measured again only if it has changed.

@@ -20,7 +20,6 @@ from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.readers.samples import wav
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, origin_of, without_query
 from asr_jax.data.manifests.utterances import Rejected
 
@@ -252,7 +251,7 @@ def _wav(name: str, fields: dict[str, Any], path: str) -> bytes:
             f'"{name}" is samples at {rate_hz} Hz of {channels} channels; expected a rate above 0 and one channel, or '
             "the bytes of an audio file"
         )
-    return wav(name, fields[name], rate_hz)
+    return entries.wav(name, fields[name], rate_hz)
 
 
 def _described(path: str) -> tuple[int | None, int]:

@@ -109,5 +109,9 @@ class Reader:
     """Returns the format of a path more exactly than `name`, with the columns that are used. Empty: only `name`."""
 
 
+Input = tuple[int, str, Reader]
+"""Index of an input, path to read, and reader."""
+
+
 def this_file(path: str, options: ReadOptions) -> list[str]:
     return [path]

@@ -1,5 +1,6 @@
 """Utterances from named values: objects of JSON and rows of tables."""
 
+import io
 import math
 import os
 import re
@@ -7,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+import soundfile
+from jaxtyping import Float32, Num
 
+from asr_jax.audio.mono import MAX_PEAK
 from asr_jax.core.errors import nearest
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.readers.parts import duration_of_whole, part_of, placed, without_origin
-from asr_jax.data.manifests.readers.samples import wav
 from asr_jax.data.manifests.utterances import Utterance
 
 ROOT = re.compile(r"^(\{\w+\}|\$\{?\w+\}?)/+")
@@ -94,6 +96,34 @@ def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
     if isinstance(value, bytes | Location):
         return value, path or name
     return None, path
+
+
+def wav(name: str, values: Sequence[float] | Num[np.ndarray, "..."], rate_hz: int) -> bytes:
+    """WAV file of the samples in a field.
+
+    Args:
+        name: Name of the field, for messages.
+        values: 16-bit integers, or floats from -1 to 1.
+
+    Raises:
+        InvalidEntry: If they are not samples of one channel.
+    """
+    try:
+        samples = np.asarray(values)
+        if samples.dtype.kind in "iu" and (samples == samples.astype(np.int16)).all() and samples.ndim == 1:
+            samples, subtype = samples.astype(np.int16), "PCM_16"
+        elif samples.dtype.kind == "f" and (np.abs(samples) <= MAX_PEAK).all() and samples.ndim == 1:
+            samples, subtype = samples.astype(np.float32), "FLOAT"
+        else:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise InvalidEntry(
+            f'"{name}" is {f.shown(list(values[:8]))[:60]}; expected samples of 16 bits, or floats from -1 to 1, of '
+            "one channel"
+        ) from None
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, format="WAV", subtype=subtype)
+    return file.getvalue()
 
 
 def _of_features(fields: Fields, options: ReadOptions, name: str) -> Utterance:

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from asr_jax.core.text_files import MARK
-from asr_jax.data.manifests.readers import entries, lhotse, nemo_tars, quartznet
+from asr_jax.data.manifests.readers import entries, lhotse, quartznet
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.json_values import objects, values_of
-from asr_jax.data.manifests.readers.tars import Tars
+from asr_jax.data.manifests.readers.tars import Tars, nemo_utterance
 from asr_jax.data.manifests.utterances import Rejected
 
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".manifest")
@@ -66,7 +66,7 @@ def read_json(path: str, options: ReadOptions, *, once: bool = False) -> Entries
                 for cut in lhotse.cuts_of(value, of_recordings):
                     yield from lhotse.utterances(cut, path, tars, options)
             elif "shard_id" in value:
-                yield nemo_tars.utterance(value, path, tars, options)
+                yield nemo_utterance(value, path, tars, options)
             elif "supervisions" in value or "tracks" in value or value.get("type") in lhotse.CUTS:
                 yield from lhotse.utterances(value, path, tars, options)
             elif "files" in value and "transcript" in value:
