@@ -250,25 +250,15 @@ class _PlainSource:
     def __getitem__(self, position: int) -> dict[str, Any]:
         start_s = time.perf_counter()
         loaded = self.source[position]
-        return {
-            "arrays": vars(loaded.batch),
-            "position": loaded.position,
-            "bucket": loaded.bucket,
-            "loading_s": time.perf_counter() - start_s,
-            "rejected": tuple((each.id, each.location, each.reason) for each in loaded.rejected),
-            "differing": tuple((each.id, each.location, each.reason) for each in loaded.differing),
-        }
+        return vars(loaded) | {"batch": vars(loaded.batch), "loading_s": time.perf_counter() - start_s}
 
 
 def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
     """Rebuilds the batch. `copy` copies it out of shared memory, which leaks if it is in use when Python exits."""
-    arrays = plain["arrays"]
+    arrays = plain["batch"]
     if copy:
         arrays = {name: None if array is None else np.array(array) for name, array in arrays.items()}
-    rejected = tuple(Rejected(name, where, reason, "audio") for name, where, reason in plain["rejected"])
-    differing = tuple(Rejected(name, where, reason, "used") for name, where, reason in plain["differing"])
-    position, bucket = plain["position"], plain["bucket"]
-    return LoadedBatch(Batch(**arrays), position, bucket, rejected, differing, loading_s=plain["loading_s"])
+    return LoadedBatch(**plain | {"batch": Batch(**arrays)})
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:
