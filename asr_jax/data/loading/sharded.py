@@ -205,7 +205,7 @@ def _length(stream: Stream, item: Item, entry: Utterance) -> tuple[int, float]:
         return entry.num_frames, entry.num_frames / scale.per_s
     duration_s = entry.duration_s
     if np.isnan(duration_s):
-        duration_s = item.patiently(item.info, stream.storage).duration_s
+        duration_s = item.read(Location.info, stream.storage).duration_s
     return round(duration_s * scale.per_s), duration_s
 
 
@@ -366,12 +366,12 @@ class ShardedBatches:
         location = item.entry.location
         try:
             if stream.scale.of_features:
-                features = item.patiently(item.features, stream.storage)
+                features = item.read(Location.features, stream.storage)
                 check_room(features, room, location)
                 return features, ""
             remarks, place = Remarks(), Location.parse(location)
-            read = functools.partial(item.audio, rate_hz=int(per_s), speed=speed, remarks=remarks)
-            samples = item.patiently(read, stream.storage)
+            options = {"rate_hz": int(per_s), "speed": speed, "remarks": remarks}
+            samples = item.read(Location.audio, stream.storage, **options)
             samples, differs = used_part(samples, place, speed=speed, length=member.length, room=room, per_s=per_s)
             assert isinstance(item.entry, Utterance)
             return samples, joined_remarks(item.entry, remarks, differs)

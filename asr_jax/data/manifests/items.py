@@ -13,12 +13,10 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
-from jaxtyping import Float32, Int16
 
-from asr_jax.audio.io import AudioError, AudioInfo, Remarks
+from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
@@ -45,22 +43,11 @@ class Item(NamedTuple):
     content: bytes | None
     """Audio as in its file, or float32 features. None: the audio is not in the shard, or the item is rejected."""
 
-    def info(self) -> AudioInfo:
-        """Duration, rate and channels of the audio, or of the part of it that the item is."""
-        return Location.parse(self.entry.location).info(self.content)
-
-    def audio(self, *, rate_hz: int, speed: float, remarks: Remarks) -> Int16[np.ndarray, " S"]:
-        """Samples and remarks, as of `read_audio`."""
-        where = Location.parse(self.entry.location)
-        return where.audio(rate_hz=rate_hz, speed=speed, content=self.content, remarks=remarks)
-
-    def features(self) -> Float32[np.ndarray, "T F"]:
-        """Ready features. Raises an AudioError if they are not finite."""
-        return Location.parse(self.entry.location).features(self.content)
-
-    def patiently[R](self, read: Callable[[], R], storage: Storage) -> R:
-        """Returns `read()`, with the patience of the storage if the audio is not in the shard."""
-        return read() if self.content is not None else reads_of(storage)(Location.parse(self.entry.location).path, read)
+    def read[R](self, method: Callable[..., R], storage: Storage, **options: Any) -> R:
+        """Calls `Location.info`, `audio` or `features`, with the patience of the storage if the audio is elsewhere."""
+        place = Location.parse(self.entry.location)
+        read = partial(method, place, content=self.content, **options)
+        return read() if self.content is not None else reads_of(storage)(place.path, read)
 
 
 def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
@@ -264,7 +251,7 @@ def sampled(
                     continue
                 try:
                     if math.isnan(entry.duration_s):
-                        entry = replace(entry, duration_s=item.patiently(item.info, storage).duration_s)
+                        entry = replace(entry, duration_s=item.read(Location.info, storage).duration_s)
                     utterances.append(entry)
                 except AudioError as error:
                     rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))

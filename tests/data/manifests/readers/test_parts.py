@@ -15,7 +15,6 @@ from part_readers import WRITERS, Row, nemo_tarred, parquet, part_of_entry, read
 from recordings import RATE, check_conversion, check_signals, jsonl, noise, read, write
 from support import SHARED, approx
 
-from asr_jax.audio.io import Remarks
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.items import items_from
 from asr_jax.data.manifests.locations import Location
@@ -23,6 +22,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.parts import part_of
 from asr_jax.data.manifests.readers.spellings import spelling
+from asr_jax.data.manifests.storage import Storage
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 CASES = SHARED / "cases"
@@ -243,9 +243,7 @@ def test_audio_that_is_already_cut_is_used_whole(tmp_path: Path, kind: str, capl
         pq.write_table(pa.table({"audio": audio, "text": ["a"] * 4} | columns), path := tmp_path / "m.parquet")
     expected = [samples, samples, samples[8000:32000], samples[32000:]]
     if kind == "shard":
-        found = [
-            item.audio(rate_hz=RATE, speed=1.0, remarks=Remarks()) for item in items_from(str(path), 0, ReadOptions())
-        ]
+        found = [item.read(Location.audio, Storage(), rate_hz=RATE) for item in items_from(str(path), 0, ReadOptions())]
         for signal, samples in zip(found, expected, strict=True):
             np.testing.assert_array_equal(signal, samples)
         return
