@@ -18,6 +18,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
 from asr_jax.data.manifests.readers.json_values import objects
+from asr_jax.data.manifests.readers.parts import seconds
 from asr_jax.data.manifests.readers.tars import Tars
 from asr_jax.data.manifests.utterances import Utterance
 
@@ -81,7 +82,7 @@ def utterances(cut: Fields, path: str, tars: Tars, options: ReadOptions) -> Iter
         if isinstance(channel, list):  # of a MultiCut, whose speakers may have a channel each
             channel = supervision.get("channel", channel)
         location = _audio(recording, channel, lambda: _in_shar(name, path, tars))
-        if first_s != 0 or not abs(part_s - f.seconds(recording, ("duration",))) < WHOLE_S:
+        if first_s != 0 or not abs(part_s - seconds(recording, "duration")) < WHOLE_S:
             location = replace(location, start_s=first_s, length_s=part_s)
         yield Utterance(
             id=name if len(supervisions) == 1 else f.string(supervision, f.ID, name),
@@ -139,7 +140,7 @@ def cuts_of(recording: Fields, supervisions: Mapping[str, Sequence[Fields]]) -> 
 
 def _span(item: Fields) -> tuple[float, float]:
     """Start and duration of a cut or a supervision in seconds."""
-    start_s, length_s = f.seconds(item, ("start",)), f.seconds(item, ("duration",))
+    start_s, length_s = seconds(item, "start"), seconds(item, "duration")
     if math.isnan(start_s) or math.isnan(length_s):
         raise InvalidEntry('a cut or a supervision without "start" and "duration"')
     return start_s, length_s

@@ -163,6 +163,16 @@ def placed(location: Location | str, part: Part) -> str:
     return str(where if part.channel is None else replace(where, channel=part.channel))
 
 
+def seconds(fields: Fields, name: str) -> float:
+    """Number of seconds in a field; NaN if there is no value.
+
+    Raises:
+        InvalidEntry: If the value is not a finite number.
+    """
+    value = fields.get(name)
+    return math.nan if value is None else _bounded(_given(Spelling(name, "duration"), value).number)
+
+
 def _given(each: Spelling, value: Any) -> _Given:
     number = f.number(value)
     if number is None or not math.isfinite(number):
@@ -171,13 +181,17 @@ def _given(each: Spelling, value: Any) -> _Given:
     return _Given(each.name, number, each.unit or ("s" if each.role == "duration" else ""))
 
 
+def _bounded(number: float) -> float:
+    return max(min(number, f.LARGEST), -f.LARGEST)
+
+
 def _span(found: Mapping[Role, Sequence[_Given]], fields: Fields, options: ReadOptions) -> Part:
     """Start and length from all values."""
     per_s = _scales(found, fields)
     unused = [each.name for each in found.get("duration", ()) if each.unit not in per_s]
     _count_unused(unused, options)
     starts, ends, lengths = (
-        {each: max(min(each.number / per_s[each.unit], f.LARGEST), -f.LARGEST) for each in values if each.unit in per_s}
+        {each: _bounded(each.number / per_s[each.unit]) for each in values if each.unit in per_s}
         for values in (found.get("start", ()), found.get("end", ()), found.get("duration", ()))
     )
     lengths = {each: length_s for each, length_s in lengths.items() if length_s}

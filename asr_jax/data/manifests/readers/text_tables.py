@@ -106,25 +106,21 @@ def rows_of(path: str, separator: str) -> Iterator[tuple[int, list[str] | Invali
 
 def separator_of(path: str) -> str:
     """Separator of the columns, from the header line; without known names, that of the file's ending."""
-    header = _header(path)
-    if given := SEP.fullmatch(_first_lines(path)[0]):
-        return given[1]
+    given, header = _beginning(path)
+    if given:
+        return given
     usual = TAB if path.lower().endswith(".tsv") else ","
     return max((usual, *SEPARATORS), key=lambda separator: _num_names(header.replace('"', "").split(separator)))
 
 
-def _header(path: str) -> str:
-    """First line that is not blank or `sep=;`, without byte-order mark and line end."""
-    first, second = _first_lines(path)
-    return second if SEP.fullmatch(first) else first
-
-
-def _first_lines(path: str) -> tuple[str, str]:
-    """First two lines that are not blank."""
+def _beginning(path: str) -> tuple[str, str]:
+    """Separator of a line `sep=;` (empty: there is none), and the header line, without byte-order mark and line end."""
     with open(path, "rb") as file:
         lines = (line.decode("utf-8-sig", "replace") for line in iter(lambda: file.readline(1 << 20), b""))
         found = (line.rstrip("\r\n") for line in lines if line.strip())
-        return next(found, ""), next(found, "")
+        first = next(found, "")
+        given = SEP.fullmatch(first)
+        return (given[1], next(found, "")) if given else ("", first)
 
 
 def _has_quotes(path: str, separator: str) -> bool:
@@ -209,7 +205,7 @@ def _whole_row(separator: str) -> re.Pattern[str]:
 
 def _audio_column(path: str, separator: str) -> int | None:
     """Place of the first column with paths of audio; None if there is none."""
-    names = [name.strip().strip('"').lower() for name in _header(path).split(separator)]
+    names = [name.strip().strip('"').lower() for name in _beginning(path)[1].split(separator)]
     return next((place for place, name in enumerate(names) if name in (*f.AUDIO_PATH, *f.AUDIO)), None)
 
 
@@ -243,7 +239,7 @@ def details(path: str) -> str:
     if _is_ljspeech(path):
         return "table of LJSpeech (ID|text|normalised text)"
     separator = separator_of(path)
-    header = _header(path)
+    header = _beginning(path)[1]
     names = [value.strip().strip('"').lower() for value in header.split(separator)]
     return f"table separated by {NAMES[separator]} ({f.used(names) or 'features'})"
 
@@ -292,7 +288,7 @@ def _is_ljspeech(path: str) -> bool:
     """Whether a file is LJSpeech's `metadata.csv`: `ID|text|normalised text` without a header, audio in `wavs`."""
     if not os.path.isdir(os.path.join(os.path.dirname(os.path.abspath(path)), "wavs")):
         return False
-    values = _header(path).split("|")
+    values = _beginning(path)[1].split("|")
     return len(values) in (2, 3) and not _num_names(values)
 
 
@@ -311,7 +307,7 @@ def _num_names(values: Sequence[str]) -> int:
 
 def _no_names(path: str, values: Sequence[str]) -> str:
     shown = ", ".join(map(repr, values[:8])) + (" …" if len(values) > 8 else "")
-    columns = _header(path).split("|")
+    columns = _beginning(path)[1].split("|")
     if len(columns) in (2, 3) and re.fullmatch(r"[\w.-]+", columns[0]):
         wavs = os.path.join(os.path.dirname(os.path.abspath(path)), "wavs")
         return (
