@@ -131,17 +131,12 @@ class BatchSource:
         it, unless the duration is only rounded.
 
         Args:
-            length: Length in the manifest or of the part, in samples or frames.
-            room: Length of the bucket, in samples or frames.
-            part: Begin and end of the part of the utterance to read, in samples or frames. None: the whole utterance.
-            remarks: Takes the remarks on the audio.
+            length: Length in the manifest or of the part. It, `room` and `part` are in samples or frames.
+            room: Length of the bucket.
+            part: Begin and end of the part of the utterance to read. None: the whole utterance.
 
         Returns:
             The signal, and the difference between its duration and the manifest's; empty if it is tolerated.
-
-        Raises:
-            AudioError: If there are considerably fewer samples than `length`, more features than `room`, or they cannot
-                be read.
         """
         scale, place, reads = self._index.scale, Location.parse(location), reads_of(self._storage)
         if scale.of_features:

@@ -149,20 +149,16 @@ def fields_of(record: bytes, path: str) -> dict[str, Any]:
     if record[:1] == b"\n":
         fields = _of_example(record)
     elif record[:1] == b"{":
-        fields = _of_json(record)
+        try:
+            fields = json.loads(record)
+        except (ValueError, RecursionError) as error:
+            raise InvalidEntry(f"not JSON ({error})") from None
     else:
         fields = _of_msgpack(record)
     for name in f.AUDIO:
         if isinstance(fields.get(name), list):
             fields[name] = _wav(name, fields, path)
     return fields
-
-
-def _of_json(record: bytes) -> dict[str, Any]:
-    try:
-        return json.loads(record)
-    except (ValueError, RecursionError) as error:
-        raise InvalidEntry(f"not JSON ({error})") from None
 
 
 def _of_msgpack(record: bytes) -> dict[str, Any]:

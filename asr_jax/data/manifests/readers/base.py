@@ -113,5 +113,10 @@ Input = tuple[int, str, Reader]
 """Index of an input, path to read, and reader."""
 
 
+def is_file_of(*endings: str) -> Callable[[str], bool]:
+    """Returns a function that tells whether a path is a file with one of the endings, in small or capital letters."""
+    return lambda path: path.lower().endswith(endings) and not os.path.isdir(path)
+
+
 def this_file(path: str, options: ReadOptions) -> list[str]:
     return [path]

@@ -16,15 +16,11 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, is_file_of, this_file
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.utterances import Rejected
 
 ROWS_AT_ONCE = 256
-
-
-def is_parquet(path: str) -> bool:
-    return path.lower().endswith(".parquet") and not os.path.isdir(path)
 
 
 def read_parquet(path: str, options: ReadOptions) -> Entries:
@@ -47,10 +43,6 @@ def read_parquet(path: str, options: ReadOptions) -> Entries:
         raise UserError(f"{path}: not a complete Parquet file ({error}); copy it again, or remove it") from None
 
 
-def is_arrow(path: str) -> bool:
-    return path.lower().endswith(".arrow") and not os.path.isdir(path)
-
-
 def read_arrow(path: str, options: ReadOptions) -> Entries:
     """Reads an Arrow file or stream.
 
@@ -67,8 +59,8 @@ def read_arrow(path: str, options: ReadOptions) -> Entries:
         raise UserError(f"{path}: not a complete Arrow file ({error}); copy it again, or remove it") from None
 
 
-PARQUET = Reader("Parquet", is_parquet, this_file, read_parquet)
-ARROW = Reader("Arrow", is_arrow, this_file, read_arrow)
+PARQUET = Reader("Parquet", is_file_of(".parquet"), this_file, read_parquet)
+ARROW = Reader("Arrow", is_file_of(".arrow"), this_file, read_arrow)
 
 
 def known(path: str, names: list[str]) -> list[str]:

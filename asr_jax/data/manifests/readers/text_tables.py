@@ -15,12 +15,11 @@ from asr_jax.core.names import counted
 from asr_jax.core.text_files import OtherText, TextError, line_of
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file, warn_once
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, is_file_of, this_file, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
-ENDINGS = (".tsv", ".csv")
 TAB = "\t"
 SEPARATORS = (TAB, ",", ";", "|")
 MAX_LINES = 50
@@ -46,10 +45,6 @@ class BadLine(InvalidEntry):
         super().__init__(reason)
         self.uncut = uncut
         self.first_word = (line.split() or [b""])[0].decode(errors="replace")
-
-
-def is_text_table(path: str) -> bool:
-    return path.lower().endswith(ENDINGS) and not os.path.isdir(path)
 
 
 def read_text_table(path: str, options: ReadOptions) -> Entries:
@@ -245,7 +240,7 @@ def details(path: str) -> str:
 
 
 NAMES = {TAB: "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
-TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips, details)
+TEXT_TABLE = Reader("table of text", is_file_of(".tsv", ".csv"), this_file, read_text_table, with_clips, details)
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:

@@ -15,7 +15,7 @@ from asr_jax.core.text_files import TextError, text_of
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, is_file_of, this_file
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
 from asr_jax.data.manifests.remote import is_url
@@ -27,10 +27,6 @@ NO_SAMPLE = ("__", "._", ".")
 END = bytes(2 * tarfile.BLOCKSIZE)
 
 Members = dict[str, tarfile.TarInfo]
-
-
-def is_tar(path: str) -> bool:
-    return path.lower().endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")) and not os.path.isdir(path)
 
 
 def read_tar(path: str, options: ReadOptions) -> Entries:
@@ -53,7 +49,7 @@ def read_tar(path: str, options: ReadOptions) -> Entries:
         raise UserError(f"{path}: not a complete tar ({error}); copy it again, or remove it") from None
 
 
-TAR = Reader("WebDataset shard", is_tar, this_file, read_tar)
+TAR = Reader("WebDataset shard", is_file_of(".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), this_file, read_tar)
 
 
 def check_end(file: Any, tar: tarfile.TarFile) -> None:
