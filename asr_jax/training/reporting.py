@@ -150,7 +150,7 @@ def report_rejected(file: RejectedFile, log: EventLog, entries: Sequence[Rejecte
     """Appends utterances that rejected.jsonl lacks, and writes an event with their number and reasons.
 
     Args:
-        file: The file.
+        file: rejected.jsonl of the run.
         entries: Rejected utterances of all processes; with `are_used`, those with remarks on their audio.
         are_used: Whether the utterances are used. The event is then `differing`.
     """
