@@ -115,14 +115,6 @@ class Index:
         """Number of utterances, of which several rows may be parts."""
         return len(self) if self.stretches is None else len(np.unique(self.utterances.rows))
 
-    def rows_with(self, chosen: Bool[np.ndarray, " L"]) -> Integer[np.ndarray, " N"]:
-        """Rows of the columns, one for each of the chosen labels, without rows that are not used.
-
-        `chosen` is a mask of `labels.values` [L].
-        """
-        rows = np.searchsorted(self.labels.offsets, np.flatnonzero(chosen), side="right") - 1
-        return rows[np.isin(rows, self.utterances.rows)]
-
     def rows_of(self, rows: Int[np.ndarray, " K"]) -> Int[np.ndarray, " N"]:
         """Rows of the index that are some rows of the columns, in ascending order."""
         return np.flatnonzero(np.isin(self.utterances.rows, rows))

@@ -187,7 +187,8 @@ def _sampled(blocks: Iterable[Columns]) -> list[str]:
     """Some of the relative locations, evenly spread over the blocks, at most LOOKED_UP of each."""
     sampled = []
     for block in blocks:
-        relative = [location for location in block.locations.all_texts() if not _is_absolute(location)]
+        locations = block.locations.all_texts()
+        relative = [each for each in locations if not os.path.isabs(each) and not is_url(each)]
         sampled += relative[:: len(relative) // LOOKED_UP + 1]
     return sampled
 
@@ -223,10 +224,6 @@ def _placed(utterances: Iterable[Utterance], start: str) -> list[Utterance]:
             utterance = replace(utterance, location=os.path.join(plain(folder), name))
         placed.append(utterance)
     return placed
-
-
-def _is_absolute(location: str) -> bool:
-    return os.path.isabs(location) or is_url(location)
 
 
 def _plain(folder: str) -> str:
