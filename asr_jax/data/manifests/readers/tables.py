@@ -87,7 +87,7 @@ def rows_of(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]] | None = N
     """Yields the rows of a batch as dicts.
 
     Args:
-        columns: Values that are not taken from the batch, by name. None: all are.
+        columns: Columns that are not taken from the batch. None: all are taken from it.
     """
     columns = dict(columns or {})
     for name in f.FEATURES:
