@@ -99,8 +99,7 @@ class RecognisingHead(Head):
 
     @property
     def tap(self) -> str:
-        tap: str = self.settings.tap
-        return tap
+        return self.settings.tap
 
     @property
     def reads(self) -> tuple[str, ...]:

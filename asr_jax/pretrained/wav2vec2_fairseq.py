@@ -265,8 +265,7 @@ def _mask(config: Mapping[str, Any], prefix: str, *, probability: float, min_spa
 
 def _final_dim(config: Mapping[str, Any], dim: int) -> int:
     """Returns the dimension in which targets and predictions are compared; `dim` is the width of the layers."""
-    found: int = config.get("final_dim", 0) or dim
-    return found
+    return config.get("final_dim", 0) or dim
 
 
 def _quantizer(config: Mapping[str, Any]) -> Quantizer:

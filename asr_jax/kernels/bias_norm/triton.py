@@ -24,7 +24,7 @@ LOOPS = 8
 
 def _forward(x: Array, bias: Array, log_scale: Array) -> Array:
     (rows, width), sizes = x.shape, _sizes(x)
-    found: Array = triton_call(
+    return triton_call(
         x,
         bias,
         log_scale,
@@ -35,7 +35,6 @@ def _forward(x: Array, bias: Array, log_scale: Array) -> Array:
         grid=(triton.cdiv(rows, sizes["ROWS"]),),
         **sizes,
     )[0]
-    return found
 
 
 def _backward(x: Array, bias: Array, log_scale: Array, dy: Array) -> tuple[Array, Array, Array]:

@@ -28,8 +28,7 @@ def batch_norm(
 ) -> Float[Array, "B T D"]:
     """Computes (x - mean) · gain / √(variance + eps) + bias in the dtype of `x`."""
     scale = gain * jax.lax.rsqrt(variance + eps)
-    found: Array = module_of("masked_batch_norm", implementation, x).normalise(x, mean, scale, bias)
-    return found
+    return module_of("masked_batch_norm", implementation, x).normalise(x, mean, scale, bias)
 
 
 # The custom derivative reads the frames twice. Automatic differentiation reads them five times and stores several
