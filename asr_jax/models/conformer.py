@@ -239,7 +239,7 @@ class ConformerLayer(nn.Module):
         self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         settings, step = self.settings, inputs.step
-        x += 0.5 * self._dropout(self._feed_forward("feed_forward_1", x, step=step), step)
+        x += 0.5 * Dropout(settings.dropout)(self._feed_forward("feed_forward_1", x, step=step), step=step)
         attention = RelativeAttention(
             settings.num_heads,
             settings.use_bias,
@@ -256,7 +256,7 @@ class ConformerLayer(nn.Module):
             biases=inputs.biases,
             lengths=inputs.lengths,
         )
-        x += self._dropout(attended, step)
+        x += Dropout(settings.dropout)(attended, step=step)
         convolution = ConformerConvolution(
             settings.kernel_size,
             norm=settings.norm,
@@ -264,8 +264,9 @@ class ConformerLayer(nn.Module):
             dtype=self.dtype,
             name="convolution",
         )
-        x += self._dropout(convolution(normed("convolution_norm", x), inputs.lengths, step=step), step)
-        x += 0.5 * self._dropout(self._feed_forward("feed_forward_2", x, step=step), step)
+        convolved = convolution(normed("convolution_norm", x), inputs.lengths, step=step)
+        x += Dropout(settings.dropout)(convolved, step=step)
+        x += 0.5 * Dropout(settings.dropout)(self._feed_forward("feed_forward_2", x, step=step), step=step)
         x = normed("norm", x)
         return x, x if settings.taps else None
 
@@ -274,6 +275,3 @@ class ConformerLayer(nn.Module):
         hidden_dim = settings.hidden_dim
         module = ConformerFeedForward(hidden_dim, settings.dropout, settings.use_bias, self.dtype, name=name)
         return module(normed(f"{name}_norm", x), step=step)
-
-    def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
-        return Dropout(self.settings.dropout)(x, step=step)

@@ -248,7 +248,7 @@ class W2VBertLayer(nn.Module):
         """Computes the layer's output without LayerDrop."""
         settings, step = self.settings, inputs.step
         x += 0.5 * self._feed_forward("feed_forward_1", x, step)
-        x += self._dropout(self._attention(x, inputs), settings.attention_dropout, step)
+        x += Dropout(settings.attention_dropout)(self._attention(x, inputs), step=step)
         convolution = ConformerConvolution(
             settings.kernel_size,
             norm="layer",
@@ -260,7 +260,7 @@ class W2VBertLayer(nn.Module):
             name="convolution",
         )
         convolved = convolution(normed("convolution_norm", x, self.settings.norm_eps), inputs.lengths, step=step)
-        x += self._dropout(convolved, settings.convolution_dropout, step)
+        x += Dropout(settings.convolution_dropout)(convolved, step=step)
         x += 0.5 * self._feed_forward("feed_forward_2", x, step)
         return normed("norm", x, self.settings.norm_eps)
 
@@ -290,10 +290,7 @@ class W2VBertLayer(nn.Module):
             name=name,
         )
         x = module(normed(f"{name}_norm", x, settings.norm_eps), step=step)
-        return self._dropout(x, settings.dropout, step)
-
-    def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return Dropout(rate)(x, step=step)
+        return Dropout(settings.dropout)(x, step=step)
 
 
 class Adapter(nn.Module):

@@ -267,16 +267,16 @@ class Wav2Vec2Encoder(MaskingEncoder):
         shared = {}
         if settings.quantized_input:
             quantizer = GumbelQuantizer(settings.input_quantizer, settings.input_codes_dim, name="input_quantizer")
-            x = quantizer(self._dropout(x, settings.input_dropout, step), step=step).values.astype(self.dtype)
+            x = quantizer(Dropout(settings.input_dropout)(x, step=step), step=step).values.astype(self.dtype)
             shared = {QUANTIZER: quantizer.variables["params"]}
         if settings.projected:
             x = Linear(settings.dim, dtype=self.dtype, name="project")(x)
-        x = x if settings.quantized_input else self._dropout(x, settings.input_dropout, step)
+        x = x if settings.quantized_input else Dropout(settings.input_dropout)(x, step=step)
         x = zero_padding(self._masked(x, mask, step), lengths)
         x += PositionalConv(settings.position_kernel, settings.position_groups, name="positions")(x)
         norm = layer_norm(1e-5, name="norm")
         x = x if settings.norm_first else norm(x).astype(x.dtype)
-        x, inner = self._layers(self._dropout(x, settings.dropout, step), lengths, step)
+        x, inner = self._layers(Dropout(settings.dropout)(x, step=step), lengths, step)
         x = norm(x).astype(x.dtype) if settings.norm_first else x
         taps |= dict(zip((f"layer_{number}" for number in settings.tapped_layers()), inner, strict=False))
         named = {name: Frames(taps[name], lengths) for name in settings.taps}
@@ -307,7 +307,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
         elif x.shape[-1] != settings.num_features:
             raise ValueError(f"frames have {x.shape[-1]} values, expected num_features, {settings.num_features}")
         x = layer_norm(1e-5, name="feature_norm")(x).astype(self.dtype)
-        taps["features"] = self._dropout(x, settings.feature_dropout, step)
+        taps["features"] = Dropout(settings.feature_dropout)(x, step=step)
         return x, taps
 
     def _masked(self, x: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, step: Step) -> Float[Array, "B T D"]:
@@ -365,6 +365,3 @@ class Wav2Vec2Encoder(MaskingEncoder):
             dtype=self.dtype,
         )
         return Transformer(sizes, num_layers, name=name)
-
-    def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return Dropout(rate)(x, step=step)

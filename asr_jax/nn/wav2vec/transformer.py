@@ -10,18 +10,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import length_mask
 from asr_jax.core.devices import traced_for
-from asr_jax.core.matmul_precision import float32_product
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
+from asr_jax.nn.attention import attention_weights
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import rotated
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.softmax import attention_softmax
 from asr_jax.nn.stochastic import Dropout, unless_left_out
 
-MASKED_SCORE = -1e10
 INITIAL_DEVIATION = 0.02
 """Standard deviation of the initial weights of all projections, as in BERT."""
 Resample = Literal["naive", "linear"]
@@ -86,24 +84,21 @@ class TransformerLayer(nn.Module):
     @nn.nowrap
     def transformed(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
         """Computes the layer's output without LayerDrop."""
-        sizes = self.sizes
+        sizes, step = self.sizes, inputs.step
         attention = MultiHeadAttention(
             sizes.num_heads, sizes.attention_dropout, sizes.rotary, sizes.fused_attention, sizes.dtype, name="attention"
         )
         y = normed("attention_norm", x) if sizes.norm_first else x
-        x += self._dropout(attention(y, inputs.allowed, step=inputs.step), sizes.dropout, inputs.step)
+        x += Dropout(sizes.dropout)(attention(y, inputs.allowed, step=step), step=step)
         x = x if sizes.norm_first else normed("attention_norm", x)
         y = normed("norm", x) if sizes.norm_first else x
         y = ACTIVATIONS[sizes.activation](self._linear("in", sizes.feedforward_dim, y))
-        y = self._linear("out", x.shape[-1], self._dropout(y, sizes.activation_dropout, inputs.step))
-        x += self._dropout(y, sizes.dropout, inputs.step)
+        y = self._linear("out", x.shape[-1], Dropout(sizes.activation_dropout)(y, step=step))
+        x += Dropout(sizes.dropout)(y, step=step)
         return x if sizes.norm_first else normed("norm", x)
 
     def _linear(self, name: str, width: int, x: Float[Array, "B T D"]) -> Float[Array, "B T _"]:
         return Linear(width, deviation=INITIAL_DEVIATION, dtype=self.sizes.dtype, name=name)(x)
-
-    def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return Dropout(rate)(x, step=step)
 
 
 class MultiHeadAttention(nn.Module):
@@ -147,11 +142,7 @@ class MultiHeadAttention(nn.Module):
         if self.fused:
             mixed = fused_attention(query, key, value, allowed)
         else:
-            # Scores are float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
-            scores = float32_product("bthc,bshc->bhts", query, key)
-            scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
-            weights = attention_softmax(scores, self.dtype)
-            weights = Dropout(self.dropout)(weights, step=step)
+            weights = Dropout(self.dropout)(attention_weights(query, key, allowed), step=step)
             mixed = jnp.einsum("bhts,bshc->bthc", weights, value)
         mixed = mixed.reshape(x.shape)
         return Linear(x.shape[-1], deviation=INITIAL_DEVIATION, dtype=self.dtype, name="out")(mixed)
