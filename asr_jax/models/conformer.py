@@ -203,10 +203,7 @@ class ConformerEncoder(Encoder):
         allowed = length_mask(lengths, x.shape[1])[:, None]
         layers = layer_stack(ConformerLayer, settings.num_layers, settings.remat)(settings, self.dtype, name="layers")
         x, inner = layers(x, LayerInputs(allowed, lengths, step, positions, biases))
-        taps = {
-            name: Frames(inner[int(name.removeprefix("layer_"))], tap_lengths)
-            for name, tap_lengths in self.tap_lengths(frames.lengths).items()
-        }
+        taps = {name: Frames(inner[int(name.removeprefix("layer_"))], lengths) for name in settings.taps}
         return Encoded(frames=Frames(x, lengths), taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:

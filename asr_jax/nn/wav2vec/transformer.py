@@ -1,104 +1,24 @@
-"""BERT-style Transformer layers of wav2vec 2.0, and shortening of the frames between them (Hourglass)."""
+"""Attention of wav2vec 2.0, and shortening of the frames between its layers (Hourglass)."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from asr_jax.core.batch import length_mask
 from asr_jax.core.devices import traced_for
-from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.attention import attention_weights
-from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import rotated
-from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import Dropout, unless_left_out
+from asr_jax.nn.stochastic import Dropout
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of the initial weights of all projections, as in BERT."""
 Resample = Literal["naive", "linear"]
 """Method of shortening and lengthening. naive: averages and repeats frames. linear: projects concatenated frames."""
-
-
-class TransformerSizes(NamedTuple):
-    """Sizes and behaviour of a layer."""
-
-    num_heads: int
-    feedforward_dim: int
-    norm_first: bool
-    """Whether norms precede attention and the feed-forward module. Otherwise they follow the residual sums."""
-    dropout: float
-    attention_dropout: float
-    activation_dropout: float
-    layer_drop: float
-    rotary: bool
-    fused_attention: bool
-    remat: Remat
-    gives_taps: bool
-    dtype: DTypeLike
-    activation: ActivationName = "gelu"
-    """Activation of the feed-forward module."""
-
-
-class Transformer(nn.Module):
-    """Stack of Transformer layers."""
-
-    sizes: TransformerSizes
-    num_layers: int
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"] | None]:
-        """Returns the output of the last layer, and those of all layers (None without `sizes.gives_taps`)."""
-        layers = layer_stack(TransformerLayer, self.num_layers, self.sizes.remat)(self.sizes, name="layers")
-        x, inner = layers(x, LayerInputs(length_mask(lengths, x.shape[1])[:, None], lengths, step))
-        return x, inner
-
-
-class TransformerLayer(nn.Module):
-    """Transformer layer: attention and a feed-forward module, each with a norm and a residual connection.
-
-    Training skips the layer in some calls (LayerDrop). The signature is that of a body of `nn.scan`.
-
-    Source: `TransformerSentenceEncoderLayer` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
-    """
-
-    sizes: TransformerSizes
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], inputs: LayerInputs
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        x = unless_left_out(
-            self, lambda layer, x: layer.transformed(x, inputs), x, rate=self.sizes.layer_drop, step=inputs.step
-        )
-        return x, x if self.sizes.gives_taps else None
-
-    @nn.nowrap
-    def transformed(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
-        """Computes the layer's output without LayerDrop."""
-        sizes, step = self.sizes, inputs.step
-        attention = MultiHeadAttention(
-            sizes.num_heads, sizes.attention_dropout, sizes.rotary, sizes.fused_attention, sizes.dtype, name="attention"
-        )
-        y = normed("attention_norm", x) if sizes.norm_first else x
-        x += Dropout(sizes.dropout)(attention(y, inputs.allowed, step=step), step=step)
-        x = x if sizes.norm_first else normed("attention_norm", x)
-        y = normed("norm", x) if sizes.norm_first else x
-        y = ACTIVATIONS[sizes.activation](self._linear("in", sizes.feedforward_dim, y))
-        y = self._linear("out", x.shape[-1], Dropout(sizes.activation_dropout)(y, step=step))
-        x += Dropout(sizes.dropout)(y, step=step)
-        return x if sizes.norm_first else normed("norm", x)
-
-    def _linear(self, name: str, width: int, x: Float[Array, "B T D"]) -> Float[Array, "B T _"]:
-        return Linear(width, deviation=INITIAL_DEVIATION, dtype=self.sizes.dtype, name=name)(x)
 
 
 class MultiHeadAttention(nn.Module):
