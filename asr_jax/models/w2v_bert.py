@@ -18,7 +18,7 @@ from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, MaskedEncoder
 from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
-from asr_jax.nn.conformer.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.conformer.striding import GatedConv, gated_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
@@ -219,7 +219,7 @@ class W2VBertEncoder(Encoder):
         sizes, attended = (settings.adapter_kernel_size, settings.adapter_stride), lengths
         for number in range(settings.num_adapters):
             shorter = gated_length(lengths, *sizes)
-            attended = shorter if settings.mask_padding else gated_length_of_peer(attended, *sizes)
+            attended = shorter if settings.mask_padding else gated_length(attended, *sizes, of_peer=True)
             x = Adapter(settings, self.dtype, name=f"adapter_{number}")(x, lengths, attended, step=step)
             lengths = shorter
         return Frames(x, lengths)

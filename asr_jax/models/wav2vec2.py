@@ -30,7 +30,7 @@ from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout, unless_left_out
 from asr_jax.nn.wav2vec.positional_conv import PositionalConv
 from asr_jax.nn.wav2vec.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
-from asr_jax.nn.wav2vec.transformer import INITIAL_DEVIATION, Lengthen, MultiHeadAttention, Resample, Shorten, shortened
+from asr_jax.nn.wav2vec.transformer import INITIAL_DEVIATION, Lengthen, MultiHeadAttention, Resample, Shorten
 from asr_jax.nn.wav2vec.waveform_convs import ConvExtractor, ExtractorNorm, WaveformConv, extracted
 
 BASE_EXTRACTOR = (WaveformConv(512, 10, 5), *(WaveformConv(512, 3, 2),) * 4, *(WaveformConv(512, 2, 2),) * 2)
@@ -343,7 +343,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
             x, inner_before = self._stack("before", glass.before)(x, lengths, step=step)
         short = zero_padding(x, lengths) if self.settings.mask_padding else x
         short = Shorten(glass.factor, glass.resample, self.dtype, name="shorten")(short)
-        short, _ = self._stack("middle", glass.middle)(short, shortened(lengths, glass.factor), step=step)
+        short, _ = self._stack("middle", glass.middle)(short, -(-lengths // glass.factor), step=step)
         x += Lengthen(glass.factor, glass.resample, self.dtype, name="lengthen")(short, num_frames)
         if glass.after:
             x, inner_after = self._stack("after", glass.after)(x, lengths, step=step)

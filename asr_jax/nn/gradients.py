@@ -20,9 +20,6 @@ def limit_values(
     Args:
         x: Parameters, which are returned unchanged.
         apply: Whether gradients are modified.
-
-    Returns:
-        `x`.
     """
     return _limited(x, apply, jnp.float32(minimum), jnp.float32(maximum))
 
@@ -45,9 +42,6 @@ def penalize_large(
         limit: Absolute value above which values are penalised.
         penalty: Factor of the sum.
         mask: Values that the penalty includes; broadcasts with `x`. None: all.
-
-    Returns:
-        `x`.
     """
     counts = apply & (jnp.abs(x) > limit)
     excess = jnp.where(counts if mask is None else counts & mask, jnp.sign(x), 0).astype(jnp.int8)

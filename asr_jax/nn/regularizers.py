@@ -48,9 +48,6 @@ def balance(
         max_abs: Largest mean absolute value.
         grad_scale: Size of the added gradient relative to that of `x`.
         mask: Frames of the statistics. None: all.
-
-    Returns:
-        `x`.
     """
     limits = (_mean_for(min_positive), _mean_for(max_positive), _rms_for(min_abs), _rms_for(max_abs), grad_scale)
     return _modified(_balanced_gradient)(x, apply, tuple(map(jnp.float32, limits)), _shares(x, mask))
@@ -79,9 +76,6 @@ def whiten(
         grad_scale: Norm of the added gradient relative to that of `x`.
         num_groups: Number of groups of channels.
         mask: Frames of the statistics. None: all.
-
-    Returns:
-        `x`.
     """
     whitened = _modified(partial(_whitened_gradient, num_groups=num_groups))
     return whitened(x, apply, jnp.float32(limit), jnp.float32(grad_scale), _shares(x, mask))

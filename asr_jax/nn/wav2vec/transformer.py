@@ -1,6 +1,6 @@
 """Attention of wav2vec 2.0, and shortening of the frames between its layers (Hourglass)."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -125,8 +125,3 @@ class Lengthen(nn.Module):
         else:
             x = jnp.repeat(x, self.factor, axis=1)
         return x[:, :num_frames]
-
-
-def shortened(num_frames: Any, factor: int) -> Any:
-    """Number of output frames of `Shorten`, ⌈num_frames / factor⌉; for ints and arrays."""
-    return -(-num_frames // factor)
