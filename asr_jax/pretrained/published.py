@@ -100,7 +100,8 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
             f"(.safetensors {' '.join(TORCH_SUFFIXES)})"
         )
     described = None if given.model else _description_of(path)
-    model = given.model or settings_of(path, _known(described), front_end=given.front_end)
+    model = settings_of(path, described, front_end=given.front_end) if described else given.model
+    assert model is not None
     if given.model and given.front_end:
         model = replace(given.model, front_end=preset(given.front_end))
     weights, symbols = load_weights(path)
@@ -114,7 +115,6 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
     remarks = [f"{len(left)} weights of other heads are not used: {_kinds(left)}"] if left else []
     if not model.heads:
         remarks.append("the model has no head that recognises texts: extract_features and --init-from take it")
-        return Published(model, NoTokenizer(), found, tuple(remarks))
     if not model.recognises:
         return Published(model, NoTokenizer(), found, tuple(remarks))
     tokenizer, of = _tokenizer(path, described, given, symbols)
@@ -147,11 +147,6 @@ def settings_of(path: Path, described: Description, *, front_end: str = "") -> M
         return Model(replace(encoder, **changes), heads=heads, front_end=chosen, augment=(), primary=primary)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-
-
-def _known(described: Description | None) -> Description:
-    assert described is not None
-    return described
 
 
 def _description_of(path: Path) -> Description:
