@@ -88,15 +88,12 @@ class CTCHead(RecognisingHead):
         if self.settings.consistency:
             total = jnp.zeros(())
             if encoded.views > 1:
+                assert step is not None, "several views exist only in training"
+                factor = self.settings.consistency * jnp.minimum((step + 1) / CONSISTENCY_WARMUP, 1.0)
                 divergences = view_divergence(logits, frames.lengths, views=encoded.views)
-                total = self._factor(step) * sum_counted(feasible, divergences, rows)
+                total = factor * sum_counted(feasible, divergences, rows)
             terms["consistency"] = Sum(total, weight)
         return terms
-
-    def _factor(self, step: Int[Array, ""] | None) -> Float[Array, ""]:
-        """Returns the factor of the divergence after `step` updates."""
-        assert step is not None, "several views exist only in training"
-        return self.settings.consistency * jnp.minimum((step + 1) / CONSISTENCY_WARMUP, 1.0)
 
     @property
     def terms(self) -> tuple[str, ...]:

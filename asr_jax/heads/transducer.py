@@ -296,7 +296,9 @@ class TransducerHead(RecognisingHead):
         # If `split` does not divide the rows of a device, there are more parts, so that memory does not grow.
         rows = len(lengths)
         num_splits = next(num for num in range(min(settings.split, rows), rows + 1) if rows % num == 0)
-        tile_frames = self._tile_frames(rows // num_splits, projected[0].shape[1], size)
+        of_frame = rows // num_splits * size * (self.vocab_size + len(settings.durations))
+        most, num_frames = logits_of_tile(), projected[0].shape[1]
+        tile_frames = 0 if of_frame * num_frames <= most else max(most // of_frame, 1)  # 0: all frames
         found = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=num_splits)
         if settings.durations:
             (blank, label), of_rnnt = found if settings.omega else (found, None)
@@ -324,11 +326,6 @@ class TransducerHead(RecognisingHead):
             self.output(jnp.zeros((1, self.settings.joint_dim), self.dtype))
         parameters: Any = nn.meta.unbox(self.variables["params"]["output"])
         return parameters["kernel"], parameters["bias"][None, None, None]
-
-    def _tile_frames(self, rows: int, num_frames: int, size: int) -> int:
-        """Returns the number of frames for which logits exist at a time; 0 for all frames."""
-        of_frame = rows * size * (self.vocab_size + len(self.settings.durations))
-        return 0 if of_frame * num_frames <= logits_of_tile() else max(logits_of_tile() // of_frame, 1)
 
     def _dropped(
         self, hidden: Float[Array, "b t S J"], keys: UInt32[Array, "b 2"], first: Any

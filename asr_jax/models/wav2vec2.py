@@ -28,9 +28,15 @@ from asr_jax.nn.model_axis import ATTENTION
 from asr_jax.nn.normalization import layer_norm, normed
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout, unless_left_out
-from asr_jax.nn.wav2vec.positional_conv import PositionalConv
 from asr_jax.nn.wav2vec.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
-from asr_jax.nn.wav2vec.transformer import INITIAL_DEVIATION, Lengthen, MultiHeadAttention, Resample, Shorten
+from asr_jax.nn.wav2vec.transformer import (
+    INITIAL_DEVIATION,
+    Lengthen,
+    MultiHeadAttention,
+    PositionalConv,
+    Resample,
+    Shorten,
+)
 from asr_jax.nn.wav2vec.waveform_convs import ConvExtractor, ExtractorNorm, WaveformConv, extracted
 
 BASE_EXTRACTOR = (WaveformConv(512, 10, 5), *(WaveformConv(512, 3, 2),) * 4, *(WaveformConv(512, 2, 2),) * 2)

@@ -112,7 +112,8 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
             f"{path} has {len(wrong)} weights that {type(model.encoder).__name__} with these settings does not have: "
             f"{', '.join(wrong[:3])}{' …' * (len(wrong) > 3)}; expected only weights of this model"
         )
-    remarks = [f"{len(left)} weights of other heads are not used: {_kinds(left)}"] if left else []
+    kinds = ", ".join(dict.fromkeys(_bare(name).partition(".")[0] for name in left))
+    remarks = [f"{len(left)} weights of other heads are not used: {kinds}"] if left else []
     if not model.heads:
         remarks.append("the model has no head that recognises texts: extract_features and --init-from take it")
     if not model.recognises:
@@ -171,10 +172,6 @@ def _torch_files(path: Path) -> list[Path]:
 def _bare(name: str) -> str:
     """Returns a name without the prefixes of fine-tuned models."""
     return re.sub(r"^(module\.)?(w2v_encoder\.|wav2vec2\.|wav2vec2_bert\.)?(w2v_model\.)?", "", name)
-
-
-def _kinds(names: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(_bare(name).partition(".")[0] for name in names))
 
 
 def _tokenizer(

@@ -19,7 +19,7 @@ class ListedTokenizer(Tokenizer):
     """A tokenizer with one id for each part of a text; every part must be in the vocabulary."""
 
     separator: ClassVar[str] = " "
-    """What decoded texts have between the texts of two labels."""
+    """Text between the texts of two labels in decoded texts."""
 
     @classmethod
     def train(cls, texts: Iterable[str], *, normaliser: str, alphabet: str = "") -> Self:
