@@ -158,7 +158,6 @@ class ParaformerHead(RecognisingHead):
 
         Args:
             lengths: Number of labels of each row.
-            step: Number of updates; None in evaluation.
 
         Returns:
             The vectors, and the labels of the first pass; None without one.

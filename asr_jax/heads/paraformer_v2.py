@@ -283,7 +283,6 @@ class Query(nn.Module):
         Args:
             x: Averaged posteriors, or features of the enhanced model.
             width: Width D of the queries.
-            step: Number of updates; None in evaluation.
         """
         is_plain = not self.settings.enhanced and self.settings.queries == "projection"
         x = Linear(width, use_bias=not is_plain, name="linear")(x)  # float32: posteriors have large ratios

@@ -312,13 +312,8 @@ class Adapter(nn.Module):
         """Applies the adapter.
 
         Args:
-            x: Input frames.
             lengths: Number of valid frames of each row.
             keys: Number of output frames of each row that attention may attend to, which may exceed S.
-            step: Step of the schedules while training; None in evaluation, without dropout.
-
-        Returns:
-            Output frames.
         """
         settings = self.settings
         attended = self._shortened("attention", x, lengths)

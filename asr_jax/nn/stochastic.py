@@ -88,10 +88,8 @@ def scheduled_dropout(
     The draw is from the stream "dropout". If both rates are 0, nothing is drawn, which makes programs much smaller.
 
     Args:
-        x: Input frames.
         module: Module whose stream is used.
         rates: Dropout rate at the start and after 20000 of the recipe's batches.
-        step: Number of the recipe's batches while training; None in evaluation, where `x` is returned.
     """
     if step is None or rates == (0.0, 0.0):
         return x
@@ -114,9 +112,7 @@ def unless_left_out(
 
     Args:
         transform: Function of `layer` and `x` that computes the layer.
-        x: Input frames.
         rate: Probability of skipping the layer.
-        step: Step of the schedules while training; None in evaluation, where the layer is never skipped.
 
     Returns:
         `transform(layer, x)`, or `x` if the layer is skipped.
@@ -145,7 +141,6 @@ class Regulariser:
 
         Args:
             module: Module that uses the regularisers.
-            step: Step of the schedules while training; None in evaluation, where regularisers are off.
             use: Whether regularisers are used in training.
             mask: Frames of the statistics, [B T]. None: all.
         """

@@ -73,17 +73,12 @@ class RelativeAttention(nn.Module):
         """Applies attention to `x`.
 
         Args:
-            x: Input frames.
             positions: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order. None: the scores
                 use `distances`, or no positions.
             allowed: Keys (last axis) that each query may attend to.
-            step: Step of the schedules while training; None in evaluation, without dropout.
             biases: u and v, if the layers share them. None: the module has its own.
             turned: Input of the query and key projections, such as `x` with rotary positions. None: `x`.
             lengths: Number of valid keys of each row, for implementations other than reference.
-
-        Returns:
-            Output frames.
         """
         width, looking = x.shape[-1], x if turned is None else turned
         query, key, value = (

@@ -110,7 +110,6 @@ class LabelDecoderModule(nn.Module):
         Args:
             labels: Label ids, the first of which is that of the begin.
             memory: Frames of the encoder. Padding must be finite and has no influence.
-            step: Step of the schedules while training; None in evaluation, without dropout.
         """
         positions = sinusoids(np.arange(labels.shape[1], dtype=np.float64), self.settings.dim)
         x = self.dropout(self._embedded(labels, jnp.asarray(positions)[None]), step=step)

@@ -62,10 +62,8 @@ class MemoryAttention(nn.Module):
         """Applies attention to `x`.
 
         Args:
-            x: Input frames.
             allowed: Keys (last axis) that queries may attend to.
             lengths: Number of valid frames.
-            step: Step of the schedules while training; None in evaluation, without dropout.
         """
         query, key, value = jnp.split(Linear(3 * self.dim, dtype=self.dtype, name="in")(x), 3, axis=-1)
         memory = Memory(self.kernel_size, self.shift, self.dropout, name="memory")(value, lengths, step=step)
@@ -91,7 +89,6 @@ class Attention(nn.Module):
             x: Vectors that queries are computed from.
             memory: Frames that keys and values are computed from.
             allowed: Keys (last axis) that queries may attend to.
-            step: Step of the schedules while training; None in evaluation, without dropout.
 
         Raises:
             UserError: If the width of `x` is no multiple of the number of heads.

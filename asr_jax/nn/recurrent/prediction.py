@@ -25,7 +25,6 @@ class Prediction(nn.Module):
 
         Args:
             lengths: Number of valid labels of each row.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
         """
         raise NotImplementedError
 

@@ -75,12 +75,7 @@ class MultiHeadAttention(nn.Module):
         """Applies attention to `x`.
 
         Args:
-            x: Input frames.
             allowed: Keys (last axis) that queries may attend to.
-            step: Step of the schedules while training; None in evaluation, without dropout.
-
-        Returns:
-            Output frames.
         """
         query, key, value = (
             Linear(x.shape[-1], deviation=INITIAL_DEVIATION, dtype=self.dtype, name=name)(x)

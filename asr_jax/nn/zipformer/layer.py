@@ -83,7 +83,6 @@ class ZipformerLayer(nn.Module):
         """Applies the layer.
 
         Args:
-            x: Input frames.
             skip_rate: Probability that a row skips the layer in training.
             inputs: Inputs of all layers of the stack.
 

@@ -55,7 +55,6 @@ class ConvEmbedding(nn.Module):
 
         Args:
             lengths: Length of each row in frames.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
         Returns:
             Frames of the embedding, S = `embedding_length(T)`.
@@ -152,7 +151,6 @@ def upsample(x: Float[Array, "B S D"], *, factor: int, num_frames: int) -> Float
     """Upsamples by repeating each frame `factor` times.
 
     Args:
-        x: Input frames.
         factor: Number of output frames per input frame.
         num_frames: Number of output frames, to which the result is truncated.
     """
