@@ -16,13 +16,11 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import ShareBelow1, settings
-from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, SubsamplingEncoder
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.conformer.striding import Subsample, strided_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.schedules import Step
@@ -37,16 +35,10 @@ FAST: dict[FastSize, dict[str, Any]] = {
     "xxlarge": {"dim": 1024, "num_layers": 42, "num_heads": 8, "scale_input": False, "kernel_size": 5},
 }
 ParaformerVariant = Literal["xs", "s", "small", "sm", "m", "medium", "ml", "l", "large"]
-PARAFORMER: dict[ParaformerVariant, int] = {
-    "xs": 256,
-    "s": 256,
-    "small": 256,
-    "sm": 384,
-    "m": 384,
-    "medium": 384,
-    "ml": 512,
-    "l": 512,
-    "large": 512,
+PARAFORMER: dict[str, int] = {
+    **dict.fromkeys(("xs", "s", "small"), 256),
+    **dict.fromkeys(("sm", "m", "medium"), 384),
+    **dict.fromkeys(("ml", "l", "large"), 512),
 }
 """Widths of the Rust trainer's Paraformer."""
 
@@ -161,12 +153,6 @@ class Conformer(SubsamplingEncoder):
         if path.startswith("layers/"):
             return tuple(range(1, 1 + self.num_layers))
         return (0,) if path.startswith(("subsample/", "embed/")) else (1,)
-
-    def num_depths(self) -> int:
-        return 1 + self.num_layers
-
-    def model_axis_rules(self) -> ModelRules:
-        return ATTENTION + FEED_FORWARD
 
     def build(self, *, dtype: DTypeLike) -> "ConformerEncoder":
         return ConformerEncoder(self, dtype)

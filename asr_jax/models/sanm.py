@@ -72,8 +72,7 @@ class SANMEncoder(Encoder):
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
         settings, values, lengths = self.settings, frames.values, frames.lengths
-        if values.shape[-1] != settings.num_mels:
-            raise ValueError(f"frames have {values.shape[-1]} values: expected num_mels, {settings.num_mels}")
+        settings.check_frames(values)
         positions = jnp.asarray(positions_from_one(values.shape[1], settings.num_mels))
         x = (values * settings.dim**0.5 + positions[None]).astype(self.dtype)
         inputs = LayerInputs(length_mask(lengths, x.shape[1])[:, None], lengths, step)

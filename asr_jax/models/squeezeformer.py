@@ -17,7 +17,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import settings
-from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, SubsamplingEncoder
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.conformer.squeezeformer import (
@@ -32,7 +31,6 @@ from asr_jax.nn.conformer.squeezeformer import (
 from asr_jax.nn.conformer.striding import Subsample, strided_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.schedules import Step
@@ -204,12 +202,6 @@ class Squeezeformer(SubsamplingEncoder):
             start = 1 + sum(self.stack_sizes[:stack])
             return tuple(range(start, start + self.stack_sizes[stack]))
         return ({"reduce": first, "recover": last}.get(path.split("/")[0], 0),)
-
-    def num_depths(self) -> int:
-        return 1 + self.num_layers
-
-    def model_axis_rules(self) -> ModelRules:
-        return ATTENTION + FEED_FORWARD
 
     def build(self, *, dtype: DTypeLike) -> "SqueezeformerEncoder":
         return SqueezeformerEncoder(self, dtype)
