@@ -83,8 +83,8 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         check_writable(options.json)
 
-    from asr_jax.cli.benchmark.stepping import Stepping, machine_rates
     from asr_jax.core.devices import devices
+    from benchmarks.stepping import Stepping, machine_rates
 
     stepping = Stepping(
         experiment, rows=options.rows, seconds=options.seconds, labels=options.labels, vocabulary=options.vocabulary
