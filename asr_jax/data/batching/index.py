@@ -1,6 +1,5 @@
 """Index: the utterances that are used, with their lengths in samples or frames and their labels."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Entries, Scale
 from asr_jax.data.batching.filters import Filters, Rejections, Violations, kind_of, violations
 from asr_jax.data.batching.labels import Labels, encoded
+from asr_jax.data.manifests.arrays import digest_of_values
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.remembered import remembered
@@ -149,11 +149,8 @@ class Index:
         return remembered(folder, "fingerprint", inputs, lambda: self._fingerprint(stretches))
 
     def _fingerprint(self, stretches: Sequence[np.ndarray]) -> str:
-        digest = hashlib.sha256(self.utterances.digest.encode())
-        for array in (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values, *stretches):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()[:16]
+        arrays = (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values, *stretches)
+        return digest_of_values(self.utterances.digest.encode(), *arrays)[:16]
 
 
 def build_index(

@@ -10,8 +10,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
 from asr_jax.data.manifests.items import sampled, shards_of
-from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
+from asr_jax.data.manifests.readers.base import Input, ReadOptions
+from asr_jax.data.manifests.reading import Utterances, read_inputs
 from asr_jax.data.manifests.splits import split
 
 

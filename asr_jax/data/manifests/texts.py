@@ -7,9 +7,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.paths import matches
 from asr_jax.core.text_files import TextError, read_lines
 from asr_jax.data.manifests.inputs import resolve
-from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, notes_of
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
 
 
@@ -50,16 +48,9 @@ def _lines(path: str) -> Iterator[str]:
         raise UserError(f"{path}: {error}") from None
 
 
-class _Discarding(Unpacked):
-    """Discards audio and features that are contained in the data."""
-
-    def add(self, content: bytes | memoryview, name: str) -> Location:
-        return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
-
-
 def _texts(path: str, reader: Reader, options: ReadOptions) -> Iterator[str]:
     num_read, num_skipped, rejected = 0, 0, []
-    for entry in reader.read(path, _Discarding(path), options):
+    for entry in reader.read(path, options):
         if isinstance(entry, Utterance):
             num_read += 1
             yield entry.text

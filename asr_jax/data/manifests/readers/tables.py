@@ -16,23 +16,15 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, is_file_of, this_file
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
 ROWS_AT_ONCE = 256
 
 
-def is_parquet(path: str) -> bool:
-    return path.lower().endswith(".parquet") and not os.path.isdir(path)
-
-
-def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_parquet(path: str, options: ReadOptions) -> Entries:
     """Reads a Parquet file.
-
-    Args:
-        unpacked: File for audio and features that the table contains.
 
     Raises:
         UserError: If the file cannot be read or has no known column.
@@ -46,22 +38,13 @@ def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries
                 for group in groups
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=columns)
             )
-            yield from _entries(path, (_rows(batch, {}) for batch in batches), unpacked, options)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
+            yield from _entries(path, (_rows(batch, {}) for batch in batches), options)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a complete Parquet file ({error}); copy it again, or remove it") from None
 
 
-def is_arrow(path: str) -> bool:
-    return path.lower().endswith(".arrow") and not os.path.isdir(path)
-
-
-def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_arrow(path: str, options: ReadOptions) -> Entries:
     """Reads an Arrow file or stream.
-
-    Args:
-        unpacked: File for features that the table contains, and for audio that cannot be read from the table.
 
     Raises:
         UserError: If the file cannot be read or has no known column.
@@ -71,13 +54,13 @@ def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
             whole = mapped.read_buffer()
             batches = (batch.select(known(path, batch.schema.names)) for batch in _arrow_batches(whole))
             rows = (_rows(batch, _places(batch, whole, os.path.abspath(path))) for batch in batches)
-            yield from _entries(path, rows, unpacked, options)
+            yield from _entries(path, rows, options)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a complete Arrow file ({error}); copy it again, or remove it") from None
 
 
-PARQUET = Reader("Parquet", is_parquet, this_file, read_parquet)
-ARROW = Reader("Arrow", is_arrow, this_file, read_arrow)
+PARQUET = Reader("Parquet", is_file_of(".parquet"), this_file, read_parquet)
+ARROW = Reader("Arrow", is_file_of(".arrow"), this_file, read_arrow)
 
 
 def known(path: str, names: list[str]) -> list[str]:
@@ -90,16 +73,14 @@ def known(path: str, names: list[str]) -> list[str]:
     return known
 
 
-def _entries(
-    path: str, batches: Iterator[Iterator[dict[str, Any]]], unpacked: Unpacked, options: ReadOptions
-) -> Entries:
+def _entries(path: str, batches: Iterator[Iterator[dict[str, Any]]], options: ReadOptions) -> Entries:
     number = 0
     for batch in batches:
         for fields in batch:
             number += 1
             name = f"{f.base_name(path)}-{number}"
             try:
-                yield entries.utterance(fields, unpacked, options, name=name)
+                yield entries.utterance(fields, options, name=name)
             except InvalidEntry as error:
                 yield Rejected(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error), error.stage)
 
