@@ -37,8 +37,6 @@ from asr_jax.core.paths import at_home
 from asr_jax.core.precision import Precision
 from asr_jax.core.processes import join
 from asr_jax.data.batching.evaluation import NoUtterances
-from asr_jax.data.batching.removals import count_removed
-from asr_jax.data.batching.round_trip import count_round_trip
 from asr_jax.data.manifests.audio_inputs import with_durations
 from asr_jax.data.manifests.durations import without_durations
 from asr_jax.data.manifests.locations import Location, local_location
@@ -49,7 +47,7 @@ from asr_jax.inference import aligning
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.importing import run_and_checkpoint
-from asr_jax.inference.recognition import scored
+from asr_jax.inference.scored_sets import changed_texts, scored
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
 from asr_jax.search.base import Decoding
@@ -196,9 +194,9 @@ class Run:
             The figures of `python -m asr_jax.evaluate --json`: `run`, `checkpoint`, `weights`, `precision`, `head`,
             `decoding`, `normaliser`, `calibrated`, `labels` (their kind); `wer` and `cer` (fractions, None if the
             references have no words), `substitutions`, `deletions`, `insertions`, `words`, `utterances`, `rejected`,
-            `wer_interval`, and the same by source, speaker and length; `removed`, the
-            characters that the normaliser removes from the references; `round_trip`, what the labels write otherwise
-            than the references, and the lowest rates that follow.
+            `wer_interval`, and the same by source, speaker and length; `windowed_ids`, the ids of the recordings that
+            were computed in windows; `removed`, the characters that the normaliser removes from the references;
+            `round_trip`, what the labels write otherwise than the references, and the lowest rates that follow.
 
         Raises:
             UserError: If the manifest cannot be read.
@@ -207,12 +205,9 @@ class Run:
         utterances = read_utterances([os.fspath(manifest)], role="validation", options=how)
         data = self.trained.plan(utterances)
         found = recognise_all(self.trained, self._decoder, data)
-        counts, _ = scored(data, found, self.trained.tokenizer)
-        removed = count_removed(utterances, self.trained.tokenizer).to_json()
         tokenizer = self.trained.tokenizer
-        round_trip = count_round_trip(utterances, tokenizer, scoring=tokenizer.normaliser).to_json()
-        of_run = self.trained.description(self._decoder) | {"labels": self.trained.tokenizer.kind}
-        return of_run | counts | {"removed": removed, "round_trip": round_trip}
+        of_run = self.trained.description(self._decoder) | {"labels": tokenizer.kind}
+        return of_run | scored(data, found, tokenizer) | changed_texts(utterances, tokenizer, tokenizer.normaliser)
 
     @overload
     def align(self, audio: Audio, text: str, *, rate_hz: int | None = None) -> Transcript: ...  # type: ignore[overload-overlap]

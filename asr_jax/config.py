@@ -307,29 +307,22 @@ class Experiment:
     """Whether to plan, compile and compute one batch of each shape, print the results and write nothing."""
 
     def problems(self) -> Iterator[str]:
-        yield from self._of_texts()
-        yield from (f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value)
-
-    def _of_texts(self) -> list[str]:
-        """Returns the mistakes in settings that need texts or a recognising head."""
-        problems, learning = [], [name for name, head in self.model.heads.items() if head.recognises]
+        learning = [name for name, head in self.model.heads.items() if head.recognises]
         if learning and self.data.tokenizer.kind == "none":
-            problems.append(
+            yield (
                 f"data.tokenizer.kind is none and model.heads.{learning[0]} learns from labels: expected another kind, "
                 "such as characters, or only heads for pre-training"
             )
         if not learning and (every := self.training.validation.sample_every):
-            problems.append(
-                f"training.validation.sample_every is {every} and the model has no recognising head: expected 0"
-            )
+            yield f"training.validation.sample_every is {every} and the model has no recognising head: expected 0"
         known = [name for name, head in self.model.heads.items() if head.search_settings and learning]
         others = [name for name in known if name != self.model.recognising]
         if wrong := [name for name in self.training.validation.heads if name not in others]:
-            problems.append(
+            yield (
                 f"training.validation.heads has {wrong[0]!r}: expected recognising heads beside the primary one, of "
                 f"{', '.join(others) or 'which there is none'}"
             )
-        return problems
+        yield from (f"{name} is not a number" for name, value in _leaves(to_json(self)) if value != value)
 
     @property
     def folder(self) -> Path:
@@ -567,11 +560,6 @@ def differences(before: Experiment, after: Experiment) -> list[tuple[str, Any, A
 def may_change(name: str) -> bool:
     """Returns whether the field may change when a run continues."""
     return is_among(name, MAY_CHANGE)
-
-
-def is_of_machine(name: str) -> bool:
-    """Returns whether the field may differ between the processes of a run."""
-    return is_among(name, OF_MACHINE)
 
 
 def is_of(name: str, allowed: str) -> bool:

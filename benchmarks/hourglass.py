@@ -1,4 +1,4 @@
-"""Speed and memory of pre-training by the factor of an hourglass: `python benchmarks/hourglass.py [--json OUT]`.
+"""Speed and memory of pre-training by the factor of an hourglass: `python -m benchmarks.hourglass [--json OUT]`.
 
 Measures gradient and update of one batch of wav2vec 2.0 Base in pre-training, without an hourglass and with
 `[2,(8,factor),2]`. Times are medians of measurements in turns, which distributes the load of the machine evenly. Memory
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
-from asr_jax.cli.benchmark.stepping import Stepping
 from asr_jax.config import Experiment, Training
 from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.contrastive import Contrastive
@@ -23,6 +22,7 @@ from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.observe.tables import print_table
 from asr_jax.optim.optimizers import FairseqAdam
 from asr_jax.text.tokenizers import TokenizerSettings
+from benchmarks.stepping import Stepping
 
 PUBLISHED = {2: (1.25, 0.7098), 3: (1.33, 0.6431), 4: (1.37, 0.6235), 5: (1.39, 0.6000), 6: (1.40, 0.5961)}
 """Published speed-up and share of the memory, keyed by the factor."""

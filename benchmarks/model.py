@@ -83,8 +83,8 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         check_writable(options.json)
 
-    from asr_jax.cli.benchmark.stepping import Stepping, machine_rates
     from asr_jax.core.devices import devices
+    from benchmarks.stepping import Stepping, machine_rates
 
     stepping = Stepping(
         experiment, rows=options.rows, seconds=options.seconds, labels=options.labels, vocabulary=options.vocabulary
@@ -221,7 +221,7 @@ def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
             "latent_vars": head.quantizer.entries, "latent_groups": head.quantizer.groups,
         }  # fmt: skip
     if peer == "w2v_bert":
-        from asr_jax.pretrained.w2v_bert_settings import config_of
+        from asr_jax.pretrained.w2v_bert import config_of
 
         return config_of(encoder)
     if peer == "squeezeformer":

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import jax
 import numpy as np
 
-from asr_jax.cli.benchmark.recognising import noise
+from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.meshes import data_mesh, global_batch
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.index import scale_of
@@ -24,6 +24,7 @@ from asr_jax.nn.remat import Remat
 from asr_jax.observe.tables import print_table
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
+from asr_jax.training.batches import noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.programs import compile_steps
 from asr_jax.training.recipe import Recipe
@@ -42,19 +43,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     mesh = data_mesh(1)
-    batch = noise(
-        rows=given.rows, seconds=given.seconds, rate_hz=16000, labels=int(3 * given.seconds), vocabulary=VOCABULARY
-    )
-    (rows, length), labels = batch.signal.shape, batch.tokens.shape[1]
-    bucket = Bucket(length, labels, rows, length)
-    on_device = global_batch(batch, mesh)
+    scale, length = scale_of(KaldiFbank(), of_features=False), round(16000 * given.seconds)
+    bucket = Bucket(length, int(3 * given.seconds), given.rows, length)
+    on_device = global_batch(noise_of(bucket, scale, np.arange(VOCABULARY - 1)), mesh)
     made: dict[str, Any] = {}
     for remat in get_args(Remat):
         encoder = SIZES[given.size](remat=remat)
         model = Model(encoder=encoder).build(vocab_size=VOCABULARY, blank_id=VOCABULARY - 1, precision=given.precision)
         recipe = Recipe(model, {"ctc": 1.0}, AdamW().build(RunLength(1000, 1000)))
         lowered = lower_initial_state(recipe, seed=0)
-        scale = scale_of(model.front_end, of_features=False)
         steps = compile_steps(recipe, [bucket], abstract_state(lowered, mesh), scale=scale, mesh=mesh)
         state, _ = made.get("state") or initial_state(lowered.compile(), mesh)
         made["state"] = state, _

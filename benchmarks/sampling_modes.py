@@ -33,7 +33,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from asr_jax.audio.features import KaldiFbank
-from asr_jax.cli.benchmark.recognising import noise
 from asr_jax.cli.benchmark.systems import tokenizer_without_data
 from asr_jax.config import Experiment, Training
 from asr_jax.core.layout import Layout
@@ -50,6 +49,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
 from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.observe.tables import print_table
+from asr_jax.training.batches import noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
 from asr_jax.training.programs import compile_steps
@@ -94,10 +94,7 @@ class Steps:
         )  # fmt: skip
         seconds = []
         for bucket in buckets:
-            made = noise(
-                rows=bucket.batch_size, seconds=bucket.length / SCALE.per_s, rate_hz=int(SCALE.per_s),
-                labels=bucket.num_tokens, vocabulary=VOCABULARY,
-            )  # fmt: skip
+            made = noise_of(bucket, SCALE, np.arange(VOCABULARY - 1))
             part, times = (bucket, global_batch(made, self._mesh), np.int32(0)), []
             for _ in range(WARM_UPS + TIMED):
                 state, average = jax.tree.map(jnp.copy, (self._state, self._average))  # a step donates them

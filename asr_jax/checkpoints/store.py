@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from logging import LogRecord
 from logging import getLogger as get_logger
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -144,9 +143,7 @@ class Checkpoints:
         sys.unraisablehook = _report_unraisable
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.wait()
         except RunError:
@@ -257,16 +254,8 @@ class Checkpoints:
         Raises:
             UserError: If the checkpoint does not fit the trees.
         """
-        _check_fits(self.folder, updates, "state", state)
-        restored = self._manager.restore(
-            updates,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(state),
-                average=ocp.args.StandardRestore(average),
-                meta=ocp.args.JsonRestore(),
-            ),
-        )
-        return restored["state"], restored["average"], restored["meta"]
+        trees = (restore_item(self.folder, updates, name, of) for name, of in (("state", state), ("average", average)))
+        return *trees, restore_meta(self.folder, updates)
 
     def _seal(self) -> None:
         """Reads back and seals the checkpoint. Orbax calls this when all files are written, before it renames them."""
@@ -353,7 +342,7 @@ def refuse_damaged(folder: Path) -> list[str]:
             replaced.rename(folder / replaced.name)
     wrong: dict[Path, str] = {}
     whole = False
-    for updates in sorted(_numbers(folder), reverse=True):
+    for updates in reversed(checkpoints_in(folder)):
         reason = damage(folder / str(updates), METRICS if whole else "")
         if reason:
             wrong[folder / str(updates)] = reason
@@ -367,16 +356,12 @@ def refuse_damaged(folder: Path) -> list[str]:
 
 def checkpoints_in(folder: Path) -> list[int]:
     """Returns the numbers of updates of all checkpoints, in ascending order."""
-    return sorted(_numbers(folder))
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
 
 def newest(folder: Path) -> int:
     """Returns the number of updates of the newest checkpoint; 0 if there is none."""
-    return max(_numbers(folder), default=0)
-
-
-def _numbers(folder: Path) -> list[int]:
-    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
+    return max(checkpoints_in(folder), default=0)
 
 
 def _move(path: Path, to: Path) -> str:
@@ -427,7 +412,7 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     Raises:
         UserError: If there is no such checkpoint, or it is damaged.
     """
-    known = sorted(_numbers(folder))
+    known = checkpoints_in(folder)
     if not known:
         raise UserError(
             f"{folder.parent} has no complete checkpoint: its first validation is not done yet; continue the run"

@@ -9,7 +9,7 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,18 +19,12 @@ from tyro.conf import Positional, arg
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import probe
 from asr_jax.cli.jobs import JobOptions, digest_of
-from asr_jax.cli.recognition_options import (
-    RecognitionOptions,
-    checkpoint_digest,
-    load,
-    maker_of,
-    print_differing,
-)
+from asr_jax.cli.recognition_options import RecognitionOptions, checkpoint_digest, load, maker_of, print_differing
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_no_input, check_writable, write_whole
-from asr_jax.core.jobs import MADE_OF, Job, finish, is_finished
+from asr_jax.core.jobs import Job, finish, is_finished, path_of
 from asr_jax.core.names import counted, one_line
-from asr_jax.core.options import parse
+from asr_jax.core.options import given_flags, parse
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import PositiveFloat, between, command_options
 from asr_jax.core.text_files import TextError, json_line, read_text
@@ -51,7 +45,8 @@ from asr_jax.text.normalise import CHOICES, check_normaliser
 from asr_jax.text.segmentation import on_one_line
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.files import FormName, NamedRecording
-from asr_jax.transcripts.outputs import REJECTED, Output, open_output
+from asr_jax.transcripts.outputs import Output, files_of_job, open_output
+from asr_jax.transcripts.pseudo_labels import rejected_path_of
 
 
 @command_options
@@ -86,14 +81,11 @@ class AlignOptions(JobOptions, BatchOptions, RecognitionOptions):
     min_score: Annotated[float, between(most=0)] | None = None
     """Minimum score of a piece of --segment, a mean log-probability, at most 0. Default: -0.3."""
 
-
-@dataclass(frozen=True)
-class Cut:
-    """Output files and rules of --segment."""
-
-    out: Path
-    rejected: Path
-    rules: Cutting
+    @property
+    def manifests(self) -> tuple[Path, Path]:
+        """Files for the certain and for the uncertain pieces of --segment."""
+        assert self.out
+        return self.out, self.rejected or rejected_path_of(self.out)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -105,11 +97,7 @@ def main(arguments: Sequence[str]) -> None:
     check_normaliser(options.normaliser)
     for flag, path in (("--out", options.out), ("--rejected", options.rejected)):
         check_no_input(flag, path, filter(None, (*options.data, options.audio, options.text)))
-    cut = None
-    if options.segment:
-        cut = cut_of(options)
-    else:
-        check_whole(options)
+    check_segment(options)
     utterances, job, out = read(options), options.own_job, options.out
     digest = inputs = ""
     if job and out:
@@ -117,20 +105,14 @@ def main(arguments: Sequence[str]) -> None:
         inputs = digest_of_recordings(own_of(utterances, job))
         if not options.force and is_finished(out, job, digest, inputs):
             return
-    number, failed = segment(options, cut, utterances) if cut else align(options, utterances)
+    rejected, num = (segment if options.segment else align)(options, utterances)
     if job and out:
-        files = {each: job.path(each) for each in ([out / REJECTED, out / MADE_OF] if to_folder(out) else [out])}
-        if cut:
-            files[cut.rejected] = own_cut(options, cut).rejected
-        num = len(range(len(utterances))[job.rows(len(utterances))])
-        finish(out, job, digest=digest, inputs=inputs, files=files, recordings=num, rejected=number)
-    elif failed:
-        raise failed
-
-
-def to_folder(out: Path) -> bool:
-    """Whether --out is a folder."""
-    return out.is_dir() or not out.suffix
+        files = {path: job.path(path) for path in options.manifests} if options.segment else files_of_job(out, job)
+        recordings = len(own_of(utterances, job))
+        finish(out, job, digest=digest, inputs=inputs, files=files, recordings=recordings, rejected=rejected)
+    elif rejected:
+        done = "segmented" if options.segment else "aligned"
+        raise RunError(f"{rejected} of {counted(num, 'utterance')} could not be {done}; the reasons are above")
 
 
 def own_of(utterances: Utterances, job: Job | None) -> Utterances:
@@ -141,49 +123,26 @@ def own_of(utterances: Utterances, job: Job | None) -> Utterances:
     return own if job.number == 0 else replace(own, rejected=())
 
 
-def check_whole(options: AlignOptions) -> None:
-    """Checks the options of a command without --segment.
+def check_segment(options: AlignOptions) -> None:
+    """Checks --segment, and the options that need or exclude it.
 
     Raises:
-        UserError: If an option has no effect without --segment.
+        UserError: If an option has no effect, or an output file of --segment is missing or exists.
     """
-    if given := given_flags(options, "rejected", "max_seconds", "min_score"):
-        raise UserError(f"{given} without --segment has no effect: add --segment, or remove {given}")
-
-
-def cut_of(options: AlignOptions) -> Cut:
-    """Returns the output files and rules of a command with --segment.
-
-    Raises:
-        UserError: If an option cannot be used with --segment, or an output file exists.
-    """
-    if given := given_flags(options, "format", "tokens"):
+    if not options.segment:
+        if given := ", ".join(given_flags(options, "rejected", "max_seconds", "min_score")):
+            raise UserError(f"{given} without --segment has no effect: add --segment, or remove {given}")
+        return
+    if given := ", ".join(given_flags(options, "format", "tokens")):
         raise UserError(f"{given} with --segment: the output is a manifest of pieces; remove {given}, or --segment")
     if not options.out:
         raise UserError("--segment needs --out: expected the path of the manifest of pieces to write")
-    max_s = Cutting.max_s if options.max_seconds is None else options.max_seconds
-    min_score = Cutting.min_score if options.min_score is None else options.min_score
-    rejected = options.rejected or options.out.with_name(options.out.stem + ".rejected.jsonl")
-    if rejected.absolute() == options.out.absolute():
-        raise UserError(f"--out and --rejected are both {options.out}: expected two files")
-    for name, path in (("out", options.out), ("rejected", rejected)):
+    out, rejected = options.manifests
+    if rejected.absolute() == out.absolute():
+        raise UserError(f"--out and --rejected are both {out}: expected two files")
+    for name, path in (("out", out), ("rejected", rejected)):
         if path.exists() and not options.force and not options.own_job:
             raise UserError(f"{path} already exists: choose another --{name}, or overwrite it with --force")
-    return Cut(options.out, rejected, Cutting(max_s=max_s, min_score=min_score))
-
-
-def own_cut(options: AlignOptions, cut: Cut) -> Cut:
-    """The output files of a job, or of the command without jobs."""
-    if options.own_job is None:
-        return cut
-    own = options.own_job.path(cut.out)
-    rejected = options.own_job.path(cut.rejected) if options.rejected else own.with_name(own.stem + ".rejected.jsonl")
-    return replace(cut, out=own, rejected=rejected)
-
-
-def given_flags(options: AlignOptions, *names: str) -> str:
-    """Flags of the options that were given, for a message."""
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, False))
 
 
 def read(options: AlignOptions) -> Utterances:
@@ -204,8 +163,8 @@ def read(options: AlignOptions) -> Utterances:
     return Utterances.of([utterance])
 
 
-def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError | None]:
-    """Aligns utterances, or a job of them; returns the number of rejected ones, and the error if there are any."""
+def align(options: AlignOptions, utterances: Utterances) -> tuple[int, int]:
+    """Aligns utterances, or a job of them; returns the number of rejected ones, and of all."""
     job = options.own_job
     everything, utterances = utterances, own_of(utterances, job)
     how = {"tokens": options.tokens, "max_duration": options.max_duration, "normaliser": options.normaliser}
@@ -213,7 +172,7 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
         options.format or "json",
         options.out,
         list(everything),
-        force=options.force or bool(job and options.out and not to_folder(options.out)),  # it has no receipt
+        force=options.force,
         maker=lambda: {**maker_of(options.run, options, None), **how},
         made_of=lambda: identities(utterances, with_texts=True),
         job=job,
@@ -223,7 +182,7 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
         done = counted(len(utterances) - len(todo), "utterance")
         print(f"already in {options.out}: {done} of {len(utterances)} (--force overwrites)", file=sys.stderr)
     if len(utterances) and not todo:
-        return 0, None
+        return 0, 0
     with output:
         utterances, trained = utterances.select(np.array(todo, np.int32)), loaded(options)
         try:
@@ -238,18 +197,17 @@ def align(options: AlignOptions, utterances: Utterances) -> tuple[int, RunError 
             data = part_of(data, data.index.rows_of(utterances.rows))
         found = {entry.utterance.id: entry for entry in aligning.aligned_utterances(trained, data)}
         for utterance in filter(lambda utterance: utterance.id in found, utterances):
-            aligned, transcript, tokens, reason, _ = found[utterance.id]
-            if transcript is not None:
-                reason = output.write(NamedRecording.of(aligned, transcript, tokens=tokens if options.tokens else ()))
+            aligned = found[utterance.id]
+            reason, tokens = aligned.reason, aligned.tokens if options.tokens else ()
+            if aligned.transcript is not None:
+                reason = output.write(NamedRecording.of(aligned.utterance, aligned.transcript, tokens=tokens))
             if reason:
                 rejected.append((utterance.id, utterance.location, reason))
         leave_out(rejected, output)
         if rejected:
             advise(utterances, trained.tokenizer)
         print_differing([entry.differing for entry in found.values() if entry.differing])
-    num = len(utterances) + len(utterances.rejected)
-    message = f"{len(rejected)} of {counted(num, 'utterance')} could not be aligned; the reasons are above"
-    return len(rejected), RunError(message) if rejected else None
+    return len(rejected), len(utterances) + len(utterances.rejected)
 
 
 def loaded(options: AlignOptions) -> Trained:
@@ -281,37 +239,32 @@ def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) ->
             output.reject(name, location, reason)
 
 
-def segment(options: AlignOptions, cut: Cut, utterances: Utterances) -> tuple[int, RunError | None]:
-    """Cuts long audio into pieces and writes the manifests of certain and of uncertain pieces.
+def segment(options: AlignOptions, utterances: Utterances) -> tuple[int, int]:
+    """Cuts long audio, or that of a job, into pieces and writes the manifests of certain and of uncertain pieces.
 
-    Args:
-        cut: Output files and rules.
-        utterances: Recordings with their texts. The recordings of the job are cut.
-
-    Returns:
-        Number of utterances that could not be segmented, and the error if there are any.
+    Returns the number of rejected utterances, and of all.
     """
-    cut = own_cut(options, cut)
-    for out in (cut.out, cut.rejected):
+    outs = [path_of(path, options.own_job) for path in options.manifests]
+    for out in outs:
         check_writable(out)
     utterances = own_of(utterances, options.own_job)
     trained = loaded(options)
-    done = list(Segmenter(trained, cutting=cut.rules)(utterances))
+    min_score = Cutting.min_score if options.min_score is None else options.min_score
+    cutting = Cutting(max_s=options.max_seconds or Cutting.max_s, min_score=min_score)
+    done = list(Segmenter(trained, cutting=cutting)(utterances))
     found = [piece for each in done for piece in each.pieces]
     sure, unsure = ([each for each in found if bool(each.reason) == reject] for reject in (False, True))
-    for out, these in ((cut.out, sure), (cut.rejected, unsure)):
+    for out, these in zip(outs, (sure, unsure), strict=True):
         write_whole(out, "".join(piece_lines(these, out)))
     rejected = [(entry.id, entry.location, entry.reason) for entry in utterances.rejected]
     rejected += [(each.utterance.id, each.utterance.location, each.reason) for each in done if each.reason]
     leave_out(rejected, None)
     advise(utterances, trained.tokenizer)
     print_differing([each.differing for each in done if each.differing])
-    print(f"{about(sure)} in {cut.out}; {about(unsure)} rejected, with reasons in {cut.rejected}")
+    print(f"{about(sure)} in {outs[0]}; {about(unsure)} rejected, with reasons in {outs[1]}")
     if scores := [piece.score for piece in found if not math.isnan(piece.score)]:
         print(f"median score of the aligned pieces: {statistics.median(scores):.2f}")
-    num = len(utterances) + len(utterances.rejected)
-    message = f"{len(rejected)} of {counted(num, 'utterance')} could not be segmented; the reasons are above"
-    return len(rejected), RunError(message) if rejected else None
+    return len(rejected), len(utterances) + len(utterances.rejected)
 
 
 def piece_lines(pieces: Sequence[UtterancePiece], out: Path) -> list[str]:

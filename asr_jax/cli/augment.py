@@ -22,6 +22,7 @@ from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.io import AudioError, write_flac
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.cli.command_line import parse_with_experiment
+from asr_jax.config import Experiment
 from asr_jax.core.batch import Frames
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
@@ -32,7 +33,6 @@ from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import read_utterances
-from asr_jax.models.base import Model
 
 
 @command_options
@@ -56,58 +56,25 @@ def main(arguments: Sequence[str]) -> None:
         AugmentOptions, arguments, prog="python -m asr_jax.augment", about=__doc__
     )
     say_devices()
-    written = show(
-        experiment.model,
-        options.data,
-        options.out,
-        num=options.num,
-        seed=options.seed,
-        at_update=options.at_update,
-        speeds=experiment.data.speeds,
-        speed_jitter=experiment.data.speed_jitter,
-        allow_pipes=experiment.data.allow_pipes,
-    )
+    written = show(experiment, options)
     print(f"{options.out}: {counted(written, 'utterance')}")
 
 
-def show(
-    model: Model,
-    data: Sequence[str],
-    out: Path,
-    *,
-    num: int,
-    seed: int,
-    at_update: int,
-    speeds: Sequence[float] = (1.0,),
-    speed_jitter: float = 0.0,
-    allow_pipes: bool = False,
-) -> int:
-    """Writes pictures and audio of `num` utterances, evenly spaced in the data.
-
-    Args:
-        model: Settings of the front-end and the augmentations.
-        data: Manifests, folders or patterns.
-        out: Folder to write to.
-        num: Number of utterances.
-        seed: Seed of the random draws.
-        at_update: Update at which augmentations that change during training are shown.
-        speeds: Speeds of training; they are not applied, only named in about.json.
-        speed_jitter: Random change of the speeds; not applied, only named in about.json.
-        allow_pipes: Whether commands in the place of files are run.
-
-    Returns:
-        Number of utterances that were written.
+def show(experiment: Experiment, options: AugmentOptions) -> int:
+    """Writes pictures and audio of utterances, evenly spaced in the data; returns their number.
 
     Raises:
         UserError: If no audio can be read, or the data are ready features.
     """
-    names, rows = _read(data, num, model.front_end.rate_hz, ReadOptions(allow_pipes=allow_pipes))
+    model, data = experiment.model, experiment.data
+    how = ReadOptions(allow_pipes=data.allow_pipes)
+    names, rows = _read(options.data, options.num, model.front_end.rate_hz, how)
     lengths = jnp.asarray([len(row) for row in rows], jnp.int32)
     samples = jnp.asarray([np.pad(row, (0, int(lengths.max()) - len(row))) for row in rows], jnp.float32)
     sounds = {
         name: jnp.asarray(array) for name, array in read_sounds(model.augment, rate_hz=model.front_end.rate_hz).items()
     }
-    step, key = jnp.int32(at_update), jax.random.key(seed)
+    step, key = jnp.int32(options.at_update), jax.random.key(options.seed)
     front_end = jax.jit(model.front_end.before_stacking)  # masks and warps apply to frames before stacking
     stages: list[tuple[str, Any, Frames, Mapping[str, Any]]] = [("original", samples, front_end(samples, lengths), {})]
     for number, augmentation in enumerate(sorted(model.augment, key=lambda it: not isinstance(it, AudioAugmentation))):
@@ -123,12 +90,16 @@ def show(
         name = f"{type(augmentation).__name__}, in {augmentation.probability:.0%} of the utterances"
         stages.append((name, samples if on_audio else None, seen, jax.device_get(drawn)))
     for row, name in enumerate(names):
-        _write(out / f"{row}-{name}", stages, row, int(lengths[row]), model.front_end)
+        _write(options.out / f"{row}-{name}", stages, row, int(lengths[row]), model.front_end)
     about = {
         "shown": "the result of each augmentation, applied after those before it",
-        "not shown": {"speeds": list(speeds), "speed_jitter": speed_jitter, "dither": model.front_end.dither},
+        "not shown": {
+            "speeds": list(data.speeds),
+            "speed_jitter": data.speed_jitter,
+            "dither": model.front_end.dither,
+        },
     }
-    write_whole(out / "about.json", json.dumps(about, indent=1) + "\n")
+    write_whole(options.out / "about.json", json.dumps(about, indent=1) + "\n")
     return len(names)
 
 

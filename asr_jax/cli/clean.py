@@ -113,7 +113,8 @@ def main(arguments: Sequence[str]) -> None:
         say(console, "nothing was removed")
         return
     removed = [each for each in removable if remove(each)]
-    say(console, f"removed {counted(len(removed), 'cache')}, {quantity(num_bytes - _left(removable), 'B')}")
+    left = sum(each.num_bytes for each in removable)
+    say(console, f"removed {counted(len(removed), 'cache')}, {quantity(num_bytes - left, 'B')}")
     if len(removed) < len(removable):
         say(console, f"{counted(len(removable) - len(removed), 'cache')} could not be removed, or is in use now")
 
@@ -229,10 +230,6 @@ def _unused_days(path: Path) -> float:
         return (time.time() - path.lstat().st_mtime) / 86_400
     except OSError:
         return 0.0
-
-
-def _left(removed: Sequence[RemovableCache]) -> int:
-    return sum(each.num_bytes for each in removed)
 
 
 def _entries(folder: Path) -> list[Path]:

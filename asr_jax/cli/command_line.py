@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import arg
 
@@ -321,7 +321,8 @@ def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
         takes = "init_from" in inspect.signature(module.experiment).parameters
         experiment = module.experiment(init_from=init_from) if takes else module.experiment()
     except Exception as error:  # a config is the user's code: report its error and line
-        line = next((f":{e.lineno}" for e in _frames(error) if Path(e.filename) == file.absolute()), "")
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        line = next((f":{frame.lineno}" for frame in frames if Path(frame.filename) == file.absolute()), "")
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         raise UserError(f"config {path}{line}: {kind}{error}") from error
     if not isinstance(experiment, Experiment):
@@ -333,9 +334,3 @@ def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
             "a module that can be imported"
         )
     return experiment
-
-
-def _frames(error: BaseException) -> Iterator[Any]:
-    import traceback
-
-    yield from reversed(traceback.extract_tb(error.__traceback__))

@@ -48,9 +48,8 @@ class CompareOptions:
 def main(arguments: Sequence[str]) -> None:
     options = parse(CompareOptions, arguments, prog="python -m asr_jax.compare", about=__doc__)
     paths = (options.first, options.second)
-    if options.json:
-        check_no_input("--json", options.json, paths)
-        check_writable(options.json)
+    check_no_input("--json", options.json, paths)
+    check_writable(options.json)
     systems, named = zip(*(read_predictions(path) for path in paths), strict=True)
     normaliser = options.normaliser or _one_normaliser(dict(zip(paths, named, strict=True)))
     try:

@@ -33,14 +33,13 @@ from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.jobs import Job, finish, is_finished
 from asr_jax.core.names import counted
+from asr_jax.core.options import given_flags
 from asr_jax.core.paths import UserPath
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import NonNegativeInt, command_options
 from asr_jax.core.text_files import json_line, json_text, open_text, read_text
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long, part_of
-from asr_jax.data.batching.removals import count_removed
-from asr_jax.data.batching.round_trip import count_round_trip
 from asr_jax.data.manifests.identity import digest_of_recordings
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -50,8 +49,16 @@ from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
-from asr_jax.inference.recognition import Recognition, scored
-from asr_jax.inference.scored_sets import Findings, figures_of, findings_of, joined_findings, judged_of
+from asr_jax.inference.recognition import Recognition
+from asr_jax.inference.scored_sets import (
+    Findings,
+    changed_texts,
+    figures_of,
+    findings_of,
+    joined_findings,
+    judged_of,
+    scored,
+)
 from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.metrics.errors import Alignment, word_errors
@@ -112,22 +119,13 @@ def main(arguments: Sequence[str]) -> None:
     options, flags = parse_recognition(
         EvaluateOptions, arguments, prog="python -m asr_jax.evaluate", about=(__doc__ or "") + ABOUT_DECODING
     )
-    if options.are_several and options.log_probs:
-        raise UserError(
-            f"--log-probs with {len(options.runs)} runs and {len(options.heads)} heads: expected one run and one head; "
-            "call the command once for each"
-        )
-    if len(set(options.head)) < len(options.head):
-        raise UserError(f"--head {' '.join(options.head)}: a head is given twice; expected each head once")
-    check_names(options)
-    check_job(options)
+    check(options)
     in_folder = options.log_probs is not None and options.log_probs.suffix != ".safetensors"
     outs = ((options.json, False), (options.predictions, options.are_several), (options.log_probs, in_folder))
     flags_of_outs = ("--json", "--predictions", "--log-probs")
     for flag, (out, is_folder) in zip(flags_of_outs, outs, strict=True):
-        if out:
-            check_no_input(flag, out, options.data)
-            check_writable(out, is_folder=is_folder)
+        check_no_input(flag, out, options.data)
+        check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
     utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
     job, digest, inputs = options.own_job, "", ""
@@ -232,11 +230,7 @@ def evaluate_run(
         findings[manifest] = findings_of(
             data, found, trained.tokenizer, rows=rows, has_lines=bool(options.predictions), **how
         )
-        about[manifest] = {
-            "max_duration_s": data.longest_s,
-            "removed": count_removed(of_set, replace(trained.tokenizer, normaliser=normaliser)).to_json(),
-            "round_trip": count_round_trip(of_set, trained.tokenizer, scoring=normaliser).to_json(),
-        }
+        about[manifest] = {"max_duration_s": data.longest_s} | changed_texts(of_set, trained.tokenizer, normaliser)
         settings = trained.experiment.model.heads[head]
         before = settings.unrefined(decoding)
         if before and not options.own_job:
@@ -251,11 +245,9 @@ def evaluate_run(
         log_probs.close()
     result = trained.description(decoder) | how | {"labels": trained.tokenizer.kind}
     named = {"head": head, "decoding": str(decoding)}
-    out = None
-    if options.predictions:
-        out = predictions_of(
-            options.predictions, trained, is_folder=options.are_several, head=head if len(options.heads) > 1 else ""
-        )
+    out = options.predictions
+    if out and options.are_several:
+        out /= f"{trained.folder.name}-{trained.updates}{f'-{head}' * (len(options.heads) > 1)}.jsonl"
     if options.own_job:
         sets = {manifest: findings[manifest] | about[manifest] for manifest in findings}
         return result | {"sets": sets, "predictions": str(out.absolute()) if out else "", "named": named}
@@ -264,7 +256,10 @@ def evaluate_run(
             write_predictions(out, findings, named)
         except OSError as error:
             failed.append(f"--predictions {out} cannot be written: {error.strerror}")
-    result |= {"sets": sets_of(findings, about, how, options.worst)}
+    result["sets"] = {
+        manifest: figures_of(of_set, num_worst=options.worst, **how) | about[manifest]
+        for manifest, of_set in findings.items()
+    }
     if options.calibrate:
         confidences, is_right = (np.concatenate(each) for each in zip(*map(judged_of, findings.values()), strict=True))
         result["calibration"] = calibrate(
@@ -289,7 +284,7 @@ def draft_figures(
         drafts: Transcripts before refinement.
         how: Normaliser and alignment.
     """
-    counts, _ = scored(data, drafts, tokenizer, **how)
+    counts = scored(data, drafts, tokenizer, **how)
     changed = share_changed((each.text, found.transcripts[row].text) for row, each in drafts.transcripts.items())
     return {"wer": counts["wer"], "cer": counts["cer"], "changed": changed}
 
@@ -326,23 +321,6 @@ def own_rows(data: PlannedData, of_set: Utterances, job: Job | None) -> tuple[Pl
     return replace(own, rejections=data.rejections) if job.number == 0 else own, rows
 
 
-def sets_of(
-    findings: Mapping[str, Findings], about: Mapping[str, dict[str, Any]], how: dict[str, Any], num_worst: int
-) -> dict[str, Any]:
-    """Figures of each set, as in the JSON file.
-
-    Args:
-        findings: What was recognised, by manifest.
-        about: Figures of each set that do not depend on what was recognised.
-        how: Normaliser and alignment.
-        num_worst: Number of utterances with the most word errors to name.
-    """
-    return {
-        manifest: figures_of(found, num_worst=num_worst, **how) | about[manifest]
-        for manifest, found in findings.items()
-    }
-
-
 def write_predictions(out: Path, findings: Mapping[str, Findings], named: Mapping[str, str]) -> None:
     """Writes a line of JSON for each utterance of all sets.
 
@@ -372,19 +350,20 @@ def merge_jobs(paths: Sequence[Path], out: Path) -> None:
         result = {name: value for name, value in of_run[0].items() if name not in ("sets", "predictions", "named")}
         names, how = list(of_run[0]["sets"]), {name: result[name] for name in ("normaliser", "alignment")}
         findings = {name: joined_findings([each["sets"][name] for each in of_run]) for name in names}
-        about = {
-            name: {key: of_run[0]["sets"][name][key] for key in ("max_duration_s", "removed", "round_trip")}
-            for name in names
-        }
         if of_run[0]["predictions"]:
             write_predictions(Path(of_run[0]["predictions"]), findings, of_run[0]["named"])
-        results.append(result | {"sets": sets_of(findings, about, how, parts[0]["worst"])})
+        result["sets"] = {
+            name: figures_of(findings[name], num_worst=parts[0]["worst"], **how)
+            | {key: of_run[0]["sets"][name][key] for key in ("max_duration_s", "removed", "round_trip")}
+            for name in names
+        }
+        results.append(result)
     conclude(results, by=parts[0]["by"], out=out)
 
 
 def recognises(run: Path) -> bool:
     """Whether a run has a recognising head; True if the run does not exist, which `load` reports."""
-    path = run_folder(run.resolve()) / EXPERIMENT
+    path = run_and_checkpoint(run.resolve())[0] / EXPERIMENT
     return not path.exists() or load_experiment(path).model.recognises
 
 
@@ -394,10 +373,8 @@ def check_options_of_losses(run: Path, options: EvaluateOptions, flags: Sequence
     Raises:
         UserError: If an option or a flag requires recognised texts.
     """
-    names = ("predictions", "log_probs", "calibrate")
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)] + list(flags[:1])
-    given += ["--head"] * bool(options.head)
-    if given:
+    given = given_flags(options, "predictions", "log_probs", "calibrate", "head")
+    if given := given or list(flags[:1]):
         raise UserError(f"{run} has no head that recognises texts (it is only pre-trained): remove {given[0]}")
 
 
@@ -416,55 +393,36 @@ def evaluate_losses(trained: Trained, utterances: Mapping[str, Utterances]) -> d
     return trained.description() | {"sets": sets}
 
 
-def check_names(options: EvaluateOptions) -> None:
-    """Checks that names are unique and known.
+def check(options: EvaluateOptions) -> None:
+    """Checks the options.
 
     Raises:
-        UserError: If the normaliser is unknown, a set or a run is given twice, or the prediction files of two runs
-            would have the same name.
+        UserError: If the normaliser is unknown, a set, a run or a head is given twice, or options cannot be combined.
     """
+    if options.are_several and options.log_probs:
+        raise UserError(
+            f"--log-probs with {len(options.runs)} runs and {len(options.heads)} heads: expected one run and one head; "
+            "call the command once for each"
+        )
+    if len(set(options.head)) < len(options.head):
+        raise UserError(f"--head {' '.join(options.head)}: a head is given twice; expected each head once")
     check_normaliser(options.normaliser)
     if len(set(options.data)) < len(options.data):
         raise UserError(f"--data {' '.join(options.data)}: a set is given twice; expected each set once")
     names = [run.resolve() for run in options.runs]
     if len(set(names)) < len(names):
         raise UserError(f"{' '.join(map(str, options.runs))}: a run is given twice; expected each run once")
-    folders = {run_folder(run) for run in names}
+    folders = {run_and_checkpoint(run)[0] for run in names}
     if options.predictions and len({folder.name for folder in folders}) < len(folders):
         raise UserError(
             f"--predictions with runs of the same name ({', '.join(map(str, options.runs))}): their files would have "
             "the same name; rename a run, or call the command once for each"
         )
-
-
-def check_job(options: EvaluateOptions) -> None:
-    """Checks the options of a job.
-
-    Raises:
-        UserError: If there is no file for its figures, or if an option or a run needs all recordings at once.
-    """
     if not options.own_job:
         return
     if not options.json:
         raise UserError(f"--job {options.job} without --json OUT: expected a file, to which the jobs are joined")
-    for name in ("calibrate", "log_probs"):
-        if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} with --job: expected one job for all recordings")
+    if given := given_flags(options, "calibrate", "log_probs"):
+        raise UserError(f"{given[0]} with --job: expected one job for all recordings")
     if others := [str(run) for run in options.runs if not recognises(run)]:
         raise UserError(f"--job with {', '.join(others)}: losses need whole batches; expected one job without --job")
-
-
-def run_folder(run: Path) -> Path:
-    """Folder of a run, given the run, one of its checkpoints or a published model."""
-    return run_and_checkpoint(run)[0]
-
-
-def predictions_of(path: Path, trained: Trained, *, is_folder: bool, head: str = "") -> Path:
-    """Returns the file for the predictions of a run.
-
-    Args:
-        trained: The weights and their run.
-        is_folder: Whether `path` is a folder; the file is then named after run, checkpoint and head.
-        head: Name of the head; empty if only one head is evaluated.
-    """
-    return path / f"{trained.folder.name}-{trained.updates}{f'-{head}' * bool(head)}.jsonl" if is_folder else path

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +30,7 @@ from asr_jax.core.files import OF_ALL_FILES, check_no_input
 from asr_jax.core.jobs import Job, finish
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
-from asr_jax.core.options import parse
+from asr_jax.core.options import given_flags, parse
 from asr_jax.core.paths import UserPath
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
@@ -98,16 +98,10 @@ class ExtractOptions(JobOptions, BatchOptions):
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(ExtractOptions, arguments, prog="python -m asr_jax.extract_features", about=__doc__)
-    _check_one(
-        {
-            "RUN": options.trained,
-            "--config": options.config,
-            "--run": options.run,
-            "--preset": options.preset,
-            "--architecture": options.architecture,
-        }
-    )
-    _check_one({"--layer": options.layer, "--codes": options.codes})
+    front_ends = [*["RUN"] * bool(options.trained), *given_flags(options, "config", "run", "preset", "architecture")]
+    for given in (front_ends, given_flags(options, "layer", "codes")):
+        if len(given) > 1:
+            raise UserError(f"{' and '.join(given)} exclude each other: expected one of them")
     if (options.layer or options.codes) and not options.source:
         raise UserError("--layer and --codes need a trained run: expected asr_jax.extract_features RUN --layer …")
 
@@ -144,17 +138,6 @@ def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str
     files = {out: own, out.with_suffix(".rejected.jsonl"): own.with_suffix(".rejected.jsonl")}
     finish(out, job, digest=digest, files=files, recordings=recordings, rejected=rejected)
     return rejected
-
-
-def _check_one(options: Mapping[str, object]) -> None:
-    """Checks options that exclude each other.
-
-    Raises:
-        UserError: If more than one of them is given.
-    """
-    given = [name for name, value in options.items() if value]
-    if len(given) > 1:
-        raise UserError(f"{' and '.join(given)} exclude each other: expected one of them")
 
 
 def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[str]]]:

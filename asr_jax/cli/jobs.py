@@ -1,7 +1,6 @@
 """The option --job of commands whose work is spread over independent jobs; `asr_jax.merge` joins their outputs."""
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -9,7 +8,6 @@ from tyro.conf import arg
 
 from asr_jax.core.jobs import Job
 from asr_jax.core.settings import command_options
-from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 
 @command_options
@@ -29,11 +27,3 @@ def digest_of(options: JobOptions, *more: Any) -> str:
     """Digest of the work of all jobs: the options without those that differ between jobs, and `more`."""
     same: Any = replace(options, job="", **({"force": False} if hasattr(options, "force") else {}))
     return hashlib.sha256(repr((same, more)).encode()).hexdigest()[:16]
-
-
-def names_digest(entries: Iterable[Utterance | Rejected]) -> str:
-    """Digest of the ids and locations of all recordings, which every job must list in the same order."""
-    digest = hashlib.sha256()
-    for entry in entries:
-        digest.update(f"{entry.id}\0{entry.location}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]

@@ -1,7 +1,6 @@
 """Padding of the lattice of frames and labels that a transducer computes its loss for, as `plan` prints it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -11,38 +10,26 @@ from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.transducer import Transducer
 
 
-class LatticePadding(NamedTuple):
-    """Shares of padding in all batches of an epoch, 0 to 1. With mixing, the means over all epochs."""
+def lattice_padding(planned: PlannedData) -> dict[str, float]:
+    """Returns the shares of padding of frames, labels and nodes in the batches of an epoch, or of a mean one.
 
-    frames: float
-    labels: float
-    nodes: float
-    """Padding of frames times labels plus one, for which the joint network is computed."""
+    There are frames times labels plus one nodes, for which the joint network is computed.
 
-    @classmethod
-    def of(cls, planned: PlannedData) -> "LatticePadding":
-        """Returns the padding of a planned training set."""
-        plan, index = planned.plan, planned.index
-        num = plan.num_utterances
-        lengths = perturbed_lengths(index.lengths[:num], plan.speeds).astype(np.float64)
-        labels = np.tile(index.num_labels()[:num], len(plan.speeds)).astype(np.float64)
-        times, rows = plan.mean_share(), plan.batches_by_bucket() * [bucket.batch_size for bucket in plan.buckets]
-        sizes = np.array([(bucket.length, bucket.num_tokens) for bucket in plan.buckets], np.float64)
-
-        def padding(of_entries: np.ndarray, of_buckets: np.ndarray) -> float:
-            return 1 - float(np.sum(times * of_entries)) / max(float(np.sum(rows * of_buckets)), 1.0)
-
-        return cls(
-            frames=padding(lengths, sizes[:, 0]),
-            labels=padding(labels, sizes[:, 1]),
-            nodes=padding(lengths * (labels + 1), sizes[:, 0] * (sizes[:, 1] + 1)),
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"padding of the transducer's lattice: {self.frames:.1%} of frames (T), {self.labels:.1%} of labels (U), "
-            f"{self.nodes:.1%} of nodes (T x (U + 1)), for which the joint network is computed"
-        )
+    Args:
+        planned: The planned training set.
+    """
+    plan, index = planned.plan, planned.index
+    num = plan.num_utterances
+    frames = perturbed_lengths(index.lengths[:num], plan.speeds).astype(np.float64)
+    labels = np.tile(index.num_labels()[:num], len(plan.speeds)).astype(np.float64)
+    times, rows = plan.mean_share(), plan.batches_by_bucket() * [bucket.batch_size for bucket in plan.buckets]
+    lengths, widths = np.array([(bucket.length, bucket.num_tokens) for bucket in plan.buckets], np.float64).T
+    of_entries = {"frames": frames, "labels": labels, "nodes": frames * (labels + 1)}
+    of_buckets = {"frames": lengths, "labels": widths, "nodes": lengths * (widths + 1)}
+    return {
+        name: 1 - float(np.sum(times * of_entries[name])) / max(float(np.sum(rows * of_buckets[name])), 1.0)
+        for name in of_entries
+    }
 
 
 def lattice_lines(planned: PlannedData, heads: Mapping[str, HeadSettings]) -> list[str]:
@@ -51,5 +38,10 @@ def lattice_lines(planned: PlannedData, heads: Mapping[str, HeadSettings]) -> li
     Args:
         planned: The planned training set.
     """
-    has_lattice = any(isinstance(head, Transducer) for head in heads.values())
-    return [str(LatticePadding.of(planned))] if has_lattice else []
+    if not any(isinstance(head, Transducer) for head in heads.values()):
+        return []
+    found = lattice_padding(planned)
+    return [
+        f"padding of the transducer's lattice: {found['frames']:.1%} of frames (T), {found['labels']:.1%} of labels "
+        f"(U), {found['nodes']:.1%} of nodes (T x (U + 1)), for which the joint network is computed"
+    ]

@@ -10,6 +10,7 @@ nothing except caches and requested files, and compiles only for `--target` and 
 bytes and collectives. The extras cuda12 and tpu have the compilers.
 """
 
+import functools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -89,15 +90,13 @@ class PlanOptions:
 
 def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(PlanOptions, arguments, prog="python -m asr_jax.plan", about=__doc__)
-    wanted = wanted_batch(options.global_seconds, options.global_rows)
+    wanted = {"s": options.global_seconds, "utterances": options.global_rows}
     if options.plot and options.plot.suffix != ".png":
         raise UserError(f"--plot {options.plot}: expected a name that ends in .png")
     for name in ("rejected", "fit", "plot"):
         check_no_input(f"--{name}", getattr(options, name), (*experiment.data.train, *experiment.data.validation))
-    if options.rejected:
-        check_writable(options.rejected)
-    if options.fit:
-        check_writable(options.fit)
+    check_writable(options.rejected)
+    check_writable(options.fit)
     if options.fit and not options.target:
         raise UserError("--fit without --target: expected the devices to fit, such as --target h100")
     if options.fit and (experiment.data.batching.devices is not None or experiment.data.batching.any_length):
@@ -151,12 +150,6 @@ def main(arguments: Sequence[str]) -> None:
         _compile(made, experiment, target, options, console)
 
 
-def wanted_batch(seconds: float | None, rows: int | None) -> dict[str, float]:
-    """Size of the global batch in seconds of audio (`s`), in `utterances`, or both; those that are requested."""
-    given = {"s": seconds, "utterances": rows}
-    return {unit: amount for unit, amount in given.items() if amount is not None}
-
-
 class Plan(NamedTuple):
     """The planned sets, and remarks on them."""
 
@@ -200,10 +193,7 @@ def _compile(made: Plan, experiment: Experiment, target: Target, options: PlanOp
         validation=validation,
         losses=losses,
     )
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr)
-
+    tell = functools.partial(print, file=sys.stderr)
     if options.fit:
         buckets, limited = steps.fit(options.margin, tell)
         write_buckets(
@@ -245,7 +235,6 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
     Without a readable validation set, the training set alone is planned and a warning has the reason.
 
     Args:
-        experiment: Settings of the run.
         mesh: Devices of the run. None: the devices of this machine.
     """
     from asr_jax.inference.model import make_model
@@ -425,12 +414,12 @@ def length_of(planned: PlannedData, experiment: Experiment) -> RunLength:
     return RunLength(run_length(training.num_updates, training.num_epochs, groups), groups.updates_per_epoch)
 
 
-def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]) -> list[str]:
+def lines(planned: PlannedData, experiment: Experiment, wanted: Mapping[str, float | None]) -> list[str]:
     """Lines on padding, an epoch, the run, and the accumulation for each requested size of an update.
 
     Args:
         planned: The planned training set.
-        wanted: Size of an update, as from `wanted_batch`.
+        wanted: Sizes of an update in seconds of audio (`s`) and in `utterances`. None: it is not requested.
     """
     plan, training = planned.plan, experiment.training
     batches, accumulate, speeds = plan.batches_per_epoch, training.accumulate, len(plan.speeds)
@@ -457,6 +446,8 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: dict[str, float]
     ]
     found += [message] if (message := about_crops(planned.index, experiment.data.crop_s)) else []
     for unit, amount in wanted.items():
+        if amount is None:
+            continue
         reaching = math.ceil(amount / mean[unit])
         more = "; an epoch has fewer batches, so use larger ones" if reaching > batches and not planned.shards else ""
         what = f"{amount / 3600:,.2f} h of audio" if unit == "s" else counted(amount, "utterance")

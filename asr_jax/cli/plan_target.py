@@ -62,11 +62,7 @@ class TargetSteps:
     refuses because of memory. The search of `fit` and the table then compile a program once."""
 
     def step(self, mesh: Mesh) -> StepPrograms:
-        """Returns the training programs for devices.
-
-        Args:
-            mesh: Devices of the target.
-        """
+        """Returns the training programs for devices."""
         training = self.experiment.training
         recipe = make_recipe(
             self.experiment,
@@ -83,20 +79,12 @@ class TargetSteps:
         return StepPrograms(recipe, shapes, mesh, self.scale, num_batches, programs=programs)
 
     def layout(self, mesh: Mesh) -> Layout:
-        """Returns the parts and padding rows of the batches on devices.
-
-        Args:
-            mesh: Devices of the target.
-        """
+        """Returns the parts and padding rows of the batches on devices."""
         training = self.experiment.training
         return Layout.of(mesh, split=training.split, sub_batches=self.experiment.model.sub_batches)
 
     def part(self, bucket: Bucket, mesh: Mesh) -> Bucket:
-        """Returns the shape of a part of a bucket's batches on some of the devices, with as many rows on each.
-
-        Args:
-            mesh: Devices of the target.
-        """
+        """Returns the shape of a part of a bucket's batches on some of the devices, with as many rows on each."""
         rows = -(-bucket.batch_size // num_row_devices(self.target.mesh)) * num_row_devices(mesh)
         return self.layout(mesh).shape(replace(bucket, batch_size=rows))
 
@@ -124,17 +112,13 @@ class TargetSteps:
         """
         mesh, found = self.target.mesh, list[dict[str, Any]]()
         step, settings = self.step(mesh), self.experiment.model
-        model, decoding = step.recipe.model, self.experiment.primary_decoding
+        model, further = step.recipe.model, self.experiment.training.validation.heads
         kept_bytes = device_bytes(step.shapes.state)
         of_model: dict[str, Any] = {"mesh": mesh, "variables": step.shapes.average, "programs": step.programs}
         programs: dict[str, tuple[Decoder | Losses, tuple[Bucket, ...]]] = {}
-        if decoding:
-            decoder = Decoder(model, self.tokenizer, decoding=decoding, **of_model)
-            programs["recognition"] = decoder, self.validation
-            for head in self.experiment.training.validation.heads:
-                decoding = settings.decoding_of(head)
-                decoder = Decoder(model, self.tokenizer, decoding=decoding, head=head, **of_model)
-                programs[f"recognition by {head}"] = decoder, self.validation
+        for head in (settings.recognising, *further) if settings.recognises else ():
+            decoder = Decoder(model, self.tokenizer, decoding=settings.decoding_of(head), head=head, **of_model)
+            programs["recognition" + f" by {head}" * (head in further)] = decoder, self.validation
         programs["validation loss"] = Losses(model, step.recipe.scales, **of_model), self.losses
         for name, (validated, buckets) in programs.items():
             for bucket in (buckets[number] for number in largest_first(buckets)):
@@ -149,7 +133,6 @@ class TargetSteps:
         """Compiles the gradient of each bucket and the update for some of the devices, with as many rows on each.
 
         Args:
-            mesh: Devices of the target.
             say: Called with a message before each program is compiled.
         """
         step, found, accumulated = self.step(mesh), list[dict[str, Any]](), None

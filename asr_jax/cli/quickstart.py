@@ -8,11 +8,10 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr_jax.cli.command_line import load_config
+from asr_jax.cli.command_line import NoOptions, load_config
 from asr_jax.core.files import write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
@@ -21,13 +20,8 @@ from asr_jax.core.text_files import read_text
 CONFIG = "configs/quickstart.py"
 
 
-@dataclass(frozen=True)
-class QuickstartOptions:
-    """Options of `scripts/quickstart.sh`: none."""
-
-
 def main(arguments: Sequence[str]) -> None:
-    parse(QuickstartOptions, arguments, prog="./scripts/quickstart.sh", about=__doc__)
+    parse(NoOptions, arguments, prog="./scripts/quickstart.sh", about=__doc__)
     started = time.monotonic()
     experiment = load_config(CONFIG)
     corpus = Path(experiment.data.train[0]).parent.parent

@@ -11,7 +11,7 @@ import itertools
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.jobs import JobOptions, digest_of, names_digest
+from asr_jax.cli.jobs import JobOptions, digest_of
 from asr_jax.cli.recognition_options import (
     ABOUT_DECODING,
     RecognitionOptions,
@@ -34,20 +34,20 @@ from asr_jax.cli.recognition_options import (
 from asr_jax.cli.results import some
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_no_input, check_writable, remove_empty
-from asr_jax.core.jobs import MADE_OF, Job, finish, is_finished, path_of
+from asr_jax.core.jobs import finish, is_finished, path_of
 from asr_jax.core.names import counted, one_line
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
 from asr_jax.data.manifests.durations import without_durations
-from asr_jax.data.manifests.identity import Identity, digest_of_recordings, identities
+from asr_jax.data.manifests.identity import digest_of_recordings, identities
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.observe.meter import Meter
 from asr_jax.transcripts.files import FORMS, FormName, NamedRecording, form_of
-from asr_jax.transcripts.outputs import REJECTED, Maker, Output, open_output
+from asr_jax.transcripts.outputs import Output, files_of_job, is_folder, open_output
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
@@ -88,14 +88,14 @@ class TranscribeOptions(JobOptions, BatchOptions, RecognitionOptions):
         return "json" if self.json else self.format or self.form_of_out or "text"
 
     @property
-    def to_folder(self) -> bool:
-        """Whether --out is a folder."""
-        return bool(self.out and (self.out.is_dir() or not self.out.suffix))
-
-    @property
     def form_of_out(self) -> FormName | None:
         """Format of the ending of a file as --out."""
         return form_of(self.out.name) if self.out and not self.out.is_dir() else None
+
+    @property
+    def whole(self) -> Path | None:
+        """Output of all jobs. None: transcripts are printed."""
+        return self.out or self.to_manifest
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -109,40 +109,24 @@ def main(arguments: Sequence[str]) -> None:
         entries = listed(options.inputs, read_stdin=read_stdin, folder=str(folder), allow_pipes=options.allow_pipes)
         for line in formats(options.inputs, ReadOptions(texts_may_lack=True, allow_pipes=options.allow_pipes)):
             print(line, file=sys.stderr)
-        job = options.own_job
-        if job is None:
-            failed = _work(options, flags, entries, entries, folder)[1]
-        else:
-            failed = None
-            _work_on(job, options, flags, entries, folder)
-    if failed:
+        job, whole = options.own_job, options.whole
+        own = entries[job.rows(len(entries))] if job else entries
+        digest = inputs = ""
+        if job and whole:
+            names = [(entry.id, entry.location) for entry in entries]  # which every job lists in the same order
+            digest = digest_of(options, flags, names, checkpoint_digest(options.run, options))
+            inputs = digest_of_recordings(own, own=folder)
+            if not options.force and is_finished(whole, job, digest, inputs):
+                return
+        rejected, failed = _work(options, flags, own, entries, folder)
+        if job and whole:
+            files = files_of_job(options.out, job) if options.out else {}
+            if manifest := options.to_manifest:
+                of_job = job.path(manifest)
+                files |= {manifest: of_job, rejected_path_of(manifest): rejected_path_of(of_job)}
+            finish(whole, job, digest=digest, inputs=inputs, files=files, recordings=len(own), rejected=rejected)
+    if failed and not job:
         raise failed
-
-
-def _work_on(
-    job: Job,
-    options: TranscribeOptions,
-    flags: Sequence[str],
-    entries: Sequence[Utterance | Rejected],
-    folder: Path,
-) -> None:
-    """Transcribes a job of the recordings and writes its receipt, unless it is finished."""
-    whole, own = options.out or options.to_manifest, entries[job.rows(len(entries))]
-    digest = digest_of(options, flags, names_digest(entries), checkpoint_digest(options.run, options))
-    inputs = digest_of_recordings(own, own=folder)
-    if whole and not options.force and is_finished(whole, job, digest, inputs):
-        return
-    rejected, _ = _work(options, flags, own, entries, folder)
-    if whole:
-        files = dict[Path, Path]()
-        if options.out:
-            outs = [options.out / REJECTED, options.out / MADE_OF] if options.to_folder else [options.out]
-            files |= {out: job.path(out) for out in outs}
-        if options.to_manifest:
-            own_manifest = job.path(options.to_manifest)
-            files[options.to_manifest] = own_manifest
-            files[rejected_path_of(options.to_manifest)] = rejected_path_of(own_manifest)
-        finish(whole, job, digest=digest, inputs=inputs, files=files, recordings=len(own), rejected=rejected)
 
 
 def _work(
@@ -165,7 +149,18 @@ def _work(
     Raises:
         UserError, RunError: If there is no transcript at all, except in a job.
     """
-    output = _output(options, flags, everything, made_of=lambda: identities(entries, own=folder))
+    how = {"windows": _windows(options), "max_duration": options.max_duration}
+    output = Output()  # which discards transcripts, if only a manifest is requested
+    if options.out or not options.to_manifest:
+        output = open_output(
+            options.form,
+            options.out,
+            everything,
+            force=options.force,
+            maker=lambda: {**maker_of(options.run, options, flags, head=options.head), **how},
+            made_of=lambda: identities(entries, own=folder),
+            job=options.own_job,
+        )
     todo = [entry for entry in entries if not output.has(entry.id)]
     if len(todo) < len(entries):
         done = counted(len(entries) - len(todo), "recording")
@@ -179,7 +174,7 @@ def _work(
             labels = stack.enter_context(PseudoLabels(path, min_confidence=options.min_confidence))
         of_manifests = {entry.id for entry in todo if isinstance(entry, Utterance) and entry.duration_s > 0}
         measured = with_durations(everything if options.own_job else todo)
-        shapes_of = [entry for entry in measured if isinstance(entry, Utterance)] if options.own_job else None
+        shapes_of = [entry for entry in measured if isinstance(entry, Utterance)]
         names = {entry.id for entry in todo}
         measured = [entry for entry in measured if entry.id in names]
         unreadable = [entry for entry in measured if isinstance(entry, Rejected)]
@@ -221,13 +216,13 @@ def check(options: TranscribeOptions) -> None:
     job, manifest = options.own_job, options.to_manifest
     if manifest and not options.force and path_of(manifest, job).exists() and not _is_finished(options):
         raise UserError(f"{path_of(manifest, job)} already exists: choose another --to-manifest, or use --force")
-    if options.to_manifest and options.out and (options.out.is_dir() or not options.out.suffix):
+    if options.to_manifest and options.out and is_folder(options.out):
         raise UserError("--to-manifest with a folder as --out: expected a file, such as --format json --out all.jsonl")
 
 
 def _is_finished(options: TranscribeOptions) -> bool:
     """Whether there is a receipt of this job, which is checked when the recordings are known."""
-    whole, job = options.out or options.to_manifest, options.own_job
+    job, whole = options.own_job, options.whole
     return bool(job and whole and job.receipt(whole).exists())
 
 
@@ -260,36 +255,12 @@ def _kept(options: TranscribeOptions) -> Iterator[Path]:
         remove_empty(made)
 
 
-def _output(
-    options: TranscribeOptions,
-    flags: Sequence[str],
-    entries: Sequence[Utterance | Rejected],
-    *,
-    made_of: Callable[[], Iterable[tuple[str, Identity]]],
-) -> Output:
-    """Output of the transcripts; one that writes nothing if only a manifest is requested."""
-    if options.to_manifest and not options.out:
-        return Output()
-
-    def maker() -> Maker:
-        made_by = maker_of(options.run, options, flags, head=options.head)
-        return {**made_by, "windows": _windows(options), "max_duration": options.max_duration}
-
-    force, job = options.force or _is_unfinished(options), options.own_job
-    return open_output(options.form, options.out, entries, force=force, maker=maker, made_of=made_of, job=job)
-
-
 def _windows(options: TranscribeOptions) -> str:
     """Returns the windows of long audio that were requested, in words."""
     if any(options.state_resets):
         return "of state resets, {:g} s with an overlap of {:g} s".format(*options.state_resets)
     overlap = "" if options.overlap_seconds is None else f" with an overlap of {options.overlap_seconds:g} s"
     return (f"of {options.window_seconds:g} s" if options.window_seconds else "of the default length") + overlap
-
-
-def _is_unfinished(options: TranscribeOptions) -> bool:
-    """Whether a file of this job is from a job that ended before its receipt, and is written again."""
-    return bool(options.own_job and options.out) and not options.to_folder
 
 
 def _transcribe(
@@ -300,12 +271,12 @@ def _transcribe(
     labels: PseudoLabels | None,
     folder: Path,
     of_manifests: Set[str],
-    shapes_of: Sequence[Utterance] | None,
+    shapes_of: Sequence[Utterance],
 ) -> list[Rejected]:
     """Transcribes the utterances; returns the rejected recordings, in order.
 
     `of_manifests` contains the ids of the utterances whose durations a manifest states. `shapes_of` contains all
-    recordings if `entries` are a job.
+    recordings, also those of other jobs.
     """
     remarks = list[Rejected | None]()
     rejected = [entry for entry in entries if isinstance(entry, Rejected)]

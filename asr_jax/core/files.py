@@ -87,13 +87,13 @@ def check_no_input(flag: str, out: Path | None, inputs: Iterable[str | Path]) ->
         raise UserError(f"{flag} {out} is also an input of this command: choose another name")
 
 
-def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
+def check_writable(out: Path | None, *, is_folder: bool = False) -> list[Path]:
     """Checks before the work that its output can be written, by creating and removing a file.
 
     Missing folders are created and remain.
 
     Args:
-        out: Path of a file, or of a folder for several files.
+        out: Path of a file, or of a folder for several files. None: there is no such output.
         is_folder: Whether `out` is a folder.
 
     Returns:
@@ -102,6 +102,8 @@ def check_writable(out: Path, *, is_folder: bool = False) -> list[Path]:
     Raises:
         UserError: If `out` cannot be written. The created folders are then removed.
     """
+    if not out:
+        return []
     folder = out if is_folder else out.parent
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:

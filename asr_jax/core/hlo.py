@@ -11,27 +11,6 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
-BITS = {
-    "pred": 8,
-    "s4": 4,
-    "u4": 4,
-    "s8": 8,
-    "u8": 8,
-    "s16": 16,
-    "u16": 16,
-    "s32": 32,
-    "u32": 32,
-    "s64": 64,
-    "u64": 64,
-    "f8e4m3fn": 8,
-    "f8e5m2": 8,
-    "f16": 16,
-    "bf16": 16,
-    "f32": 32,
-    "f64": 64,
-    "c64": 64,
-    "c128": 128,
-}
 COLLECTIVES = (
     "all-reduce",
     "all-gather",
@@ -64,7 +43,7 @@ SLICES = ("dynamic-slice", "slice", "gather")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*\) -> .*)?\{$")
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
 _OPCODE = re.compile(r" ([a-z][\w\-]*)\(")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
 _TIMES = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CALLED = re.compile(
@@ -84,8 +63,14 @@ class ArrayShape(NamedTuple):
     """Whether the array is in the device's main memory, and not in a memory space of the chip such as VMEM."""
 
     @property
+    def bits(self) -> int:
+        """Bits of a value: the first number in the name of the type, such as f8e4m3fn."""
+        number = re.search(r"\d+", self.dtype)
+        return int(number[0]) if number else 8  # of pred
+
+    @property
     def num_bytes(self) -> int:
-        return -(-prod(self.dims) * BITS.get(self.dtype, 0) // 8)
+        return -(-prod(self.dims) * self.bits // 8)
 
 
 @dataclass(frozen=True)
@@ -214,7 +199,7 @@ class Module:
             flops = (_product_flops if is_product else _custom_flops)(each, computation)
             if flops:
                 operands = [array for name in each.operands[:2] for array in computation[name].outputs]
-                yield max((BITS[array.dtype] for array in operands), default=64), flops
+                yield max((array.bits for array in operands), default=64), flops
         for called in each.called if each.kind in ("fusion", "async") else ():
             inside = self.computations.get(called, {})
             for one in inside.values():
@@ -250,15 +235,6 @@ class Module:
             return 1
         constant = condition.get(root.operands[1])
         return int(constant.rest) if constant and constant.opcode == "constant" and constant.rest.isdigit() else 1
-
-    def dtypes(self) -> set[str]:
-        """Types of all arrays of the program."""
-        return {
-            array.dtype
-            for computation in self.computations.values()
-            for each in computation.values()
-            for array in each.outputs
-        }
 
     @property
     def bytes(self) -> int:
@@ -300,8 +276,7 @@ def _instruction(name: str, line: str, *, is_root: bool) -> Instruction:
 
 def _arrays(shape: str) -> Iterator[ArrayShape]:
     for dtype, dims, layout in _ARRAY.findall(shape):
-        if dtype in BITS:
-            yield ArrayShape(dtype, tuple(int(each) for each in dims.split(",") if each), "S(1)" not in layout)
+        yield ArrayShape(dtype, tuple(int(each) for each in dims.split(",") if each), "S(1)" not in layout)
 
 
 def _shown(array: ArrayShape) -> str:

@@ -103,17 +103,6 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def replicate(tree: Any, mesh: Mesh) -> Any:
-    """Copies arrays of one device to every device of the mesh.
-
-    Each process passes the same values.
-
-    Raises:
-        AssertionError: If the values of the processes differ.
-    """
-    return placed(tree, replicated(mesh))
-
-
 def placed(tree: Any, shardings: Any) -> Any:
     """Copies arrays of one device to the devices of their shardings.
 

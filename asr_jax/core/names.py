@@ -12,11 +12,8 @@ def counted(number: float | int, noun: str) -> str:
 
 def one_line(name: str) -> str:
     """Returns a name with escape sequences for control characters, separators of lines, and lone surrogates."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", _escaped, name)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+    separators = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
+    return re.sub(separators, lambda found: found[0].encode("unicode_escape").decode(), name)
 
 
 def unique(names: Sequence[str], *, key: Callable[[str], str] = str, reserved: Iterable[str] = ()) -> list[str]:

@@ -1,9 +1,12 @@
-"""Options of a command, from the command line."""
+"""Options of a command, from the command line, and commands that only report on a run."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
+from asr_jax.core.errors import UserError
 from asr_jax.core.flags import flags_of, parse_flags
 from asr_jax.core.help import asks_for_help, show_help
+from asr_jax.core.text_files import use_utf8
 
 
 def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None) -> Options:
@@ -22,3 +25,25 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
         show_help(arguments, flags, prog=prog, about=about)
     [options] = parse_flags([kind], flags, arguments, prog=prog)
     return options
+
+
+def given_flags(options: object, *names: str) -> list[str]:
+    """Returns the flags of those options that are given, for a message: their values are not None, False or empty."""
+    values = {name: getattr(options, name) for name in names}
+    missing = [name for name, each in values.items() if each is None or each is False or each in ("", ())]
+    return [f"--{name.replace('_', '-')}" for name in names if name not in missing]
+
+
+def run_report(main: Callable[[Sequence[str]], None]) -> None:
+    """Calls the main function of a command that reads the events of a run, with the arguments of the process.
+
+    Errors for the user are printed without a traceback, and the process exits with their code.
+    """
+    use_utf8()
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -37,6 +37,7 @@ GRACE_S = 2.0
 """Seconds that process 0, the coordinator, waits before it exits after an error: its exit ends all others at once."""
 
 EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+"""Variables that describe the processes of a run."""
 
 
 class Launcher(NamedTuple):

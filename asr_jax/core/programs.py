@@ -91,41 +91,42 @@ class Programs:
             donate_argnums: Arguments whose buffers are donated to the outputs, as for `jax.jit`.
             out_shardings: One sharding for all outputs, or None for JAX's choice.
         """
-        return self._lowered(name, function, arguments, donate_argnums, out_shardings)._replace(options=self.options)
-
-    def _lowered(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        donate_argnums: tuple[int, ...],
-        out_shardings: Any,
-    ) -> Program:
         jitted = functools.partial(jax.jit, donate_argnums=donate_argnums)
         shardings = {} if out_shardings is None else {"out_shardings": out_shardings}
         leaves, in_tree = jax.tree.flatten(arguments)
         chosen = _devices_of(leaves)
         function = _traced_for(chosen, self.kernels, name, function)
-        if self.inputs is None or not _are_present(chosen):
-            return _traced(jitted(function, **shardings), arguments)
-        key = self._key(name, leaves, in_tree, shardings)
-        folder = _folder()
-        found = folder and _read(folder / f"{name}-{key}")
+        are_present = not chosen or chosen[0] in devices()
+        found = (
+            None if self.inputs is None or not are_present else self._kept(name, function, leaves, in_tree, shardings)
+        )
         if not found:
-            try:
-                found = _export(function, leaves, in_tree, shardings)
-            except (ValueError, NotImplementedError) as error:  # a kernel that jax.export cannot serialise stably
-                logger.warning("%s is traced at every start: %s", name, str(error).partition("\n")[0])
-                return _traced(jitted(function, **shardings), arguments)
-            if folder:
-                _write(folder / f"{name}-{key}", *found)
+            traced = jitted(function, **shardings).trace(*arguments)
+            return Program(traced.lower(), products(traced.jaxpr.jaxpr), self.options)
         program, out_tree, flops = found
 
         def call(*arguments: Any) -> Any:
             return jax.tree.unflatten(out_tree, program.call(*jax.tree.leaves(arguments)))
 
         call.__name__ = name  # profiles show it
-        return Program(jitted(call, **shardings).lower(*arguments), flops)
+        return Program(jitted(call, **shardings).lower(*arguments), flops, self.options)
+
+    def _kept(
+        self, name: str, function: Callable[..., Any], leaves: list[Any], in_tree: Any, shardings: dict[str, Any]
+    ) -> Kept | None:
+        """Returns the traced program of the cache, which is added if necessary; None if it cannot be serialised."""
+        folder = _folder()
+        path = folder and folder / f"{name}-{self._key(name, leaves, in_tree, shardings)}"
+        if path and (found := _read(path)):
+            return found
+        try:
+            found = _export(function, leaves, in_tree, shardings)
+        except (ValueError, NotImplementedError) as error:  # a kernel that jax.export cannot serialise stably
+            logger.warning("%s is traced at every start: %s", name, str(error).partition("\n")[0])
+            return None
+        if path:
+            _write(path, *found)
+        return found
 
     def memory(self, name: str, function: Callable[..., Any], *arguments: Any, out_shardings: Any = None) -> int:
         """Returns the memory of the compiled function on one device in bytes, as `memory_of`; compiles only if needed.
@@ -173,10 +174,6 @@ def _devices_of(leaves: Sequence[Any]) -> list[jax.Device]:
     return [] if mesh is None else list(mesh.devices.flat)
 
 
-def _are_present(chosen: Sequence[jax.Device]) -> bool:
-    return not chosen or chosen[0] in devices()
-
-
 def _traced_for(
     chosen: Sequence[jax.Device], kernels: tuple[tuple[str, str], ...], name: str, function: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -205,11 +202,6 @@ def memory_of(compiled: Any) -> int:
 
 TRACED = Programs()
 """Traces every function at every start."""
-
-
-def _traced(jitted: Any, arguments: tuple[Any, ...]) -> Program:
-    traced = jitted.trace(*arguments)
-    return Program(traced.lower(), products(traced.jaxpr.jaxpr))
 
 
 def _export(function: Callable[..., Any], leaves: list[Any], in_tree: Any, shardings: dict[str, Any]) -> Kept:

@@ -33,14 +33,7 @@ class TokenSequence(NamedTuple):
         *,
         score: float,
     ) -> "TokenSequence":
-        """Returns a sequence from arrays.
-
-        Args:
-            tokens: Label ids.
-            starts: First frame of each token.
-            ends: Frame after the last frame of each token.
-            log_probs: Natural logarithm of each token's probability.
-        """
+        """Returns a sequence from arrays."""
         return cls(
             tuple(tokens.tolist()), tuple(starts.tolist()), tuple(ends.tolist()), tuple(log_probs.tolist()), score
         )

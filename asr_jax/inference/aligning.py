@@ -6,7 +6,7 @@ computed in windows, and the search uses the joined frames.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,30 +32,14 @@ from asr_jax.inference.long_audio import LongAudio
 from asr_jax.inference.model import programs_of
 from asr_jax.inference.recognition import used_buckets
 from asr_jax.inference.trained import Trained
+from asr_jax.inference.transcription import Transcribed
 from asr_jax.losses.ctc_align import Alignment, align
-from asr_jax.models.base import Recogniser
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
 from asr_jax.transcripts.seams import FrameLogProbs
-from asr_jax.transcripts.transcript import Token, Transcript
 from asr_jax.transcripts.words import Writer
 
 NO_PATH = "no path: there are fewer frames than the labels need, or the model gives the labels no probability"
-
-
-class AlignedUtterance(NamedTuple):
-    """A recording with the times of its words, or the reason why there are none."""
-
-    utterance: Utterance
-    """The recording, with the duration of the audio that was decoded."""
-    transcript: Transcript | None
-    """Words of the text with their times; None if the alignment failed."""
-    tokens: tuple[Token, ...] = ()
-    """Labels of the text with their times."""
-    reason: str = ""
-    """Why the alignment failed."""
-    differing: Rejected | None = None
-    """Difference between the duration of the audio and that of the manifest. None: it is tolerated."""
 
 
 def plan(trained: Trained, utterances: Utterances) -> PlannedData:
@@ -71,7 +55,16 @@ def plan(trained: Trained, utterances: Utterances) -> PlannedData:
     model = trained.model
     kept, rejections = _with_whole_text(utterances, trained.tokenizer)
     try:
-        data = _plan(trained, model, kept)
+        data = plan_with_labels(
+            kept,
+            trained.for_sets(),
+            front_end=model.front_end,
+            tokenizer=trained.tokenizer,
+            takes_ids=trained.experiment.data.tokenizer.takes_ids,
+            output_length=model.length_of(model.aligning),
+            num_devices=trained.mesh.size,
+            frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
+        )
     except NoUtterances as error:
         error.rejections.merge(rejections)
         raise NoUtterances(error.what, error.rejections) from None
@@ -110,27 +103,14 @@ def _with_whole_text(utterances: Utterances, tokenizer: Tokenizer) -> tuple[Utte
     return utterances.select(is_kept), rejections
 
 
-def _plan(trained: Trained, model: Recogniser, utterances: Utterances) -> PlannedData:
-    return plan_with_labels(
-        utterances,
-        trained.for_sets(),
-        front_end=model.front_end,
-        tokenizer=trained.tokenizer,
-        takes_ids=trained.experiment.data.tokenizer.takes_ids,
-        output_length=model.length_of(model.aligning),
-        num_devices=trained.mesh.size,
-        frames_needed=trained.experiment.model.heads[model.aligning].frames_needed,
-    )
-
-
-def aligned_utterances(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
+def aligned_utterances(trained: Trained, data: PlannedData) -> Iterator[Transcribed]:
     """Yields every utterance of a plan: first batch by batch, then those that are computed in windows."""
     yield from _of_batches(trained, data)
     if data.windowed_rows:
         yield from _of_windows(trained, data)
 
 
-def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
+def _of_windows(trained: Trained, data: PlannedData) -> Iterator[Transcribed]:
     """Aligns long recordings. In memory are the log-probabilities of the text's labels and the back-pointers."""
     decoder = emitting(trained)
     writer = decoder.search.writer
@@ -144,9 +124,9 @@ def _of_windows(trained: Trained, data: PlannedData) -> Iterator[AlignedUtteranc
             differing = long.blocks[known.id].differing
             decoded = replace(utterance, duration_s=long.blocks[known.id].num_samples / long.blocks[known.id].rate_hz)
             differing = replace(differing, id=utterance.id) if differing else None
-            yield aligned._replace(utterance=decoded, differing=differing)
+            yield replace(aligned, utterance=decoded, differing=differing)
         except AudioError as error:
-            yield AlignedUtterance(utterance, None, reason=error.reason)
+            yield Transcribed(utterance, None, reason=error.reason)
 
 
 def emitting(trained: Trained) -> Decoder:
@@ -160,18 +140,18 @@ def emitting(trained: Trained) -> Decoder:
 
 def _of_frames(
     utterance: Utterance, labels: Integer[np.ndarray, " U"], frames: Iterable[FrameLogProbs], writer: Writer
-) -> AlignedUtterance:
+) -> Transcribed:
     """Aligns one recording from its frames. Raises an AudioError if the audio cannot be read to its end."""
     emissions, columns = emissions_of(frames, labels, writer.spelling)
     path = align_long(emissions, columns, np.zeros(len(labels), bool), search=FORCED)
     if (path.starts < 0).any():
-        return AlignedUtterance(utterance, None, reason=NO_PATH)
+        return Transcribed(utterance, None, reason=NO_PATH)
     best = np.array([path.log_probs[start:end].max() for start, end in zip(path.starts, path.ends, strict=True)])
     found = TokenSequence.of(labels, path.starts, path.ends, best, score=float(path.log_probs.sum()))
-    return AlignedUtterance(utterance, writer.transcript([found]), writer.tokens(found))
+    return Transcribed(utterance, writer.transcript([found]), tokens=writer.tokens(found))
 
 
-def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedUtterance]:
+def _of_batches(trained: Trained, data: PlannedData) -> Iterator[Transcribed]:
     programs = _compiled(trained, data)
     model = trained.model
     writer = Writer(trained.tokenizer, times=model.frame_times(tap=model.heads[model.aligning].tap))
@@ -187,15 +167,15 @@ def _of_batches(trained: Trained, data: PlannedData) -> Iterator[AlignedUtteranc
                 if not data.index.scale.of_features:
                     utterance = replace(utterance, duration_s=float(batch.lengths[i]) / data.index.scale.per_s)
                 if not found.is_possible[i]:
-                    yield AlignedUtterance(utterance, None, reason=NO_PATH)
+                    yield Transcribed(utterance, None, reason=NO_PATH)
                     continue
                 num = int(batch.token_lengths[i])
                 row = (each[i, :num] for each in (batch.tokens, found.starts, found.ends, found.log_probs))
                 sequence = TokenSequence.of(*row, score=float(found.scores[i]))
-                aligned = AlignedUtterance(utterance, writer.transcript([sequence]), writer.tokens(sequence))
-                yield aligned._replace(differing=differing.get(utterance.id))
+                transcript, tokens = writer.transcript([sequence]), writer.tokens(sequence)
+                yield Transcribed(utterance, transcript, differing=differing.get(utterance.id), tokens=tokens)
             for rejected in loaded.rejected:
-                yield AlignedUtterance(Utterance(rejected.id, rejected.location), None, reason=rejected.reason)
+                yield Transcribed(Utterance(rejected.id, rejected.location), None, reason=rejected.reason)
 
 
 def _compiled(trained: Trained, data: PlannedData) -> dict[int, Any]:

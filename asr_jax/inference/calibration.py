@@ -38,29 +38,6 @@ def read_calibration(
     return None if found is None else Calibration(found["slope"], found["offset"])
 
 
-def write_calibration(
-    run: Path,
-    updates: int,
-    weights: WeightKind,
-    decoding: Decoding,
-    calibration: Calibration,
-    *,
-    about: dict[str, Any],
-    head: str = "",
-) -> None:
-    """Adds a calibration to those of other checkpoints and decodings in the run's folder.
-
-    Args:
-        updates: Number of the checkpoint.
-        decoding: Decoding that the confidences come from.
-        about: Information about the data that it was fitted on, for the reader of the file.
-        head: Name of the head. Empty: the primary head.
-    """
-    entry = asdict(calibration) | {"decoding": str(decoding)} | about
-    everything = _all(run) | {_key(run, updates, weights, decoding, head): entry}
-    write_whole(run / CALIBRATION, json.dumps(everything, indent=2) + "\n")
-
-
 def calibrate(
     run: Path,
     updates: int,
@@ -71,7 +48,7 @@ def calibrate(
     *,
     head: str = "",
 ) -> dict[str, Any]:
-    """Fits a calibration and saves it in the run's folder. With fewer than two words, none is fitted.
+    """Fits a calibration and adds it to those in the run's folder. With fewer than two words, none is fitted.
 
     Args:
         updates: Number of the checkpoint.
@@ -92,7 +69,9 @@ def calibrate(
         crossed[half::2] = fitted(confidences[half::2])
     before, after = (confidence_report(each, is_right)["calibration_error"] for each in (confidences, crossed))
     about = {"words": len(confidences), "error_before": before, "error_after": after}
-    write_calibration(run, updates, weights, decoding, fit_calibration(confidences, is_right), about=about, head=head)
+    entry = asdict(fit_calibration(confidences, is_right)) | {"decoding": str(decoding)} | about
+    everything = _all(run) | {_key(run, updates, weights, decoding, head): entry}
+    write_whole(run / CALIBRATION, json.dumps(everything, indent=2) + "\n")
     return about | {"file": str(run / CALIBRATION)}
 
 

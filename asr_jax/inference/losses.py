@@ -33,9 +33,7 @@ class Losses:
     on the utterances. A quantiser uses the most likely entries.
 
     Args:
-        model: The model.
         scales: Factors of the heads' losses in the total loss.
-        mesh: Mesh of devices.
         variables: Variables of the model, or their shapes.
         programs: Lowers the model.
     """
@@ -51,7 +49,8 @@ class Losses:
     ) -> None:
         self.mesh, self.scales = mesh, scales
         self._model = model.clone(sub_batches=1)  # micro-batches are needed only in training
-        self._programs = ByShape("losses", self._sums, variables, mesh=mesh, programs=programs)
+        sums = on_each_device(self._sums_of_rows, mesh, SAME)
+        self._programs = ByShape("losses", sums, variables, mesh=mesh, programs=programs)
 
     def prepare(self, buckets: Iterable[Bucket], scale: Scale) -> None:
         """Starts to compile for the shapes of buckets."""
@@ -73,10 +72,6 @@ class Losses:
         """
         terms, metrics = self._programs(variables, batch)
         return terms, metrics
-
-    def _sums(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
-        sums: tuple[Sums, Sums] = on_each_device(self._sums_of_rows, self.mesh, SAME)(variables, batch)
-        return sums
 
     def _sums_of_rows(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
         streams = {}
@@ -104,7 +99,6 @@ def measure(
     variables: Tree,
     data: PlannedData,
     *,
-    workers: int = 0,
     threads: int = 2,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> MeasuredLosses:
@@ -112,8 +106,7 @@ def measure(
 
     Args:
         losses: The compiled model.
-        workers: Number of worker processes that load data. 0: threads of this process load it.
-        threads: Number of loading threads in this process, or in each worker process.
+        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
 
     Raises:
@@ -123,7 +116,7 @@ def measure(
     found: list[tuple[Sums, Sums]] = []
     rejected, differing = list[Rejected](), list[Rejected]()
     utterances = 0
-    with closing(batches_of(data, losses.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, losses.mesh, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             differing += loaded.differing

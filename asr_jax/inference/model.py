@@ -56,7 +56,6 @@ def programs_of(experiment: Experiment, tokenizer: Tokenizer, *, length: RunLeng
     """Returns the programs of a run. If the settings contain a user's own classes, they are traced at every start.
 
     Args:
-        experiment: Settings of the run.
         length: Length of the run, for training programs, whose schedules depend on it.
     """
     kernels = selected_kernels(experiment.training.kernels)

@@ -79,7 +79,6 @@ def model_card(experiment: Experiment, results: Mapping[str, Any], upload: Uploa
     """Returns the text of a model card, with the metadata that the hub reads.
 
     Args:
-        experiment: Settings of the run.
         results: Figures from `results_of`.
         upload: Place and format of the upload.
     """

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float
 
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
@@ -18,9 +16,8 @@ from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
 from asr_jax.inference.decoder import Decoder, Emitted, without_labels
-from asr_jax.metrics.confidence import confidence_report
 from asr_jax.metrics.errors import Alignment, right_words, word_errors
-from asr_jax.metrics.scoring import Recognised, score
+from asr_jax.metrics.scoring import Recognised
 from asr_jax.text.normalise import normalise
 from asr_jax.text.segmentation import words_of
 from asr_jax.text.tokenizers import Tokenizer
@@ -45,20 +42,19 @@ class BrokenOff(Exception):
 
 
 def batches_of(
-    data: PlannedData, mesh: Mesh, *, workers: int, threads: int, is_stopped: Callable[[], bool]
+    data: PlannedData, mesh: Mesh, *, threads: int, is_stopped: Callable[[], bool]
 ) -> Generator[LoadedBatch]:
     """Yields this process's rows of all batches of an evaluation set. The generator must be closed.
 
     Args:
-        workers: Number of worker processes that load data. 0: threads of this process load it.
-        threads: Number of loading threads in this process, or in each worker process.
+        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
 
     Raises:
         BrokenOff: If `is_stopped` returns True.
     """
     source = BatchSource(data.index, data.plan, Layout.of(mesh))
-    with open_batches(source, stop=data.plan.batches_per_epoch, workers=workers, threads=threads) as batches:
+    with open_batches(source, stop=data.plan.batches_per_epoch, threads=threads) as batches:
         for loaded in batches:
             if is_stopped():
                 raise BrokenOff
@@ -70,7 +66,6 @@ def recognise(
     variables: Tree,
     data: PlannedData,
     *,
-    workers: int = 0,
     threads: int = 2,
     is_stopped: Callable[[], bool] = lambda: False,
     take: Callable[[Emitted], None] = lambda emitted: None,
@@ -79,8 +74,7 @@ def recognise(
 
     Args:
         decoder: Compiled model with its search.
-        workers: Number of worker processes that load data. 0: threads of this process load it.
-        threads: Number of loading threads in this process, or in each worker process.
+        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
         take: Called with the device's output for each batch.
 
@@ -91,7 +85,7 @@ def recognise(
     transcripts: dict[int, Transcript] = {}
     rejected, differing, decoded_s = list[Rejected](), list[Rejected](), dict[int, float]()
     before: Emitted | None = None
-    with closing(batches_of(data, decoder.mesh, workers=workers, threads=threads, is_stopped=is_stopped)) as batches:
+    with closing(batches_of(data, decoder.mesh, threads=threads, is_stopped=is_stopped)) as batches:
         for loaded in batches:
             rejected += loaded.rejected
             differing += loaded.differing
@@ -114,37 +108,6 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
     """Returns the buckets that a set's batches have."""
     used = {data.plan[position].bucket for position in range(data.plan.batches_per_epoch)}
     return [data.plan.buckets[number] for number in sorted(used)]
-
-
-def scored(
-    data: PlannedData,
-    found: Recognition,
-    tokenizer: Tokenizer,
-    *,
-    normaliser: str = "",
-    alignment: Alignment = "fewest_edits",
-) -> tuple[dict[str, Any], Recognition]:
-    """Computes the error rates of a set, after normalising references and hypotheses.
-
-    Args:
-        found: Transcripts of the set.
-        normaliser: Name of the normaliser. Empty: that of the tokenizer.
-        alignment: Alignment by which word errors are counted.
-
-    Returns:
-        The figures of `metrics.scoring.score` with `confidence`, as `metrics.confidence.confidence_report` returns it
-        for the words, and `rejected`, their number; and the transcripts with all rejected utterances, including those
-        that the plan rejected.
-    """
-    normaliser = normaliser or tokenizer.normaliser
-    counts = score(
-        list(recognised(data, found, tokenizer, has_tokens=True)), normaliser=normaliser, alignment=alignment
-    )
-    rejected = data.rejections.entries + found.rejected
-    confidence = confidence_report(*judged_words(data, found, tokenizer, normaliser))
-    return counts | {"confidence": confidence, "rejected": len(rejected), "differing": len(found.differing)}, replace(
-        found, rejected=rejected
-    )
 
 
 def recognised(
@@ -172,29 +135,13 @@ def recognised(
         )
 
 
-def judged_words(
-    data: PlannedData, found: Recognition, tokenizer: Tokenizer, normaliser: str
-) -> tuple[Float[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
-    """Judges every recognised word after normalising references and hypotheses.
-
-    Words of which the normaliser leaves nothing are excluded. A word that it splits is right if all of its parts are.
-
-    Args:
-        found: Transcripts of the set.
-        normaliser: Name of the normaliser of references and hypotheses.
-
-    Returns:
-        The confidence of each word, and whether it is right.
-    """
-    rows = list(judged_rows(data, found, tokenizer, normaliser))
-    confidences, is_right = ([each for row in rows for each in row[part]] for part in (0, 1))
-    return np.array(confidences, np.float64), np.array(is_right, bool)
-
-
 def judged_rows(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer, normaliser: str
 ) -> Iterator[tuple[list[float], list[bool]]]:
-    """Yields the confidences of each utterance's words, and whether they are right, as `judged_words`.
+    """Yields the confidences of each utterance's recognised words, and whether they are right.
+
+    Both texts are normalised before. Words of which the normaliser leaves nothing are excluded. A word that it splits
+    is right if all of its parts are.
 
     Args:
         found: Transcripts of the set.

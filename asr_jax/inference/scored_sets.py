@@ -1,13 +1,16 @@
-"""Figures of evaluated sets from what was recognised of them: of a whole set, or of its jobs together."""
+"""Figures of sets from what was recognised of them: of a whole set, or of its jobs together."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from asr_jax.data.batching.dataset import PlannedData
+from asr_jax.data.batching.removals import count_removed
+from asr_jax.data.batching.round_trip import count_round_trip
+from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.recognition import Recognition, judged_rows, predictions, recognised, word_counts
 from asr_jax.metrics.confidence import confidence_report
 from asr_jax.metrics.errors import Alignment
@@ -22,6 +25,25 @@ and `lines` (predictions) have an entry for each of them."""
 BY_ROW = ("utterances", "locations", "words", "lines")
 
 
+def scored(
+    data: PlannedData,
+    found: Recognition,
+    tokenizer: Tokenizer,
+    *,
+    normaliser: str = "",
+    alignment: Alignment = "fewest_edits",
+) -> dict[str, Any]:
+    """Error rates and counts of a planned set, as `figures_of`.
+
+    Args:
+        found: Transcripts of the set.
+        normaliser: Name of the normaliser for references and hypotheses. Empty: that of the tokenizer.
+        alignment: Alignment by which word errors are counted.
+    """
+    how: dict[str, Any] = {"normaliser": normaliser or tokenizer.normaliser, "alignment": alignment}
+    return figures_of(findings_of(data, found, tokenizer, rows=np.arange(len(data.index)), **how), **how)
+
+
 def findings_of(
     data: PlannedData,
     found: Recognition,
@@ -30,7 +52,7 @@ def findings_of(
     normaliser: str,
     alignment: Alignment,
     rows: Int[np.ndarray, " R"],
-    has_lines: bool,
+    has_lines: bool = False,
 ) -> Findings:
     """Collects what was recognised of a planned set, or of a job of it.
 
@@ -70,6 +92,9 @@ def joined_findings(parts: Sequence[Findings]) -> Findings:
 def figures_of(findings: Findings, *, normaliser: str, alignment: Alignment, num_worst: int = 0) -> dict[str, Any]:
     """Error rates and counts of a set, as in the JSON of `asr_jax.evaluate`.
 
+    These are the figures of `metrics.scoring.score`, `confidence` of the words (`metrics.confidence`), the numbers of
+    utterances that are `rejected` and that are used with remarks (`differing`), and `windowed_ids`.
+
     Args:
         findings: What was recognised.
         normaliser: Name of the normaliser for references and hypotheses.
@@ -89,6 +114,18 @@ def figures_of(findings: Findings, *, normaliser: str, alignment: Alignment, num
     if num_worst > 0:
         figures["worst"] = _worst(utterances, findings["locations"], normaliser, alignment)[:num_worst]
     return figures
+
+
+def changed_texts(utterances: Utterances, tokenizer: Tokenizer, normaliser: str) -> dict[str, Any]:
+    """Parts of the references of a set that a normaliser removes, and that labels write otherwise.
+
+    Args:
+        normaliser: Name of the normaliser in scoring.
+    """
+    return {
+        "removed": count_removed(utterances, replace(tokenizer, normaliser=normaliser)).to_json(),
+        "round_trip": count_round_trip(utterances, tokenizer, scoring=normaliser).to_json(),
+    }
 
 
 def judged_of(findings: Findings) -> tuple[np.ndarray, np.ndarray]:

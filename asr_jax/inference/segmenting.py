@@ -55,13 +55,12 @@ class Segmenter:
     Args:
         trained: The run.
         cutting: Settings of the pieces.
-        search: Settings of the alignment. None: the defaults.
     """
 
-    def __init__(self, trained: Trained, *, cutting: Cutting, search: LongSearch | None = None) -> None:
+    def __init__(self, trained: Trained, *, cutting: Cutting) -> None:
         decoder = emitting(trained)
         self._long = LongAudio(trained, decoder)
-        self._tokenizer, self._cutting, self._search = trained.tokenizer, cutting, search or LongSearch()
+        self._tokenizer, self._cutting = trained.tokenizer, cutting
         self._spelling, self._times = decoder.search.writer.spelling, decoder.search.writer.times
 
     def __call__(self, utterances: Iterable[Utterance]) -> Iterator[Segmented]:
@@ -90,7 +89,7 @@ class Segmenter:
             )
         emissions, columns = emissions_of(frames, np.array(labels), self._spelling)
         starts = word_starts(words, labels, self._spelling)
-        path = align_long(emissions, columns, starts, search=self._search)
+        path = align_long(emissions, columns, starts, search=LongSearch())
         # The audio is read a second time, because the samples of long audio may not fit into memory.
         blocks = UtteranceBlocks(utterance, int(self._times.rate_hz))
         energies, num_samples = frame_energies(blocks, self._times, len(path.log_probs))

@@ -25,7 +25,7 @@ from asr_jax.inference.recognition import BrokenOff, Recognition, recognise, use
 from asr_jax.inference.trained import Trained
 from asr_jax.transcripts.seams import FrameLogProbs, joined_parts, together
 from asr_jax.transcripts.state_resets import joined_by_resets
-from asr_jax.transcripts.transcript import Transcript, joined
+from asr_jax.transcripts.transcript import Token, Transcript, joined
 from asr_jax.transcripts.windows import pieces
 
 AT_ONCE = 1024
@@ -36,17 +36,19 @@ BATCHES_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Transcribed:
-    """Result for one recording."""
+    """Result for one recording: its transcript, or its text with the times of the words."""
 
     utterance: Utterance
     """The recording, with the duration of the audio that was decoded."""
     transcript: Transcript | None
-    """None if the audio could not be read."""
+    """None if the audio could not be read, or the alignment failed."""
     reason: str = ""
     """Why there is no transcript."""
     differing: Rejected | None = None
     """Remarks on the audio: it is silent, truncated or clipped, or its duration differs from that of its manifest or
     header. None: there are none."""
+    tokens: tuple[Token, ...] = ()
+    """Labels of the text with their times, of an alignment."""
 
     def without_false_words(self) -> "Transcribed":
         """Returns the result without words if the audio is silent: a model may recognise some."""

@@ -26,7 +26,6 @@ def restore_weights(
 
     Args:
         updates: Number of the checkpoint.
-        experiment: Settings of the run.
         shapes: Shapes of the variables, as `inference.model.variable_shapes` returns them.
 
     Raises:

@@ -1,7 +1,8 @@
 """Edit counts of words and characters, and the error rates computed from their sums."""
 
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 import numpy as np
@@ -73,13 +74,7 @@ class ErrorCounts:
         return 1.0 - self.hits / self.words * (self.hits / hypothesis_words)
 
     def __add__(self, other: "ErrorCounts") -> "ErrorCounts":
-        return ErrorCounts(
-            self.substitutions + other.substitutions,
-            self.deletions + other.deletions,
-            self.insertions + other.insertions,
-            self.words + other.words,
-            self.utterances + other.utterances,
-        )
+        return ErrorCounts(*map(operator.add, astuple(self), astuple(other)))
 
 
 def word_errors(reference: str, hypothesis: str, alignment: Alignment = "fewest_edits") -> ErrorCounts:

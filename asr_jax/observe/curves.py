@@ -3,7 +3,6 @@
 `python -m asr_jax.observe.curves RUN_DIR [--out PNG]`
 """
 
-import sys
 import warnings
 from collections.abc import Sequence
 from os import PathLike
@@ -17,11 +16,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from tyro.conf import Positional, arg
 
-from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
-from asr_jax.core.options import parse
+from asr_jax.core.options import parse, run_report
 from asr_jax.core.settings import command_options
-from asr_jax.core.text_files import use_utf8
 from asr_jax.metrics.measure import MEAN, by_set, deciding_text
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.tables import validation_name
@@ -241,23 +238,12 @@ class CurvesOptions:
     """Picture to write. Default: RUN/curves.png."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command, with the arguments of the process by default."""
-    try:
-        given = parse(
-            CurvesOptions,
-            sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.curves",
-            about=__doc__,
-        )
-        out = given.out or given.run_dir / "curves.png"
-        draw_curves(given.run_dir / FILE_NAME, out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+def main(arguments: Sequence[str]) -> None:
+    options = parse(CurvesOptions, arguments, prog="python -m asr_jax.observe.curves", about=__doc__)
+    out = options.out or options.run_dir / "curves.png"
+    draw_curves(options.run_dir / FILE_NAME, out)
     print(out)
 
 
 if __name__ == "__main__":
-    use_utf8()
-    main()
+    run_report(main)

@@ -8,9 +8,8 @@ MLFLOW_TRACKING_URI. Install them with pip install 'asr-jax[wandb]' or 'asr-jax[
 """
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -18,10 +17,10 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, write_whole
-from asr_jax.core.options import parse
+from asr_jax.core.options import parse, run_report
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import command_options
-from asr_jax.core.text_files import read_text, use_utf8
+from asr_jax.core.text_files import read_text
 from asr_jax.observe.events import FILE_NAME, Event
 
 POLL_S = 2.0
@@ -115,21 +114,9 @@ class ForwardOptions:
     """Whether to wait for further events until the run is complete or has failed."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Runs the command, with the arguments of the process by default."""
-    try:
-        options = parse(
-            ForwardOptions,
-            sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.forward",
-            about=__doc__,
-        )
-        number = forward(options.run, options.to, _opener(options.to), project=options.project, follow=options.follow)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
+def main(arguments: Sequence[str]) -> None:
+    options = parse(ForwardOptions, arguments, prog="python -m asr_jax.observe.forward", about=__doc__)
+    number = forward(options.run, options.to, _opener(options.to), project=options.project, follow=options.follow)
     print(f"{number} events of {options.run} are in {options.to}")
 
 
@@ -148,5 +135,4 @@ def _opener(name: str) -> Open:
 
 
 if __name__ == "__main__":
-    use_utf8()
-    main()
+    run_report(main)

@@ -1,6 +1,5 @@
 """Prints a health report of a run from its events: `python -m asr_jax.observe.health RUN_DIR`."""
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from os import PathLike
@@ -9,13 +8,11 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from asr_jax.core.errors import UserError
 from asr_jax.core.files import size_of
 from asr_jax.core.names import counted
-from asr_jax.core.options import parse
+from asr_jax.core.options import parse, run_report
 from asr_jax.core.run_folder import CHECKPOINTS, REJECTED, VOIDED
 from asr_jax.core.settings import command_options
-from asr_jax.core.text_files import use_utf8
 from asr_jax.metrics.measure import deciding, deciding_text, measure_of, shown
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.progress import clock
@@ -37,10 +34,12 @@ def health(events_path: str | PathLike[str]) -> list[str]:
     events = list(read_events(events_path))
     by_name, folder = timeline(events), Path(events_path).parent  # The run may have been moved: events have old paths.
     steps, validations = by_name.get("train_step", []), by_name.get("validation", [])
+    # Warnings of refused checkpoints, for example, belong to no update.
+    of_no_update = [each for each in events if each["event"] == "warning" and each["data"].get("update") is None]
     return [
         _ending(events, steps),
         _speed(steps, [event for event in events if event["event"] == "compile"]),
-        _detectors([*by_name.get("warning", []), *_of_no_update(events)]),
+        _detectors([*by_name.get("warning", []), *of_no_update]),
         *_uploads(events),
         _voided(steps, by_name.get("voided", []), events, folder),
         _rejected(events, folder),
@@ -93,11 +92,6 @@ def _slowest(steps: Sequence[Event]) -> str:
         f" (mean of the processes {clock(sum(each['mean'] for each in found))}; process {process} waited longest in "
         f"{len(waits)} of {len(found)} lines, {clock(sum(waits))} in these)"
     )
-
-
-def _of_no_update(events: Sequence[Event]) -> list[Event]:
-    """Returns warnings that belong to no update, such as those of refused checkpoints."""
-    return [event for event in events if event["event"] == "warning" and event["data"].get("update") is None]
 
 
 def _detectors(warnings: Sequence[Event]) -> str:
@@ -185,21 +179,10 @@ class HealthOptions:
     """Folder of the run, which contains events.jsonl."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command, with the arguments of the process by default."""
-    try:
-        given = parse(
-            HealthOptions,
-            sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.health",
-            about=__doc__,
-        )
-        print("\n".join(health(given.run_dir / FILE_NAME)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+def main(arguments: Sequence[str]) -> None:
+    options = parse(HealthOptions, arguments, prog="python -m asr_jax.observe.health", about=__doc__)
+    print("\n".join(health(options.run_dir / FILE_NAME)))
 
 
 if __name__ == "__main__":
-    use_utf8()
-    main()
+    run_report(main)

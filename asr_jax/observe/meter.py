@@ -6,6 +6,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from asr_jax.observe.progress import clock
+
 EVERY_S = 30.0
 """Seconds between lines if there is no terminal."""
 
@@ -56,7 +58,4 @@ class Meter:
 
 
 def _clock(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+    return f"{seconds:.1f} s" if seconds < 60 else clock(seconds)

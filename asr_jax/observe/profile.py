@@ -4,7 +4,6 @@ It reads the newest trace of each process that `--profile 10:15` has written: op
 the share of collectives, the time in which a device is idle, and the host's time in waiting for data.
 """
 
-import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,10 +16,9 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import COLLECTIVES, RUNS
-from asr_jax.core.options import parse
+from asr_jax.core.options import parse, run_report
 from asr_jax.core.run_folder import PROFILE
 from asr_jax.core.settings import command_options
-from asr_jax.core.text_files import use_utf8
 from asr_jax.metrics.throughput import TRACED
 from asr_jax.observe.tables import percent, print_table
 
@@ -202,26 +200,15 @@ class ProfileOptions:
     """Number of operations to print."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command, with the arguments of the process by default."""
-    try:
-        given = parse(
-            ProfileOptions,
-            sys.argv[1:] if arguments is None else arguments,
-            prog="python -m asr_jax.observe.profile",
-            about=__doc__,
-        )
-        for path in newest_traces(given.run_dir):
-            trace = read_trace(path)
-            print(f"{path}: {trace.seconds:.3f} s")
-            print_table(largest(trace, given.operations), title="operations")
-            print_table(devices(trace), title="devices")
-            print(host_line(trace))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+def main(arguments: Sequence[str]) -> None:
+    options = parse(ProfileOptions, arguments, prog="python -m asr_jax.observe.profile", about=__doc__)
+    for path in newest_traces(options.run_dir):
+        trace = read_trace(path)
+        print(f"{path}: {trace.seconds:.3f} s")
+        print_table(largest(trace, options.operations), title="operations")
+        print_table(devices(trace), title="devices")
+        print(host_line(trace))
 
 
 if __name__ == "__main__":
-    use_utf8()
-    main()
+    run_report(main)

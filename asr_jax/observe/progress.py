@@ -19,6 +19,8 @@ from asr_jax.observe.tables import console_for, percent, print_table, quantity, 
 from asr_jax.observe.transcripts import aligned_lines
 
 Data = dict[str, Any]
+REFRESH_HZ = 2.0
+"""Refresh rate of the bar."""
 
 
 class ProgressView:
@@ -32,7 +34,6 @@ class ProgressView:
         console: Console to print to. Default: standard output.
         plain_every: Minimum number of updates between lines if there is no terminal.
         num_samples: Number of transcripts to show at each validation.
-        refresh_hz: Refresh rate of the bar in Hz.
         tick_s: Seconds between lines with the elapsed time while programs are compiled, if there is no terminal.
     """
 
@@ -42,13 +43,11 @@ class ProgressView:
         *,
         plain_every: int = 50,
         num_samples: int = 3,
-        refresh_hz: float = 2.0,
         tick_s: float = 30.0,
     ) -> None:
         self.console = console or console_for()
         self.plain_every = plain_every
         self.num_samples = num_samples
-        self._refresh_hz = refresh_hz
         self._live: Live | None = None
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -92,11 +91,17 @@ class ProgressView:
                 self._task, description=f"validating {validation_name(data)}"
             ),
             "validation": self._validation,
-            "checkpoint_saved": self._checkpoint_saved,
+            "checkpoint_saved": lambda data: self._say(
+                f"checkpoint at update {data['update']:,}: {data.get('path', '')}"
+            ),
             "uploaded": lambda data: self._say(f"uploaded checkpoint {data['update']:,}: {data['url']}"),
-            "upload_failed": self._upload_failed,
-            "recompiled": self._recompiled,
-            "warning": self._warning,
+            "upload_failed": lambda data: self._warn(
+                f"checkpoint {data['update']:,} is not uploaded: {data['reason']}"
+            ),
+            "recompiled": lambda data: self._warn(
+                f"compiled after the first update: {data['function']} ({data['seconds']:.1f} s): {data['reason']}"
+            ),
+            "warning": lambda data: self._warn(data["message"]),
             "data": lambda data: self._say(f"{data['set']}: {data['message']}"),
             "run_complete": self._run_complete,
         }
@@ -133,13 +138,6 @@ class ProgressView:
     def _resumed(self, data: Data) -> None:
         self._first = self._printed = None
         self._say(f"resumed at update {data['update']:,} from {data.get('path', 'a checkpoint')}")
-
-    def _warning(self, data: Data) -> None:
-        for line in f"warning: {data['message']}".split("\n"):
-            self._say(line, style="bold yellow")
-
-    def _upload_failed(self, data: Data) -> None:
-        self._warning({"message": f"checkpoint {data['update']:,} is not uploaded: {data['reason']}"})
 
     def _rejected(self, data: Data) -> None:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in data.get("reasons", {}).items())
@@ -186,9 +184,6 @@ class ProgressView:
             for line in lines:
                 self._say("  " + line, style="dim" if line.startswith("ref") else "")
 
-    def _checkpoint_saved(self, data: Data) -> None:
-        self._say(f"checkpoint at update {data['update']:,}: {data.get('path', '')}")
-
     def _compile_start(self, data: Data) -> None:
         trial = " (--data.batching.num-buckets 1 compiles a single one, for trials)" if data["shapes"] > 1 else ""
         self._say(f"compiling {counted(data['shapes'], 'batch shape')}{trial}; later starts load them from a cache")
@@ -216,10 +211,6 @@ class ProgressView:
         if not self._live:
             self._say(f"compiled {done} in {self._compile_clock()}")
 
-    def _recompiled(self, data: Data) -> None:
-        about = f"{data['function']} ({data['seconds']:.1f} s): {data['reason']}"
-        self._say(f"warning: compiled after the first update: {about}", style="bold yellow")
-
     def _run_complete(self, data: Data) -> None:
         self.close()
         reason = f" ({data['reason']})" if data.get("reason") else ""
@@ -237,7 +228,7 @@ class ProgressView:
 
     def _start_live(self) -> None:
         if self._live is None and self.console.is_terminal:
-            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=self._refresh_hz)
+            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=REFRESH_HZ)
             self._live.start()
 
     def _render(self) -> Group:
@@ -245,6 +236,9 @@ class ProgressView:
 
     def _table(self, rows: list[Data], *, title: str) -> None:
         print_table(rows, title=title, console=self.console)
+
+    def _warn(self, message: str) -> None:
+        self._say(f"warning: {message}", style="bold yellow")
 
     def _say(self, text: str, *, style: str = "") -> None:
         for line in text.rstrip("\n").split("\n"):

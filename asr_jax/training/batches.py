@@ -4,19 +4,22 @@ import functools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from asr_jax.checkpoints.store import Checkpoints, restore_meta
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import global_batch
-from asr_jax.data.batching.buckets import Bucket, largest_first
+from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
 from asr_jax.data.loading.sharded import Stream, open_sharded, shares_of
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.readers.base import ReadOptions
+from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.training.programs import CompiledSteps
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
@@ -95,21 +98,28 @@ def pre_allocate(setup: Setup, steps: CompiledSteps, state: TrainState) -> dict[
         The number of shapes and the seconds that they took.
     """
     begun_s, parts = time.monotonic(), min(setup.most_parts, 2)
+    scale, labels = setup.data.train.index.scale, labels_of(setup.data.tokenizer)
     for number in largest_first(setup.shapes):
         shape = setup.shapes[number]
-        batch = global_batch(noise_of(shape, setup), setup.mesh)
+        frames = int(setup.model.label_length(shape.length, of_features=scale.of_features))
+        # Twice as many frames as labels are enough for repeated ones.
+        num_labels = min(shape.num_tokens, frames // 2)
+        own = replace(shape, batch_size=shape.batch_size // setup.layout.num_processes)
+        batch = global_batch(noise_of(own, scale, labels, num_labels=num_labels), setup.mesh)
         jax.block_until_ready(steps.accumulate(state, [(shape, batch, np.int32(0))] * parts))
     return {"shapes": len(setup.shapes), "seconds": round(time.monotonic() - begun_s, 2)}
 
 
-def noise_of(shape: Bucket, setup: Setup) -> Batch:
-    """Returns this process's rows of a batch of noise, with as many random labels as fit the frames."""
-    rng, scale = np.random.default_rng(0), setup.data.train.index.scale
-    rows = shape.batch_size // setup.layout.num_processes
-    frames = int(setup.model.label_length(shape.length, of_features=scale.of_features))
-    # Twice as many frames as labels are enough for repeated ones.
-    num_labels = min(shape.num_tokens, frames // 2)
-    labels = np.delete(np.arange(max(setup.data.tokenizer.vocab_size, 2)), setup.data.tokenizer.blank_id)
+def noise_of(shape: Bucket, scale: Scale, labels: Int[np.ndarray, " V"], *, num_labels: int | None = None) -> Batch:
+    """Returns a full batch of noise in host memory, with random labels.
+
+    Args:
+        scale: Unit of the length of the shape.
+        labels: Label ids to choose from.
+        num_labels: Number of labels of each row. None: as many as the shape has room for.
+    """
+    rng, rows = np.random.default_rng(0), shape.batch_size
+    num_labels = shape.num_tokens if num_labels is None else num_labels
     tokens = np.zeros((rows, shape.num_tokens), np.int32)
     tokens[:, :num_labels] = rng.choice(labels, (rows, num_labels))
     signal = rng.standard_normal((rows, shape.length, *([scale.num_values] if scale.of_features else [])), np.float32)
@@ -122,3 +132,8 @@ def noise_of(shape: Bucket, setup: Setup) -> Batch:
         weights=np.ones(rows, np.float32),
         utterances=np.arange(rows, dtype=np.int32),
     )
+
+
+def labels_of(tokenizer: Tokenizer) -> Int[np.ndarray, " V"]:
+    """Returns the ids of all labels without the blank, at least one."""
+    return np.delete(np.arange(max(tokenizer.vocab_size, 2)), tokenizer.blank_id)

@@ -35,7 +35,6 @@ def lower_initial_state(recipe: Recipe, *, seed: int, programs: Programs = TRACE
     All runs use the shapes of its outputs. Only new runs compile it.
 
     Args:
-        recipe: Settings of the training step.
         programs: Cache of traced programs.
     """
 
@@ -53,7 +52,6 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
     """Returns the state before the first update of a run with the given parameters.
 
     Args:
-        recipe: Settings of the training step.
         params: Parameters of the model, without adapters.
         batch_stats: Running statistics of the model. Empty if it has none.
 
@@ -152,7 +150,6 @@ def state_from(recipe: Recipe, weights: Tree, mesh: Mesh, *, seed: int) -> tuple
     """Returns the state and the averaged parameters of a new run that starts from given weights.
 
     Args:
-        recipe: Settings of the training step.
         weights: `{"params": …, "batch_stats": …}`.
     """
     begin = jax.jit(functools.partial(fresh_state, recipe, seed=seed))

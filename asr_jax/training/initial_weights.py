@@ -95,8 +95,6 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
     """Reads the weights of `experiment.init` and matches them with the model's parameters.
 
     Args:
-        experiment: Settings of the run.
-        tokenizer: The run's tokenizer.
         shapes: Shapes of the model's parameters and statistics.
 
     Raises:
@@ -139,7 +137,6 @@ def _check(experiment: Experiment, account: Account, num_symbols: int, sizes: Se
     """Checks that the weights fit the tokenizer and the model.
 
     Args:
-        experiment: Settings of the run.
         account: Report on the weights.
         num_symbols: Number of symbols of the weights' tokenizer.
         sizes: Sizes of the label axes of the heads' parameters in the weights.

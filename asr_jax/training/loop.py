@@ -32,7 +32,7 @@ from asr_jax.training.batches import open_data, pre_allocate, state_of_data
 from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
 from asr_jax.training.opening import common_values, open_folder
 from asr_jax.training.profile import Profile
-from asr_jax.training.programs import CompiledSteps, CompileWatch, Part, compile_steps
+from asr_jax.training.programs import CompiledSteps, Part, watch_compilations
 from asr_jax.training.reporting import RejectedAudio, Reporter, announce, report_native
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, set_up
@@ -250,7 +250,7 @@ def _train(
             if reporter.has_failed():
                 reporter.flush(update=update)
             if update == first + 1:
-                stack.enter_context(CompileWatch(functools.partial(log.write, "recompiled")))
+                stack.enter_context(watch_compilations(functools.partial(log.write, "recompiled")))
     return _ended(setup, log, state, ends=ends, update=update, summary=summary)
 
 
@@ -291,19 +291,12 @@ def _stopped(setup: Setup, reason: str, update: int) -> str:
 
 def _compile(setup: Setup, log: EventLog, shapes: InitialState, validator: Validator) -> CompiledSteps:
     """Compiles all programs of training and validation before the first update."""
-    started_s, buckets, number = time.monotonic(), setup.shapes, itertools.count(1)
-    log.write("compile_start", shapes=len(buckets))
+    started_s, number = time.monotonic(), itertools.count(1)
+    log.write("compile_start", shapes=len(setup.shapes))
     validator.prepare()
-    steps = compile_steps(
-        setup.recipe,
-        buckets,
+    steps = setup.compiled(
         shapes,
-        scale=setup.data.train.index.scale,
-        mesh=setup.mesh,
-        num_batches=setup.most_parts,
-        sounds=setup.data.sounds,
-        programs=setup.programs,
-        tell=lambda bucket: log.write("compiled", number=next(number), shapes=len(buckets), bucket=vars(bucket)),
+        lambda bucket: log.write("compiled", number=next(number), shapes=len(setup.shapes), bucket=vars(bucket)),
     )
     validator.wait()
     log.write("compile", rows=steps.table, memory=steps.memory, seconds=round(time.monotonic() - started_s, 1))

@@ -9,12 +9,12 @@ from typing import Any
 from asr_jax.checkpoints.store import newest, refuse_damaged, restore_meta
 from asr_jax.config import (
     DEVICES,
+    OF_MACHINE,
     RESUMABLE,
     Resume,
     differences,
     from_json,
     is_among,
-    is_of_machine,
     leaves,
     load_experiment,
     located,
@@ -143,7 +143,7 @@ def _shown(on: Mapping[str, Any]) -> str:
 
 def common_values(setup: Setup) -> dict[str, Any]:
     """Returns the settings and digests that must be equal on all processes of a run."""
-    settings = {name: value for name, value in leaves(setup.experiment) if not is_of_machine(name)}
+    settings = {name: value for name, value in leaves(setup.experiment) if not is_among(name, OF_MACHINE)}
     symbols = hashlib.sha256(repr(setup.data.tokenizer.symbols).encode()).hexdigest()[:16]
     common: dict[str, Any] = {"source code of asr_jax": SOURCES, "libraries": library_versions()}
     common |= {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.data.set_names}

@@ -1,6 +1,5 @@
 """Previews of a run: its learning rate schedule, and a dry run with one batch of each shape."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training import run as folders
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.initial_weights import read_initial_weights
-from asr_jax.training.programs import compile_steps
 from asr_jax.training.reporting import report_data, report_filtered
 from asr_jax.training.setup import check_length, set_up
 from asr_jax.training.step import Accumulated, checked, summed, total_loss
@@ -38,7 +36,6 @@ def show_schedule(experiment: Experiment, png: Path | None = None) -> None:
     The data are read only if the length of the run or the schedule is in epochs.
 
     Args:
-        experiment: Settings of the run.
         png: Picture to write. None: no picture.
 
     Raises:
@@ -98,16 +95,7 @@ def dry_run(experiment: Experiment) -> None:
     if experiment.init.path:
         given = read_initial_weights(experiment, setup.data.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
-    steps = compile_steps(
-        setup.recipe,
-        setup.shapes,
-        shapes,
-        scale=setup.data.train.index.scale,
-        mesh=setup.mesh,
-        num_batches=setup.most_parts,
-        sounds=setup.data.sounds,
-        programs=setup.programs,
-    )
+    steps = setup.compiled(shapes)
     state, _ = initial_state(lowered.compile(), setup.mesh, setup.recipe.sharding)
 
     @jax.jit
@@ -127,7 +115,7 @@ def dry_run(experiment: Experiment) -> None:
             sums = jax.device_get(of_batch.sums)
             loss = total_loss(sums, {name: sums[name].weight for name in steps.loss_terms}, setup.recipe.scales)
             found = {"loss": float(loss), "gradient_norm": float(norm_of(of_batch))}
-        rows.append(_shown(row) | found)
+        rows.append({name: row[name] for name in ("seconds", "rows", "labels", "memory_bytes")} | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
         print(memory_line(steps.memory))
@@ -140,7 +128,3 @@ def dry_run(experiment: Experiment) -> None:
             f"{setup.data.train.index.hours:,.2f} h{of_sample}; {counted(setup.num_updates, 'update')}{per_epoch}; "
             "nothing was written"
         )
-
-
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("seconds", "rows", "labels", "memory_bytes")}

@@ -1,7 +1,6 @@
 """XLA traces of some updates of a job, for xprof, Perfetto and `python -m asr_jax.observe.profile`."""
 
 from pathlib import Path
-from types import TracebackType
 
 import jax
 
@@ -42,9 +41,7 @@ class Profile:
     def __enter__(self) -> "Profile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         is_cut = self._runs
         self._stop()
         if self._span and (is_cut or not self._begun) and error is None:

@@ -7,11 +7,12 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType, TracebackType
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -264,16 +265,6 @@ class OfSeveral:
         return added
 
 
-class Compiling(NamedTuple):
-    """A program that is being compiled."""
-
-    future: Future[Any]
-    outputs: Any
-    """Shapes of the outputs."""
-    flops: float
-    """Floating-point operations on all devices together, as `core.programs.products` counts them."""
-
-
 def compile_steps(
     recipe: Recipe,
     buckets: Sequence[Bucket],
@@ -289,8 +280,6 @@ def compile_steps(
     """Compiles the training programs of all buckets, largest bucket first, several at a time.
 
     Args:
-        recipe: Settings of the training step.
-        buckets: Batch shapes.
         shapes: Output of `abstract_state`.
         scale: Units of the buckets' lengths.
         num_batches: Number of batches of an update.
@@ -307,40 +296,39 @@ def compile_steps(
     ordered = [buckets[i] for i in largest_first(buckets)]
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 4)) as pool:
 
-        def compiling(program: Program) -> Compiling:
-            # Traced in this thread: threads that trace at the same time only wait for each other.
-            future = pool.submit(program.compile)
-            return Compiling(future, program.lowered.out_info, program.flops)
+        def compiling(program: Program) -> Future[Compiled]:
+            return pool.submit(program.compile)
 
+        # Traced in this thread: threads that trace at the same time only wait for each other.
         gradients = {bucket: step.gradient(bucket) for bucket in ordered}
         jobs = {bucket: compiling(program) for bucket, program in gradients.items()}
         accumulated = step.accumulated(gradients[ordered[0]])
         updating = compiling(step.update(accumulated))
         denominators = step.denominator_shapes(ordered[0])
-        several: tuple[dict[Bucket, Compiling], Compiling, Compiling] | None = None
         if num_batches > 1:
             of_batches = {bucket: compiling(step.denominators(bucket)) for bucket in ordered}
-            adding = compiling(step.added_denominators(denominators))
-            several = of_batches, adding, compiling(step.added(accumulated))
+            adding_denominators = compiling(step.added_denominators(denominators))
+            adding = compiling(step.added(accumulated))
         compiled = _results(jobs, pool, tell)
         table = [
             _row(bucket, compiled[bucket], shapes.state, step.recipe.model, scale)
-            | {"flops": jobs[bucket].flops / mesh.size}
+            | {"flops": gradients[bucket].flops / mesh.size}
             for bucket in ordered
         ]
         memory = _checked_memory(table, step.kept_bytes, mesh)
         return CompiledSteps(
             gradient={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
-            apply_update=updating.future.result(),
+            apply_update=updating.result(),
             loss_terms=tuple(denominators),
-            of_several=several
-            and OfSeveral(
-                denominators={bucket: job.future.result() for bucket, job in several[0].items()},
-                add_denominators=several[1].future.result(),
+            of_several=OfSeveral(
+                denominators={bucket: job.result() for bucket, job in of_batches.items()},
+                add_denominators=adding_denominators.result(),
                 num_batches=num_batches,
                 none=jax.device_put({name: np.zeros((), np.float32) for name in denominators}, same),
-                add=several[2].future.result(),
-            ),
+                add=adding.result(),
+            )
+            if num_batches > 1
+            else None,
             table=table,
             memory=memory,
         )
@@ -351,7 +339,7 @@ def _with_sounds(program: Compiled, sounds: Mapping[str, jax.Array]) -> Compiled
 
 
 def _results(
-    jobs: Mapping[Bucket, Compiling], pool: ThreadPoolExecutor, tell: Callable[[Bucket], None]
+    jobs: Mapping[Bucket, Future[Compiled]], pool: ThreadPoolExecutor, tell: Callable[[Bucket], None]
 ) -> dict[Bucket, Compiled]:
     """Waits for the executables of all buckets.
 
@@ -361,7 +349,7 @@ def _results(
     compiled = {}
     for bucket, job in jobs.items():
         try:
-            compiled[bucket] = job.future.result()
+            compiled[bucket] = job.result()
         except BaseException as error:
             pool.shutdown(cancel_futures=True)  # the others are not needed
             if not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
@@ -411,35 +399,25 @@ def _row(bucket: Bucket, compiled: Any, state: TrainState, model: Recogniser, sc
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-class CompileWatch:
-    """Context manager that calls `tell(function=…, seconds=…, reason=…)` for each program that is compiled."""
+@contextmanager
+def watch_compilations(tell: Callable[..., None]) -> Iterator[None]:
+    """Calls `tell(function=…, seconds=…, reason=…)` for each program that is compiled in the context."""
+    reasons, logger, explained = _Reasons(), logging.getLogger("jax"), jax.config.jax_explain_cache_misses
 
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
-        self._reasons = _Reasons()
-        self._explained = False
-
-    def __enter__(self) -> "CompileWatch":
-        self._explained = jax.config.jax_explain_cache_misses
-        jax.config.update("jax_explain_cache_misses", True)
-        logging.getLogger("jax").addHandler(self._reasons)
-        jax.monitoring.register_event_duration_secs_listener(self._on_event)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        jax.monitoring.unregister_event_duration_listener(self._on_event)
-        logging.getLogger("jax").removeHandler(self._reasons)
-        jax.config.update("jax_explain_cache_misses", self._explained)
-
-    def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+    def on_event(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == COMPILED:
-            self._tell(
-                function=str(kwargs.get("fun_name", "a function")),
-                seconds=round(duration_secs, 2),
-                reason=self._reasons.last(),
-            )
+            function = str(kwargs.get("fun_name", "a function"))
+            tell(function=function, seconds=round(duration_secs, 2), reason=reasons.last())
+
+    jax.config.update("jax_explain_cache_misses", True)
+    logger.addHandler(reasons)
+    jax.monitoring.register_event_duration_secs_listener(on_event)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(on_event)
+        logger.removeHandler(reasons)
+        jax.config.update("jax_explain_cache_misses", explained)
 
 
 class _Reasons(logging.Handler):

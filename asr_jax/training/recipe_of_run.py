@@ -19,7 +19,6 @@ def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength, *,
     """Builds the settings of the training step.
 
     Args:
-        experiment: Settings of the run.
         most_rows: Rows of the largest batch, for state passing.
     """
     training = experiment.training

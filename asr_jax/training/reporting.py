@@ -21,6 +21,7 @@ from asr_jax.core.run_folder import REJECTED, SMOKE, VOIDED
 from asr_jax.core.sums import merge
 from asr_jax.core.text_files import json_text
 from asr_jax.data.batching.crops import about_crops
+from asr_jax.data.batching.evaluation import about_long
 from asr_jax.data.batching.filters import Rejections
 from asr_jax.data.batching.removals import about_removed
 from asr_jax.data.loading.source import LoadedBatch
@@ -111,7 +112,7 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
             write("data", set=role, message=line)
     if message := about_crops(setup.data.train.index, data.crop_s):
         write("data", set="train", message=message)
-    if message := setup.data.long_validation():
+    if message := about_long(setup.data.validation, has_losses=setup.data.for_losses is not None):
         write("data", set="validation", message=message)
     for name, removed in setup.data.removed.items():
         if message := about_removed(removed, name):

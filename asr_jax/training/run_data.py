@@ -21,7 +21,7 @@ from asr_jax.core.pytrees import digest_of
 from asr_jax.core.run_folder import EXPERIMENT, TOKENIZER
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data, PlannedData, check_labels, plan_training
-from asr_jax.data.batching.evaluation import about_long, plan_evaluation, plan_with_labels
+from asr_jax.data.batching.evaluation import plan_evaluation, plan_with_labels
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.batching.overlap import Overlap, find_overlap
 from asr_jax.data.batching.removals import Removed, check_removed, count_removed
@@ -88,10 +88,6 @@ class RunData:
             {ADDED: digest_of(self.sounds)} if self.sounds else {}
         )
 
-    def long_validation(self) -> str:
-        """Returns a message on validation utterances that are not computed at once; empty if there are none."""
-        return about_long(self.validation, has_losses=self.for_losses is not None)
-
 
 def read_run_data(experiment: Experiment, mesh: Mesh, source: Path) -> RunData:
     """Reads and plans the data of a run. Writes nothing except caches.
@@ -151,7 +147,6 @@ def plan_train(
 
     Args:
         utterances: Training set.
-        experiment: Settings of the run.
         mesh: Devices of the job.
 
     Raises:
@@ -206,7 +201,6 @@ def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, toke
 
     Args:
         train: The planned training set.
-        experiment: Settings of the run.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -231,7 +225,6 @@ def plan_losses(
 
     Args:
         train: The planned training set.
-        experiment: Settings of the run.
 
     Returns:
         The plan; None if the loss is not computed.

@@ -61,24 +61,19 @@ class Saver:
         is_same = meta.get("decoding", before.digest() if before else "") == self._setup.decoding_digest
         if is_same and is_same_rate and of_before == of_now:
             self.num_without_gain, self.best = meta["num_without_gain"], best
-        elif best is not None and not is_same_rate:
-            self.forgets = (
-                f"the best validation {NAMES[measure]}, {shown(measure, best)}, is not comparable with "
-                f"{NAMES[self._setup.measure]}, which the validation set is judged by now: the best value and the "
-                "count for patience are reset"
-            )
-        elif best is not None and is_same:
-            self.forgets = (
-                f"the best validation {NAMES[measure]}, {shown(measure, best)}, is that of training.saving.best_of "
-                f"{of_before} and is not comparable with those of {of_now}: the best {NAMES[measure]} and the count "
-                "for patience are reset"
-            )
-        elif best is not None:
-            self.forgets = (
-                f"the best validation {NAMES[measure]}, {best:.2%}, is from another decoding ({before}) and is not "
-                f"comparable with those of {self._setup.experiment.primary_decoding}: the best {NAMES[measure]} and "
-                "the count for patience are reset"
-            )
+            return
+        if best is None:
+            return
+        now = f"not comparable with {NAMES[self._setup.measure]}, which the validation set is judged by now"
+        if is_same_rate and is_same:
+            now = f"that of training.saving.best_of {of_before} and is not comparable with those of {of_now}"
+        elif is_same_rate:
+            decoding = self._setup.experiment.primary_decoding
+            now = f"from another decoding ({before}) and is not comparable with those of {decoding}"
+        self.forgets = (
+            f"the best validation {NAMES[measure]}, {shown(measure, best)}, is {now}: the best value and the count for "
+            "patience are reset"
+        )
 
     @property
     def _name_of_best(self) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from asr_jax.kernels.implementations import check_selected, selected_kernels
 from asr_jax.metrics.measure import ALL, Measure
 from asr_jax.models.base import Recogniser
 from asr_jax.optim.schedules import RunLength, Schedule
-from asr_jax.training.initial_state import abstract_state, lower_initial_state
+from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
 from asr_jax.training.profile import traced_processes
+from asr_jax.training.programs import CompiledSteps, compile_steps
 from asr_jax.training.recipe import Recipe
 from asr_jax.training.recipe_of_run import make_recipe
 from asr_jax.training.run_data import RunData, read_run_data
@@ -121,6 +123,20 @@ class Setup:
         rows = [self.layout.num_parts(size) * self.layout.num_rows(size) for size in sizes]
         return float(num @ rows) / float(num @ sizes) - 1
 
+    def compiled(self, shapes: InitialState, tell: Callable[[Bucket], None] = lambda bucket: None) -> CompiledSteps:
+        """Compiles the training programs of all shapes of batches, as `compile_steps`."""
+        return compile_steps(
+            self.recipe,
+            self.shapes,
+            shapes,
+            scale=self.data.train.index.scale,
+            mesh=self.mesh,
+            num_batches=self.most_parts,
+            sounds=self.data.sounds,
+            programs=self.programs,
+            tell=tell,
+        )
+
     def continued(self, update: int, position: int) -> "Setup":
         """Returns the setup of a job that continues a run.
 
@@ -148,7 +164,6 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
     Writes nothing except caches.
 
     Args:
-        experiment: Settings of the run.
         source: Folder of the run that a new run continues. None: `folder`.
 
     Raises:
@@ -178,7 +193,6 @@ def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Program
     """Checks that the parameters can be spread over the axis model, before a run begins.
 
     Args:
-        recipe: Settings of the training step.
         seed: Random seed of the run, by which `programs` finds its traced program.
         programs: Cache of traced programs.
 
@@ -193,7 +207,6 @@ def other_product(experiment: Experiment, num_devices: int) -> list[str]:
     """Returns a warning if the product of rows, accumulation and devices is not `Batching.rows_product`.
 
     Args:
-        experiment: Settings of the run.
         num_devices: Number of devices of the job.
     """
     batching, accumulate = experiment.data.batching, experiment.training.accumulate
@@ -209,11 +222,7 @@ def other_product(experiment: Experiment, num_devices: int) -> list[str]:
 
 
 def other_devices(experiment: Experiment, mesh: Mesh) -> list[str]:
-    """Returns a warning if `Batching.file` was made for another kind or number of devices, otherwise nothing.
-
-    Args:
-        experiment: Settings of the run.
-    """
+    """Returns a warning if `Batching.file` was made for another kind or number of devices, otherwise nothing."""
     path, now = experiment.data.batching.file, described_devices(mesh)
     if not path or (before := load_buckets(Path(path)).devices) == now:
         return []

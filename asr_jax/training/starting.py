@@ -6,7 +6,7 @@ from pathlib import Path
 from jax.stages import Compiled
 
 from asr_jax.checkpoints.store import Checkpoints
-from asr_jax.core.meshes import replicate
+from asr_jax.core.meshes import placed, replicated
 from asr_jax.core.processes import agree, together
 from asr_jax.core.pytrees import Tree
 from asr_jax.observe.events import EventLog
@@ -64,5 +64,5 @@ def restored_state(
         "resumed", update=latest, data_position=meta["data_position"], path=copied_from or checkpoints.path(latest)
     )
     if "training.precision" in changed:  # a scale of float16 does not suit other precisions, nor theirs float16
-        state = state.replace(scaling=replicate(fresh_scaling(setup.recipe), setup.mesh))
+        state = state.replace(scaling=placed(fresh_scaling(setup.recipe), replicated(setup.mesh)))
     return state, average

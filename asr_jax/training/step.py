@@ -126,7 +126,6 @@ def gradient_of(
     """Computes the contribution of a batch to the gradient of an update.
 
     Args:
-        recipe: Settings of the training step.
         state: State before the update.
         carried: `TrainState.carried` or `Accumulated.carried` before the batch.
         batch: Batch on all devices.
@@ -192,7 +191,6 @@ def _gradient_of_rows(
     """Computes the gradient of the rows of a device, and sums over all devices of everything else.
 
     Args:
-        recipe: Settings of the training step.
         specs: How each parameter is spread over the devices.
         same: State, running statistics, denominators and sounds, which are the same on all devices.
         rows: Rows of the batch, and their states.
@@ -288,7 +286,6 @@ def apply_update(
     """Applies an accumulated gradient.
 
     Args:
-        recipe: Settings of the training step.
         average: Averaged parameters before the update.
         accumulated: Sums over all batches of the update.
         num_devices: Number of devices. With several, the gradients have a first axis of devices, and are summed here,

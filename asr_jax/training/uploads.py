@@ -7,10 +7,9 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from asr_jax.config import Experiment
-from asr_jax.core.processes import is_main, on_main
+from asr_jax.core.processes import EXPLICIT, is_main, on_main
 from asr_jax.core.run_folder import UPLOAD_LOG
 from asr_jax.inference.exporting import OURS
 from asr_jax.inference.uploading import uploaded
@@ -18,7 +17,6 @@ from asr_jax.observe.events import EventLog
 from asr_jax.pretrained.formats import format_of
 from asr_jax.pretrained.hub import Upload, has_token, refuse_without_client
 
-OF_PROCESSES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 POLL_S, KILL_S = 0.2, 5.0
 MAX_S = 3600.0
 """Time in seconds after which an upload is stopped."""
@@ -71,9 +69,7 @@ class Uploads:
     def __enter__(self) -> "Uploads":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._child:
             self._stop()
             with suppress(OSError):  # if the disk is full, the first error is the one to report
@@ -117,7 +113,7 @@ class Uploads:
 
     def _start(self, updates: int) -> None:
         """Starts a process on the CPU that is not one of the run, and that Ctrl-C does not reach."""
-        environment = {name: value for name, value in os.environ.items() if name not in OF_PROCESSES}
+        environment = {name: value for name, value in os.environ.items() if name not in EXPLICIT}
         environment |= {"JAX_PLATFORMS": "cpu", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # settings may have classes of a config
         command = upload_command(self._run, updates)

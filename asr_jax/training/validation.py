@@ -19,14 +19,8 @@ from asr_jax.data.loading.source import BatchSource
 from asr_jax.inference.decoder import Decoder, without_labels
 from asr_jax.inference.losses import Losses, measure
 from asr_jax.inference.model import programs_of
-from asr_jax.inference.recognition import (
-    BrokenOff,
-    Recognition,
-    recognised,
-    samples,
-    scored,
-    used_buckets,
-)
+from asr_jax.inference.recognition import BrokenOff, Recognition, recognised, samples, used_buckets
+from asr_jax.inference.scored_sets import scored
 from asr_jax.inference.trained import Trained, longest_and_batch_s
 from asr_jax.inference.transcription import prepare_windows, recognise_all
 from asr_jax.metrics.measure import ALL, deciding, mean_of, without_value
@@ -40,10 +34,16 @@ from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
 
 NO_GAIN = "no gain"
-LEFT_OUT = ("by_speaker", "by_length", "bootstrap", "confidence", "empty_reference_ids", "empty_hypothesis_ids")
+LEFT_OUT = (
+    "by_speaker",
+    "by_length",
+    "bootstrap",
+    "confidence",
+    "empty_reference_ids",
+    "empty_hypothesis_ids",
+    "windowed_ids",
+)
 """Figures that validation events omit because they can be long. `asr_jax.evaluate` computes them."""
-
-
 OF_HEADS = ("wer", "cer", "substitutions", "deletions", "insertions", "words", "utterances")
 """Figures of `training.validation.heads`."""
 
@@ -65,8 +65,7 @@ class Validator:
         self._evaluated: Any = setup.recipe.evaluated
         programs = programs_of(setup.experiment, setup.data.tokenizer)
         of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "programs": programs}
-        decoding = setup.experiment.primary_decoding
-        self._decoder = self._losses = None
+        self._losses = None
         self._trained = Trained(
             experiment=setup.experiment,
             model=setup.model,
@@ -82,15 +81,11 @@ class Validator:
         """The run. Validation replaces its variables by the given ones."""
         self._parts: dict[str, PlannedData] = {}
         """Each of several validation sets, for the loss."""
-        self._others: dict[str, Decoder] = {}
-        """Decoders of `training.validation.heads`."""
-        if decoding:
-            self._decoder = Decoder(setup.model, setup.data.tokenizer, decoding=decoding, **of_model)
-            for head in setup.experiment.training.validation.heads:
-                decoding = setup.experiment.model.decoding_of(head)
-                self._others[head] = Decoder(
-                    setup.model, setup.data.tokenizer, decoding=decoding, head=head, **of_model
-                )
+        self._decoders: dict[str, Decoder] = {}
+        """Decoders of the primary head and of `training.validation.heads`; empty without a recognising head."""
+        for head in (setup.head, *setup.experiment.training.validation.heads) if setup.recognises else ():
+            decoding = setup.experiment.model.decoding_of(head)
+            self._decoders[head] = Decoder(setup.model, setup.data.tokenizer, decoding=decoding, head=head, **of_model)
         if setup.data.for_losses:
             self._losses = Losses(setup.model, setup.recipe.scales, **of_model)
             # The loss of a set needs its own batches: heads draw masks and negatives for whole batches.
@@ -100,7 +95,7 @@ class Validator:
     def prepare(self) -> None:
         """Starts to compile all programs of validation in the background."""
         setup = self._setup
-        for decoder in self._decoders:
+        for decoder in self._decoders.values():
             decoder.prepare(used_buckets(setup.data.validation), setup.data.validation.index.scale)
             prepare_windows(self._trained, decoder, setup.data.validation)
         if self._losses and setup.data.for_losses:
@@ -112,15 +107,11 @@ class Validator:
             same = jax.tree.map(lambda leaf: leaf.sharding, self._shapes.average)  # that the programs are compiled for
             evaluated = jax.jit(self._setup.recipe.evaluated, out_shardings=same)
             self._evaluated = evaluated.lower(self._shapes.state).compile()
-        for decoder in self._decoders:
+        for decoder in self._decoders.values():
             decoder.wait()
             decoder.of_this_process.wait()
         if self._losses:
             self._losses.wait()
-
-    @property
-    def _decoders(self) -> list[Decoder]:
-        return [self._decoder, *self._others.values()] if self._decoder else []
 
     def validate(
         self, state: TrainState, average: Tree, update: int, *, epoch: int, is_stopped: Callable[[], bool]
@@ -161,14 +152,13 @@ class Validator:
 
     def show_samples(self, average: Tree, update: int) -> None:
         """Writes a samples event with transcripts of the first batch of the validation set."""
-        assert self._decoder, "samples need a recognising head"
         setup, tokenizer = self._setup, self._setup.data.tokenizer
-        data = setup.data.validation
+        data, decoder = setup.data.validation, self._decoders[setup.head]
         if not data.plan.batches_per_epoch:  # all utterances are computed in windows
             return
         source = BatchSource(data.index, data.plan, Layout.of(setup.mesh), storage=setup.experiment.data.storage)
-        found = self._decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
-        recognition = Recognition(self._decoder.whole(self._decoder.finish(found)), [])
+        found = decoder(average, global_batch(without_labels(source[0].batch), setup.mesh))
+        recognition = Recognition(decoder.whole(decoder.finish(found)), [])
         shown = samples(data, recognition, tokenizer, setup.experiment.training.validation.num_samples)
         self._log.write("samples", update=update, samples=shown)
 
@@ -221,20 +211,19 @@ class Validator:
     def _recognised(self, weights: Tree, num_samples: int, is_stopped: Callable[[], bool]) -> dict[str, dict[str, Any]]:
         """Returns error rates, by set and of all sets, and samples of all sets; empty without a recognising head."""
         setup = self._setup
-        if not self._decoder:
+        if not self._decoders:
             return {}
+        primary, *others = self._decoders.values()
         threads = setup.experiment.data.threads
         trained = replace(self._trained, variables=weights)
-        found = recognise_all(trained, self._decoder, setup.data.validation, threads=threads, is_stopped=is_stopped)
-        counts, found = scored(setup.data.validation, found, setup.data.tokenizer)
-        report_rejected(self._rejected, self._log, found.rejected)
+        found = recognise_all(trained, primary, setup.data.validation, threads=threads, is_stopped=is_stopped)
+        counts = scored(setup.data.validation, found, setup.data.tokenizer)
+        report_rejected(self._rejected, self._log, setup.data.validation.rejections.entries + found.rejected)
         report_rejected(self._rejected, self._log, found.differing, are_used=True)
         shown = samples(setup.data.validation, found, setup.data.tokenizer, num_samples)
         figures = {ALL: _figures(counts) | {"head": setup.head, "decoding": setup.decoding_digest, "samples": shown}}
-        if self._others:
-            figures[ALL]["heads"] = {
-                name: self._rates(trained, decoder, is_stopped) for name, decoder in self._others.items()
-            }
+        if others:
+            figures[ALL]["heads"] = {decoder.head: self._rates(trained, decoder, is_stopped) for decoder in others}
         for number, name in enumerate(setup.data.set_names):
             rows = setup.data.validation.rows_of(number).tolist()
             part = Recognition({row: found.transcripts[row] for row in rows if row in found.transcripts}, [])
@@ -247,7 +236,7 @@ class Validator:
         setup = self._setup
         threads = setup.experiment.data.threads
         found = recognise_all(trained, decoder, setup.data.validation, threads=threads, is_stopped=is_stopped)
-        figures = _figures(scored(setup.data.validation, found, setup.data.tokenizer)[0])
+        figures = _figures(scored(setup.data.validation, found, setup.data.tokenizer))
         return {name: figures[name] for name in OF_HEADS} | {"decoding": decoder.search.decoding.digest()}
 
 

@@ -12,7 +12,7 @@ from asr_jax.core.names import unique
 from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Utterance
-from asr_jax.transcripts.subtitles import CueRules, cues
+from asr_jax.transcripts.subtitles import cues
 from asr_jax.transcripts.transcript import Token, Transcript, Word, to_json, with_valid_times
 
 TEXTGRID_S = 0.0001
@@ -74,26 +74,26 @@ def text_line(named: NamedRecording) -> str:
     return f"{named.transcript.text}\n"
 
 
-def srt(named: NamedRecording, rules: CueRules | None = None) -> str:
+def srt(named: NamedRecording) -> str:
     """Returns SubRip subtitles: number, times and lines of each cue.
 
     SubRip has tags but no escape sequences. A word joiner, which is invisible, is therefore added after `<` and `{`, so
     that players do not read them as tags.
     """
     blocks = []
-    for number, cue in enumerate(cues(named.transcript, rules, duration_s=named.duration_s), 1):
+    for number, cue in enumerate(cues(named.transcript, duration_s=named.duration_s), 1):
         lines = "\n".join(re.sub(r"([<{])", "\\1\u2060", line) for line in cue.lines)
         blocks.append(f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{lines}\n")
     return "\n".join(blocks)
 
 
-def vtt(named: NamedRecording, rules: CueRules | None = None) -> str:
+def vtt(named: NamedRecording) -> str:
     """Returns WebVTT subtitles, with `&`, `<` and `>` as character references.
 
     Source: https://www.w3.org/TR/webvtt1/, sections 4.1 and 4.2.
     """
     blocks = ["WEBVTT\n"]
-    for cue in cues(named.transcript, rules, duration_s=named.duration_s):
+    for cue in cues(named.transcript, duration_s=named.duration_s):
         lines = "\n".join(cue.lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         blocks.append(f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{lines}\n")
     return "\n".join(blocks)

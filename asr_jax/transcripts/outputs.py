@@ -77,6 +77,16 @@ class Output:
         pass
 
 
+def is_folder(out: Path) -> bool:
+    """Returns whether a destination is a folder: an existing one, or a name without an ending."""
+    return out.is_dir() or not out.suffix
+
+
+def files_of_job(out: Path, job: Job) -> dict[Path, Path]:
+    """Returns the files of a job, by those of the whole. In a folder, each recording also has a file of its own."""
+    return {whole: job.path(whole) for whole in ((out / REJECTED, out / MADE_OF) if is_folder(out) else (out,))}
+
+
 def open_output(
     form: FormName,
     out: Path | None,
@@ -91,20 +101,20 @@ def open_output(
 
     Args:
         form: Name of the file format.
-        out: Folder (an existing one, or a name without an ending) or file. None: standard output.
+        out: Folder or file, as in `is_folder`. None: standard output.
         recordings: All recordings, with different ids.
         force: Whether existing transcripts are overwritten.
         maker: Function that returns the origin of the transcripts; called only if `out` is a folder.
         made_of: Function that returns ids and identities of the recordings of this process; called only if `out` is a
             folder.
-        job: Job of the recordings that this process writes, to a file of its own or to the same folder as the
-            others. None: all of them.
+        job: Job of the recordings that this process writes, to the same folder as the others, or to a file of its own,
+            which is overwritten: a finished job has a receipt. None: all of them.
 
     Raises:
         UserError: If the file exists or is a recording, if there are several recordings for a subtitle file, or if the
             folder has transcripts of another origin, or files of these names that are not of these recordings.
     """
-    if out and (out.is_dir() or not out.suffix):
+    if out and is_folder(out):
         return Folder(FORMS[form], out, recordings, force=force, maker=maker(), made_of=made_of(), job=job)
     out = out and path_of(out, job)
     if not FORMS[form].is_of_many and len(recordings) > 1:
@@ -112,7 +122,7 @@ def open_output(
             f"{len(recordings)} recordings: expected --out FOLDER, since a file of {form} contains only one"
         )
     check_no_input("--out", out, [each.location for each in recordings])
-    if out and out.exists() and not force:
+    if out and out.exists() and not (force or job):
         raise UserError(f"{out} already exists: choose another --out, or overwrite it with --force")
     return OneFile(form, out, recordings)
 

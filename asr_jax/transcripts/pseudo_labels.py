@@ -60,7 +60,7 @@ def cut_at_pauses(words: Sequence[Word], duration_s: float, *, most_s: float) ->
 
 
 def rejected_path_of(manifest: Path) -> Path:
-    """List of the audio that is not in a manifest of pseudo-labels."""
+    """List of the audio that is not in a manifest of pseudo-labels, or of pieces of long audio."""
     return manifest.with_name(f"{manifest.stem}.rejected.jsonl")
 
 

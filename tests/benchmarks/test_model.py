@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from asr_jax.cli.benchmark.stepping import Stepping, largest_operations, readable
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.programs import products
@@ -16,6 +15,7 @@ from asr_jax.heads.contrastive import Contrastive
 from asr_jax.models.base import Model
 from asr_jax.text.tokenizers import TokenizerSettings
 from benchmarks import model
+from benchmarks.stepping import Stepping, largest_operations, readable
 from tests.training.test_pretraining_step import HEAD, Hiding
 
 CONFIG = ("--config", "tests/toy_config.py")

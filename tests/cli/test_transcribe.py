@@ -18,9 +18,8 @@ from asr_jax.cli.transcribe import TranscribeOptions, check, main
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.text_files import read_lines
 from asr_jax.data.manifests.reading import read_utterances
-from asr_jax.inference.calibration import write_calibration
+from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.transcription import Transcriber
-from asr_jax.metrics.confidence import Calibration
 from asr_jax.search.ctc import CTCDecoding
 from tests.support import approx
 
@@ -276,7 +275,7 @@ def test_confidences_that_are_not_calibrated_are_said_to_be(run, folder, capsys)
     main([run, *again, "--live"])
     (line,) = [line for line in printed(capsys)[1].splitlines() if "not calibrated" in line]
     assert f"python -m asr_jax.evaluate {run} --live --calibrate --data VALIDATION" in line
-    write_calibration(Path(run), 2, "averaged", CTCDecoding(), Calibration(), about={})
+    calibrate(Path(run), 2, "averaged", CTCDecoding(), np.array([0.9, 0.2]), np.array([True, False]))
     main([run, *again])
     (Path(run) / "calibration.json").unlink()
     assert "not calibrated" not in printed(capsys)[1]

@@ -21,7 +21,8 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.inference import decoder as decoders
 from asr_jax.inference.decoder import Decoder, HeadSearch, without_labels
-from asr_jax.inference.recognition import Recognition, judged_words, scored
+from asr_jax.inference.recognition import Recognition, judged_rows
+from asr_jax.inference.scored_sets import scored
 from asr_jax.nn.recurrent.prediction import StatelessPrediction
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.ctc_beam import CTCBeamSearch
@@ -54,9 +55,9 @@ def transcript_of(words, *texts):
     return Transcript(spans, -1.0, tuple(ScoredText(text, -float(rank)) for rank, text in enumerate(texts)))
 
 
-def judged(references, transcripts):
-    confidences, is_right = judged_words(planned(*references), Recognition(transcripts, []), LETTERS, NORMALISER)
-    return list(zip(confidences.tolist(), is_right.tolist(), strict=True))
+def judged(references, transcripts, normaliser=NORMALISER):
+    rows = judged_rows(planned(*references), Recognition(transcripts, []), LETTERS, normaliser)
+    return [word for row in rows for word in zip(*row, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +82,13 @@ def test_words_are_judged_after_the_normaliser(reference, words, expected):
 
 def test_words_of_scripts_without_spaces_are_judged_one_by_one():
     found = {0: transcript_of([("今", 0.9), ("大，", 0.8), ("ok", 0.7)])}
-    confidences, is_right = judged_words(planned("今天， ok"), Recognition(found, []), LETTERS, "lower.v1")
-    assert (confidences.tolist(), is_right.tolist()) == ([0.9, 0.8, 0.7], [True, False, True])
+    assert judged(["今天， ok"], found, "lower.v1") == [(0.9, True), (0.8, False), (0.7, True)]
 
 
 def test_token_errors_of_a_set_count_what_has_no_label():
     """The references are 'ab é' (é has no label in this vocabulary) and 'c'."""
     found = {row: Transcript((), -1.0, tokens=tuple(FEW.encode(text))) for row, text in enumerate(("ab d", "cc"))}
-    counts, _ = scored(planned("ab é", "c"), Recognition(found, []), FEW)
+    counts = scored(planned("ab é", "c"), Recognition(found, []), FEW)
     assert [counts[f"token_{name}"] for name in ("substitutions", "deletions", "insertions")] == [1, 0, 1]
     assert (counts["tokens"], counts["ter"]) == (5, 2 / 5)
 

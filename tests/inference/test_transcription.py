@@ -25,7 +25,7 @@ from asr_jax.inference import long_audio, transcription
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.log_probs import LogProbs
 from asr_jax.inference.long_audio import LongAudio
-from asr_jax.inference.recognition import scored
+from asr_jax.inference.scored_sets import scored
 from asr_jax.inference.trained import WHOLE, Trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
 from asr_jax.models.base import Model
@@ -286,7 +286,7 @@ def test_of_a_set_what_is_much_longer_than_training_is_recognised_by_windows(tra
     assert max(length for (_, length), _ in made.programs.compiled) < WHOLE * 1.5 * 48000
     assert [data.index.utterances[row].id for row in data.windowed_rows] == ["0", "2", "0"][: len(utterances) - 3]
     assert [each.id for each in found.rejected] == ["2"]
-    counts, _ = scored(data, found, TOKENIZER)
+    counts = scored(data, found, TOKENIZER)
     assert (counts["utterances"], counts["rejected"]) == (len(utterances) - 1, 1)
     of_short, alone, alone_values = recognised([each for each in utterances if each.duration_s < 12], "alone_" + form)
     assert not of_short.windowed_rows

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.options import run_report
 from asr_jax.observe.curves import draw_curves, main, smooth
 from asr_jax.observe.events import EventLog
 from tests.support import approx, assert_close
@@ -169,11 +170,12 @@ def test_smoothing_is_a_mean_over_a_window_that_shrinks_at_the_ends():
     assert len(smooth(np.zeros(0), num_points=5)) == 0
 
 
-def test_a_missing_file_is_named(tmp_path, capsys):
+def test_a_missing_file_is_named(tmp_path, capsys, monkeypatch):
     with pytest.raises(UserError, match=r"nowhere/events\.jsonl"):
         draw_curves(tmp_path / "nowhere" / "events.jsonl", tmp_path / "x.png")
+    monkeypatch.setattr(sys, "argv", ["curves", str(tmp_path)])
     with pytest.raises(SystemExit) as exit_of:
-        main([str(tmp_path)])
+        run_report(main)
     assert exit_of.value.code == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert not list(tmp_path.iterdir())

@@ -1,7 +1,7 @@
 import jax
 import jax.numpy as jnp
 
-from asr_jax.training.programs import CompileWatch
+from asr_jax.training.programs import watch_compilations
 
 
 def test_what_is_compiled_late_is_named_with_its_reason_and_nothing_else_is():
@@ -11,7 +11,7 @@ def test_what_is_compiled_late_is_named_with_its_reason_and_nothing_else_is():
     function, reports = jax.jit(doubled), []
     three, four = jnp.arange(3.0), jnp.arange(4.0)
     function(three)
-    with CompileWatch(lambda **about: reports.append(about)):
+    with watch_compilations(lambda **about: reports.append(about)):
         function(three)
         assert reports == []
         function(four)

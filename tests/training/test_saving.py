@@ -26,7 +26,7 @@ def saver(**changes: Any) -> Saver:
         ({}, 0.125, ""),
         ({"measure": "cer"}, None, "the best validation WER, 12.50 %, is not comparable with CER, which"),
         ({"best_of": "mean"}, None, "the best validation WER, 12.50 %, is that of training.saving.best_of all"),
-        ({"decoding_digest": "beam"}, None, "the best validation WER, 12.50%, is from another decoding"),
+        ({"decoding_digest": "beam"}, None, "the best validation WER, 12.50 %, is from another decoding"),
     ],
 )
 def test_a_best_measure_counts_if_it_is_comparable(changes: dict[str, str], best: float | None, message: str) -> None:

@@ -52,8 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(DataOptions, arguments, prog="python -m asr_jax.benchmark data", about=__doc__)
     if not options.data:
         raise UserError("no manifest is given: expected --data MANIFEST")
-    if options.json:
-        check_writable(options.json)
+    check_writable(options.json)
 
     from asr_jax.observe.tables import print_table
 

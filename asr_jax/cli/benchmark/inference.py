@@ -3,8 +3,7 @@
 Measures the latency of a batch by number and length of its rows: mean and percentiles over some steps after warm-ups.
 A step goes from audio in host memory to texts. The parts features, network and decoding (with the settings of the run
 or config) are also measured separately, each as a program that the host waits for. The rows are full and contain noise.
-A config has random weights, which may find more text in noise than there is in speech. Published figures of NVIDIA and
-others are printed with their hardware.
+A config has random weights, which may find more text in noise than there is in speech.
 
 With `--data`, measures sets from files to texts instead, with each of the batch sizes and with the batches of
 evaluation: the throughput, and mean and percentiles of a batch for data (reading and transfer to the device), network
@@ -24,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from tyro.conf import Positional, arg
 
 from asr_jax.cli.command_line import parse_with_experiment
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from asr_jax.cli.benchmark.recognising import TimedRecognition
     from asr_jax.cli.benchmark.systems import System
     from asr_jax.config import Experiment
+    from asr_jax.data.batching.buckets import Scale
 
 PROG = "python -m asr_jax.benchmark inference"
 STEPS, STEPS_ON_CPU = 500, 20
@@ -86,8 +87,7 @@ def main(arguments: Sequence[str]) -> None:
     else:
         options, flags = parse_recognition(InferenceOptions, arguments, prog=PROG, about=__doc__)
     _check(options, experiment)
-    if options.json:
-        check_writable(options.json)
+    check_writable(options.json)
 
     from asr_jax.cli.benchmark.recognising import TimedRecognition
     from asr_jax.cli.benchmark.systems import described, machine, peak_bytes, system_of_config, system_of_run
@@ -106,9 +106,7 @@ def main(arguments: Sequence[str]) -> None:
     recognition = TimedRecognition(system, system.search())
     seconds = options.seconds or (() if options.data else SECONDS)
     if options.batch_sizes and seconds:
-        figures["batches"] = batches(
-            recognition, options, seconds, steps=figures["steps"], rate_hz=system.model.front_end.rate_hz
-        )
+        figures["batches"] = batches(recognition, options, seconds, steps=figures["steps"], scale=system.scale)
         show_batches(figures, about)
     if options.data:
         figures["sets"] = sets(recognition, system, options)
@@ -133,7 +131,7 @@ def _check(options: InferenceOptions, experiment: Experiment | None) -> None:
 
 
 def batches(
-    recognition: TimedRecognition, options: InferenceOptions, lengths_s: Sequence[float], *, steps: int, rate_hz: int
+    recognition: TimedRecognition, options: InferenceOptions, lengths_s: Sequence[float], *, steps: int, scale: Scale
 ) -> list[dict[str, Any]]:
     """Measures each batch of the grid.
 
@@ -141,19 +139,22 @@ def batches(
         options: Options of the command, with the numbers of rows.
         lengths_s: Lengths of a row in seconds.
         steps: Number of measured steps.
-        rate_hz: Sampling rate of the audio in Hz.
+        scale: Unit of lengths.
 
     Returns:
         For each batch the milliseconds of the whole and of each part, the throughput as a multiple of real time, and
         the peak memory so far in bytes.
     """
-    from asr_jax.cli.benchmark.recognising import noise, summary
+    from asr_jax.cli.benchmark.recognising import summary
     from asr_jax.cli.benchmark.systems import peak_bytes
+    from asr_jax.data.batching.buckets import Bucket
+    from asr_jax.training.batches import noise_of
 
     found = []
     for seconds in lengths_s:
         for rows in options.batch_sizes:
-            batch = noise(rows=rows, seconds=seconds, rate_hz=rate_hz)
+            size = round(seconds * scale.per_s)
+            batch = noise_of(Bucket(size, 0, rows, size), scale, np.zeros(1, np.int32))
             times = recognition.times(batch, warm_ups=options.warm_ups, steps=steps)
             parts = {name: summary(each) for name, each in times.items()}
             rtfx = 1000 * rows * seconds / parts["all"]["mean"]

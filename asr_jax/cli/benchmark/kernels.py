@@ -59,8 +59,7 @@ class KernelOptions:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(KernelOptions, arguments, prog="python -m asr_jax.benchmark kernels", about=__doc__)
-    if options.json:
-        check_writable(options.json)
+    check_writable(options.json)
 
     from asr_jax.core.devices import devices
     from asr_jax.kernels.cases import Sizes, cases

@@ -1,12 +1,12 @@
 """Benchmark of reading: throughput from audio files to batches, compared with plain decoding, and growth of memory."""
 
+import itertools
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,19 @@ def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: f
     ways = {"threads": {"threads": processes}, "workers": {"workers": processes, "threads": 1}}
     rates: dict[str, list[tuple[float, float]]] = {"bare": [], "threads": [], "workers": []}
     with ExitStack() as stack:
-        decoders = stack.enter_context(_decoders(audio_paths(index), processes))
+        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(processes))
+        paths, decode = audio_paths(index), partial(_decoded_s, seconds=seconds)
+        parts = [paths[place::processes] or paths for place in range(processes)]
+
+        def bare() -> float:
+            return sum(pool.imap_unordered(decode, parts))
+
+        bare()  # the processes have started afterwards
         opened = {
             name: stack.enter_context(open_batches(source, read_ahead=READ_AHEAD, **way)) for name, way in ways.items()
         }
         for _ in range(repeats):
-            rates["bare"].append(_measured(partial(_decoded_s, decoders, seconds)))
+            rates["bare"].append(_measured(bare))
             for name, batches in opened.items():
                 # Batches that were read ahead during other measurements are consumed first.
                 for _ in range(2 * (READ_AHEAD + 1) * processes):
@@ -132,51 +139,15 @@ def _loaded_s(batches: Iterator[LoadedBatch], seconds: float) -> float:
     return samples / 16000
 
 
-@contextmanager
-def _decoders(paths: Sequence[str], num: int) -> Iterator[list[Connection]]:
-    """Starts processes that decode files on request; yields their pipes."""
-    context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe() for _ in range(num)]
-    started = [
-        context.Process(target=_decode, args=(paths, place * len(paths) // num, theirs), daemon=True)
-        for place, (_, theirs) in enumerate(pipes)
-    ]
-    for process in started:
-        process.start()
-    ours = [end for end, _ in pipes]
-    for end in ours:
-        end.recv()
-    try:
-        yield ours
-    finally:
-        for end in ours:
-            end.send(None)
-        for process in started:
-            process.join()
-
-
-def _decode(paths: Sequence[str], place: int, pipe: Connection) -> None:
-    """Decodes files for each number of seconds received from the pipe, and sends back the seconds of audio decoded.
-
-    Args:
-        paths: Audio files.
-        place: Index of the first file.
-        pipe: Connection to the parent process; None ends the process.
-    """
-    pipe.send("ready")
-    while (seconds := pipe.recv()) is not None:
-        start, decoded = time.perf_counter(), 0.0
-        while time.perf_counter() - start < seconds:
-            samples, rate_hz = soundfile.read(paths[place % len(paths)], dtype="int16")
-            decoded += len(samples) / rate_hz
-            place += 1
-        pipe.send(decoded)
-
-
-def _decoded_s(decoders: Sequence[Connection], seconds: float) -> float:
-    for decoder in decoders:
-        decoder.send(seconds)
-    return sum(decoder.recv() for decoder in decoders)
+def _decoded_s(paths: Sequence[str], seconds: float) -> float:
+    """Decodes files one after another for some seconds; returns the seconds of audio."""
+    start, decoded = time.perf_counter(), 0.0
+    for path in itertools.cycle(paths):
+        if time.perf_counter() - start >= seconds:
+            break
+        samples, rate_hz = soundfile.read(path, dtype="int16")
+        decoded += len(samples) / rate_hz
+    return decoded
 
 
 def _resident_of_all() -> int:

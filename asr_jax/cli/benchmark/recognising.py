@@ -53,10 +53,6 @@ class TimedRecognition:
         lists = self._search.sequences(found, np.flatnonzero(np.asarray(batch.weights) > 0).tolist())
         return [self._search.transcript(hypotheses).text for hypotheses in lists]
 
-    def warm(self, batch: Batch) -> None:
-        """Compiles the single program for the shape of a batch, and runs it once."""
-        self.texts(batch)
-
     def times(self, batch: Batch, *, warm_ups: int, steps: int) -> Times:
         """Measures the single program (`all`) and each of PARTS, from audio in host memory to texts in host memory.
 
@@ -83,26 +79,6 @@ class TimedRecognition:
             with _timed(keep["decoding"]):
                 self._finished(self._decoding(self._variables, encoded), batch)
         return times
-
-
-def noise(*, rows: int, seconds: float, rate_hz: int, labels: int = 0, vocabulary: int = 2) -> Batch:
-    """Full batch of noise in host memory, with random labels.
-
-    Args:
-        seconds: Length of a row in seconds.
-        labels: Number of labels of a row.
-        vocabulary: Size of the vocabulary with the blank, which is the last label.
-    """
-    rng, size = np.random.default_rng(0), round(seconds * rate_hz)
-    return Batch(
-        audio=(3000 * rng.standard_normal((rows, size), np.float32)).astype(np.int16),
-        features=None,
-        lengths=np.full(rows, size, np.int32),
-        tokens=rng.integers(0, vocabulary - 1, (rows, labels)).astype(np.int32),
-        token_lengths=np.full(rows, labels, np.int32),
-        weights=np.ones(rows, np.float32),
-        utterances=np.arange(rows, dtype=np.int32),
-    )
 
 
 def summary(times: list[float]) -> dict[str, float]:
@@ -132,8 +108,8 @@ def recognise_set(
     """
     source, plan, scale = BatchSource(data.index, data.plan), data.plan, data.index.scale
     num = plan.batches_per_epoch
-    for position in {plan[p].bucket: p for p in range(num)}.values():
-        recognition.warm(_on_device(source[position].batch))
+    for position in {plan[p].bucket: p for p in range(num)}.values():  # compiles the program of each shape
+        recognition.texts(_on_device(source[position].batch))
     times: Times = {name: [] for name in ("data", "network", "both")}
     utterances, audio_s, padded_s, characters = 0, 0.0, 0.0, 0
     rejected = {each.line: None for each in data.rejections.entries}

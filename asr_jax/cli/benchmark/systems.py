@@ -13,8 +13,10 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.precision import Precision
 from asr_jax.core.pytrees import Tree, num_elements
+from asr_jax.data.batching.buckets import Scale
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import plan_evaluation
+from asr_jax.data.batching.index import scale_of
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.decoder import HeadSearch
@@ -45,6 +47,11 @@ class System:
         """Search of the primary head, with the decoding of validation."""
         head = self.model.recognising
         return HeadSearch(self.model, self.tokenizer, head=head, decoding=self.experiment.model.decoding_of(head))
+
+    @property
+    def scale(self) -> Scale:
+        """Unit of lengths of audio."""
+        return scale_of(self.model.front_end, of_features=False)
 
     @property
     def about(self) -> dict[str, Any]:

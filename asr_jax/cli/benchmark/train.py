@@ -5,7 +5,7 @@ of the device's peak rate of bfloat16, the share of the time that is spent waiti
 kernels of Triton and Pallas are not counted. An update has the same number of utterances in each case: a device has the
 rows of the update / accumulation / devices. With the data of the config, figures include the loader; with
 `--synthetic`, the input is full batches of noise of these lengths. Front-end, augmentation, loss, optimizer and
-averaging are those of the config. Published figures of NVIDIA and others are printed with their hardware.
+averaging are those of the config.
 
 Source: scripts/train_benchmark.sh of QuartzNet in NVIDIA/DeepLearningExamples: the rule of constant updates, lengths
 (1408 to 1920 frames) and 100 labels. Differs from it: that script discards whole epochs as warm-up and disables
@@ -79,10 +79,8 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.cli.benchmark.systems import in_precision, machine
 
     experiment = in_precision(experiment, options.precision)
-    if options.json:
-        check_writable(options.json)
-    if options.trace:
-        check_writable(options.trace, is_folder=True)
+    check_writable(options.json)
+    check_writable(options.trace, is_folder=True)
     figures: dict[str, Any] = {
         "machine": machine(),
         "config": experiment.name,
@@ -107,8 +105,10 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
         UserError: If the rows of an update cannot be divided evenly, or if the sampling mode is not planned.
     """
     from asr_jax.cli.benchmark import updating
+    from asr_jax.core.devices import devices
 
-    counts, there_are = usable(options.num_devices)
+    there_are = len(devices())
+    counts = sorted({num for num in options.num_devices if num <= there_are}) or [there_are]
     accumulations, batching = options.accumulation or (experiment.training.accumulate,), experiment.data.batching
     if options.accumulation and options.synthetic is None and (batching.rows or batching.devices is not None):
         raise UserError(
@@ -140,14 +140,6 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
                 )
                 groups = updating.synthetic_groups(case, batches, accumulation)
                 yield updating.time_updates(case, groups, **times)
-
-
-def usable(devices: Sequence[int]) -> tuple[list[int], int]:
-    """Returns the numbers of devices that are available, and the number of all devices; this number if none is."""
-    from asr_jax.core.devices import devices as there
-
-    there_are = len(there())
-    return sorted({num for num in devices if num <= there_are}) or [there_are], there_are
 
 
 def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequence[int], devices: Sequence[int]) -> int:

@@ -17,8 +17,6 @@ from jax.sharding import Mesh
 
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
-from asr_jax.cli.benchmark.recognising import noise
-from asr_jax.cli.benchmark.stepping import SETTLED
 from asr_jax.cli.benchmark.systems import peak_bytes, tokenizer_without_data
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
@@ -30,6 +28,7 @@ from asr_jax.data.batching.index import scale_of
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.inference.model import make_model
 from asr_jax.optim.schedules import RunLength
+from asr_jax.training.batches import labels_of, noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.loop import IN_FLIGHT
 from asr_jax.training.programs import compile_steps
@@ -38,6 +37,8 @@ from asr_jax.training.recipe_of_run import make_recipe
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 
+SETTLED = 30_000
+"""Number of updates after which the schedules of dropout and layer skipping have ended."""
 Group = list[tuple[Bucket, Batch]]
 """The batches of an update, in host memory."""
 TRACED = 3
@@ -85,23 +86,15 @@ def synthetic_case(
     tokenizer = tokenizer_without_data(experiment.data.tokenizer, vocabulary)
     model = make_model(experiment, tokenizer)
     of_audio = [each for each in settings.augment if isinstance(each, AudioAugmentation)]
-    batches = []
-    for each in seconds:
-        fitting = min(labels, int(model.output_length(round(each * front_end.rate_hz))) // 2)
-        batches.append(
-            noise(rows=rows, seconds=each, rate_hz=front_end.rate_hz, labels=fitting, vocabulary=tokenizer.vocab_size)
-        )
-        # Noise has labels below the last one. If the blank is among them, the last label replaces it.
-        np.putmask(batches[-1].tokens, batches[-1].tokens == tokenizer.blank_id, tokenizer.vocab_size - 1)
-    shapes = [(int(batch.signal.shape[1]), int(batch.tokens.shape[1])) for batch in batches]
+    lengths, scale = [round(each * front_end.rate_hz) for each in seconds], scale_of(front_end, of_features=False)
     case = UpdateCase(
         make_recipe(experiment, model, RunLength(10 * SETTLED, SETTLED)),
-        tuple(Bucket(length, num_labels, rows, length) for length, num_labels in shapes),
-        scale_of(front_end, of_features=False),
+        tuple(Bucket(size, min(labels, int(model.output_length(size)) // 2), rows, size) for size in lengths),
+        scale,
         read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=experiment.data.threads),
         experiment.seed,
     )
-    return case, batches
+    return case, [noise_of(shape, scale, labels_of(tokenizer)) for shape in case.buckets]
 
 
 def synthetic_groups(case: UpdateCase, batches: Sequence[Batch], accumulation: int) -> Iterator[Group]:

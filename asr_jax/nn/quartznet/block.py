@@ -181,7 +181,6 @@ class Block(nn.Module):
             inputs: Sources of the residual, with the input of the block last. A dense block also has the inputs of the
                 directly preceding dense blocks.
             given: Length of each row of the inputs in frames.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
         Returns:
             Output frames and their lengths.
@@ -244,7 +243,6 @@ class Projection(nn.Module):
             x: Source of the residual.
             given: Length of each row of `x` in frames.
             lengths: Length of each row of the output in frames.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
         Returns:
             Residual of the block.

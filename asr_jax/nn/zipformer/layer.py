@@ -13,15 +13,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from asr_jax.core.batch import length_mask
+from asr_jax.kernels.swoosh.api import swoosh_l
 from asr_jax.nn.layer_stack import LayerInputs
-from asr_jax.nn.linear import per_channel
+from asr_jax.nn.linear import Linear, per_channel
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
-from asr_jax.nn.stochastic import Regulariser, kept, kept_of_rows, whitening_limit
+from asr_jax.nn.stochastic import Regulariser, kept, kept_of_rows, scheduled_dropout, whitening_limit
 from asr_jax.nn.zipformer.attention import AttentionWeights, NonlinearAttention, SelfAttention
 from asr_jax.nn.zipformer.convolution import ConvolutionModule
-from asr_jax.nn.zipformer.feed_forward import FeedForward
 
 SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
 SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
@@ -83,7 +83,6 @@ class ZipformerLayer(nn.Module):
         """Applies the layer.
 
         Args:
-            x: Input frames.
             skip_rate: Probability that a row skips the layer in training.
             inputs: Inputs of all layers of the stack.
 
@@ -169,6 +168,23 @@ class ZipformerLayer(nn.Module):
             name=f"convolution_{number}",
         )
         return module(x, lengths, regularise=regularise)
+
+
+class FeedForward(nn.Module):
+    """Feed-forward module: projection, Swoosh-L, dropout with one mask for all frames, projection."""
+
+    hidden_dim: int
+    dropout: tuple[float, float]
+    """Dropout rate at the start and after 20000 batches."""
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], *, step: Step, regularise: Regulariser) -> Float[Array, "B T D"]:
+        hidden = Linear(self.hidden_dim, dtype=self.dtype, name="in")(x)
+        hidden = regularise.balance(hidden, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0)
+        hidden = scheduled_dropout(swoosh_l(hidden), self, rates=self.dropout, step=step)
+        y = Linear(x.shape[-1], 0.1, dtype=self.dtype, name="out")(hidden)
+        return regularise.whiten(y, limit=whitening_limit(7.5))
 
 
 class Bypass(nn.Module):

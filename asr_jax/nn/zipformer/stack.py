@@ -44,11 +44,9 @@ class ZipformerStack(nn.Module):
         """Applies the layers.
 
         Args:
-            x: Input frames.
             lengths: Length of each row in frames.
             skip_rates: Probability that a row skips each layer in training.
             feature_mask: 0 for the masked channels of each row, otherwise 1. None: no masks.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
         Returns:
             Output frames at the input's frame rate.
@@ -95,7 +93,6 @@ def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: S
 
     Args:
         number: Index of the stack, from 0.
-        step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
     Returns:
         Probability for each layer of the stack; 0 in evaluation.

@@ -10,15 +10,17 @@ import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli.benchmark import command
-from asr_jax.cli.benchmark.recognising import TimedRecognition, noise, summary
+from asr_jax.cli.benchmark.recognising import TimedRecognition, summary
 from asr_jax.cli.benchmark.systems import system_of_config
 from asr_jax.config import Experiment, Training, Validation
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.loading.source import BatchSource
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.training.batches import noise_of
 from asr_jax.training.loop import train
 from tests.support import approx
 from tests.training.toy import toy_model
@@ -48,7 +50,8 @@ def system():
 
 
 def test_what_is_timed_is_what_the_model_recognises(system, monkeypatch):
-    batch, search = noise(rows=3, seconds=0.7, rate_hz=16000), system.search()
+    shape, search = Bucket(11200, 0, 3, 11200), system.search()
+    batch = noise_of(shape, system.scale, np.zeros(1, np.int32))
 
     @jax.jit
     def frames(variables, batch):

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.audio.features import FrontEnd
+from asr_jax.cli.benchmark.updating import SETTLED
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
 from asr_jax.core.devices import devices
@@ -30,8 +31,6 @@ from asr_jax.training.initial_state import initial_state, lower_initial_state
 from asr_jax.training.recipe_of_run import make_recipe
 from asr_jax.training.step import apply_update, gradient_of
 
-SETTLED = 30_000
-"""Number of updates after which the schedules of dropout and layer skipping have ended."""
 CONTAINERS = ("while", "call", "conditional")
 """XLA operations that contain others; a trace lists both, so these are not counted."""
 
