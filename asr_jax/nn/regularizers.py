@@ -139,9 +139,7 @@ def _whitened_gradient(x: Array, dy: Array, limit: Any, grad_scale: Any, shares:
     scaled = _scaled(covariance)
     metric = jnp.sum(scaled**2) / x.shape[-1]
     direction = scaled - metric * jnp.eye(scaled.shape[-1])[None]
-    squared = jnp.sum(
-        direction * jnp.einsum("gcd,gde->gce", covariance, direction)
-    )  # Equals ‖p‖² without materialising p.
+    squared = jnp.sum(direction * jnp.einsum("gcd,gde->gce", covariance, direction))  # ‖p‖² without p in memory
     wide_dy = dy.astype(jnp.float32)
     scale = grad_scale * jnp.sqrt(total(jnp.sum(wide_dy**2)) / jnp.maximum(squared, 1e-20))
     direction *= jnp.where(metric >= limit, scale, 0.0)
