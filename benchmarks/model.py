@@ -221,7 +221,7 @@ def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
             "latent_vars": head.quantizer.entries, "latent_groups": head.quantizer.groups,
         }  # fmt: skip
     if peer == "w2v_bert":
-        from asr_jax.pretrained.w2v_bert_settings import config_of
+        from asr_jax.pretrained.w2v_bert import config_of
 
         return config_of(encoder)
     if peer == "squeezeformer":

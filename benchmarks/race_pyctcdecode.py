@@ -64,7 +64,7 @@ def ours(width: int, folder: Path) -> dict[str, Decode]:
     def by(fusion: Fusion) -> Decode:
         searches = [CTCBeamSearch(spelling, search=search, scores=fusion.build()) for _ in range(num_threads)]
         for each in searches:
-            each.prepare(num_rows, NUM_FRAMES)
+            each(np.zeros((num_rows, NUM_FRAMES, len(LABELS)), np.float32), np.zeros(num_rows, np.int32))  # compiles
 
         def decode(x: np.ndarray) -> Lists:
             lengths = np.full(num_rows, NUM_FRAMES)

@@ -26,7 +26,6 @@ if [ "${1:-}" = --peers ]; then
         /egs/librispeech/ASR/pruned_transducer_stateless2
     peer DeepLearningExamples NVIDIA/DeepLearningExamples 729963dd47e7c8bd462ad10bfac7a7b0b604e6dd \
         /PyTorch/SpeechRecognition/QuartzNet /PyTorch/SpeechRecognition/wav2vec2/common /PyTorch/SpeechRecognition/wav2vec2/wav2vec2
-    peer fairseq facebookresearch/fairseq 3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99 /fairseq/data/data_utils.py
     peer NeMo NVIDIA/NeMo 8cfedd7203462cb251a914e700e5605444277561 /nemo/collections/asr /nemo/collections/common/parts
     peer FunASR modelscope/FunASR 3c58cb56a56598232c3efffa15d313d7e82a4307 /funasr
     peer caiman-asr MyrtleSoftware/caiman-asr 08d60d8059fa8c9fda89f9d030f9c2fce8811751 /training/caiman_asr_train

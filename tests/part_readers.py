@@ -4,6 +4,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def read_rows(
     """What the reader of the format that `write` writes yields for the rows."""
     ((_, path, reader),) = resolve([str(write(folder, rows))], options=options)
     with Unpacked(str(folder / "unpacked")) as unpacked:
-        return list(reader.read(path, unpacked, options))
+        return list(reader.read(path, replace(options, unpacked=unpacked)))
 
 
 def part_of_entry(entry: Utterance) -> tuple[float, float | None, int | None]:

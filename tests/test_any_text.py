@@ -22,7 +22,7 @@ from asr_jax.data.manifests.texts import texts_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.observe.events import EventLog, read_events
-from asr_jax.training.run import append_rejected, rejected_utterances
+from asr_jax.training.run import RejectedFile
 from asr_jax.transcripts.files import NamedRecording
 from asr_jax.transcripts.outputs import open_output
 from asr_jax.transcripts.transcript import Transcript, Word
@@ -52,7 +52,7 @@ def test_manifests(folder, texts, names):
     path = folder / "m.jsonl"
     write_manifest(path, utterances)
     with Unpacked(str(folder / "unpacked")) as unpacked:
-        found = list(read_json(str(path), unpacked, ReadOptions(texts_may_lack=True)))
+        found = list(read_json(str(path), ReadOptions(texts_may_lack=True, unpacked=unpacked)))
     assert len(found) == len(utterances)
     for entry, utterance in zip(found, utterances, strict=True):
         if is_utf8(utterance.id + utterance.text + utterance.speaker):
@@ -73,7 +73,7 @@ def test_lists_of_fairseq(folder, texts, name):
             write_fairseq(str(path), utterances)
         return
     write_fairseq(str(path), utterances)
-    found = list(read_fairseq(str(path), None, ReadOptions()))
+    found = list(read_fairseq(str(path), ReadOptions()))
     assert [entry.text for entry in found] == [" ".join(text.split()) for text in texts]
     assert [entry.location for entry in found] == [utterance.location for utterance in utterances]
 
@@ -97,8 +97,8 @@ def test_predictions(folder, texts):
 def test_rejected_utterances_and_events(folder, texts):
     for name in ("rejected.jsonl", "events.jsonl"):
         (folder / name).unlink(missing_ok=True)
-    append_rejected(folder, [Rejected(text, text, text, "audio") for text in texts])
-    assert rejected_utterances(folder) == {(text, text) for text in texts}
+    RejectedFile(folder).append([Rejected(text, text, text, "audio") for text in texts])
+    assert RejectedFile(folder).reasons() == {(text, text): text for text in texts}
     with EventLog(folder / "events.jsonl") as log:
         for text in texts:
             log.write("warning", message=text)

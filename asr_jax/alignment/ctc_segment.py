@@ -4,19 +4,26 @@ Between words there may be foreign speech, which is not in the text, and words o
 Both have a fixed cost, after which the alignment continues.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from asr_jax.alignment.ctc_segment_block import BLOCK, JUMPED, search_block
 from asr_jax.alignment.emissions import Emissions
 from asr_jax.core.settings import Share, between, settings
-from asr_jax.kernels.ctc_viterbi.reference import BLANK_FROM_LABEL, FROM_BLANK, STAY, new_labels
+from asr_jax.kernels.ctc_viterbi.reference import BLANK_FROM_LABEL, FROM_BLANK, STAY, moves, new_labels
 from asr_jax.kernels.log_space import NEVER
+
+BLOCK = 256
+"""Number of frames between two moves of the band."""
+JUMPED = 8
+"""Bit, in addition to those of `ctc_viterbi.reference.moves`, of a blank that was reached by a jump over words."""
 
 
 @settings
@@ -130,7 +137,7 @@ def _search(
         is_frame = np.arange(part.start, part.stop) < num_frames
         frames = map(jnp.asarray, (labels[part], blanks[part], of_gaps[part], is_frame))
         band = text.band(before.first, width)
-        return search_block(*frames, *band, before.blank, before.label, jump_logp=search.jump_logp)
+        return _search_block(*frames, *band, before.blank, before.label, jump_logp=search.jump_logp)
 
     blank = np.where(text.is_gap[: width + 1], search.jump_logp, NEVER).astype(np.float32)
     blank[0] = 0
@@ -139,15 +146,63 @@ def _search(
         states.append(_moved(states[-1].first, *block(number, states[-1])[:2], num_labels))
     last = states.pop()
     place, in_label = _end(last, text, num_labels, search)
-    found = np.zeros(
-        (2, num_frames), np.int32
-    )  # by frame: number of started labels, and whether the path is in a label
+    found = np.zeros((2, num_frames), np.int32)  # by frame: number of begun labels, whether the path is in a label
     is_reached = (last.label if in_label else last.blank)[place - last.first] > NEVER / 2
     for number in reversed(range(num_blocks if is_reached else 0)):
         _, _, pointers, gaps = map(np.asarray, block(number, states[number]))
         part = found[:, number * BLOCK : (number + 1) * BLOCK]
         place, in_label = _trace_back(part, pointers, gaps, states[number].first, place, in_label)
     return _path(found, emissions, columns, text.is_gap, search)
+
+
+@functools.partial(jax.jit, static_argnames="jump_logp")
+def _search_block(
+    labels: Float[Array, "N K"],
+    blanks: Float[Array, " N"],
+    of_gaps: Float[Array, " N"],
+    is_frame: Bool[Array, " N"],
+    columns: Int[Array, " W"],
+    is_new: Bool[Array, " W"],
+    is_gap: Bool[Array, " W+1"],
+    blank: Float[Array, " W+1"],
+    label: Float[Array, " W+1"],
+    *,
+    jump_logp: float,
+) -> tuple[Array, Array, Array, Array]:
+    """Returns the states after a block of frames, and by frame the back-pointers and the scores of gaps before jumps.
+
+    N frames, K distinct labels and one column of impossible ones, and W labels in the band. A gap is a blank between
+    two words.
+
+    Args:
+        labels: Log-probabilities of the distinct labels.
+        blanks: Log-probabilities of the blank.
+        of_gaps: Log-probabilities in a gap, of silence or foreign speech.
+        is_frame: Whether the frame exists; False for padding.
+        columns: Column in `labels` of each label of the band.
+        is_new: Whether each label differs from the label before it.
+        is_gap: Whether each blank of the band is a gap.
+        blank: Scores of the blanks before the block.
+        label: Scores of the labels before the block.
+        jump_logp: Log-probability of a jump from one gap to a later one.
+    """
+
+    def step(states: tuple[Array, Array], t: tuple[Array, Array, Array, Array]) -> tuple[tuple[Array, Array], tuple]:
+        of_labels, of_blank, of_gap, is_frame = t
+        stayed, entered, pointers = moves(is_new, *states)
+        blank = stayed + jnp.where(is_gap, of_gap, of_blank)
+        label = entered + jnp.pad(of_labels[columns], (1, 0), constant_values=NEVER)
+        gaps = jnp.where(is_gap, blank, NEVER)
+        jumped = jnp.pad(lax.cummax(gaps)[:-1], (1, 0), constant_values=NEVER) + jump_logp
+        is_jump = is_gap & (jumped > blank)
+        blank = jnp.where(is_jump, jumped, blank)
+        best = jnp.maximum(blank, label).max()
+        blank, label = jnp.maximum(blank - best, NEVER), jnp.maximum(label - best, NEVER)
+        kept = jnp.where(is_frame, blank, states[0]), jnp.where(is_frame, label, states[1])
+        return kept, (pointers + JUMPED * is_jump.astype(jnp.uint8), gaps)
+
+    (blank, label), (pointers, gaps) = lax.scan(step, (blank, label), (labels, blanks, of_gaps, is_frame))
+    return blank, label, pointers, gaps
 
 
 def _trace_back(

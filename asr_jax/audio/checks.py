@@ -1,4 +1,7 @@
-"""Checks of decoded audio against the file's header: truncated and empty files, and parts beyond the end."""
+"""Checks of decoded audio against the file's header: truncated and empty files, and parts beyond the end.
+
+Each takes the name of the file for its error messages, and some a function that opens the file at its beginning.
+"""
 
 import math
 import re
@@ -47,8 +50,6 @@ def promised_samples(
     """Returns the number of samples per channel according to the header or, without one, to all frames of an MP3.
 
     Args:
-        name: Name of the file in error messages.
-        opened: Function that opens the same file at its beginning.
         whole: Whether the whole file is to be read. The frames of an MP3 are counted only then.
 
     Returns:
@@ -80,8 +81,6 @@ def check_joined(sound: soundfile.SoundFile, name: str, opened: Callable[[], Buf
     Files are not searched for other parts, because these are read without the rest of the file.
 
     Args:
-        name: Name of the file in error messages.
-        opened: Function that opens the same file at its beginning.
         part: Part to read; it may be the whole file.
 
     Raises:
@@ -105,7 +104,6 @@ def check_number(
     """Checks the number of samples of a whole file.
 
     Args:
-        name: Name of the file in error messages.
         promised: Result of `promised_samples`.
         num_samples: Number of samples per channel that were decoded.
         remarks: Takes a remark if less than MISSING_S is missing.
@@ -137,7 +135,6 @@ def check_part(there: int, wanted: int, rate_hz: int, name: str, part: AudioPart
         there: Number of samples of the part within the file.
         wanted: Number of samples requested.
         rate_hz: Sample rate of the file.
-        name: Name of the file in error messages.
 
     Raises:
         AudioError: If no samples, or too few (see `AudioPart.may_overshoot`), are within the file.

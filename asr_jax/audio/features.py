@@ -117,14 +117,7 @@ class FrontEnd:
     ) -> Frames:
         """Computes frames up to the first stage that stacks frames. In training these frames are augmented.
 
-        Args:
-            audio: int16 or float samples of full scale 32768.
-            lengths: Number of valid samples of each row.
-            step: Number of updates applied so far in training; None in evaluation.
-            key: Random key of the dither in training; None in evaluation.
-
-        Returns:
-            Frames with their lengths; padding frames are undefined. `stacked` applies the remaining stages.
+        The arguments are those of a call. Padding frames are undefined. `stacked` applies the remaining stages.
         """
         keys = row_keys(key, len(audio)) if self.dither and key is not None else None
         group = self._rows_at_a_time(*audio.shape)

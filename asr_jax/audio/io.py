@@ -1,12 +1,12 @@
 """Audio files on the host: reads files or parts of them as mono int16 samples, reads headers, and writes FLAC."""
 
-import functools
 import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -15,7 +15,7 @@ from jaxtyping import Int16, Shaped
 
 from asr_jax.audio.checks import AudioPart, check_joined, check_number, check_part, promised_samples
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.joined import is_joined
+from asr_jax.audio.joined import is_joined, scanned
 from asr_jax.audio.mono import Mono, Remarks, as_float, as_int16
 from asr_jax.audio.ogg import has_gaps
 from asr_jax.audio.pyav import (
@@ -25,21 +25,32 @@ from asr_jax.audio.pyav import (
     Joined,
     NeedsFFmpeg,
     blocks_with_pyav,
-    decode_with_pyav,
     is_of_ffmpeg,
     probe_with_pyav,
 )
 from asr_jax.audio.wav import with_unknown_size
 
-__all__ = ["AudioError", "AudioInfo", "NamedAudio", "PathLike", "Remarks", "probe", "read_audio", "write_flac"]
+__all__ = [
+    "AudioError",
+    "AudioInfo",
+    "NamedAudio",
+    "PathLike",
+    "Remarks",
+    "probe",
+    "read_audio",
+    "stream_audio",
+    "write_flac",
+]
 
 PathLike = str | os.PathLike[str]
 
 NOT_A_FILE = "a pipe or a device, not a file; write its content to a file"
-BLOCK_SAMPLES = 1 << 22
-EXACT_SEEKS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "AU", "CAF", "NIST")
-"""Formats in which libsndfile seeks to a sample without decoding earlier ones. In Ogg and MP3 it seeks to one with some
-effort, and it is not relied on in others."""
+BLOCK_S, WHOLE_S = 10, 300
+"""Seconds of audio that are decoded at once, for blocks and for a whole."""
+RESAMPLED = 1 << 16
+"""Number of samples that are resampled at once: with more, the caches of the processor are too small."""
+SEEKING = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "AU", "CAF", "NIST", "MP3", "OGG")
+"""Formats in which libsndfile seeks to a sample. It is not relied on in others."""
 MP3_RUN_UP_SAMPLES = 32 * 1152
 """Number of samples decoded and discarded after a seek in an MP3 file: a frame of MP3 uses bytes of earlier frames, and
 the first frames after a seek are decoded to silence or to wrong samples."""
@@ -65,18 +76,36 @@ class AudioInfo:
     """Number of channels."""
 
 
-def read_audio(
+def read_audio(file: PathLike | NamedAudio, *, rate_hz: int = 16000, **options: Any) -> Int16[np.ndarray, " S"]:
+    """Reads an audio file, or a part of it, at once.
+
+    Args:
+        rate_hz: Sample rate of the result in Hz.
+        options: Arguments of `stream_audio`.
+
+    Returns:
+        All samples of `stream_audio`.
+
+    Raises:
+        AudioError: As `stream_audio`.
+    """
+    blocks = list(stream_audio(file, rate_hz=rate_hz, block_s=WHOLE_S, **options))
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
+def stream_audio(
     file: PathLike | NamedAudio,
     *,
-    rate_hz: int = 16000,
+    rate_hz: int,
     speed: float = 1.0,
     start_s: float = 0.0,
     length_s: float | None = None,
     may_overshoot: bool = False,
     channel: int | None = None,
     remarks: Remarks | None = None,
-) -> Int16[np.ndarray, " S"]:
-    """Reads an audio file, or a part of it, as mono int16 samples.
+    block_s: int = BLOCK_S,
+) -> Iterator[Int16[np.ndarray, " S"]]:
+    """Reads an audio file, or a part of it, as blocks of mono int16 samples.
 
     Formats: wav, flac, mp3, ogg, opus, sph and all others that libsndfile reads; m4a, aac, webm and others, known by
     their ending or their content, with the extra `formats`. Audio is resampled by soxr (HQ). 16-bit mono samples that
@@ -90,33 +119,46 @@ def read_audio(
         length_s: Length of the part in seconds of the file. None: up to the end.
         may_overshoot: Whether up to half of the part, at most half a second, may be beyond the end of the file.
         channel: Number of the channel to read, from 0. None: the mean of all channels.
-        remarks: Takes the remarks on the audio. None: they are not wanted.
+        remarks: Takes the remarks on the audio after the last block. None: they are not wanted.
+        block_s: Seconds that are decoded at once.
 
-    Returns:
-        Samples of full scale ±32768.
+    Yields:
+        Blocks of samples of full scale ±32768, in order.
 
     Raises:
-        AudioError: If the file is missing, unreadable, truncated by more than `checks.MISSING_S`, empty, not finite or
-            of another scale, has no such channel or channels that cancel out, or ends before the part.
+        AudioError: When the block with the problem is reached: if the file is missing, unreadable, truncated by more
+            than `checks.MISSING_S`, empty, not finite or of another scale, has no such channel or channels that cancel
+            out, or ends before the part.
     """
-    name, part, remarks = name_of(file), AudioPart(start_s, length_s, may_overshoot), remarks or Remarks()
-    try:
-        with opened(file) as sound:
-            samples, from_hz, has_floats = _by_libsndfile(file, sound, part, remarks)
-    except NeedsFFmpeg:
-        samples, from_hz, has_floats = decode_with_pyav(file, name)
-        samples = _part_of(samples, from_hz, name, part)
-    mix = Mono(name, channel, remarks)
-    mono = mix(samples, is_float=has_floats)
+    part, remarks, num = AudioPart(start_s, length_s, may_overshoot), remarks or Remarks(), 0
+    mix = Mono(name_of(file), channel, remarks)
+    blocks = blocks_of(file, part, remarks, block_s=block_s)
+    mixed = (block._replace(samples=mix(block.samples, is_float=block.is_float)) for block in blocks)
+    for samples in _resampled(mixed, speed, rate_hz):
+        num += len(samples)
+        yield samples
+    if not num:
+        raise AudioError(name_of(file), "too short to resample: no samples are left")
     mix.finish()
-    if mono.dtype == np.int16 and from_hz * speed == rate_hz:
-        return mono
-    mono = as_float(mono)
-    if from_hz * speed != rate_hz:
-        mono = soxr.resample(mono, from_hz * speed, rate_hz)
-    if not len(mono):
-        raise AudioError(name, f"too short to resample: {len(samples)} samples")
-    return as_int16(mono)
+
+
+def blocks_of(
+    file: PathLike | NamedAudio, part: AudioPart, remarks: Remarks, *, block_s: int = WHOLE_S
+) -> Iterator[Block]:
+    """Reads and checks the samples of a part of a file as they are in it, all channels.
+
+    Args:
+        remarks: Takes a remark if samples are missing at the end.
+        block_s: Seconds that are decoded at once.
+
+    Raises:
+        AudioError: As `stream_audio`.
+    """
+    try:
+        yield from _by_libsndfile(file, part, remarks, block_s)
+    except NeedsFFmpeg:
+        blocks = _gathered(blocks_with_pyav(file, name_of(file)), block_s)
+        yield from _part_of(blocks, name_of(file), part)
 
 
 def probe(file: PathLike | NamedAudio) -> AudioInfo:
@@ -128,15 +170,12 @@ def probe(file: PathLike | NamedAudio) -> AudioInfo:
     try:
         with opened(file) as sound:
             promised = promised_samples(sound, name_of(file), lambda: again(file))
-            num_samples = sum(map(len, _blocks(sound, promised))) if promised is None else promised
+            num_samples = sum(map(len, _decoded(sound, WHOLE_S))) if promised is None else promised
             return AudioInfo(num_samples / sound.samplerate, sound.samplerate, sound.channels)
     except Joined:
         blocks = list(blocks_with_pyav(file, name_of(file)))
-        return AudioInfo(
-            sum(len(block.samples) for block in blocks) / blocks[0].rate_hz,
-            blocks[0].rate_hz,
-            blocks[0].samples.shape[1],
-        )
+        rate_hz, (_, channels) = blocks[0].rate_hz, blocks[0].samples.shape
+        return AudioInfo(sum(len(block.samples) for block in blocks) / rate_hz, rate_hz, channels)
     except NeedsFFmpeg:
         return AudioInfo(*probe_with_pyav(file, name_of(file)))
 
@@ -184,6 +223,8 @@ def opened(file: PathLike | NamedAudio) -> Iterator[soundfile.SoundFile]:
     if name_of(file).lower().endswith(SUFFIXES):
         raise NeedsFFmpeg
     try:
+        if isinstance(file, NamedAudio):
+            file.seek(0)
         # soundfile raises a TypeError for names that end in .raw, because it needs their format as an argument.
         sound = soundfile.SoundFile(file)
         if not sound.frames and sound.format.startswith("WAV") and (whole := _with_unknown_size(file)):
@@ -241,86 +282,99 @@ def _words(error: Exception) -> str:
     return str(getattr(error, "error_string", error)).removeprefix("Error : ").rstrip(".")
 
 
-def _by_libsndfile(file: PathLike | NamedAudio, sound: soundfile.SoundFile, part: AudioPart, remarks: Remarks) -> Block:
-    """Reads and checks the samples of a part. The first branch, a whole file, is the usual case.
+def _by_libsndfile(file: PathLike | NamedAudio, part: AudioPart, remarks: Remarks, block_s: int) -> Iterator[Block]:
+    """Reads and checks the samples of a part.
 
     Raises:
-        NeedsFFmpeg: If the file is Ogg with gaps, in which libsndfile loses the times.
+        NeedsFFmpeg: As `opened`, or if the file is Ogg with gaps, in which libsndfile loses the times.
     """
     name, is_whole = name_of(file), part.length_s is None and not part.start_s
-    promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
-    check_joined(sound, name, lambda: again(file), part)
-    if is_whole:
-        samples = _decode(sound, promised)
-        if sound.format == "OGG" and promised is not None and len(samples) < promised and ogg_has_gaps(file):
+    with opened(file) as sound:
+        if sound.format == "OGG" and scanned(file, has_gaps):
             raise NeedsFFmpeg
-        check_number(sound, name, promised, len(samples), remarks)
-    elif sound.format == "OGG" and ogg_has_gaps(file):
-        raise NeedsFFmpeg
-    elif promised is None or not sound.seekable() or sound.format not in (*EXACT_SEEKS, "MP3", "OGG"):
-        samples = _part_of(_decode(sound, promised), sound.samplerate, name, part)
-    else:
-        samples = _sought(sound, name, part)
-    return Block(samples, sound.samplerate, is_float(sound))
+        rate_hz, has_floats = sound.samplerate, sound.subtype in ("FLOAT", "DOUBLE")
+        promised = promised_samples(sound, name, lambda: again(file), whole=is_whole)
+        check_joined(sound, name, lambda: again(file), part)
+        if is_whole:
+            num = 0
+            for samples in _decoded(sound, block_s):
+                num += len(samples)
+                yield Block(samples, rate_hz, has_floats)
+            check_number(sound, name, promised, num, remarks)
+            return
+        first, begin = round(part.start_s * rate_hz), 0
+        if first and promised is not None and sound.seekable() and sound.format in SEEKING:
+            begin = max(min(first, sound.frames) - (MP3_RUN_UP_SAMPLES if sound.format == "MP3" else 0), 0)
+            sound.seek(begin)
+        to_end = None if promised is None else max(sound.frames - first, 0)
+        most = to_end if part.length_s is None else round(part.length_s * rate_hz)
+        decoded = _decoded(sound, block_s, None if most is None else first - begin + most)
+        blocks = (Block(samples, rate_hz, has_floats) for samples in decoded)
+        yield from _part_of(blocks, name, part, begin=begin, to_end=to_end)
 
 
-def ogg_has_gaps(file: PathLike | NamedAudio) -> bool:
-    """Whether the times of an Ogg Opus file have gaps. Files are remembered, because parts of one are read often."""
-    if isinstance(file, NamedAudio):
-        return has_gaps(io.BytesIO(file.getvalue()))
-    return _ogg_has_gaps(os.fspath(file), os.stat(file).st_mtime_ns)
+def _part_of(
+    blocks: Iterator[Block], name: str, part: AudioPart, *, begin: int = 0, to_end: int | None = None
+) -> Iterator[Block]:
+    """Yields the samples of a part, and checks that they are there.
+
+    Args:
+        begin: Number of samples before the first block.
+        to_end: Number of samples from the start of the part to the end of the file. None: it is not known.
+    """
+    num, wanted, rate_hz = 0, to_end, 1
+    for block in blocks:
+        rate_hz = block.rate_hz
+        first = round(part.start_s * rate_hz)
+        if part.length_s is not None:
+            wanted = round(part.length_s * rate_hz)
+        samples = block.samples[max(first - begin, 0) :][: None if wanted is None else max(wanted - num, 0)]
+        begin, num = begin + len(block.samples), num + len(samples)
+        if len(samples):
+            yield block._replace(samples=samples)
+        if num == wanted:
+            break
+    check_part(num, num if wanted is None else wanted, rate_hz, name, part)
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def _ogg_has_gaps(path: str, time_ns: int) -> bool:
-    with open(path, "rb") as content:
-        return has_gaps(content)
+def _gathered(blocks: Iterator[Block], block_s: int) -> Iterator[Block]:
+    """Joins blocks to blocks of at least `block_s` seconds: codecs return about a thousand samples at a time."""
+    held, num = list[Shaped[np.ndarray, "S C"]](), 0
+    for block in blocks:
+        held.append(block.samples)
+        num += len(block.samples)
+        if num >= block_s * block.rate_hz:
+            yield block._replace(samples=np.concatenate(held))
+            held, num = [], 0
+    if num:
+        yield block._replace(samples=np.concatenate(held))
 
 
-def _sought(sound: soundfile.SoundFile, name: str, part: AudioPart) -> Shaped[np.ndarray, "S C"]:
-    """Reads a part without the samples before it."""
-    first = round(part.start_s * sound.samplerate)
-    wanted = sound.frames - first if part.length_s is None else round(part.length_s * sound.samplerate)
-    before = min(first, MP3_RUN_UP_SAMPLES) if sound.format == "MP3" else 0
-    if first < sound.frames:
-        sound.seek(first - before)
-    num = before + max(wanted, 0) if first < sound.frames else 0
-    samples = sound.read(num, dtype=dtype_of(sound), always_2d=True)[before:]
-    check_part(len(samples), wanted, sound.samplerate, name, part)
-    return samples
+def _decoded(sound: soundfile.SoundFile, block_s: int, most: int | None = None) -> Iterator[Shaped[np.ndarray, "S C"]]:
+    """Decodes all samples from the present position on: int16 if the file is 16-bit PCM, otherwise float32.
+
+    Args:
+        most: Number of samples that are used. None: all.
+    """
+    # soundfile seeks after every read, which can fail in compressed files and in those of unknown length.
+    sound.seekable = lambda: False
+    size = min(block_s * sound.samplerate, (sound.frames if most is None else most) + 1)
+    dtype = "int16" if sound.subtype == "PCM_16" else "float32"
+    while True:
+        samples = sound.read(size, dtype=dtype, always_2d=True)
+        yield samples
+        if len(samples) < size:
+            return
 
 
-def _part_of(samples: Shaped[np.ndarray, "S C"], rate_hz: int, name: str, part: AudioPart) -> Shaped[np.ndarray, "P C"]:
-    first = round(part.start_s * rate_hz)
-    wanted = len(samples) - first if part.length_s is None else round(part.length_s * rate_hz)
-    there = samples[first : first + max(wanted, 0)]
-    check_part(len(there), wanted, rate_hz, name, part)
-    return there
-
-
-def is_float(file: soundfile.SoundFile) -> bool:
-    """Whether a file has floating-point samples. False for lossy codecs, whose samples may exceed full scale."""
-    return file.subtype in ("FLOAT", "DOUBLE")
-
-
-def dtype_of(file: soundfile.SoundFile) -> str:
-    """Returns int16 for 16-bit PCM, otherwise float32."""
-    return "int16" if file.subtype == "PCM_16" else "float32"
-
-
-def _decode(file: soundfile.SoundFile, promised: int | None) -> Shaped[np.ndarray, "S C"]:
-    """Reads all samples: int16 if the file is 16-bit PCM, otherwise float32."""
-    blocks = list(_blocks(file, promised))
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-
-
-def _blocks(file: soundfile.SoundFile, promised: int | None) -> Iterator[Shaped[np.ndarray, "S C"]]:
-    """Reads all samples in at least one block of up to BLOCK_SAMPLES samples."""
-    if promised is None:
-        # soundfile seeks after every read, which libsndfile cannot do in a file of unknown length.
-        file.seekable = lambda: False
-    block = file.read(BLOCK_SAMPLES, dtype=dtype_of(file), always_2d=True)
-    yield block
-    while len(block) == BLOCK_SAMPLES:
-        block = file.read(BLOCK_SAMPLES, dtype=dtype_of(file), always_2d=True)
-        yield block
+def _resampled(blocks: Iterator[Block], speed: float, rate_hz: int) -> Iterator[Int16[np.ndarray, " S"]]:
+    stream = None
+    for samples, its_rate_hz, _ in blocks:
+        if its_rate_hz * speed == rate_hz:
+            yield samples if samples.dtype == np.int16 else as_int16(samples)
+            continue
+        stream = stream or soxr.ResampleStream(its_rate_hz * speed, rate_hz, 1, dtype="float32")
+        for first in range(0, len(samples), RESAMPLED):
+            yield as_int16(stream.resample_chunk(as_float(samples[first : first + RESAMPLED])))
+    if stream:
+        yield as_int16(stream.resample_chunk(np.zeros(0, np.float32), last=True))

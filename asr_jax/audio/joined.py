@@ -7,15 +7,16 @@ import functools
 import mmap
 import os
 import re
-import struct
+from collections.abc import Callable
 from io import BufferedIOBase, BytesIO
 
 from asr_jax.audio.mp3 import LARGEST_FRAME, frame_at, pass_id3
+from asr_jax.audio.ogg import next_page
 
 _TAIL_BYTES = 1 << 16
 """At least the size of an Ogg page: 65,307 bytes."""
-_FIRST_PAGE = 2
-_PAGE = struct.Struct("<4sBB8xI")
+_SERIAL = slice(14, 18)
+"""Place of the number of a track in a page of Ogg."""
 _HAS_FRAMES, _HAS_BYTES = 1, 2
 _FLAC_START = rb"fLaC\x00\x00\x00\x22"
 """Marker of a FLAC file and header of its first block, which has 34 bytes."""
@@ -24,23 +25,31 @@ _FLAC_START = rb"fLaC\x00\x00\x00\x22"
 def is_joined(file: BytesIO | str | os.PathLike[str], kind: str) -> bool:
     """Whether a second recording follows the first one in an MP3 or Ogg file.
 
-    Only the beginning and the end of the first recording are read, or the end of the file. Results are remembered.
+    Only the beginning and the end of the first recording are read, or the end of the file.
+
+    Args:
+        file: As in `scanned`.
+        kind: libsndfile's name of its format.
+    """
+    return kind in _FINDERS and scanned(file, _FINDERS[kind])
+
+
+def scanned(file: BytesIO | str | os.PathLike[str], find: Callable[[BufferedIOBase], bool]) -> bool:
+    """Returns what is found in a file. Results are remembered, because parts of a file are read often.
 
     Args:
         file: Path, or content in memory, whose position does not change.
-        kind: libsndfile's name of its format.
+        find: Function of the file, open at its beginning.
     """
-    if kind not in _FINDERS:
-        return False
     if isinstance(file, BytesIO):
-        return _FINDERS[kind](BytesIO(file.getvalue()))
-    return _is_joined(os.fspath(file), os.stat(file).st_mtime_ns, kind)
+        return find(BytesIO(file.getvalue()))
+    return _scanned(os.fspath(file), os.stat(file).st_mtime_ns, find)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _is_joined(path: str, time_ns: int, kind: str) -> bool:
+def _scanned(path: str, time_ns: int, find: Callable[[BufferedIOBase], bool]) -> bool:
     with open(path, "rb") as content:
-        return _FINDERS[kind](content)
+        return find(content)
 
 
 def begins_again(file: BufferedIOBase, kind: str) -> bool:
@@ -54,8 +63,8 @@ def begins_again(file: BufferedIOBase, kind: str) -> bool:
         return False
     start = _FLAC_START
     if kind == "OGG":
-        head = file.read(_PAGE.size)
-        start = re.escape(head[:6]) + b".{8}" + re.escape(head[14:])
+        head = file.read(_SERIAL.stop)
+        start = re.escape(head[:6]) + b".{8}" + re.escape(head[_SERIAL])
     pattern = re.compile(start, re.DOTALL)
     if isinstance(file, BytesIO):
         return bool(pattern.search(file.getbuffer(), 1))
@@ -89,31 +98,20 @@ def _mp3(file: BufferedIOBase) -> bool:
 
 def _ogg(file: BufferedIOBase) -> bool:
     """Whether a track begins after the pages with the beginnings of the first tracks."""
-    head = file.read(_PAGE.size)
+    first = next_page(file)
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _TAIL_BYTES))
     tail = file.read()
-    last = tail.rfind(b"OggS")
-    if len(head) < _PAGE.size or not 0 <= last <= len(tail) - _PAGE.size:
-        return False
-    serial = _PAGE.unpack_from(head)[-1]
-    if _PAGE.unpack_from(tail, last)[-1] == serial:
+    last = next_page(BytesIO(tail[max(tail.rfind(b"OggS"), 0) :]))
+    if not first or not last or first.serial == last.serial:
         return False
     file.seek(0)
-    content, place, begun = file.read(), 0, False
-    while place >= 0:
-        is_first = bool(content[place + 5] & _FIRST_PAGE)
-        if is_first and begun:
+    has_begun = False
+    while page := next_page(file):
+        if page.begins and has_begun:
             return True
-        begun |= not is_first
-        place = _next_page(content, place)
+        has_begun |= not page.begins
     return False
-
-
-def _next_page(content: bytes, place: int) -> int:
-    num_segments = content[place + 26]
-    following = place + 27 + num_segments + sum(content[place + 27 : place + 27 + num_segments])
-    return following if content[following : following + 4] == b"OggS" and len(content) > following + 27 else -1
 
 
 _FINDERS = {"MP3": _mp3, "OGG": _ogg}

@@ -1,4 +1,4 @@
-"""Gaps in the times of Ogg Opus files, which libsndfile passes over: the samples after them would be too early.
+"""Pages of Ogg files, and gaps in the times of Opus, which libsndfile passes over: later samples would be too early.
 
 Sources: RFC 3533 (pages), RFC 6716 (3.1) and RFC 7845 (packets).
 """
@@ -10,12 +10,16 @@ from typing import NamedTuple
 _HEAD = struct.Struct("<4sBBqIIIB")
 _FRAMES = (*(480, 960, 1920, 2880) * 3, *(480, 960) * 2, *(120, 240, 480, 960) * 4)
 """Samples at 48 kHz of a frame, by the configuration of the packet."""
-_NO_PACKET_ENDS, _CONTINUED = -1, 1
+_NO_PACKET_ENDS, _CONTINUED, _BEGINS = -1, 1, 2
 GAP_SAMPLES = 4800
 """Smallest gap, 0.1 s: the packets of a page may have different durations."""
 
 
-class _Page(NamedTuple):
+class Page(NamedTuple):
+    """Header of a page."""
+
+    begins: bool
+    """Whether a track begins with this page."""
     granule: int
     """Number of samples up to the end of the page."""
     serial: int
@@ -32,10 +36,10 @@ def has_gaps(file: BufferedIOBase) -> bool:
     Args:
         file: The file, open at its beginning. Content of the pages is passed over.
     """
-    if not (page := _next(file)) or page.first != b"OpusHead":
+    if not (page := next_page(file)) or page.first != b"OpusHead":
         return False
     serial, number, granule, found = page.serial, page.number, 0, False
-    while page := _next(file):
+    while page := next_page(file):
         if page.serial != serial:  # another track, or the next recording of a chain
             continue
         if page.number != number + 1:
@@ -49,7 +53,7 @@ def has_gaps(file: BufferedIOBase) -> bool:
     return found
 
 
-def _next(file: BufferedIOBase) -> _Page | None:
+def next_page(file: BufferedIOBase) -> Page | None:
     """Reads the next page. None at the end, or if there is no page."""
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
@@ -66,7 +70,7 @@ def _next(file: BufferedIOBase) -> _Page | None:
     file.seek(start + skipped)
     first = file.read(min(8, size - skipped))
     file.seek(start + size)
-    return _Page(granule, serial, number, len(segments) - segments.count(255), first)
+    return Page(bool(kind & _BEGINS), granule, serial, number, len(segments) - segments.count(255), first)
 
 
 def _samples(packet: bytes) -> int:

@@ -1,6 +1,7 @@
 """Front-ends of known systems: settings that compute the features that their models were trained on."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from asr_jax.audio.features import FrontEnd, KaldiFbank, Waveform
 from asr_jax.audio.logmel import LogMel
@@ -90,16 +91,8 @@ def rust_zipformer(*, num_mels: int = 80) -> LogMel:
 
 def rust_squeezeformer(*, num_mels: int = 80) -> LogMel:
     """Returns the front-end of the Rust trainer's Squeezeformer and Paraformer: samples and bins are normalised."""
-    return LogMel(
-        num_mels=num_mels,
-        fft_length=400,
-        window="hann_periodic",
-        framing="both_ends",
-        mel_scale="htk",
-        log_guard=1e-5,
-        normalise_samples=True,
-        then=(Normalise(divisor="maximum"),),
-    )
+    like = rust_zipformer(num_mels=num_mels)
+    return replace(like, preemphasis=0.97, normalise_samples=True, then=(Normalise(divisor="maximum"),))
 
 
 def icefall(*, num_mels: int = 80) -> KaldiFbank:

@@ -1,7 +1,7 @@
 """Reads audio formats that libsndfile does not support (m4a, aac, webm, mp4 …) by FFmpeg.
 
 Samples are at the times of the medium: a track that begins later, and a gap between packets, are silence. Requires
-PyAV, which the extra `formats` installs.
+PyAV, which the extra `formats` installs. Files are paths or file objects, with their names in error messages.
 """
 
 import io
@@ -79,26 +79,8 @@ def is_of_ffmpeg(first_bytes: bytes) -> bool:
     return bool(CONTENT.match(first_bytes))
 
 
-def decode_with_pyav(file: Any, name: str) -> Block:
-    """Reads all samples of the first audio stream.
-
-    Args:
-        file: Path of the file, or a file object.
-        name: Name of the file in error messages.
-
-    Raises:
-        AudioError: As `blocks_with_pyav`.
-    """
-    blocks = list(blocks_with_pyav(file, name))
-    return blocks[0]._replace(samples=np.concatenate([block.samples for block in blocks]))
-
-
 def blocks_with_pyav(file: Any, name: str) -> Iterator[Block]:
     """Reads the samples of the first audio stream in blocks, with silence where it has no packets.
-
-    Args:
-        file: Path of the file, or a file object.
-        name: Name of the file in error messages.
 
     Yields:
         Blocks of the same rate and number of channels.
@@ -143,10 +125,6 @@ def probe_with_pyav(file: Any, name: str) -> tuple[float, int, int]:
 
     The duration is that of the stream in the header, after the silence before it. Matroska and formats without a header
     have none; it is then the end of the last packet. It is the decoded one up to the padding of a packet.
-
-    Args:
-        file: Path of the file, or a file object.
-        name: Name of the file in error messages.
 
     Returns:
         Duration in seconds, sample rate in Hz, and number of channels.

@@ -10,10 +10,11 @@ import soxr
 from jaxtyping import Float32, Float64, Int16
 
 from asr_jax.audio.augmentation import Augmentation
+from asr_jax.audio.checks import AudioPart
 from asr_jax.audio.distort import BackgroundNoise, Reverberation
 from asr_jax.audio.errors import AudioError
-from asr_jax.audio.io import opened, probe, read_audio
-from asr_jax.audio.pyav import NeedsFFmpeg, decode_with_pyav
+from asr_jax.audio.io import blocks_of, probe, read_audio
+from asr_jax.audio.mono import Remarks, as_float
 from asr_jax.core.errors import UserError
 
 MAX_RESPONSES = 1000
@@ -84,14 +85,10 @@ def _response(path: Path, *, rate_hz: int) -> Float32[np.ndarray, " S"]:
 
     The mean of several microphones would be the response of a different room.
     """
-    try:
-        with opened(path) as sound:
-            samples, its_rate_hz = sound.read(dtype="float32", always_2d=True), sound.samplerate
-    except NeedsFFmpeg:
-        samples, its_rate_hz, _ = decode_with_pyav(path, str(path))
-    first = np.ascontiguousarray(samples[:, 0])
-    if not len(first) or not np.isfinite(first).all():
-        raise AudioError(path, "has no samples, or samples that are not finite")
+    blocks = list(blocks_of(path, AudioPart(), Remarks()))
+    first, its_rate_hz = np.concatenate([as_float(block.samples[:, 0]) for block in blocks]), blocks[0].rate_hz
+    if not np.isfinite(first).all():
+        raise AudioError(path, "has samples that are not finite")
     return first if its_rate_hz == rate_hz else soxr.resample(first, its_rate_hz, rate_hz).astype(np.float32)
 
 

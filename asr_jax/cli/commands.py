@@ -25,6 +25,7 @@ COMMANDS = {
     "merge": "Joins the outputs of jobs that divided the work of a command by --job",
     "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",
     "tokenizer": "Trains a SentencePiece tokenizer",
+    "ngram": "Estimates an n-gram language model from texts",
     "import": "Imports a published model as a run, without training",
     "average": "Averages checkpoints of a run, and exports weights",
     "upload": "Uploads a checkpoint to the Hugging Face Hub, with a model card",

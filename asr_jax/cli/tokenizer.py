@@ -4,8 +4,6 @@ Writes OUTPUT_DIR/PREFIX.model and .vocab, then loads the model like training an
 their token ids. To train a run with it, pass `--data.tokenizer.path OUTPUT_DIR/PREFIX.model` and the same normaliser.
 """
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeInt, PositiveInt, between, command_options
@@ -123,27 +120,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _texts(options: TokenizerOptions) -> list[str]:
-    """Normalised texts, each on one line.
+    """Normalised texts that are not too long."""
+    from asr_jax.data.manifests.texts import normalised_texts
 
-    Raises:
-        UserError: If there are none.
-    """
-    from asr_jax.data.manifests.texts import texts_of
-    from asr_jax.text.invisible import invisible_characters
-    from asr_jax.text.normalise import normalise
-    from asr_jax.text.removed import name_of
-
-    texts, unseen = list[str](), Counter[str]()
-    for text in texts_of(options.input):
-        unseen.update(invisible_characters(text))
-        texts.append(normalise(re.sub(r"[\r\n]+", " ", text), options.normaliser))
-    if unseen:
-        named = ", ".join(f"{each!r} ({name_of(each)}) {num:,} ×" for each, num in unseen.most_common(NUM_SHOWN))
-        print(f"invisible characters are removed from the texts: {named}")
-    texts = [text for text in texts if text.strip()]
-    if not texts:
-        raise UserError(f"{', '.join(options.input)}: no text; expected at least one that is not empty")
-    limit = options.max_sentence_length
+    texts, limit = normalised_texts(options.input, options.normaliser), options.max_sentence_length
     if long := sum(len(text.encode()) > limit for text in texts):
         print(f"{long} of {len(texts)} texts are rejected: they have more than --max-sentence-length {limit} bytes")
     return texts

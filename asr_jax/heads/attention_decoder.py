@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import between, settings
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.heads.base import DecoderHead, LabelAxis, RecognisingHead
+from asr_jax.heads.base import DecoderHead, LabelAxis, RecognisingHead, share_of_counted, sum_counted
 from asr_jax.losses.cross_entropy import uniformly_smoothed_cross_entropy
 from asr_jax.losses.ctc_align import align
 from asr_jax.nn.decoders.label_decoder import DecoderCache, LabelDecoder
@@ -56,6 +56,9 @@ class AttentionDecoder(DecoderHead):
         """Returns the minimum number of frames, which is 1 for any number of labels."""
         return 0 * num_labels + 1
 
+    def counts(self, num_frames: Int[Array, " B"], num_labels: Int[Array, " B"]) -> Int[Array, " B"]:
+        return super().counts(num_frames, num_labels + 1)
+
     def label_axis(self, parameter: str) -> LabelAxis | None:
         if parameter == "decoder/embedding":
             return LabelAxis(0)
@@ -93,29 +96,15 @@ class AttentionDecoderHead(RecognisingHead):
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         frames, num_labels = self._frames(encoded), batch.token_lengths + 1
         labels = jnp.pad(batch.tokens, ((0, 0), (0, 1)))
-        counted = length_mask(num_labels, labels.shape[1]) & (frames.lengths > 0)[:, None]
+        counted = length_mask(num_labels, labels.shape[1]) & self.feasible(frames.lengths, batch)[:, None]
         labels = jnp.where(jnp.arange(labels.shape[1])[None] == batch.token_lengths[:, None], self.ids.end, labels)
         before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.ids.begin)
         logits = self.decoder(before, frames, step=step)
         losses = uniformly_smoothed_cross_entropy(logits, labels, smoothing=self.settings.smoothing)
-        is_correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
-
-        def summed(values: Float[Array, "B U"]) -> Float[Array, ""]:
-            return jnp.sum(jnp.where(counted, values * batch.weights[:, None], 0.0))
-
         return {
-            "loss": Sum(summed(losses), self._weight(frames.lengths, batch)),
-            "accuracy": Sum(summed(is_correct), summed(jnp.ones_like(losses))),
+            "loss": Sum(sum_counted(counted, losses, batch.weights), self.weight(frames.lengths, batch)),
+            "accuracy": share_of_counted(jnp.argmax(logits, axis=-1) == labels, counted, batch.weights),
         }
-
-    def denominators(
-        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
-    ) -> dict[str, Float[Array, ""]]:
-        return {"loss": self._weight(lengths[self.tap], batch)}
-
-    def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = self.settings.counts(frame_lengths, batch.token_lengths + 1)
-        return jnp.sum(jnp.where(frame_lengths > 0, batch.weights * counts, 0.0))
 
     def _frames(self, encoded: Encoded) -> Frames:
         frames = encoded.at(self.tap)

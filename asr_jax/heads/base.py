@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, no_such_tap
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import NonNegativeFloat, ShareBelow1, settings
-from asr_jax.core.sums import Sums
+from asr_jax.core.sums import Sum, Sums
+from asr_jax.losses.ctc import num_repeats
 from asr_jax.search.base import Decoding
 
 
@@ -99,12 +100,44 @@ class RecognisingHead(Head):
 
     @property
     def tap(self) -> str:
-        tap: str = self.settings.tap
-        return tap
+        return self.settings.tap
 
     @property
     def reads(self) -> tuple[str, ...]:
         return tuple(self.settings.reads)
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Names of the loss terms whose denominator is `weight`."""
+        return ("loss",)
+
+    def denominators(
+        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
+    ) -> dict[str, Float[Array, ""]]:
+        return dict.fromkeys(self.terms, self.weight(lengths[self.tap], batch))
+
+    @nn.nowrap
+    def feasible(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Bool[Array, " B"]:
+        """Returns whether each row has the frames that its labels need; other rows have no loss."""
+        num_labels = batch.token_lengths
+        return frame_lengths >= self.settings.frames_needed(num_labels, num_repeats(batch.tokens, num_labels))
+
+    @nn.nowrap
+    def weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
+        """Returns the denominator of the losses."""
+        counts = self.settings.counts(frame_lengths, batch.token_lengths)
+        return sum_counted(self.feasible(frame_lengths, batch), counts, batch.weights)
+
+
+def sum_counted(counted: Bool[Array, "B *#rest"], values: Any, rows: Float[Array, " B"]) -> Float[Array, ""]:
+    """Returns the sum of the counted values [B ...], each times the weight of its row."""
+    return jnp.sum(jnp.where(counted, values * rows.reshape(-1, *(1,) * (values.ndim - 1)), 0.0))
+
+
+def share_of_counted(is_member: Bool[Array, "B U"], counted: Bool[Array, "B U"], rows: Float[Array, " B"]) -> Sum:
+    """Returns the share of counted labels that are members, such as the correct ones."""
+    values = is_member.astype(jnp.float32)
+    return Sum(sum_counted(counted, values, rows), sum_counted(counted, jnp.ones_like(values), rows))
 
 
 class LabelAxis(NamedTuple):

@@ -157,7 +157,9 @@ class ContrastiveHead(Head):
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
     ) -> dict[str, Float[Array, ""]]:
         assert mask is not None, "the head needs an encoder that masks frames"
-        return dict.fromkeys(self._terms(), jnp.sum(mask * batch.weights[:, None]))
+        factors = {"loss": 1.0, "diversity": self.settings.diversity, "penalty": self.settings.penalty}
+        terms = [name for name, factor in factors.items() if factor]
+        return dict.fromkeys(terms, jnp.sum(mask * batch.weights[:, None]))
 
     @nn.nowrap
     def scheduled(self, step: Int[Array, ""]) -> dict[str, Float[Array, ""]]:
@@ -178,7 +180,8 @@ class ContrastiveHead(Head):
             raise ValueError(
                 "same_quantizer is True, but the encoder has no quantiser: expected quantized_input True in the encoder"
             )
-        params, shape = encoded.shared[QUANTIZER], self._codebook_shape()
+        params, groups = encoded.shared[QUANTIZER], settings.quantizer.groups
+        shape = (groups, settings.quantizer.entries, settings.codes_dim // groups)
         if params["codebook"].shape != shape:
             raise ValueError(
                 f"same_quantizer is True, but the encoder's codebook has the shape {params['codebook'].shape} and the "
@@ -186,15 +189,6 @@ class ContrastiveHead(Head):
             )
         rngs = {"dropout": self.make_rng("dropout")} if self.has_rng("dropout") else {}
         return GumbelQuantizer(settings.quantizer, settings.codes_dim, parent=None).bind({"params": params}, rngs=rngs)
-
-    @nn.nowrap
-    def _codebook_shape(self) -> tuple[int, int, int]:
-        quantizer = self.settings.quantizer
-        return quantizer.groups, quantizer.entries, self.settings.codes_dim // quantizer.groups
-
-    def _terms(self) -> list[str]:
-        factors = {"loss": 1.0, "diversity": self.settings.diversity, "penalty": self.settings.penalty}
-        return [name for name, factor in factors.items() if factor]
 
     def _projected(self, values: Float[Array, "*rest E"]) -> Float[Array, "*rest D"]:
         projected = self.targets(values)

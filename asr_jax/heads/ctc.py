@@ -1,21 +1,21 @@
 """Head of connectionist temporal classification (CTC): a projection of every frame to labels and blank."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import Finite, NonNegativeFloat, ShareBelow1, settings
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import LabelHead, RecognisingHead
+from asr_jax.heads.base import LabelHead, RecognisingHead, sum_counted
 from asr_jax.losses.consistency import view_divergence
-from asr_jax.losses.ctc import ctc_loss, is_feasible
+from asr_jax.losses.ctc import ctc_loss
 from asr_jax.nn.stochastic import Dropout
 from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
@@ -80,35 +80,24 @@ class CTCHead(RecognisingHead):
         frames = encoded.at(self.tap)
         logits = self._logits(self.dropout(frames.values, step=step))
         losses, feasible = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id)
-        rows, weight = batch.weights, self._weight(frames.lengths, feasible, batch)
+        rows, weight = batch.weights, self.weight(frames.lengths, batch)
         terms = {
-            "loss": Sum(jnp.sum(jnp.where(feasible, losses * rows, 0.0)), weight),
+            "loss": Sum(sum_counted(feasible, losses, rows), weight),
             "infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows)),
         }
         if self.settings.consistency:
             total = jnp.zeros(())
             if encoded.views > 1:
+                assert step is not None, "several views exist only in training"
+                factor = self.settings.consistency * jnp.minimum((step + 1) / CONSISTENCY_WARMUP, 1.0)
                 divergences = view_divergence(logits, frames.lengths, views=encoded.views)
-                total = self._factor(step) * jnp.sum(jnp.where(feasible, divergences * rows, 0.0))
+                total = factor * sum_counted(feasible, divergences, rows)
             terms["consistency"] = Sum(total, weight)
         return terms
 
-    def _factor(self, step: Int[Array, ""] | None) -> Float[Array, ""]:
-        """Returns the factor of the divergence after `step` updates."""
-        assert step is not None, "several views exist only in training"
-        return self.settings.consistency * jnp.minimum((step + 1) / CONSISTENCY_WARMUP, 1.0)
-
-    def denominators(
-        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
-    ) -> dict[str, Float[Array, ""]]:
-        frame_lengths = lengths[self.tap]
-        feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
-        terms = ("loss", "consistency") if self.settings.consistency else ("loss",)
-        return dict.fromkeys(terms, self._weight(frame_lengths, feasible, batch))
-
-    def _weight(self, frame_lengths: Int[Array, " B"], feasible: Bool[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = self.settings.counts(frame_lengths, batch.token_lengths)
-        return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return ("loss", "consistency") if self.settings.consistency else ("loss",)
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
         """Returns token sequences for greedy search, or log-probabilities `[B T V]` for the stage of beam search."""

@@ -1,20 +1,19 @@
 """Head of Paraformer: integrate-and-fire finds a vector for each label, and a decoder computes all labels at once."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import uniform_of_rows
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, Share, between, settings
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import DecoderHead, LabelAxis, RecognisingHead
+from asr_jax.heads.base import DecoderHead, LabelAxis, RecognisingHead, share_of_counted, sum_counted
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.nn.decoders.cif import CIF, Predictor, quantity_losses, without_padding
 from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, SANMDecoder, TransformerDecoder
@@ -68,6 +67,9 @@ class Paraformer(ParallelHead):
         """Returns the minimum number of frames: one for each label and for the end."""
         return num_labels + int(self.ends)
 
+    def counts(self, num_frames: Int[Array, " B"], num_labels: Int[Array, " B"]) -> Int[Array, " B"]:
+        return super().counts(num_frames, num_labels + int(self.ends))
+
     def label_axis(self, parameter: str) -> LabelAxis | None:
         part = parameter.partition("/")[0]
         return {"embedding": LabelAxis(0), "output": LabelAxis(-1)}.get(part)
@@ -112,34 +114,24 @@ class ParaformerHead(RecognisingHead):
         labels, lengths = self._targets(batch)
         weights = self.predictor(frames, step=step)
         vectors, _ = self.predictor.of_labels(frames, weights, lengths, size=labels.shape[1])
-        feasible = frames.lengths >= lengths
+        feasible = self.feasible(frames.lengths, batch)
         counted = length_mask(lengths, labels.shape[1]) & feasible[:, None]
         queries, first = self._sampled(vectors, labels, lengths, frames, step)
         logits = self._logits(queries, lengths, frames, step)
         losses = smoothed_cross_entropy(logits, labels, smoothing=settings.smoothing)
         is_correct = (jnp.argmax(logits, axis=-1) if first is None else first) == labels
-
-        def summed(values: Float[Array, "B U"]) -> Float[Array, ""]:
-            return jnp.sum(jnp.where(counted, values * batch.weights[:, None], 0.0))
-
-        rows, weight = batch.weights, self._weight(frames.lengths, batch)
-        quantities = jnp.sum(jnp.where(feasible, quantity_losses(weights, lengths) * rows, 0.0))
+        rows, weight = batch.weights, self.weight(frames.lengths, batch)
+        quantities = sum_counted(feasible, quantity_losses(weights, lengths), rows)
         return {
-            "loss": Sum(settings.label_scale * summed(losses), weight),
+            "loss": Sum(settings.label_scale * sum_counted(counted, losses, rows), weight),
             "quantity": Sum(settings.quantity_scale * quantities, weight),
-            "accuracy": Sum(summed(is_correct.astype(jnp.float32)), summed(jnp.ones_like(losses))),
+            "accuracy": share_of_counted(is_correct, counted, rows),
             "infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows)),
         }
 
-    def denominators(
-        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
-    ) -> dict[str, Float[Array, ""]]:
-        return dict.fromkeys(("loss", "quantity"), self._weight(lengths[self.tap], batch))
-
-    def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        num_labels = batch.token_lengths + int(self.settings.ends)
-        counts = self.settings.counts(frame_lengths, num_labels)
-        return jnp.sum(jnp.where(frame_lengths >= num_labels, batch.weights * counts, 0.0))
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return ("loss", "quantity")
 
     def _frames(self, encoded: Encoded) -> Frames:
         frames = encoded.at(self.tap)
@@ -166,7 +158,6 @@ class ParaformerHead(RecognisingHead):
 
         Args:
             lengths: Number of labels of each row.
-            step: Number of updates; None in evaluation.
 
         Returns:
             The vectors, and the labels of the first pass; None without one.

@@ -15,7 +15,7 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_s
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import Share, settings
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import LabelAxis, RecognisingHead
+from asr_jax.heads.base import LabelAxis, RecognisingHead, share_of_counted, sum_counted
 from asr_jax.heads.label_queries import (
     AlignmentMode,
     Runs,
@@ -29,7 +29,6 @@ from asr_jax.heads.label_queries import (
 )
 from asr_jax.heads.paraformer import ParallelHead, Table
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
-from asr_jax.losses.ctc import is_feasible
 from asr_jax.nn.decoders.cif import without_padding
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm
@@ -178,20 +177,17 @@ class ParaformerV2Head(RecognisingHead):
         num_labels = batch.tokens.shape[1]
         size = max(num_labels, frames.values.shape[1]) if settings.alignment == "greedy" else num_labels
         found = self._decoded(encoded, frames, runs, size, step)
-        feasible = is_feasible(frames.lengths, batch.tokens, batch.token_lengths)
+        feasible = self.feasible(frames.lengths, batch)
         has_frames = jnp.any(members(runs, num_labels) > 0, axis=2)
         counted = length_mask(batch.token_lengths, num_labels) & has_frames & feasible[:, None]
-        rows, weight = batch.weights, self._weight(frames.lengths, batch)
-
-        def summed(values: Float[Array, "B U"]) -> Float[Array, ""]:
-            return jnp.sum(jnp.where(counted, values[:, :num_labels] * rows[:, None], 0.0))
+        rows, weight = batch.weights, self.weight(frames.lengths, batch)
 
         def cross_entropy(logits: Float[Array, "B U V"]) -> Float[Array, ""]:
-            return summed(smoothed_cross_entropy(logits[:, :num_labels], batch.tokens, smoothing=settings.smoothing))
+            losses = smoothed_cross_entropy(logits[:, :num_labels], batch.tokens, smoothing=settings.smoothing)
+            return sum_counted(counted, losses, rows)
 
         def correct(logits: Float[Array, "B U V"]) -> Sum:
-            is_correct = jnp.argmax(logits[:, :num_labels], axis=-1) == batch.tokens
-            return Sum(summed(is_correct.astype(jnp.float32)), summed(jnp.ones(counted.shape)))
+            return share_of_counted(jnp.argmax(logits[:, :num_labels], axis=-1) == batch.tokens, counted, rows)
 
         terms = {
             "loss": Sum(cross_entropy(found.logits), weight),
@@ -204,31 +200,24 @@ class ParaformerV2Head(RecognisingHead):
             assert found.boundary_logits is not None
             terms["refinement"] = Sum(REFINEMENT_SCALE * cross_entropy(found.refined), weight)
             terms["accuracy_refined"] = correct(found.refined)
-            terms["refined"] = Sum(summed(found.is_refined.astype(jnp.float32)), summed(jnp.ones(counted.shape)))
+            terms["refined"] = share_of_counted(found.is_refined[:, :num_labels], counted, rows)
             targets = boundary_targets(runs.labels, frames.lengths)
             losses = nn.softplus(found.boundary_logits) - targets * found.boundary_logits  # binary cross-entropy
             inside = length_mask(frames.lengths, losses.shape[1]) & feasible[:, None]
-            total = jnp.sum(jnp.where(inside, losses * rows[:, None], 0.0))
+            total = sum_counted(inside, losses, rows)
             terms["boundary"] = Sum(BOUNDARY_SCALE * total, self._frames_weight(frames.lengths, batch))
         return terms
 
     def denominators(
         self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
     ) -> dict[str, Float[Array, ""]]:
-        own = lengths[self.tap]
-        terms = {"loss": self._weight(own, batch)}
-        if self.settings.enhanced:
-            terms |= {"refinement": terms["loss"], "boundary": self._frames_weight(own, batch)}
-        return terms
-
-    def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = self.settings.counts(frame_lengths, batch.token_lengths)
-        feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
-        return jnp.sum(jnp.where(feasible, batch.weights * counts, 0.0))
+        own = super().denominators(lengths, batch, mask=mask)
+        if not self.settings.enhanced:
+            return own
+        return own | {"refinement": own["loss"], "boundary": self._frames_weight(lengths[self.tap], batch)}
 
     def _frames_weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        feasible = is_feasible(frame_lengths, batch.tokens, batch.token_lengths)
-        return jnp.sum(jnp.where(feasible, batch.weights * frame_lengths, 0.0))
+        return sum_counted(self.feasible(frame_lengths, batch), frame_lengths, batch.weights)
 
     def _decoded(self, encoded: Encoded, frames: Frames, runs: Runs, size: int, step: Step) -> Decoded:
         """Returns the decoder's output for `size` queries."""
@@ -294,7 +283,6 @@ class Query(nn.Module):
         Args:
             x: Averaged posteriors, or features of the enhanced model.
             width: Width D of the queries.
-            step: Number of updates; None in evaluation.
         """
         is_plain = not self.settings.enhanced and self.settings.queries == "projection"
         x = Linear(width, use_bias=not is_plain, name="linear")(x)  # float32: posteriors have large ratios

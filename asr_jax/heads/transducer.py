@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from asr_jax.core.batch import Batch, Encoded, Frames, length_mask
 from asr_jax.core.errors import UserError
@@ -17,7 +17,7 @@ from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, between, settings
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import LabelAxis, LabelHead, RecognisingHead
+from asr_jax.heads.base import LabelAxis, LabelHead, RecognisingHead, sum_counted
 from asr_jax.kernels.implementations import preferred
 from asr_jax.kernels.transducer_joint.api import reason_against, transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
@@ -179,12 +179,8 @@ class TransducerHead(RecognisingHead):
         predicted = self.prediction(batch.tokens, batch.token_lengths, step=step)
         projected = self.of_frames(frames.values), self.of_labels(predicted)
         rows, lengths = batch.weights, frames.lengths
-        feasible = self._is_feasible(lengths, batch)
-        weight = self._weight(lengths, batch)
-
-        def summed(losses: Float[Array, " B"]) -> Float[Array, ""]:
-            return jnp.sum(jnp.where(feasible, losses * rows, 0.0))
-
+        feasible = self.feasible(lengths, batch)
+        weight = self.weight(lengths, batch)
         terms = {"infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows))}
         keys = None
         if settings.dropout and step is not None:
@@ -195,7 +191,7 @@ class TransducerHead(RecognisingHead):
             of_simple, of_loss = self._factors(step)
             simple = self._simple(frames, predicted, batch)
             losses = lattice_loss(simple[0][None], simple[1][None], lengths, batch.token_lengths)
-            terms["simple"] = Sum(of_simple * summed(losses), weight)
+            terms["simple"] = Sum(of_simple * sum_counted(feasible, losses, rows), weight)
             size = min(settings.pruning.size, batch.tokens.shape[1] + 1)
             kept = occupancies(*simple, lengths, batch.token_lengths)
             starts = kept_positions(*kept, lengths, batch.token_lengths, size=size)
@@ -204,7 +200,7 @@ class TransducerHead(RecognisingHead):
         if settings.omega:
             plain = lattice_loss(*of_rnnt, lengths, batch.token_lengths, RNNT, settings.fast_emit)
             losses = (1 - settings.omega) * losses + settings.omega * plain
-        terms["loss"] = Sum(of_loss * summed(losses), weight)
+        terms["loss"] = Sum(of_loss * sum_counted(feasible, losses, rows), weight)
         return terms
 
     def _factors(self, step: Int[Array, ""] | None) -> tuple[Any, Any]:
@@ -300,7 +296,9 @@ class TransducerHead(RecognisingHead):
         # If `split` does not divide the rows of a device, there are more parts, so that memory does not grow.
         rows = len(lengths)
         num_splits = next(num for num in range(min(settings.split, rows), rows + 1) if rows % num == 0)
-        tile_frames = self._tile_frames(rows // num_splits, projected[0].shape[1], size)
+        of_frame = rows // num_splits * size * (self.vocab_size + len(settings.durations))
+        most, num_frames = logits_of_tile(), projected[0].shape[1]
+        tile_frames = 0 if of_frame * num_frames <= most else max(most // of_frame, 1)  # 0: all frames
         found = in_tiles(compute, of_frames, of_rows, tile_frames=tile_frames, num_splits=num_splits)
         if settings.durations:
             (blank, label), of_rnnt = found if settings.omega else (found, None)
@@ -329,11 +327,6 @@ class TransducerHead(RecognisingHead):
         parameters: Any = nn.meta.unbox(self.variables["params"]["output"])
         return parameters["kernel"], parameters["bias"][None, None, None]
 
-    def _tile_frames(self, rows: int, num_frames: int, size: int) -> int:
-        """Returns the number of frames for which logits exist at a time; 0 for all frames."""
-        of_frame = rows * size * (self.vocab_size + len(self.settings.durations))
-        return 0 if of_frame * num_frames <= logits_of_tile() else max(logits_of_tile() // of_frame, 1)
-
     def _dropped(
         self, hidden: Float[Array, "b t S J"], keys: UInt32[Array, "b 2"], first: Any
     ) -> Float[Array, "b t S J"]:
@@ -353,19 +346,9 @@ class TransducerHead(RecognisingHead):
         kept = jax.vmap(of_row)(keys).reshape(hidden.shape) >= rate
         return hidden * (kept * (256 / (256 - rate))).astype(hidden.dtype)
 
-    def denominators(
-        self, lengths: Mapping[str, Int[Array, " B"]], batch: Batch, *, mask: Bool[Array, "B T"] | None
-    ) -> dict[str, Float[Array, ""]]:
-        terms = ("loss", "simple") if self.settings.pruning else ("loss",)
-        return dict.fromkeys(terms, self._weight(lengths[self.tap], batch))
-
-    def _is_feasible(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Bool[Array, " B"]:
-        labels = batch.token_lengths
-        return frame_lengths >= self.settings.frames_needed(labels, 0 * labels)
-
-    def _weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
-        counts = self.settings.counts(frame_lengths, batch.token_lengths)
-        return jnp.sum(jnp.where(self._is_feasible(frame_lengths, batch), batch.weights * counts, 0.0))
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return ("loss", "simple") if self.settings.pruning else ("loss",)
 
     @property
     def start_labels(self) -> int:

@@ -50,7 +50,7 @@ def in_blocks(
         block = [array.shape[1 + axis] if axis == whole else sizes[axis] for axis in (0, 1)]
         return pl.BlockSpec((None, *block), lambda a, i, j, *_: (a, i, j))
 
-    found: Array = pl.pallas_call(
+    return pl.pallas_call(
         kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
@@ -62,7 +62,6 @@ def in_blocks(
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "parallel")),
         name=name,
     )(*scalars, *inputs)
-    return found
 
 
 def _block(num_rows: int, num_columns: int, whole: int | None) -> tuple[int, int]:

@@ -31,8 +31,7 @@ def in_blocks(*arguments: Any, kernel: Any, like: Any, rows: int, size: int, **c
     block = min(BLOCK, triton.next_power_of_2(size))
     out = (jax.ShapeDtypeStruct(like.shape, like.dtype),)
     grid = (rows * triton.cdiv(size, block),)
-    found: Array = triton_call(*arguments, size, kernel=kernel, out=out, grid=grid, BLOCK=block, **constants)[0]
-    return found
+    return triton_call(*arguments, size, kernel=kernel, out=out, grid=grid, BLOCK=block, **constants)[0]
 
 
 @triton.jit

@@ -192,8 +192,7 @@ def _reason(name: str, arrays: Sequence[Any], reason_against: Callable[[str], st
 @functools.cache
 def fastest() -> dict[str, dict[str, str]]:
     """Returns the contents of `FASTEST`."""
-    found: dict[str, dict[str, str]] = json.loads(read_text(FASTEST))
-    return found
+    return json.loads(read_text(FASTEST))
 
 
 def _is_local() -> bool:

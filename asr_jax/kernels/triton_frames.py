@@ -8,6 +8,9 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+CHANNELS = tl.constexpr(64)
+"""Number of channels of a program, a power of 2."""
+
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
@@ -18,12 +21,11 @@ def dot(a, b):
 
 @triton.jit
 @no_type_check
-def load_channels(array, width, CHANNELS: tl.constexpr):
+def load_channels(array, width):
     """Loads the values of the program's channels, in float32.
 
     Args:
         array: Pointer to a vector.
-        CHANNELS: Number of channels of a program.
     """
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     return tl.load(array + channel, mask=channel < width, other=0.0).to(tl.float32)
@@ -31,12 +33,11 @@ def load_channels(array, width, CHANNELS: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def store_channels(array, values, row, width, CHANNELS: tl.constexpr):
+def store_channels(array, values, row, width):
     """Stores values of the program's channels in a row of a matrix.
 
     Args:
         array: Pointer to the matrix.
-        CHANNELS: Number of channels of a program.
     """
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     tl.store(array + row * width + channel, values, mask=channel < width)
@@ -44,7 +45,7 @@ def store_channels(array, values, row, width, CHANNELS: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _places(frame, size, width, CHANNELS: tl.constexpr):
+def _places(frame, size, width):
     """Places of frames of the program's row and channels, and which of them are in the row: [frames, CHANNELS]."""
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     place = (tl.program_id(2).to(tl.int64) * size + frame[:, None]) * width + channel[None, :]
@@ -53,7 +54,7 @@ def _places(frame, size, width, CHANNELS: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def load_frames(array, frame, valid, size, width, CHANNELS: tl.constexpr):
+def load_frames(array, frame, valid, size, width):
     """Loads frames of the program's row and channels in float32: [frames, CHANNELS]. Invalid ones are zeros.
 
     Args:
@@ -61,22 +62,20 @@ def load_frames(array, frame, valid, size, width, CHANNELS: tl.constexpr):
         frame: Numbers of the frames. Those outside of the row are invalid.
         size: Number of frames of a row.
         width: Number of channels.
-        CHANNELS: Number of channels of a program.
     """
-    place, there = _places(frame, size, width, CHANNELS)
+    place, there = _places(frame, size, width)
     return tl.load(array + place, mask=valid[:, None] & there, other=0.0).to(tl.float32)
 
 
 @triton.jit
 @no_type_check
-def store_frames(array, values, frame, size, width, CHANNELS: tl.constexpr):
+def store_frames(array, values, frame, size, width):
     """Stores frames of the program's row and channels. Those outside of the row are not stored.
 
     Args:
         array: Pointer to rows of frames.
         size: Number of frames of a row.
         width: Number of channels.
-        CHANNELS: Number of channels of a program.
     """
-    place, there = _places(frame, size, width, CHANNELS)
+    place, there = _places(frame, size, width)
     tl.store(array + place, values.to(array.dtype.element_ty), mask=there)

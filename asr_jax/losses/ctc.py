@@ -57,17 +57,14 @@ def ctc_loss(
 def is_feasible(
     frame_lengths: Int[AnyArray, " B"], labels: Int[AnyArray, "B U"], label_lengths: Int[AnyArray, " B"]
 ) -> Bool[AnyArray, " B"]:
-    """Returns whether each row has enough frames: one per label, and one for the blank between two equal labels.
+    """Returns whether each row has enough frames: one per label, and one for the blank between two equal labels."""
+    return frame_lengths >= label_lengths + num_repeats(labels, label_lengths)
 
-    Args:
-        frame_lengths: Number of valid frames of each row.
-        label_lengths: Number of valid labels of each row.
 
-    Returns:
-        A NumPy array for NumPy arrays, a JAX array for JAX arrays.
-    """
+def num_repeats(labels: Int[AnyArray, "B U"], label_lengths: Int[AnyArray, " B"]) -> Int[AnyArray, " B"]:
+    """Returns the number of labels of each row that equal the label before."""
     repeats = (labels[:, 1:] == labels[:, :-1]) & (label_lengths[:, None] > np.arange(1, max(labels.shape[1], 1))[None])
-    return frame_lengths >= label_lengths + repeats.sum(1)
+    return repeats.sum(1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -80,9 +80,7 @@ def _align_row(
     of_path = jnp.take_along_axis(log_probs, symbols[:, None], axis=1)[:, 0]
     score = jnp.where(frames, of_path, 0).sum()
     is_possible = reached & (score > NEVER / 2)
-    column = jnp.where(
-        frames & in_label, place - 1, len(labels)
-    )  # out of bounds for all other frames, which are dropped
+    column = jnp.where(frames & in_label, place - 1, len(labels))  # mode="drop" ignores the last index
     t, shown = jnp.arange(num_frames, dtype=jnp.int32), used & is_possible
     starts = jnp.full(len(labels), num_frames, jnp.int32).at[column].min(t, mode="drop")
     ends = jnp.zeros(len(labels), jnp.int32).at[column].max(t + 1, mode="drop")

@@ -33,11 +33,6 @@ class Arcs(NamedTuple):
         """Largest number of diagonals that an arc crosses."""
         return max(*self.blank, *(duration + 1 for duration in self.label))
 
-    @property
-    def visits_every_diagonal(self) -> bool:
-        """Whether all arcs lead to the next diagonal, as in RNN-T."""
-        return self.span == 1
-
 
 RNNT = Arcs()
 """Arcs of RNN-T: a blank consumes one frame, and a label none."""
@@ -203,7 +198,7 @@ def _occupancies(swept: _Swept, weights: _Weights, arcs: Arcs) -> tuple[Array, A
 
     blanks = [ahead + w + target(d, moves=0) for d, w in zip(arcs.blank, weights.blank, strict=True)]
     labels = [ahead + w + target(d + 1, moves=1) for d, w in zip(arcs.label, weights.label, strict=True)]
-    if arcs.visits_every_diagonal:
+    if arcs.span == 1:  # all arcs lead to the next diagonal, as in RNN-T
         # The arcs that leave a diagonal have a sum of 1. A softmax is more precise than a difference of large numbers.
         largest = jnp.maximum(blanks[0].max(-1), labels[0].max(-1))[..., None]
         of_blank, of_label = jnp.exp(blanks[0] - largest), jnp.exp(labels[0] - largest)

@@ -26,8 +26,7 @@ def measure_of(figures: Mapping[str, Any]) -> Measure:
     The order is WER, CER, loss.
     """
     own: Measure = next((name for name in NAMES if name in figures), "loss")
-    named: Measure = figures.get("measure", own)
-    return named
+    return figures.get("measure", own)
 
 
 def rate_of(references: Iterable[str]) -> Literal["wer", "cer"]:

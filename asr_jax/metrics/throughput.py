@@ -15,14 +15,14 @@ TRACED = "training: "
 """InitialState of the names of these kinds in traces."""
 
 COUNTS = (
-    "utterances",
-    "audio_s",
-    "padded_audio_s",
-    "feature_values",
-    "frames",
+    "utterances",  # rows that count
+    "audio_s",  # seconds of these rows
+    "padded_audio_s",  # seconds of all rows, including padding
+    "feature_values",  # valid values of the features, or valid samples without features
+    "frames",  # valid frames of the encoder's output
     "masked_frames",
     "tokens",
-    "letters",
+    "letters",  # letters of these tokens, with word boundaries
 )
 """Units of the contents of batches, in which the speed of training systems is published."""
 
@@ -64,42 +64,22 @@ class Throughput:
     def add(
         self,
         *,
-        utterances: SupportsFloat,
-        audio_s: SupportsFloat,
-        padded_audio_s: SupportsFloat,
-        feature_values: SupportsFloat,
-        frames: SupportsFloat,
-        tokens: SupportsFloat,
-        letters: SupportsFloat,
         waiting_s: float = 0.0,
         host_s: float = 0.0,
         device_s: float = 0.0,
         loading_s: float = 0.0,
+        **counts: SupportsFloat,
     ) -> None:
         """Adds one batch.
 
         Args:
-            utterances: Number of rows that count.
-            audio_s: Seconds of audio of these rows.
-            padded_audio_s: Seconds of all rows, including padding.
-            feature_values: Valid values of the features, or valid samples without features.
-            frames: Valid frames of the encoder's output.
-            letters: Letters of these tokens, with word boundaries.
             waiting_s: Seconds of waiting for the batch that `timed` did not measure.
             host_s: Seconds of host work that `timed` did not measure.
             device_s: Seconds blocked by the device that `timed` did not measure.
             loading_s: Seconds of reading, which is not wall time: it runs ahead, in several threads.
+            counts: Value of each of `COUNTS`, except for masked frames.
         """
         self._num_batches += 1
-        counts = {
-            "utterances": utterances,
-            "audio_s": audio_s,
-            "padded_audio_s": padded_audio_s,
-            "feature_values": feature_values,
-            "frames": frames,
-            "tokens": tokens,
-            "letters": letters,
-        }
         for name, value in counts.items():
             self._counts[name] += float(value)
         self._spent_s["waiting"] += waiting_s

@@ -16,13 +16,11 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import ShareBelow1, settings
-from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, SubsamplingEncoder
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.conformer.striding import Subsample, strided_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.schedules import Step
@@ -37,16 +35,10 @@ FAST: dict[FastSize, dict[str, Any]] = {
     "xxlarge": {"dim": 1024, "num_layers": 42, "num_heads": 8, "scale_input": False, "kernel_size": 5},
 }
 ParaformerVariant = Literal["xs", "s", "small", "sm", "m", "medium", "ml", "l", "large"]
-PARAFORMER: dict[ParaformerVariant, int] = {
-    "xs": 256,
-    "s": 256,
-    "small": 256,
-    "sm": 384,
-    "m": 384,
-    "medium": 384,
-    "ml": 512,
-    "l": 512,
-    "large": 512,
+PARAFORMER: dict[str, int] = {
+    **dict.fromkeys(("xs", "s", "small"), 256),
+    **dict.fromkeys(("sm", "m", "medium"), 384),
+    **dict.fromkeys(("ml", "l", "large"), 512),
 }
 """Widths of the Rust trainer's Paraformer."""
 
@@ -162,12 +154,6 @@ class Conformer(SubsamplingEncoder):
             return tuple(range(1, 1 + self.num_layers))
         return (0,) if path.startswith(("subsample/", "embed/")) else (1,)
 
-    def num_depths(self) -> int:
-        return 1 + self.num_layers
-
-    def model_axis_rules(self) -> ModelRules:
-        return ATTENTION + FEED_FORWARD
-
     def build(self, *, dtype: DTypeLike) -> "ConformerEncoder":
         return ConformerEncoder(self, dtype)
 
@@ -203,10 +189,7 @@ class ConformerEncoder(Encoder):
         allowed = length_mask(lengths, x.shape[1])[:, None]
         layers = layer_stack(ConformerLayer, settings.num_layers, settings.remat)(settings, self.dtype, name="layers")
         x, inner = layers(x, LayerInputs(allowed, lengths, step, positions, biases))
-        taps = {
-            name: Frames(inner[int(name.removeprefix("layer_"))], tap_lengths)
-            for name, tap_lengths in self.tap_lengths(frames.lengths).items()
-        }
+        taps = {name: Frames(inner[int(name.removeprefix("layer_"))], lengths) for name in settings.taps}
         return Encoded(frames=Frames(x, lengths), taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:
@@ -239,7 +222,7 @@ class ConformerLayer(nn.Module):
         self, x: Float[Array, "B T D"], inputs: LayerInputs
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         settings, step = self.settings, inputs.step
-        x += 0.5 * self._dropout(self._feed_forward("feed_forward_1", x, step=step), step)
+        x += 0.5 * Dropout(settings.dropout)(self._feed_forward("feed_forward_1", x, step=step), step=step)
         attention = RelativeAttention(
             settings.num_heads,
             settings.use_bias,
@@ -256,7 +239,7 @@ class ConformerLayer(nn.Module):
             biases=inputs.biases,
             lengths=inputs.lengths,
         )
-        x += self._dropout(attended, step)
+        x += Dropout(settings.dropout)(attended, step=step)
         convolution = ConformerConvolution(
             settings.kernel_size,
             norm=settings.norm,
@@ -264,8 +247,9 @@ class ConformerLayer(nn.Module):
             dtype=self.dtype,
             name="convolution",
         )
-        x += self._dropout(convolution(normed("convolution_norm", x), inputs.lengths, step=step), step)
-        x += 0.5 * self._dropout(self._feed_forward("feed_forward_2", x, step=step), step)
+        convolved = convolution(normed("convolution_norm", x), inputs.lengths, step=step)
+        x += Dropout(settings.dropout)(convolved, step=step)
+        x += 0.5 * Dropout(settings.dropout)(self._feed_forward("feed_forward_2", x, step=step), step=step)
         x = normed("norm", x)
         return x, x if settings.taps else None
 
@@ -274,6 +258,3 @@ class ConformerLayer(nn.Module):
         hidden_dim = settings.hidden_dim
         module = ConformerFeedForward(hidden_dim, settings.dropout, settings.use_bias, self.dtype, name=name)
         return module(normed(f"{name}_norm", x), step=step)
-
-    def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
-        return Dropout(self.settings.dropout)(x, step=step)

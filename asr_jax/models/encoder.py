@@ -14,6 +14,7 @@ from asr_jax.core.sharding import ModelRules
 from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.conformer.modules import ConvNorm
 from asr_jax.nn.conformer.striding import Subsampling
+from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.wav2vec.span_masks import SpanMask
 
@@ -237,6 +238,12 @@ class SubsamplingEncoder(AttentionEncoder, EncoderOfMels):
             yield f"subsampling_factor is {self.subsampling_factor}: expected a power of 2, at least 2"
         if self.tied_biases and self.positions != "rel_pos":
             yield f"tied_biases is True with positions {self.positions}: expected rel_pos, which has biases"
+
+    def num_depths(self) -> int:
+        return 1 + self.num_layers
+
+    def model_axis_rules(self) -> ModelRules:
+        return ATTENTION + FEED_FORWARD
 
 
 @settings

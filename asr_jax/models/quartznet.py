@@ -7,21 +7,37 @@ commit 8cfedd72, modules/conv_asr.py and parts/submodules/jasper.py.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.core.settings import PositiveFloat, PositiveInt, settings
+from asr_jax.kernels.masking.api import mask_time
 from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder
-from asr_jax.nn.activations import ActivationName
-from asr_jax.nn.quartznet.block import Block, BlockNorm, BlockPolicy, ConvBlock
-from asr_jax.nn.quartznet.time_conv import strided
+from asr_jax.nn.activations import ACTIVATIONS, ActivationName
+from asr_jax.nn.layer_stack import layer_stack
+from asr_jax.nn.normalization import BatchNorm, GroupNorm
+from asr_jax.nn.quartznet.block import BlockNorm, ConvBlock
+from asr_jax.nn.quartznet.time_conv import (
+    DepthwiseTimeConv,
+    Pointwise,
+    SqueezeExcite,
+    TimeConv,
+    TimeWindow,
+    shuffled,
+    strided,
+)
+from asr_jax.nn.schedules import Step
+from asr_jax.nn.stochastic import Dropout
+
+EPS, MOMENTUM = 1e-3, 0.1
+"""Epsilon and momentum of batch norms."""
 
 
 def published_blocks(copies: int) -> tuple[ConvBlock, ...]:
@@ -139,16 +155,21 @@ class QuartzNet(LayeredEncoder, EncoderOfMels):
             blocks += [replace(block, copies=1)] * block.copies
         return blocks
 
-    def policy(self, dtype: DTypeLike) -> BlockPolicy:
-        """Settings that all blocks share."""
-        return BlockPolicy(
-            activation=self.activation,
-            norm=self.norm,
-            norm_groups=self.norm_groups,
-            mask_padding=self.mask_padding,
-            remat=self.remat,
-            dtype=dtype,
-        )
+    def activate(self, x: Array) -> Array:
+        """Applies the activation."""
+        return ACTIVATIONS[self.activation](x)
+
+    def masked(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Array, "B T D"]:
+        """Sets frames beyond each row's length to 0, if padding is masked."""
+        return mask_time(x, lengths) if self.mask_padding else x
+
+    def normaliser(self, width: int, *, name: str) -> nn.Module:
+        """Returns a norm module with the call signature of `BatchNorm`."""
+        kind, _, padded = self.norm.partition("_")
+        if kind == "batch":
+            return BatchNorm(MOMENTUM, EPS, bool(padded), name=name)
+        groups = {"layer": 1, "instance": width, "group": self.norm_groups}[kind]
+        return GroupNorm(groups, bool(padded), name=name)
 
 
 def odd_size(size: int, factor: float) -> int:
@@ -167,14 +188,14 @@ class QuartzNetEncoder(Encoder):
 
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
-        settings, policy = self.settings, self.settings.policy(self.dtype)
+        settings = self.settings
         settings.check_frames(frames.values)
         x, lengths = frames.values, frames.lengths
         inner, inputs = {}, list[Array]()
         for number, block in enumerate(settings.every_block()):
             name = f"block_{number}"
             inputs = [*inputs, x] if block.residual == "dense" else [x]
-            x, lengths = Block(block, policy, name=name)(inputs, lengths, step)
+            x, lengths = Block(block, settings, self.dtype, name=name)(inputs, lengths, step)
             inputs = inputs if block.residual == "dense" else []
             if name in settings.taps:
                 inner[name] = x
@@ -191,3 +212,105 @@ class QuartzNetEncoder(Encoder):
 
     def _length_after(self, num_frames: Any, num_blocks: int) -> Any:
         return strided(num_frames, math.prod(block.total_stride for block in self.settings.every_block()[:num_blocks]))
+
+
+InputFrames = tuple[Float[Array, "B T _"], Int[Array, " B"]]
+"""Input frames and their lengths."""
+OutputFrames = tuple[Float[Array, "B S _"], Int[Array, " B"]]
+"""Output frames, after the stride, and their lengths."""
+
+
+class Block(nn.Module):
+    """One block: [B T D] to [B S width], with S = ⌈T / stride⌉.
+
+    Source: `JasperBlock` in NVIDIA's DeepLearningExamples (QuartzNet, quartznet/model.py) and NeMo
+    (parts/submodules/jasper.py). Differs from: the residual has the stride of the layers, as NeMo's has only with
+    `stride_add`; a block after dense blocks that is not dense itself adds its own input, while the sources add the
+    oldest one.
+    """
+
+    block: ConvBlock
+    settings: QuartzNet
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, inputs: Sequence[Float[Array, "B T _"]], given: Int[Array, " B"], step: Step) -> OutputFrames:
+        """Applies the block.
+
+        Args:
+            inputs: Sources of the residual, with the input of the block last. A dense block also has the inputs of the
+                directly preceding dense blocks.
+            given: Length of each row of the inputs in frames.
+
+        Returns:
+            Output frames and their lengths.
+        """
+        block, settings, strides = self.block, self.settings, self.block.strides
+        common = (block, settings, self.dtype)
+        carry, _ = ConvLayer(*common, strides[0], activates=False, name="first")((inputs[-1], given), step)
+        if num_alike := strides[1:].count(1):
+            layers = layer_stack(ConvLayer, num_alike, settings.remat)
+            carry, _ = layers(*common, name="layers")(carry, step)
+        for number in range(1 + num_alike, len(strides)):
+            carry, _ = ConvLayer(*common, strides[number], name=f"layer_{number}")(carry, step)
+        y, lengths = carry
+        if block.squeeze:
+            y = SqueezeExcite(block.squeeze, block.squeeze_frames, settings.activate, name="squeeze")(y, lengths, step)
+        for number, source in enumerate(inputs if block.residual != "none" else ()):
+            side = Projection(*common, name=f"residual_{number}")(source, given, lengths, step)
+            y = jnp.maximum(y, side) if block.residual == "max" else y + side
+        y = Dropout(block.dropout)(settings.activate(y), step=step)
+        return y, lengths
+
+
+class ConvLayer(nn.Module):
+    """One layer of a block: activation and dropout of the previous layer's output, then convolution and norm."""
+
+    block: ConvBlock
+    settings: QuartzNet
+    dtype: DTypeLike
+    stride: PositiveInt = 1
+    activates: bool = True
+
+    @nn.compact
+    def __call__(self, carry: InputFrames, step: Step) -> tuple[OutputFrames, None]:
+        block, settings, (x, lengths) = self.block, self.settings, carry
+        if self.activates:
+            x = Dropout(block.dropout)(settings.activate(x), step=step)
+        x = settings.masked(x.astype(self.dtype), lengths)
+        lengths = strided(lengths, self.stride)
+        window = TimeWindow(block.kernel_size, self.stride, block.dilation, block.padding)
+        if block.separable:
+            x = settings.masked(DepthwiseTimeConv(window, block.heads, name="depthwise")(x), lengths)
+            x = Pointwise(block.width, block.groups, self.dtype, name="pointwise")(x)
+        else:
+            x = TimeConv(block.width, window, block.groups, self.dtype, name="conv")(x)
+        x = settings.normaliser(block.width, name="norm")(x, lengths, use_running=step is None)
+        return (shuffled(x, block.groups), lengths), None
+
+
+class Projection(nn.Module):
+    """Residual branch of a block: a projection of every `total_stride`-th frame, and a norm."""
+
+    block: ConvBlock
+    settings: QuartzNet
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T _"], given: Int[Array, " B"], lengths: Int[Array, " B"], step: Step
+    ) -> Float[Array, "B S E"]:
+        """Projects `x` to the width and the frames of the block's output.
+
+        Args:
+            x: Source of the residual.
+            given: Length of each row of `x` in frames.
+            lengths: Length of each row of the output in frames.
+
+        Returns:
+            Residual of the block.
+        """
+        block, settings = self.block, self.settings
+        x = settings.masked(x.astype(self.dtype), given)[:, :: block.total_stride]
+        x = Pointwise(block.width, 1, self.dtype, name="pointwise")(x)
+        return settings.normaliser(block.width, name="norm")(x, lengths, use_running=step is None)

@@ -18,7 +18,6 @@ from asr_jax.nn.decoders.sanm import NORM_EPS, MemoryAttention, positions_from_o
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import layer_norm, normed
-from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
 
 
@@ -73,8 +72,7 @@ class SANMEncoder(Encoder):
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
         settings, values, lengths = self.settings, frames.values, frames.lengths
-        if values.shape[-1] != settings.num_mels:
-            raise ValueError(f"frames have {values.shape[-1]} values: expected num_mels, {settings.num_mels}")
+        settings.check_frames(values)
         positions = jnp.asarray(positions_from_one(values.shape[1], settings.num_mels))
         x = (values * settings.dim**0.5 + positions[None]).astype(self.dtype)
         inputs = LayerInputs(length_mask(lengths, x.shape[1])[:, None], lengths, step)
@@ -126,15 +124,12 @@ class SANMLayer(nn.Module):
             name="attention",
         )
         y = normed("attention_norm", x, NORM_EPS) if settings.norm_first else x
-        y = self._dropout(attention(y, inputs.allowed, inputs.lengths, step=step), step)
+        y = Dropout(settings.dropout)(attention(y, inputs.allowed, inputs.lengths, step=step), step=step)
         x = x + y if x.shape[-1] == settings.dim else y
         x = x if settings.norm_first else normed("attention_norm", x, NORM_EPS)
         y = normed("norm", x, NORM_EPS) if settings.norm_first else x
         y = nn.relu(Linear(settings.hidden_dim, dtype=self.dtype, name="in")(y))
-        y = Linear(settings.dim, dtype=self.dtype, name="out")(self._dropout(y, step))
-        x += self._dropout(y, step)
+        y = Linear(settings.dim, dtype=self.dtype, name="out")(Dropout(settings.dropout)(y, step=step))
+        x += Dropout(settings.dropout)(y, step=step)
         x = x if settings.norm_first else normed("norm", x, NORM_EPS)
         return x, x if settings.taps else None
-
-    def _dropout(self, x: Float[Array, "B T D"], step: Step) -> Float[Array, "B T D"]:
-        return Dropout(self.settings.dropout)(x, step=step)

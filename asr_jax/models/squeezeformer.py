@@ -17,22 +17,20 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import settings
-from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, SubsamplingEncoder
+from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.conformer.squeezeformer import (
     DETAILS,
     Details,
     RecoverTime,
     ReduceTime,
-    SqueezeformerSizes,
-    SqueezeformerStack,
+    ScaleBias,
     Variant,
     peer_lengths,
 )
 from asr_jax.nn.conformer.striding import Subsample, strided_length
-from asr_jax.nn.layer_stack import LayerInputs, tied_biases
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
 from asr_jax.nn.linear import Linear
-from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.normalization import normed
 from asr_jax.nn.positions import relative_sinusoids, sinusoids
 from asr_jax.nn.schedules import Step
@@ -205,29 +203,8 @@ class Squeezeformer(SubsamplingEncoder):
             return tuple(range(start, start + self.stack_sizes[stack]))
         return ({"reduce": first, "recover": last}.get(path.split("/")[0], 0),)
 
-    def num_depths(self) -> int:
-        return 1 + self.num_layers
-
-    def model_axis_rules(self) -> ModelRules:
-        return ATTENTION + FEED_FORWARD
-
     def build(self, *, dtype: DTypeLike) -> "SqueezeformerEncoder":
         return SqueezeformerEncoder(self, dtype)
-
-    def layer_sizes(self, dtype: DTypeLike) -> SqueezeformerSizes:
-        """Sizes and behaviour of the layers, which are equal."""
-        return SqueezeformerSizes(
-            num_heads=self.num_heads,
-            feedforward_dim=self.hidden_dim,
-            kernel_size=self.kernel_size,
-            norm=self.norm,
-            adaptive_scale=self.adaptive_scale,
-            gated_convolution=self.gated_convolution,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            details=self.details,
-            dtype=dtype,
-        )
 
 
 class SqueezeformerEncoder(Encoder):
@@ -258,35 +235,27 @@ class SqueezeformerEncoder(Encoder):
             masked = jnp.minimum(peer_lengths(frames.lengths, settings.subsampling_factor), x.shape[1])
         biases = tied_biases(self, settings.num_heads, settings.dim) if settings.tied_biases else None
 
-        def stack(number: int, x: Array, masked: Array) -> tuple[Array, dict[str, Array]]:
-            allowed = self._allowed(masked, x.shape[1])
-            return self._stack(number, x, LayerInputs(allowed, masked, step, self._positions(x.shape[1]), biases))
+        def stack(number: int, x: Array, masked: Array) -> tuple[Array, list[Array]]:
+            if not settings.stack_sizes[number]:
+                return x, []
+            inputs = LayerInputs(self._allowed(masked, x.shape[1]), masked, step, self._positions(x.shape[1]), biases)
+            x, inner = SqueezeformerStack(settings, number, self.dtype, name=STACKS[number])(x, inputs)
+            return x, [] if inner is None else [*inner]
 
-        taps = {"embed": x}
+        outputs = [x]
         x, inner = stack(0, x, masked)
+        outputs += inner
         if settings.reduce_time:
-            before, taps = x, taps | inner
+            before = x
             x = ReduceTime(settings.details, settings.mask_padding, self.dtype, name="reduce")(x, masked)
             x, inner = stack(1, x, (masked + 1) // 2)
-            taps |= inner
+            outputs += inner
             x = RecoverTime(self.dtype, name="recover")(x, before)
             x, inner = stack(2, x, masked)
-        taps |= inner
-        tapped = {name: Frames(taps[name], num) for name, num in self.tap_lengths(frames.lengths).items()}
-        return Encoded(frames=Frames(x, lengths), taps=tapped)
-
-    def _stack(
-        self, number: int, x: Float[Array, "B T D"], inputs: LayerInputs
-    ) -> tuple[Float[Array, "B T D"], dict[str, Array]]:
-        """Applies a stack, and returns its output and the taps within it."""
-        settings, num_layers = self.settings, self.settings.stack_sizes[number]
-        if not num_layers:
-            return x, {}
-        first = sum(settings.stack_sizes[:number])
-        tapped = [layer for layer in range(num_layers) if f"layer_{first + layer}" in settings.taps]
-        sizes = settings.layer_sizes(self.dtype)
-        x, inner = SqueezeformerStack(sizes, num_layers, settings.remat, bool(tapped), name=STACKS[number])(x, inputs)
-        return x, {f"layer_{first + layer}": inner[layer] for layer in tapped}
+            outputs += inner
+        named = dict(zip(settings.tap_names(), outputs, strict=False))
+        taps = {name: Frames(named[name], num) for name, num in self.tap_lengths(frames.lengths).items()}
+        return Encoded(frames=Frames(x, lengths), taps=taps)
 
     def _positions(self, num_frames: int) -> Float[Array, "R D"] | None:
         if self.settings.positions == "abs_pos":
@@ -338,3 +307,72 @@ class Embedding(nn.Module):
             x += jnp.asarray(sinusoids(places, settings.dim), self.dtype)[None]
         x = Dropout(settings.dropout)(x, step=step)
         return normed("norm", x, settings.details.eps)
+
+
+class SqueezeformerStack(nn.Module):
+    """Stack of layers. Returns the last output and, with taps, the outputs of all layers."""
+
+    settings: Squeezeformer
+    number: int
+    """Index of the stack in `STACKS`."""
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"] | None]:
+        settings = self.settings
+        layers = layer_stack(SqueezeformerLayer, settings.stack_sizes[self.number], settings.remat)
+        return layers(settings, self.dtype, name="layers")(x, inputs)
+
+
+class SqueezeformerLayer(nn.Module):
+    """Attention, feed-forward, convolution and feed-forward modules, each as norm(x + module(x · scale + bias)).
+
+    The signature is that of a body of `nn.scan`. With taps, the layer also returns its output for the scan to collect.
+    """
+
+    settings: Squeezeformer
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
+        settings, details, step = self.settings, self.settings.details, inputs.step
+        attention = RelativeAttention(
+            settings.num_heads,
+            dropout=settings.attention_dropout,
+            blind=details.blind,
+            dtype=self.dtype,
+            name="attention",
+        )
+        convolution = ConformerConvolution(
+            settings.kernel_size,
+            gated=settings.gated_convolution,
+            norm=settings.norm,
+            norm_eps=details.eps,
+            norm_momentum=details.momentum,
+            norm_ddof=details.ddof,
+            dtype=self.dtype,
+            name="convolution",
+        )
+        y = attention(self._scaled(x, "attention"), inputs.positions, inputs.allowed, step=step, biases=inputs.biases)
+        x = self._added(x, y, step, "attention")
+        x = self._feed_forward(x, step, "feed_forward_1")
+        y = convolution(self._scaled(x, "convolution"), inputs.lengths, step=step)
+        x = self._added(x, y, step, "convolution")
+        x = self._feed_forward(x, step, "feed_forward_2")
+        return x, x if settings.taps else None
+
+    def _feed_forward(self, x: Array, step: Step, name: str) -> Array:
+        settings = self.settings
+        module = ConformerFeedForward(settings.hidden_dim, dropout=settings.dropout, dtype=self.dtype, name=name)
+        return self._added(x, module(self._scaled(x, name), step=step), step, name)
+
+    def _scaled(self, x: Array, name: str) -> Array:
+        return ScaleBias(name=f"{name}_scale")(x) if self.settings.adaptive_scale else x
+
+    def _added(self, x: Array, y: Array, step: Step, name: str) -> Array:
+        x += Dropout(self.settings.dropout)(y, step=step)
+        return normed(f"{name}_norm", x, self.settings.details.eps)

@@ -18,7 +18,7 @@ from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, MaskedEncoder
 from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
-from asr_jax.nn.conformer.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.conformer.striding import GatedConv, gated_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
@@ -219,7 +219,7 @@ class W2VBertEncoder(Encoder):
         sizes, attended = (settings.adapter_kernel_size, settings.adapter_stride), lengths
         for number in range(settings.num_adapters):
             shorter = gated_length(lengths, *sizes)
-            attended = shorter if settings.mask_padding else gated_length_of_peer(attended, *sizes)
+            attended = shorter if settings.mask_padding else gated_length(attended, *sizes, of_peer=True)
             x = Adapter(settings, self.dtype, name=f"adapter_{number}")(x, lengths, attended, step=step)
             lengths = shorter
         return Frames(x, lengths)
@@ -248,7 +248,7 @@ class W2VBertLayer(nn.Module):
         """Computes the layer's output without LayerDrop."""
         settings, step = self.settings, inputs.step
         x += 0.5 * self._feed_forward("feed_forward_1", x, step)
-        x += self._dropout(self._attention(x, inputs), settings.attention_dropout, step)
+        x += Dropout(settings.attention_dropout)(self._attention(x, inputs), step=step)
         convolution = ConformerConvolution(
             settings.kernel_size,
             norm="layer",
@@ -260,7 +260,7 @@ class W2VBertLayer(nn.Module):
             name="convolution",
         )
         convolved = convolution(normed("convolution_norm", x, self.settings.norm_eps), inputs.lengths, step=step)
-        x += self._dropout(convolved, settings.convolution_dropout, step)
+        x += Dropout(settings.convolution_dropout)(convolved, step=step)
         x += 0.5 * self._feed_forward("feed_forward_2", x, step)
         return normed("norm", x, self.settings.norm_eps)
 
@@ -290,10 +290,7 @@ class W2VBertLayer(nn.Module):
             name=name,
         )
         x = module(normed(f"{name}_norm", x, settings.norm_eps), step=step)
-        return self._dropout(x, settings.dropout, step)
-
-    def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return Dropout(rate)(x, step=step)
+        return Dropout(settings.dropout)(x, step=step)
 
 
 class Adapter(nn.Module):
@@ -315,13 +312,8 @@ class Adapter(nn.Module):
         """Applies the adapter.
 
         Args:
-            x: Input frames.
             lengths: Number of valid frames of each row.
             keys: Number of output frames of each row that attention may attend to, which may exceed S.
-            step: Step of the schedules while training; None in evaluation, without dropout.
-
-        Returns:
-            Output frames.
         """
         settings = self.settings
         attended = self._shortened("attention", x, lengths)

@@ -16,19 +16,27 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd, Waveform
-from asr_jax.core.batch import Encoded, Frames, zero_padding
+from asr_jax.core.batch import Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, ShareBelow1, check, settings
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import MaskedEncoder, MaskingEncoder
+from asr_jax.nn.activations import ACTIVATIONS
 from asr_jax.nn.gradients import scale_gradient
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.model_axis import ATTENTION
-from asr_jax.nn.normalization import layer_norm
+from asr_jax.nn.normalization import layer_norm, normed
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import Dropout
-from asr_jax.nn.wav2vec.positional_conv import PositionalConv
+from asr_jax.nn.stochastic import Dropout, unless_left_out
 from asr_jax.nn.wav2vec.quantizer import QUANTIZER, GumbelQuantizer, Quantizer
-from asr_jax.nn.wav2vec.transformer import Lengthen, Resample, Shorten, Transformer, TransformerSizes, shortened
+from asr_jax.nn.wav2vec.transformer import (
+    INITIAL_DEVIATION,
+    Lengthen,
+    MultiHeadAttention,
+    PositionalConv,
+    Resample,
+    Shorten,
+)
 from asr_jax.nn.wav2vec.waveform_convs import ConvExtractor, ExtractorNorm, WaveformConv, extracted
 
 BASE_EXTRACTOR = (WaveformConv(512, 10, 5), *(WaveformConv(512, 3, 2),) * 4, *(WaveformConv(512, 2, 2),) * 2)
@@ -267,16 +275,16 @@ class Wav2Vec2Encoder(MaskingEncoder):
         shared = {}
         if settings.quantized_input:
             quantizer = GumbelQuantizer(settings.input_quantizer, settings.input_codes_dim, name="input_quantizer")
-            x = quantizer(self._dropout(x, settings.input_dropout, step), step=step).values.astype(self.dtype)
+            x = quantizer(Dropout(settings.input_dropout)(x, step=step), step=step).values.astype(self.dtype)
             shared = {QUANTIZER: quantizer.variables["params"]}
         if settings.projected:
             x = Linear(settings.dim, dtype=self.dtype, name="project")(x)
-        x = x if settings.quantized_input else self._dropout(x, settings.input_dropout, step)
+        x = x if settings.quantized_input else Dropout(settings.input_dropout)(x, step=step)
         x = zero_padding(self._masked(x, mask, step), lengths)
         x += PositionalConv(settings.position_kernel, settings.position_groups, name="positions")(x)
         norm = layer_norm(1e-5, name="norm")
         x = x if settings.norm_first else norm(x).astype(x.dtype)
-        x, inner = self._layers(self._dropout(x, settings.dropout, step), lengths, step)
+        x, inner = self._layers(Dropout(settings.dropout)(x, step=step), lengths, step)
         x = norm(x).astype(x.dtype) if settings.norm_first else x
         taps |= dict(zip((f"layer_{number}" for number in settings.tapped_layers()), inner, strict=False))
         named = {name: Frames(taps[name], lengths) for name in settings.taps}
@@ -307,7 +315,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
         elif x.shape[-1] != settings.num_features:
             raise ValueError(f"frames have {x.shape[-1]} values, expected num_features, {settings.num_features}")
         x = layer_norm(1e-5, name="feature_norm")(x).astype(self.dtype)
-        taps["features"] = self._dropout(x, settings.feature_dropout, step)
+        taps["features"] = Dropout(settings.feature_dropout)(x, step=step)
         return x, taps
 
     def _masked(self, x: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, step: Step) -> Float[Array, "B T D"]:
@@ -341,30 +349,74 @@ class Wav2Vec2Encoder(MaskingEncoder):
             x, inner_before = self._stack("before", glass.before)(x, lengths, step=step)
         short = zero_padding(x, lengths) if self.settings.mask_padding else x
         short = Shorten(glass.factor, glass.resample, self.dtype, name="shorten")(short)
-        short, _ = self._stack("middle", glass.middle)(short, shortened(lengths, glass.factor), step=step)
+        short, _ = self._stack("middle", glass.middle)(short, -(-lengths // glass.factor), step=step)
         x += Lengthen(glass.factor, glass.resample, self.dtype, name="lengthen")(short, num_frames)
         if glass.after:
             x, inner_after = self._stack("after", glass.after)(x, lengths, step=step)
         return x, [layer for inner in (inner_before, inner_after) if inner is not None for layer in inner]
 
-    def _stack(self, name: str, num_layers: int) -> Transformer:
-        settings = self.settings
-        sizes = TransformerSizes(
-            num_heads=settings.num_heads,
-            feedforward_dim=settings.hidden_dim,
-            activation=settings.activation,
-            norm_first=settings.norm_first,
-            dropout=settings.dropout,
-            attention_dropout=settings.attention_dropout,
-            activation_dropout=settings.activation_dropout,
-            layer_drop=settings.layer_drop,
-            rotary=settings.rotary,
-            fused_attention=settings.fused_attention,
-            remat=settings.remat,
-            gives_taps=any(tap.startswith("layer_") for tap in settings.taps),
-            dtype=self.dtype,
-        )
-        return Transformer(sizes, num_layers, name=name)
+    def _stack(self, name: str, num_layers: int) -> "Transformer":
+        return Transformer(self.settings, num_layers, self.dtype, name=name)
 
-    def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return Dropout(rate)(x, step=step)
+
+class Transformer(nn.Module):
+    """Stack of Transformer layers."""
+
+    settings: Wav2Vec2
+    num_layers: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"] | None]:
+        """Returns the output of the last layer, and those of all layers (None without taps of layers)."""
+        stack = layer_stack(TransformerLayer, self.num_layers, self.settings.remat)
+        layers = stack(self.settings, self.dtype, name="layers")
+        x, inner = layers(x, LayerInputs(length_mask(lengths, x.shape[1])[:, None], lengths, step))
+        return x, inner
+
+
+class TransformerLayer(nn.Module):
+    """Transformer layer: attention and a feed-forward module, each with a norm and a residual connection.
+
+    Training skips the layer in some calls (LayerDrop). The signature is that of a body of `nn.scan`.
+
+    Source: `TransformerSentenceEncoderLayer` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
+    """
+
+    settings: Wav2Vec2
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], inputs: LayerInputs
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
+        x = unless_left_out(
+            self, lambda layer, x: layer.transformed(x, inputs), x, rate=self.settings.layer_drop, step=inputs.step
+        )
+        return x, x if any(tap.startswith("layer_") for tap in self.settings.taps) else None
+
+    @nn.nowrap
+    def transformed(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
+        """Computes the layer's output without LayerDrop."""
+        settings, step = self.settings, inputs.step
+        attention = MultiHeadAttention(
+            settings.num_heads,
+            settings.attention_dropout,
+            settings.rotary,
+            settings.fused_attention,
+            self.dtype,
+            name="attention",
+        )
+        y = normed("attention_norm", x) if settings.norm_first else x
+        x += Dropout(settings.dropout)(attention(y, inputs.allowed, step=step), step=step)
+        x = x if settings.norm_first else normed("attention_norm", x)
+        y = normed("norm", x) if settings.norm_first else x
+        y = ACTIVATIONS[settings.activation](self._linear("in", settings.hidden_dim, y))
+        y = self._linear("out", x.shape[-1], Dropout(settings.activation_dropout)(y, step=step))
+        x += Dropout(settings.dropout)(y, step=step)
+        return x if settings.norm_first else normed("norm", x)
+
+    def _linear(self, name: str, width: int, x: Float[Array, "B T D"]) -> Float[Array, "B T _"]:
+        return Linear(width, deviation=INITIAL_DEVIATION, dtype=self.dtype, name=name)(x)

@@ -11,17 +11,33 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from asr_jax.core.batch import Encoded, Frames
+from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import PositiveFloat, PositiveInt, ShareBelow1, between, settings
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder
+from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.model_axis import FEED_FORWARD
-from asr_jax.nn.zipformer.layer import StackSizes, ZipformerPolicy
-from asr_jax.nn.zipformer.stack import ZipformerStack, feature_masks, layer_skip_rates, to_width, widest
-from asr_jax.nn.zipformer.subsampling import ConvEmbedding, Downsample, embedding_length
+from asr_jax.nn.normalization import BiasNorm
+from asr_jax.nn.positions import compact_positions
+from asr_jax.nn.schedules import Step, piecewise_linear
+from asr_jax.nn.stochastic import Regulariser, kept, kept_of_rows, whitening_limit
+from asr_jax.nn.zipformer.attention import AttentionWeights, NonlinearAttention, SelfAttention
+from asr_jax.nn.zipformer.convolution import ConvolutionModule
+from asr_jax.nn.zipformer.layer import Bypass, FeedForward
+from asr_jax.nn.zipformer.stack import StackSizes, feature_masks, layer_skip_rates, to_width, widest
+from asr_jax.nn.zipformer.subsampling import ConvEmbedding, Downsample, embedding_length, upsample
 
+SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
+SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
+CONSTANT_ATTENTION = piecewise_linear((0, 0.25), (4000, 0.025))
+# Ranges of the balancers of each module's residual output. Their probability is low.
+ADDED: dict[str, Any] = {"min_positive": 0.3, "max_positive": 0.7, "chance": 0.05}
+ADDED_BY_NONLINEAR_ATTENTION = {**ADDED, "min_abs": piecewise_linear((0, 0.004), (4000, 0.02))}
+ADDED_BY_FEED_FORWARD_2 = {**ADDED, "min_abs": piecewise_linear((0, 0.0), (4000, 0.1)), "max_abs": 2.0}
+ADDED_BY_FEED_FORWARD_3 = {**ADDED, "min_abs": piecewise_linear((0, 0.0), (4000, 0.2)), "max_abs": 4.0}
+POSITION_DROPOUT = 0.15
 # In the order of the fields of `StackSizes`.
 PER_STACK = (
     "dims",
@@ -231,18 +247,10 @@ class Zipformer(LayeredEncoder, EncoderOfMels):
             stacks.append(StackSizes(**sizes, chunk_frames=chunk_frames, left_chunks=left_chunks))
         return stacks
 
-    def policy(self, dtype: DTypeLike) -> ZipformerPolicy:
-        """Settings that all stacks share."""
-        return ZipformerPolicy(
-            positions_dim=self.positions_dim,
-            dropout=(self.dropout_start, self.dropout_end),
-            causal=self.causal,
-            mask_padding=self.mask_padding,
-            regularise=self.regularise,
-            skip=self.skip,
-            remat=self.remat,
-            dtype=dtype,
-        )
+    @property
+    def dropout_rates(self) -> tuple[float, float]:
+        """Dropout rates of the feed-forward modules and of the embedding at the start and after 20000 batches."""
+        return self.dropout_start, self.dropout_end
 
 
 class ZipformerEncoder(Encoder):
@@ -256,16 +264,16 @@ class ZipformerEncoder(Encoder):
 
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
-        settings, policy = self.settings, self.settings.policy(self.dtype)
+        settings = self.settings
         settings.check_frames(frames.values)
         batches = None if step is None else step * jnp.float32(settings.batches_per_update)
         embed = ConvEmbedding(
             settings.dims[0],
             settings.embed_channels,
-            policy.dropout,
-            mask_padding=policy.mask_padding,
-            regularise=policy.regularise,
-            skip=policy.skip,
+            settings.dropout_rates,
+            mask_padding=settings.mask_padding,
+            regularise=settings.regularise,
+            skip=settings.skip,
             dtype=self.dtype,
             name="embed",
         )
@@ -273,7 +281,7 @@ class ZipformerEncoder(Encoder):
         lengths = embedding_length(frames.lengths)
         inner, outputs = {"embed": x}, []
         masks = feature_masks(
-            self.make_rng("dropout") if policy.skip and step is not None else None,
+            self.make_rng("dropout") if settings.skip and step is not None else None,
             len(x),
             widths=settings.dims,
             unmasked=settings.unmasked_dims,
@@ -281,14 +289,14 @@ class ZipformerEncoder(Encoder):
         )
         for number, (sizes, feature_mask) in enumerate(zip(settings.stacks(), masks, strict=True)):
             skip_rates = layer_skip_rates(number, len(masks), sizes, step=batches)
-            stack = ZipformerStack(sizes, policy, name=f"stack_{number}")
+            stack = ZipformerStack(settings, sizes, self.dtype, name=f"stack_{number}")
             x = to_width(x, sizes.width)
             x = stack(x, lengths, skip_rates=skip_rates, feature_mask=feature_mask, step=batches)
             inner[f"stack_{number}"] = x
             outputs.append(x)
         x = widest(outputs)
         if settings.output_downsampling > 1:
-            x = Downsample(settings.output_downsampling, policy.mask_padding, name="downsample")(x, lengths)
+            x = Downsample(settings.output_downsampling, settings.mask_padding, name="downsample")(x, lengths)
         tap_lengths = self.tap_lengths(frames.lengths)
         taps = {name: Frames(inner[name], tap_lengths[name]) for name in settings.taps}
         return Encoded(frames=Frames(x, self.output_length(frames.lengths)), taps=taps)
@@ -298,3 +306,170 @@ class ZipformerEncoder(Encoder):
 
     def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
         return dict.fromkeys(self.settings.taps, embedding_length(num_frames))
+
+
+class ZipformerStack(nn.Module):
+    """Stack of layers at 1/`downsampling` of the input's frame rate.
+
+    The output is upsampled to the input's frame rate and combined with the input by a learned bypass.
+    """
+
+    settings: Zipformer
+    sizes: StackSizes
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        lengths: Int[Array, " B"],
+        *,
+        skip_rates: Float[Array, " L"],
+        feature_mask: Float[Array, "B 1 D"] | None,
+        step: Step,
+    ) -> Float[Array, "B T D"]:
+        """Applies the layers.
+
+        Args:
+            lengths: Length of each row in frames.
+            skip_rates: Probability that a row skips each layer in training.
+            feature_mask: 0 for the masked channels of each row, otherwise 1. None: no masks.
+
+        Returns:
+            Output frames at the input's frame rate.
+        """
+        factor, original = self.sizes.downsampling, x
+        if factor > 1:
+            x = Downsample(factor, self.settings.mask_padding, name="downsample")(x, lengths)
+            lengths = -(-lengths // factor)
+        positions, allowed = self._positions(x.shape[1], step), self._allowed(x.shape[1], lengths)
+        x = x if feature_mask is None else x * feature_mask
+        layers = layer_stack(ZipformerLayer, self.sizes.num_layers, self.settings.remat, in_axes=(0, nn.broadcast))(
+            self.settings, self.sizes, self.dtype, name="layers"
+        )
+        x, _ = layers(x, skip_rates, LayerInputs(allowed, lengths, step, positions, feature_mask=feature_mask))
+        if factor == 1:
+            return x
+        regularise = Regulariser.of(self, step=step, use=self.settings.regularise)
+        x = upsample(x, factor=factor, num_frames=original.shape[1])
+        return Bypass(name="bypass")(original, x, regularise=regularise)
+
+    def _positions(self, num_frames: int, step: Step) -> Float[Array, "R P"]:
+        positions = jnp.asarray(compact_positions(num_frames, self.settings.positions_dim), self.dtype)
+        if step is None or not self.settings.skip:
+            return positions
+        return nn.Dropout(POSITION_DROPOUT)(positions, deterministic=False)  # shared by the rows
+
+    def _allowed(self, num_frames: int, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
+        """Keys (last axis) within the row's length and, with chunks, in the query's chunk or its left context."""
+        keys = length_mask(lengths, num_frames)[:, None, :]
+        if self.sizes.chunk_frames is None:
+            return keys
+        chunk = jnp.arange(num_frames) // self.sizes.chunk_frames
+        behind = chunk[:, None] - chunk[None, :]
+        most = num_frames if self.sizes.left_chunks is None else self.sizes.left_chunks
+        return keys & ((behind >= 0) & (behind <= most))[None]
+
+
+class ZipformerLayer(nn.Module):
+    """Zipformer layer: feed-forward, attention and convolution modules, which share one set of attention weights.
+
+    The signature is that of a body of `nn.scan`.
+    """
+
+    settings: Zipformer
+    sizes: StackSizes
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], skip_rate: Float[Array, ""], inputs: LayerInputs
+    ) -> tuple[Float[Array, "B T D"], None]:
+        """Applies the layer.
+
+        Args:
+            skip_rate: Probability that a row skips the layer in training.
+            inputs: Inputs of all layers of the stack.
+
+        Returns:
+            Output frames, and None as the output for the scan to collect.
+        """
+        settings, step, original = self.settings, inputs.step, x
+        mask = length_mask(inputs.lengths, x.shape[1]) if settings.mask_padding else None
+        regularise = Regulariser.of(self, step=step, use=settings.regularise, mask=mask)
+        keep = self._keep(x, skip_rate, step)
+
+        weights = self._attention_weights(x, inputs, regularise)
+        x += self._feed_forward(1, x, step, regularise)
+        y = NonlinearAttention(self.dtype, name="nonlinear_attention")(
+            x, self._first_head(weights[0], step), regularise=regularise
+        )
+        x += keep["attention"] * regularise.balance(y, **ADDED_BY_NONLINEAR_ATTENTION)
+        x += keep["attention"] * self._attention(1, x, weights, regularise)
+        x += keep["convolution_1"] * self._convolution(1, x, inputs.lengths, regularise)
+        y = self._feed_forward(2, x, step, regularise)
+        x += keep["feed_forward_2"] * regularise.balance(y, **ADDED_BY_FEED_FORWARD_2)
+        x = Bypass(name="bypass_middle")(original, x, regularise=regularise)
+
+        x += keep["attention"] * self._attention(2, x, weights, regularise)
+        x += keep["convolution_2"] * self._convolution(2, x, inputs.lengths, regularise)
+        y = self._feed_forward(3, x, step, regularise)
+        x += keep["feed_forward_3"] * regularise.balance(y, **ADDED_BY_FEED_FORWARD_3)
+        x = regularise.balance(x, min_positive=0.45, max_positive=0.55, min_abs=0.2, max_abs=4.0)
+        x = BiasNorm(name="norm")(x, regularise=regularise)
+        x = Bypass(name="bypass")(original, x, keep=keep["layer"], regularise=regularise)
+        x = regularise.balance(x, min_positive=0.45, max_positive=0.55, min_abs=0.1, max_abs=4.0)
+        x = regularise.whiten(x, limit=whitening_limit(4.0, ratio=3.0))
+        return x if inputs.feature_mask is None else x * inputs.feature_mask, None
+
+    def _keep(self, x: Array, skip_rate: Array, step: Step) -> dict[str, Any]:
+        """Draws, for each part of the layer, 0 for the rows that skip it and 1 for the others, [B 1 1]."""
+        parts = ("attention", "convolution_1", "convolution_2", "feed_forward_2", "feed_forward_3", "layer")
+        if step is None or not self.settings.skip:
+            return dict.fromkeys(parts, 1.0)
+        convolution, feed_forward = SKIP_CONVOLUTION(step), SKIP_FEED_FORWARD(step)
+        rates = [SKIP_ATTENTION(step), convolution, convolution, feed_forward, feed_forward, skip_rate]
+        drawn = kept_of_rows(self.make_rng("dropout"), jnp.stack(rates)[None], (len(x), len(parts)))
+        return dict(zip(parts, drawn.T.astype(x.dtype)[:, :, None, None], strict=True))
+
+    def _first_head(self, weights: Float[Array, "B T T"], step: Step) -> Float[Array, "B T T"]:
+        """Returns the weights of the first head or, in some calls in training, uniform weights over the same keys."""
+        if step is None or not self.settings.skip:
+            return weights
+        visible = (weights > 0).astype(jnp.float32)
+        constant = visible / visible.sum(axis=-1, keepdims=True)
+        use = kept(self.make_rng("dropout"), CONSTANT_ATTENTION(step), ())
+        return jnp.where(use, weights, constant.astype(weights.dtype))
+
+    def _attention_weights(self, x: Array, inputs: LayerInputs, regularise: Regulariser) -> Float[Array, "H B T T"]:
+        sizes = self.sizes
+        module = AttentionWeights(
+            sizes.num_heads,
+            sizes.query_dim,
+            sizes.position_dim,
+            skip_positions=self.settings.skip,
+            dtype=self.dtype,
+            name="attention_weights",
+        )
+        assert inputs.positions is not None
+        return module(x, inputs.positions, inputs.allowed, step=inputs.step, regularise=regularise)
+
+    def _feed_forward(self, number: int, x: Array, step: Step, regularise: Regulariser) -> Array:
+        hidden_dim = self.sizes.feedforward_dim * (number + 2) // 4  # 3/4, 4/4 and 5/4 of feedforward_dim
+        module = FeedForward(hidden_dim, self.settings.dropout_rates, self.dtype, name=f"feed_forward_{number}")
+        return module(x, step=step, regularise=regularise)
+
+    def _attention(self, number: int, x: Array, weights: Array, regularise: Regulariser) -> Array:
+        module = SelfAttention(self.sizes.value_dim, self.dtype, name=f"attention_{number}")
+        return module(x, weights, regularise=regularise)
+
+    def _convolution(self, number: int, x: Array, lengths: Array, regularise: Regulariser) -> Array:
+        module = ConvolutionModule(
+            self.sizes.kernel_size,
+            causal=self.settings.causal,
+            chunk_frames=self.sizes.chunk_frames,
+            ends_at_batch=not self.settings.mask_padding,
+            dtype=self.dtype,
+            name=f"convolution_{number}",
+        )
+        return module(x, lengths, regularise=regularise)

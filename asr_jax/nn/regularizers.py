@@ -7,6 +7,7 @@ Source: Balancer and Whiten in icefall's egs/librispeech/ASR/zipformer/scaling.p
 are over the batch of one GPU and include the padding.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from asr_jax.core.collectives import mean, total
+from asr_jax.kernels.gradients import of_inputs
 
 Scalar = float | Float[Array, ""]
 Mask = Bool[Array, "B T"] | None
@@ -46,12 +48,9 @@ def balance(
         max_abs: Largest mean absolute value.
         grad_scale: Size of the added gradient relative to that of `x`.
         mask: Frames of the statistics. None: all.
-
-    Returns:
-        `x`.
     """
     limits = (_mean_for(min_positive), _mean_for(max_positive), _rms_for(min_abs), _rms_for(max_abs), grad_scale)
-    return _balance(x, apply, tuple(jnp.float32(limit) for limit in limits), _shares(x, mask))
+    return _modified(_balanced_gradient)(x, apply, tuple(map(jnp.float32, limits)), _shares(x, mask))
 
 
 def whiten(
@@ -77,11 +76,9 @@ def whiten(
         grad_scale: Norm of the added gradient relative to that of `x`.
         num_groups: Number of groups of channels.
         mask: Frames of the statistics. None: all.
-
-    Returns:
-        `x`.
     """
-    return _whiten(x, apply, jnp.float32(limit), jnp.float32(grad_scale), _shares(x, mask), num_groups)
+    whitened = _modified(partial(_whitened_gradient, num_groups=num_groups))
+    return whitened(x, apply, jnp.float32(limit), jnp.float32(grad_scale), _shares(x, mask))
 
 
 def _mean_for(share_positive: Scalar) -> Array:
@@ -95,21 +92,21 @@ def _rms_for(mean_abs: Scalar) -> Array:
     return 1.25331413732 * jnp.float32(mean_abs)
 
 
-@jax.custom_vjp
-def _balance(x: Array, apply: Array, limits: tuple[Array, ...], shares: Array | None) -> Array:
-    return x
+def _modified(modify: Callable[..., Array]) -> Callable[..., Array]:
+    """Returns a function of `x`, `apply` and further arguments that returns `x`.
+
+    Args:
+        modify: Gradient of `x` if `apply` is true, from `x`, its former gradient and the further arguments.
+    """
+
+    def backward(x: Array, apply: Array, *rest: Any) -> tuple[Array]:
+        *given, dy = rest
+        return (jax.lax.cond(apply, lambda x, dy: modify(x, dy, *given), lambda x, dy: dy, x, dy),)
+
+    return of_inputs(lambda x, *_: x, backward)
 
 
-def _balance_backward(saved: Any, dy: Array) -> tuple[Any, ...]:
-    x, apply, limits, shares = saved
-    modify = partial(_balanced_gradient, limits=limits, shares=shares)
-    return jax.lax.cond(apply, modify, lambda x, dy: dy, x, dy), None, None, None
-
-
-_balance.defvjp(lambda x, apply, limits, shares: (x, (x, apply, limits, shares)), _balance_backward)
-
-
-def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Any, ...], shares: Any) -> Array:
+def _balanced_gradient(x: Array, dy: Array, limits: tuple[Any, ...], shares: Any) -> Array:
     """Computes dy + grad_scale · |dy| · g / RMS(g) with the gradient g of the penalty of each channel.
 
     The penalty is |m - clip(m)| + |log(r / clip(r))| with m = mean/deviation and r = RMS. With
@@ -132,21 +129,7 @@ def _balanced_gradient(x: Array, dy: Array, *, limits: tuple[Any, ...], shares: 
     return (wide_dy + jnp.abs(wide_dy) * g.reshape(x.shape)).astype(dy.dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _whiten(x: Array, apply: Array, limit: Array, grad_scale: Array, shares: Array | None, num_groups: int) -> Array:
-    return x
-
-
-def _whiten_backward(num_groups: int, saved: Any, dy: Array) -> tuple[Any, ...]:
-    x, apply, limit, grad_scale, shares = saved
-    modify = partial(_whitened_gradient, limit=limit, grad_scale=grad_scale, shares=shares, num_groups=num_groups)
-    return jax.lax.cond(apply, modify, lambda x, dy: dy, x, dy), None, None, None, None
-
-
-_whiten.defvjp(lambda x, *rest: (x, (x, *rest[:4])), _whiten_backward)
-
-
-def _whitened_gradient(x: Array, dy: Array, *, limit: Any, grad_scale: Any, shares: Any, num_groups: int) -> Array:
+def _whitened_gradient(x: Array, dy: Array, limit: Any, grad_scale: Any, shares: Any, *, num_groups: int) -> Array:
     """Computes dy + grad_scale · ‖dy‖ · p / ‖p‖ with p = x (C/v - metric · I), which is ∝ the gradient of the metric.
 
     C is the covariance of a group, and v is the mean variance.
@@ -156,9 +139,7 @@ def _whitened_gradient(x: Array, dy: Array, *, limit: Any, grad_scale: Any, shar
     scaled = _scaled(covariance)
     metric = jnp.sum(scaled**2) / x.shape[-1]
     direction = scaled - metric * jnp.eye(scaled.shape[-1])[None]
-    squared = jnp.sum(
-        direction * jnp.einsum("gcd,gde->gce", covariance, direction)
-    )  # Equals ‖p‖² without materialising p.
+    squared = jnp.sum(direction * jnp.einsum("gcd,gde->gce", covariance, direction))  # ‖p‖² without p in memory
     wide_dy = dy.astype(jnp.float32)
     scale = grad_scale * jnp.sqrt(total(jnp.sum(wide_dy**2)) / jnp.maximum(squared, 1e-20))
     direction *= jnp.where(metric >= limit, scale, 0.0)

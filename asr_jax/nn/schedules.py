@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 Step = Num[Array, ""] | None
-"""Number of applied updates, in the unit of the module's schedules, while training; None in evaluation."""
+"""Number of applied updates, in the unit of the module's schedules, while training; None in evaluation, which has no
+dropout, no skipped layers and no regularisers."""
 
 Schedule = Callable[[Num[Array, ""]], Float[Array, ""]]
 Value = float | Float[Array, ""] | Schedule

@@ -88,10 +88,8 @@ def scheduled_dropout(
     The draw is from the stream "dropout". If both rates are 0, nothing is drawn, which makes programs much smaller.
 
     Args:
-        x: Input frames.
         module: Module whose stream is used.
         rates: Dropout rate at the start and after 20000 of the recipe's batches.
-        step: Number of the recipe's batches while training; None in evaluation, where `x` is returned.
     """
     if step is None or rates == (0.0, 0.0):
         return x
@@ -114,9 +112,7 @@ def unless_left_out(
 
     Args:
         transform: Function of `layer` and `x` that computes the layer.
-        x: Input frames.
         rate: Probability of skipping the layer.
-        step: Step of the schedules while training; None in evaluation, where the layer is never skipped.
 
     Returns:
         `transform(layer, x)`, or `x` if the layer is skipped.
@@ -145,7 +141,6 @@ class Regulariser:
 
         Args:
             module: Module that uses the regularisers.
-            step: Step of the schedules while training; None in evaluation, where regularisers are off.
             use: Whether regularisers are used in training.
             mask: Frames of the statistics, [B T]. None: all.
         """
@@ -161,38 +156,22 @@ class Regulariser:
         self,
         x: Float[Array, "... D"],
         *,
-        min_positive: Value = 0.05,
-        max_positive: Value = 0.95,
-        min_abs: Value = 0.2,
-        max_abs: Value = 100.0,
         chance: Value = BALANCE_CHANCE,
         mask: Mask = None,
+        **ranges: Value,
     ) -> Float[Array, "... D"]:
         """Applies `regularizers.balance` with a random draw.
 
         Args:
             x: Values, which are returned unchanged.
-            min_positive: Least proportion of positive values.
-            max_positive: Largest proportion of positive values.
-            min_abs: Least mean absolute value.
-            max_abs: Largest mean absolute value.
             chance: Probability that the gradient is modified.
             mask: Frames of the statistics, if those of `x` are not those of `self.mask`. None: `self.mask`.
-
-        Returns:
-            `x`.
+            ranges: Arguments min_positive, max_positive, min_abs and max_abs of `regularizers.balance`.
         """
         if self.key is None:
             return x
-        return balance(
-            x,
-            self._drawn(chance),
-            min_positive=self._now(min_positive),
-            max_positive=self._now(max_positive),
-            min_abs=self._now(min_abs),
-            max_abs=self._now(max_abs),
-            mask=self.mask if mask is None else mask,
-        )
+        now = {name: self._now(value) for name, value in ranges.items()}
+        return balance(x, self._drawn(chance), **now, mask=self.mask if mask is None else mask)
 
     def whiten(
         self, x: Float[Array, "... D"], *, limit: Value, grad_scale: float = 0.01, num_groups: int = 1
@@ -204,9 +183,6 @@ class Regulariser:
             limit: Least metric for which the gradient is modified.
             grad_scale: Norm of the added gradient relative to that of `x`.
             num_groups: Number of groups of channels.
-
-        Returns:
-            `x`.
         """
         if self.key is None:
             return x
@@ -218,9 +194,6 @@ class Regulariser:
 
         Args:
             x: Values, which are returned unchanged.
-
-        Returns:
-            `x`.
         """
         if self.key is None:
             return x
@@ -235,9 +208,6 @@ class Regulariser:
             scores: Attention scores, which are returned unchanged.
             limit: Absolute value above which scores are penalised.
             penalty: Factor of the sum of what exceeds the limit.
-
-        Returns:
-            `scores`.
         """
         if self.key is None:
             return scores

@@ -154,7 +154,8 @@ class Updater:
             params: Parameters that are trained.
             updates: Number of updates applied before.
         """
-        lr_factors, frozen_until = self._rules(params)
+        lr_factors = tree_by_rules(params, self.settings.lr_factors, what="optim.lr_factors")
+        frozen_until = tree_by_rules(params, self.settings.freeze_updates, what="optim.freeze_updates")
 
         def thawed(path: str, array: Any, until: float) -> Any:
             return jnp.where(updates < until, 0.0, array) if until else array
@@ -168,12 +169,6 @@ class Updater:
         decayed = map_with_path(thawed, params, frozen_until) if self.settings.decays_in_momentum else params
         changes, state = self.changes.update(grads, state, decayed, learning_rate=self.rate(updates))
         return map_with_path(thawed, map_with_path(scaled, changes, lr_factors), frozen_until), state
-
-    def _rules(self, params: Tree) -> tuple[Tree, Tree]:
-        return (
-            tree_by_rules(params, self.settings.lr_factors, what="optim.lr_factors"),
-            tree_by_rules(params, self.settings.freeze_updates, what="optim.freeze_updates"),
-        )
 
 
 @settings

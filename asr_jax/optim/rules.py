@@ -1,7 +1,7 @@
 """Rules that assign values to parameters by their paths, such as `(("encoder/.*", 0.1), ("rest", 1.0))`."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from asr_jax.core.errors import UserError, nearest
@@ -14,11 +14,10 @@ all paths that no other rule matches."""
 REST = "rest"
 
 
-def by_rules(paths: Iterable[str], rules: Sequence[tuple[str, float]], *, what: str) -> dict[str, float]:
+def by_rules(paths: Iterable[str], rules: Rules, *, what: str) -> dict[str, float]:
     """Returns the value of the rule that matches each path.
 
     Args:
-        rules: Pairs of a regular expression and a value.
         what: Name of the setting that contains the rules, for messages.
 
     Raises:
@@ -39,11 +38,10 @@ def by_rules(paths: Iterable[str], rules: Sequence[tuple[str, float]], *, what: 
     return {path: next(iter(named.values())) for path, named in found.items()}
 
 
-def check_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str) -> None:
+def check_rules(params: Tree, rules: Rules, *, what: str) -> None:
     """Checks rules against the parameters of a model.
 
     Args:
-        rules: Pairs of a regular expression and a value.
         what: Name of the setting that contains the rules, for messages.
 
     Raises:
@@ -64,7 +62,7 @@ def check_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str) 
     by_rules(paths, rules, what=what)
 
 
-def _named(paths: Iterable[str], rules: Sequence[tuple[str, float]], what: str) -> dict[str, dict[str, float]]:
+def _named(paths: Iterable[str], rules: Rules, what: str) -> dict[str, dict[str, float]]:
     """Returns the patterns that match each path, with their values."""
     given = {pattern: (compiled(pattern, what), value) for pattern, value in rules if pattern != REST}
     rest = {pattern: value for pattern, value in rules if pattern == REST}
@@ -74,11 +72,10 @@ def _named(paths: Iterable[str], rules: Sequence[tuple[str, float]], what: str) 
     }
 
 
-def tree_by_rules(params: Tree, rules: Sequence[tuple[str, float]], *, what: str) -> Tree:
+def tree_by_rules(params: Tree, rules: Rules, *, what: str) -> Tree:
     """Returns the values of `by_rules` as a tree of the parameters' structure.
 
     Args:
-        rules: Pairs of a regular expression and a value.
         what: Name of the setting that contains the rules, for messages.
 
     Raises:

@@ -46,6 +46,8 @@ from asr_jax.text.spelling import Spelling
 TOKENS = ("tokens.json", "tokens.txt", "units.txt")
 PIECES, PIECES_CLASS = "bpe.model", "SentencepiecesTokenizer"
 SPACE, BLANK, UNKNOWN = "<space>", "<blank>", "<unk>"
+OF_INFERENCE = ("predictor", "ends", "queries", "enhanced", "tap")
+"""Fields of heads that recognition depends on."""
 
 
 def config_of(folder: Path) -> Config:
@@ -294,7 +296,8 @@ def _check_is_whole(config: Config, model: Model) -> None:
     if encoder != replace(model.encoder, taps=(), remat=encoder.remat):  # type: ignore[call-arg]
         raise UserError(f"FunASR has no encoder {model.encoder}: expected a SANM encoder of its settings")
     head = next(each for each in model.heads.values() if isinstance(each, Paraformer | ParaformerV2))
-    if lost := [name for name in _of_inference(head) if getattr(heads[HEAD], name) != getattr(head, name)]:
+    named = [field.name for field in fields(head) if field.name in OF_INFERENCE]
+    if lost := [name for name in named if getattr(heads[HEAD], name) != getattr(head, name)]:
         raise UserError(f"FunASR has no heads with {lost[0]} {getattr(head, lost[0])}")
     if (dropped := _dropped(head)) != _dropped(heads[HEAD]):
         raise UserError(
@@ -308,12 +311,6 @@ def _dropped(head: HeadSettings) -> set[int]:
     if isinstance(head, Paraformer) and head.ends:
         return {0, max(head.end_id, 0), *head.dropped_ids}
     return {0, *(head.dropped_ids if isinstance(head, Paraformer | ParaformerV2) else ())}
-
-
-def _of_inference(head: HeadSettings) -> list[str]:
-    """Returns the names of the fields that recognition depends on."""
-    names = ("predictor", "ends", "queries", "enhanced", "tap")
-    return [field.name for field in fields(head) if field.name in names]
 
 
 def kaldi_text(statistics: NormaliseByDataSet) -> str:

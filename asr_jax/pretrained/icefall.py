@@ -25,7 +25,9 @@ from asr_jax.pretrained.keymap import (
     Leaf,
     NamedWeights,
     Row,
+    Table,
     array,
+    attention,
     flattened,
     kernel,
     rows_of,
@@ -47,25 +49,21 @@ EMBED = (
     ("convnext.pointwise_conv2", "convnext/project", POINTWISE),
     ("out_norm", "norm", BIAS_NORM),
 )
-LAYER = (
+WITH_TWO_PROJECTIONS = {
+    **{f"self_attn{n}": f"attention_{n}" for n in (1, 2)},
+    **{f"feed_forward{n}": f"feed_forward_{n}" for n in (1, 2, 3)},
+    "nonlin_attention": "nonlinear_attention",
+    **{f"conv_module{n}": f"convolution_{n}" for n in (1, 2)},
+}
+"""Modules of a layer with the projections `in_proj` and `out_proj`."""
+LAYER: Table = (
     ("self_attn_weights.in_proj", "attention_weights/in", LINEAR),
     ("self_attn_weights.linear_pos", "attention_weights/positions", kernel(LINEAR)),
-    ("self_attn1.in_proj", "attention_1/in", LINEAR),
-    ("self_attn1.out_proj", "attention_1/out", LINEAR),
-    ("self_attn2.in_proj", "attention_2/in", LINEAR),
-    ("self_attn2.out_proj", "attention_2/out", LINEAR),
-    ("feed_forward1.in_proj", "feed_forward_1/in", LINEAR),
-    ("feed_forward1.out_proj", "feed_forward_1/out", LINEAR),
-    ("feed_forward2.in_proj", "feed_forward_2/in", LINEAR),
-    ("feed_forward2.out_proj", "feed_forward_2/out", LINEAR),
-    ("feed_forward3.in_proj", "feed_forward_3/in", LINEAR),
-    ("feed_forward3.out_proj", "feed_forward_3/out", LINEAR),
-    ("nonlin_attention.in_proj", "nonlinear_attention/in", LINEAR),
-    ("nonlin_attention.out_proj", "nonlinear_attention/out", LINEAR),
-    ("conv_module1.in_proj", "convolution_1/in", LINEAR),
-    ("conv_module1.out_proj", "convolution_1/out", LINEAR),
-    ("conv_module2.in_proj", "convolution_2/in", LINEAR),
-    ("conv_module2.out_proj", "convolution_2/out", LINEAR),
+    *(
+        (f"{theirs}.{side}_proj", f"{ours}/{side}", LINEAR)
+        for theirs, ours in WITH_TWO_PROJECTIONS.items()
+        for side in ("in", "out")
+    ),
     ("bypass.bypass_scale", "bypass/scale", array()),
     ("bypass_mid.bypass_scale", "bypass_middle/scale", array()),
     ("norm", "norm", BIAS_NORM),
@@ -84,15 +82,10 @@ DOWNSAMPLED = (
 )
 
 DECODER = "attention_decoder.decoder"
-DECODER_LAYER = (
-    ("self_attn.linear_q", "attention/query", LINEAR),
-    ("self_attn.linear_k", "attention/key", LINEAR),
-    ("self_attn.linear_v", "attention/value", LINEAR),
-    ("self_attn.out_proj", "attention/out", LINEAR),
-    ("src_attn.linear_q", "to_encoder/query", LINEAR),
-    ("src_attn.linear_k", "to_encoder/key", LINEAR),
-    ("src_attn.linear_v", "to_encoder/value", LINEAR),
-    ("src_attn.out_proj", "to_encoder/out", LINEAR),
+OF_ATTENTION = ("linear_q", "linear_k", "linear_v", "out_proj")
+DECODER_LAYER: Table = (
+    *attention("self_attn", "attention", OF_ATTENTION),
+    *attention("src_attn", "to_encoder", OF_ATTENTION),
     ("feed_forward.0", "hidden", LINEAR),
     ("feed_forward.3", "out", LINEAR),
     ("norm_self_attn", "attention_norm", NORM),

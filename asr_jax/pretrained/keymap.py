@@ -110,6 +110,14 @@ def array(layout: TensorLayout = SAME) -> tuple[Leaf, ...]:
     return (Leaf("", "", layout),)
 
 
+def attention(
+    theirs: str, ours: str, names: Sequence[str] = ("linear_q", "linear_k", "linear_v", "linear_out")
+) -> tuple[tuple[str, str, TensorLayout], ...]:
+    """Returns the layers of queries, keys, values and output of an attention module, with their names elsewhere."""
+    parts = zip(names, ("query", "key", "value", "out"), strict=True)
+    return tuple((f"{theirs}.{name}", f"{ours}/{part}", LINEAR) for name, part in parts)
+
+
 def _leaves(kind: Kind) -> tuple[Leaf, ...]:
     return (*kernel(kind), Leaf("bias", "bias")) if isinstance(kind, TensorLayout) else kind
 

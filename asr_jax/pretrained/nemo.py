@@ -28,6 +28,7 @@ from asr_jax.pretrained.keymap import (
     Table,
     TensorLayout,
     array,
+    attention,
     flattened,
     kernel,
     rows_of,
@@ -90,10 +91,7 @@ FEED_FORWARD_AND_ATTENTION = (
     ("feed_forward1.linear2", "feed_forward_1/out", LINEAR),
     ("feed_forward2.linear1", "feed_forward_2/in", LINEAR),
     ("feed_forward2.linear2", "feed_forward_2/out", LINEAR),
-    ("self_attn.linear_q", "attention/query", LINEAR),
-    ("self_attn.linear_k", "attention/key", LINEAR),
-    ("self_attn.linear_v", "attention/value", LINEAR),
-    ("self_attn.linear_out", "attention/out", LINEAR),
+    *attention("self_attn", "attention"),
 )
 CONVOLUTION = (
     ("conv.pointwise_conv1", "convolution/in", POINTWISE_1D),

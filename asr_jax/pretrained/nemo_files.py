@@ -1,5 +1,6 @@
 """NeMo's `.nemo` files: archives of settings, weights and tokenizer, read without NeMo and without PyTorch."""
 
+import io
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ import numpy as np
 import yaml
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.text_files import TextError, read_text
+from asr_jax.core.text_files import TextError, text_of
 from asr_jax.pretrained.keymap import renamed
 from asr_jax.pretrained.torch_files import load_torch, state_dict
 from asr_jax.pretrained.torch_writer import save_torch
@@ -40,8 +41,7 @@ def load_nemo(path: Path) -> Nemo:
         UserError: If the file is not a `.nemo` file or is truncated.
     """
     config = nemo_config(path)
-    with tempfile.TemporaryDirectory() as folder:
-        weights = state_dict(load_torch(_extracted(path, WEIGHTS, Path(folder))))
+    weights = state_dict(load_torch(path, io.BytesIO(_member(path, WEIGHTS))))
     vocabulary = section(config, "decoder").get("vocabulary")
     symbols = (*map(str, vocabulary), None) if isinstance(vocabulary, list) and vocabulary else None
     return Nemo(config, weights, symbols)
@@ -53,12 +53,10 @@ def nemo_config(path: Path) -> dict[str, Any]:
     Raises:
         UserError: If the file is not a `.nemo` file or is truncated.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = _extracted(path, CONFIG, Path(folder))
-        try:
-            config = yaml.safe_load(read_text(file))
-        except (TextError, yaml.YAMLError) as error:
-            raise UserError(f"{path}: {CONFIG} cannot be read ({error}): expected YAML that NeMo wrote") from error
+    try:
+        config = yaml.safe_load(text_of(_member(path, CONFIG)))
+    except (TextError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: {CONFIG} cannot be read ({error}): expected YAML that NeMo wrote") from error
     if not isinstance(config, dict):
         raise UserError(f"{path}: {CONFIG} does not contain a mapping: expected a file that NeMo's save_to wrote")
     return config
@@ -125,28 +123,13 @@ def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> N
                 out.addfile(member, archive.extractfile(member) if member.isfile() else None)
 
 
-def _names(path: Path) -> list[str]:
+def _member(path: Path, name: str) -> bytes:
+    """Returns the content of the archive's file with a name, in any of its folders."""
     try:
         with tarfile.open(path) as archive:
-            return archive.getnames()
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist: expected a .nemo file") from error
+            for member in archive:
+                if Path(member.name).name == name and (file := archive.extractfile(member)):
+                    return file.read()
     except (OSError, tarfile.TarError, EOFError) as error:
         raise UserError(f"{path} cannot be read ({error}): expected a complete .nemo file") from error
-
-
-def _extracted(path: Path, name: str, folder: Path) -> Path:
-    """Extracts the archive's member with a file name, in any of its folders, and returns the extracted file."""
-    found = [member for member in _names(path) if Path(member).name == Path(name).name]
-    if not found:
-        raise UserError(f"{path} contains no {name}: expected a file that NeMo's save_to wrote")
-    target = folder / Path(name).name
-    try:
-        with tarfile.open(path) as archive:
-            member = archive.extractfile(found[0])
-            if member is None:
-                raise UserError(f"{path}: {name} is not a regular file: expected a file that NeMo's save_to wrote")
-            target.write_bytes(member.read())
-    except (OSError, tarfile.TarError, EOFError) as error:
-        raise UserError(f"{path} cannot be read ({error}): expected a complete .nemo file") from error
-    return target
+    raise UserError(f"{path} contains no {name}: expected a file that NeMo's save_to wrote")

@@ -100,7 +100,8 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
             f"(.safetensors {' '.join(TORCH_SUFFIXES)})"
         )
     described = None if given.model else _description_of(path)
-    model = given.model or settings_of(path, _known(described), front_end=given.front_end)
+    model = settings_of(path, described, front_end=given.front_end) if described else given.model
+    assert model is not None
     if given.model and given.front_end:
         model = replace(given.model, front_end=preset(given.front_end))
     weights, symbols = load_weights(path)
@@ -111,10 +112,10 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
             f"{path} has {len(wrong)} weights that {type(model.encoder).__name__} with these settings does not have: "
             f"{', '.join(wrong[:3])}{' …' * (len(wrong) > 3)}; expected only weights of this model"
         )
-    remarks = [f"{len(left)} weights of other heads are not used: {_kinds(left)}"] if left else []
+    kinds = ", ".join(dict.fromkeys(_bare(name).partition(".")[0] for name in left))
+    remarks = [f"{len(left)} weights of other heads are not used: {kinds}"] if left else []
     if not model.heads:
         remarks.append("the model has no head that recognises texts: extract_features and --init-from take it")
-        return Published(model, NoTokenizer(), found, tuple(remarks))
     if not model.recognises:
         return Published(model, NoTokenizer(), found, tuple(remarks))
     tokenizer, of = _tokenizer(path, described, given, symbols)
@@ -149,11 +150,6 @@ def settings_of(path: Path, described: Description, *, front_end: str = "") -> M
         raise UserError(f"{path}: {error}") from error
 
 
-def _known(described: Description | None) -> Description:
-    assert described is not None
-    return described
-
-
 def _description_of(path: Path) -> Description:
     try:
         return description_of(path)
@@ -176,10 +172,6 @@ def _torch_files(path: Path) -> list[Path]:
 def _bare(name: str) -> str:
     """Returns a name without the prefixes of fine-tuned models."""
     return re.sub(r"^(module\.)?(w2v_encoder\.|wav2vec2\.|wav2vec2_bert\.)?(w2v_model\.)?", "", name)
-
-
-def _kinds(names: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(_bare(name).partition(".")[0] for name in names))
 
 
 def _tokenizer(

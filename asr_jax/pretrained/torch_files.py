@@ -11,7 +11,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -64,17 +64,21 @@ class Stand:
         """Ignores a value that is appended to a stand-in for a list."""
 
 
-def load_torch(path: Path) -> Any:
+def load_torch(path: Path, content: IO[bytes] | None = None) -> Any:
     """Returns the object that torch.save wrote, with tensors as NumPy arrays.
+
+    Args:
+        content: Content of a file within the file `path`. None: that of `path`.
 
     Raises:
         UserError: If torch.save did not write the file, or if the file is truncated.
     """
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                return _read_archive(archive)
-        with path.open("rb") as file:
+        with content or path.open("rb") as file:
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as archive:
+                    return _read_archive(archive)
+            file.seek(0)
             return _read_legacy(file)
     except (OSError, pickle.UnpicklingError, zipfile.BadZipFile, *_DAMAGED) as error:
         raise UserError(f"{path} cannot be read ({error}): expected a complete file that torch.save wrote") from error

@@ -21,8 +21,10 @@ from asr_jax.pretrained.keymap import (
     Kind,
     NamedWeights,
     Row,
+    Table,
     TensorLayout,
     array,
+    attention,
     kernel,
     rows_of,
 )
@@ -34,11 +36,8 @@ GAIN = TensorLayout(lambda x: x.reshape(-1), lambda x: x[None, None])
 """Converts [1 1 taps] to [taps]."""
 UNUSED = r".*\.(inv_freq|num_batches_tracked)"
 """Names of the frequencies of rotary positions, and of batch counters."""
-LAYER = (
-    ("self_attn.q_proj", "attention/query", LINEAR),
-    ("self_attn.k_proj", "attention/key", LINEAR),
-    ("self_attn.v_proj", "attention/value", LINEAR),
-    ("self_attn.out_proj", "attention/out", LINEAR),
+LAYER: Table = (
+    *attention("self_attn", "attention", ("q_proj", "k_proj", "v_proj", "out_proj")),
     ("self_attn_layer_norm", "attention_norm", NORM),
     ("fc1", "in", LINEAR),
     ("fc2", "out", LINEAR),

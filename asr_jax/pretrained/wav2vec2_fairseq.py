@@ -265,13 +265,13 @@ def _mask(config: Mapping[str, Any], prefix: str, *, probability: float, min_spa
 
 def _final_dim(config: Mapping[str, Any], dim: int) -> int:
     """Returns the dimension in which targets and predictions are compared; `dim` is the width of the layers."""
-    found: int = config.get("final_dim", 0) or dim
-    return found
+    return config.get("final_dim", 0) or dim
 
 
 def _quantizer(config: Mapping[str, Any]) -> Quantizer:
     """Returns the settings of the quantisers of targets and input, which are equal."""
-    start, end, decay = _temperatures(config.get("latent_temp", (2.0, 0.5, 0.999995)))
+    given = config.get("latent_temp", (2.0, 0.5, 0.999995))
+    start, end, decay = ast.literal_eval(given) if isinstance(given, str) else given
     return Quantizer(**read(config, QUANTIZER), start_temperature=start, end_temperature=end, decay=decay)
 
 
@@ -286,10 +286,6 @@ def _contrastive(config: Mapping[str, Any], dim: int) -> Contrastive | None:
         dim=final,
         **read(config, CONTRASTIVE),
     )
-
-
-def _temperatures(value: Any) -> tuple[float, float, float]:
-    return tuple(ast.literal_eval(value) if isinstance(value, str) else value)
 
 
 def unknown_of(settings: Settings) -> str:

@@ -60,7 +60,7 @@ class CTCBeamSearch:
 
     def __call__(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> list[list[Hypothesis]]:
         """Returns the n-best list of each row, best first. Scores are in float32."""
-        # `prepare` uses the same device. Arrays on other devices would be compiled for again.
+        # Arrays on other devices would be compiled for again.
         log_probs, num = jax.device_put((log_probs, lengths), local_devices()[0])
         log_probs = log_probs.astype(jnp.float32)
         if log_probs.shape[1] == 0:
@@ -76,11 +76,6 @@ class CTCBeamSearch:
         totals = (best.sum(0) + skipped.sum(1))[:, None] + endings
         rows = zip(totals, scores, paths, logps, np.asarray(lengths).tolist(), strict=True)
         return [finish(_endings(*row), self._spelling, search=self._search, scores=self._scores) for row in rows]
-
-    def prepare(self, num_rows: int, num_frames: int) -> None:
-        """Compiles the programs for batches of this shape, unless they are compiled already."""
-        log_probs = jnp.zeros((num_rows, num_frames, len(self._spelling.texts)))
-        self(log_probs, np.zeros(num_rows, np.int32))
 
     def _search_with_host(self, frames: SearchedFrames, states: WordStates) -> tuple[PrefixBeam, BackPointers]:
         """Searches with the language model on the host."""

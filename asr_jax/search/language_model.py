@@ -162,8 +162,7 @@ def _opened(path: str | Path) -> IO[bytes]:
     with open(path, "rb") as file:
         begin = file.read(MAGIC_BYTES)
     opener = next((opener for magic, opener in COMPRESSED.items() if begin.startswith(magic)), open)
-    opened: IO[bytes] = opener(path, "rb")
-    return opened
+    return opener(path, "rb")
 
 
 def _unigrams(lines: Iterable[bytes]) -> Iterator[bytes]:

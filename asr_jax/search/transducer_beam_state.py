@@ -1,6 +1,6 @@
 """State of the batched beam search of transducers, in static shapes, and the frames and networks that it reads."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,21 +20,6 @@ BORDER = 0
 """Number of the word boundary among the letters of `texts_of`."""
 
 
-class Networks(Protocol):
-    """Prediction network and joint network of a head, as methods for `apply` of an unbound Flax module."""
-
-    blank_id: int
-    start_labels: int
-    """Number of labels before the first one that count in the length of a hypothesis."""
-    durations: tuple[int, ...]
-    """Durations of labels in frames (TDT). Their logits follow the logits of the labels. Empty: RNN-T."""
-
-    def begin(self, num_rows: int) -> Any: ...
-    def advance(self, before: Any, labels: Any) -> Any: ...
-    def logits(self, frames: Any, projected: Any) -> Any: ...
-    def apply(self, variables: Tree, *arguments: Any, method: str) -> Any: ...
-
-
 class TransducerFrames(Node):
     """Projected frames of a batch with the networks that search them: the input of the beam search."""
 
@@ -43,7 +28,7 @@ class TransducerFrames(Node):
     variables: Tree
     """Variables of `networks`."""
     networks: Any = struct.field(pytree_node=False)
-    """The head, as `Networks`."""
+    """The head (`heads.transducer.TransducerHead`), whose methods `begin`, `advance` and `logits` are applied."""
 
 
 class Texts(Node):

@@ -4,11 +4,10 @@ Text outside of the vocabulary is an error; there is no `<unk>`.
 """
 
 import functools
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from asr_jax.core.errors import UserError
 from asr_jax.text.base import OutOfVocabulary, Tokenizer
@@ -18,6 +17,25 @@ from asr_jax.text.normalise import normalise
 @dataclass(frozen=True)
 class ListedTokenizer(Tokenizer):
     """A tokenizer with one id for each part of a text; every part must be in the vocabulary."""
+
+    separator: ClassVar[str] = " "
+    """Text between the texts of two labels in decoded texts."""
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, normaliser: str, alphabet: str = "") -> Self:
+        """Creates a tokenizer with the parts of texts in the order of their code points; the blank is the last id.
+
+        Args:
+            alphabet: Characters in the order of their ids. Empty: the parts of the normalised texts.
+
+        Raises:
+            UserError: If there are no parts.
+        """
+        without = cls(symbols=(None,), normaliser=normaliser)
+        found = alphabet or sorted({part for text in texts for part in without.parts(normalise(text, normaliser))})
+        if not found:
+            raise UserError(f"all training texts are empty: expected text for a vocabulary of {cls.kind}")
+        return cls(symbols=(*found, None), normaliser=normaliser)
 
     @classmethod
     def load(cls, folder: Path, description: dict[str, Any]) -> Tokenizer:
@@ -39,7 +57,10 @@ class ListedTokenizer(Tokenizer):
         return [self._ids.get(part, -1) for part in self.parts(normalise(text, self.normaliser))]
 
     def _encode(self, text: str) -> list[int]:
-        return self._looked_up(self.parts(text))
+        parts = self.parts(text)
+        if missing := set(parts) - self._ids.keys():
+            raise OutOfVocabulary(sorted(missing))
+        return [self._ids[part] for part in parts]
 
     def _known(self, text: str) -> list[int]:
         return [self._ids[part] for part in self.parts(text) if part in self._ids]
@@ -51,10 +72,8 @@ class ListedTokenizer(Tokenizer):
     def written_alone(self, part: str) -> str:
         return part if part in self._ids else ""
 
-    def _looked_up(self, parts: Sequence[str]) -> list[int]:
-        if missing := set(parts) - self._ids.keys():
-            raise OutOfVocabulary(sorted(missing))
-        return [self._ids[part] for part in parts]
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.separator.join(self.symbols[i] or "" for i in ids)
 
 
 @dataclass(frozen=True)
@@ -66,29 +85,10 @@ class CharacterTokenizer(ListedTokenizer):
 
     kind: ClassVar[str] = "characters"
     restores: ClassVar[bool] = True
-
-    @classmethod
-    def train(cls, texts: Iterable[str], *, alphabet: str, normaliser: str) -> "CharacterTokenizer":
-        """Creates a tokenizer from an alphabet or from training texts; the blank is the last id.
-
-        Args:
-            alphabet: Characters in the order of their ids. Empty: the characters of the normalised texts in the order
-                of their code points.
-
-        Raises:
-            UserError: If there are no characters.
-        """
-        characters = itertools.chain.from_iterable(normalise(text, normaliser) for text in texts)
-        found = alphabet or "".join(sorted(set(characters)))
-        if not found:
-            raise UserError("all training texts are empty: expected at least one character for the alphabet")
-        return cls(symbols=(*found, None), normaliser=normaliser)
+    separator: ClassVar[str] = ""
 
     def parts(self, text: str) -> Sequence[str]:
         return text
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return "".join(self.symbols[i] or "" for i in ids)
 
 
 @dataclass(frozen=True)
@@ -97,23 +97,8 @@ class WordTokenizer(ListedTokenizer):
 
     kind: ClassVar[str] = "words"
 
-    @classmethod
-    def train(cls, texts: Iterable[str], *, normaliser: str) -> "WordTokenizer":
-        """Creates a tokenizer with the words of the normalised texts in alphabetical order; the blank is the last id.
-
-        Raises:
-            UserError: If there are no words.
-        """
-        found = sorted({word for text in texts for word in normalise(text, normaliser).split()})
-        if not found:
-            raise UserError("all training texts are empty: expected at least one word for the vocabulary")
-        return cls(symbols=(*found, None), normaliser=normaliser)
-
     def _num_letters(self, symbol: str) -> int:
         return len(symbol) + 1
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return " ".join(self.symbols[i] or "" for i in ids)
 
 
 @dataclass(frozen=True)
@@ -141,9 +126,6 @@ class IdTokenizer(ListedTokenizer):
     def _num_letters(self, symbol: str) -> int:
         return 0  # unknown
 
-    def _decode(self, ids: Sequence[int]) -> str:
-        return " ".join(self.symbols[i] or "" for i in ids)
-
 
 @dataclass(frozen=True)
 class NoTokenizer(ListedTokenizer):
@@ -158,6 +140,3 @@ class NoTokenizer(ListedTokenizer):
 
     def parts(self, text: str) -> Sequence[str]:
         return ()
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return ""

@@ -7,13 +7,11 @@ drops pieces that no label continues, or writes them before a later word.
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from asr_jax.core.errors import UserError
 from asr_jax.text.characters import ListedTokenizer
-from asr_jax.text.normalise import normalise
 
 CONTINUES = "@@"
 """End of pieces that the next label continues."""
@@ -32,21 +30,6 @@ class MixedTokenizer(ListedTokenizer):
     """
 
     kind: ClassVar[str] = "mixed"
-
-    @classmethod
-    def train(cls, texts: Iterable[str], *, normaliser: str) -> "MixedTokenizer":
-        """Creates a tokenizer with the words of letters and the other characters of texts.
-
-        They are in the order of their code points, and the blank is the last id.
-
-        Raises:
-            UserError: If the normalised texts are empty.
-        """
-        without = cls(symbols=(None,), normaliser=normaliser)
-        found = sorted({part for text in texts for part in without.parts(normalise(text, normaliser))})
-        if not found:
-            raise UserError("all training texts are empty: expected at least one word for the vocabulary")
-        return cls(symbols=(*found, None), normaliser=normaliser)
 
     @functools.cached_property
     def texts(self) -> tuple[str, ...]:

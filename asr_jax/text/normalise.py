@@ -16,10 +16,6 @@ from asr_jax.text.libraries import library
 from asr_jax.text.whisper import whisper_basic_v1, whisper_english_v1
 
 
-def _none(text: str) -> str:
-    return text
-
-
 def _lower_v1(text: str) -> str:
     """Unicode NFC, lower case, single spaces."""
     text = unicodedata.normalize("NFC", text).lower()
@@ -45,7 +41,7 @@ def _ascii_v1(text: str) -> str:
 
 
 NORMALISERS: dict[str, Callable[[str], str]] = {
-    "none": _none,
+    "none": str,
     "lower.v1": _lower_v1,
     "upper.v1": _upper_v1,
     "ascii.v1": _ascii_v1,

@@ -161,8 +161,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def spaced(self, text: str) -> str:
         """Returns a text as its pieces spell it, with SPACE for spaces and, by the model, before the first word."""
-        spelt: str = self._processor.normalize(text)
-        return spelt
+        return self._processor.normalize(text)
 
     def _num_letters(self, symbol: str) -> int:
         piece = self._processor.piece_to_id(symbol)

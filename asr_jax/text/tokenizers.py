@@ -107,12 +107,10 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], *, larges
         return NoTokenizer()
     if settings.kind == "ids":
         return IdTokenizer.up_to(largest_id, blank_id=settings.blank)
-    if settings.kind == "characters":
-        return CharacterTokenizer.train(texts, alphabet=settings.alphabet, normaliser=settings.normaliser)
-    if settings.kind == "mixed":
-        return MixedTokenizer.train(texts, normaliser=settings.normaliser)
-    if settings.kind == "words":
-        return WordTokenizer.train(texts, normaliser=settings.normaliser)
+    if settings.kind != "sentencepiece":
+        listed = {"characters": CharacterTokenizer, "mixed": MixedTokenizer, "words": WordTokenizer}[settings.kind]
+        alphabet = settings.alphabet if settings.kind == "characters" else ""
+        return listed.train(texts, alphabet=alphabet, normaliser=settings.normaliser)
     return SentencePieceTokenizer.train(
         texts,
         vocab_size=settings.vocab_size,

@@ -180,7 +180,7 @@ def _fairseq(text: str) -> tuple[bytes, list[str], int]:
                 "once; the lines number the labels, so use the dictionary that the model was trained with"
             )
         places[symbol] = f"in line {number}"
-    return b"", [_character(symbol) for symbol in places], 0
+    return b"", [" " if symbol == BOUNDARY else symbol for symbol in places], 0
 
 
 def _huggingface(path: Path) -> tuple[bytes, list[str], int]:
@@ -191,10 +191,6 @@ def _huggingface(path: Path) -> tuple[bytes, list[str], int]:
     if not isinstance(ids, dict):
         raise ValueError("expected an object from symbols to ids that has each id from 0 on exactly once")
     return b"", *labels_beside(path, ids)
-
-
-def _character(symbol: str) -> str:
-    return " " if symbol == BOUNDARY else symbol
 
 
 def _check_letters(path: Path, symbols: list[str], normaliser: str) -> None:

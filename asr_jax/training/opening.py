@@ -78,7 +78,7 @@ def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict
         (folder / REJECTED).unlink(missing_ok=True)
         of_sets = (*setup.data.removed.values(), *setup.data.round_trips.values())
         remarks = [entry for of_set in of_sets for entry in of_set.entries()]
-        folders.append_rejected(folder, setup.data.train.rejections.entries + remarks)
+        folders.RejectedFile(folder).append(setup.data.train.rejections.entries + remarks)
     save_plan(setup.data.train, folder)
     if setup.data.sets.is_split and (checkpoint or not done):
         save_split(setup.data.sets, folder)

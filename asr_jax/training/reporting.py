@@ -33,7 +33,7 @@ from asr_jax.metrics.throughput import Throughput
 from asr_jax.models.terms import total_of
 from asr_jax.observe.events import EventLog
 from asr_jax.training.initial_state import InitialState
-from asr_jax.training.run import append_rejected, rejected_utterances
+from asr_jax.training.run import RejectedFile
 from asr_jax.training.run_data import about_round_trips
 from asr_jax.training.setup import Setup, other_devices, other_product, short_run
 from asr_jax.training.step import UpdateReport
@@ -48,10 +48,11 @@ class RejectedAudio:
     """Records the utterances that cannot be read or have remarks, once over all epochs and jobs of the run."""
 
     def __init__(self, folder: Path, log: EventLog, *, utterances: Utterances, limit: int) -> None:
-        self._folder, self._log, self._limit = folder, log, limit
-        before = on_main(lambda: [sorted(rejected_utterances(folder, reason=reason)) for reason in ("", SILENT)])
+        self._file, self._log, self._limit = RejectedFile(folder), log, limit
+        before = on_main(lambda: [(*key, SILENT in reason) for key, reason in self._file.reasons().items()])
         # The file also has utterances that a filter rejected. They are not in the index.
-        self._seen, silent = (utterances.named({(name, place) for name, place in each}) for each in before)
+        self._seen = utterances.named({(name, place) for name, place, _ in before})
+        silent = self._seen & {(name, place) for name, place, is_silent in before if is_silent}
         self._num_utterances = len(utterances)
         self._num_filtered = 0
         """Number of items of shards that are outside of a limit, which is known when they are read."""
@@ -75,11 +76,11 @@ class RejectedAudio:
         differing, new = rejected_everywhere(self._differing), rejected_everywhere(self._new)
         self._new, self._differing = [], []
         self._seen_differing.update(map(_key, differing))
-        report_rejected(self._folder, self._log, differing, are_used=True)
+        report_rejected(self._file, self._log, differing, are_used=True)
         if not new:
             return
         self._seen.update(map(_key, new))
-        report_rejected(self._folder, self._log, new)
+        report_rejected(self._file, self._log, new)
         self._num_filtered += sum(entry.stage == "filter" for entry in new)
         self._num_silent += sum(SILENT in entry.reason for entry in new)
         num_unused = len(self._seen) - self._num_filtered
@@ -87,7 +88,7 @@ class RejectedAudio:
             raise RunError(
                 f"{num_unused} utterances of {self._num_utterances} cannot be read or are silent, more than "
                 f"training.limits.max_rejected ({self._limit}) or half of them; the last is {new[-1].location}: "
-                f"{new[-1].reason}. {self._folder / REJECTED} lists all of them; repair the files, remove the "
+                f"{new[-1].reason}. {self._file.path} lists all of them; repair the files, remove the "
                 "utterances from the manifest, or raise --training.limits.max-rejected"
             )
 
@@ -146,23 +147,24 @@ def report_filtered(rejections: Rejections, write: Callable[..., None], *, path:
         )
 
 
-def report_rejected(folder: Path, log: EventLog, entries: Sequence[Rejected], *, are_used: bool = False) -> None:
+def report_rejected(file: RejectedFile, log: EventLog, entries: Sequence[Rejected], *, are_used: bool = False) -> None:
     """Appends utterances that rejected.jsonl lacks, and writes an event with their number and reasons.
 
     Args:
+        file: rejected.jsonl of the run.
         entries: Rejected utterances of all processes; with `are_used`, those with remarks on their audio.
         are_used: Whether the utterances are used. The event is then `differing`.
     """
     if is_main() and entries:
-        before = rejected_utterances(folder, are_differing=are_used)
+        before = file.reasons(are_differing=are_used)
         if new := list({_key(entry): entry for entry in entries if _key(entry) not in before}.values()):
-            append_rejected(folder, new)
+            file.append(new)
             about = {"reason": new[0].reason} if are_used else {"reasons": Counter(each.reason for each in new)}
             log.write(
                 "differing" if are_used else "rejected",
                 count=len(new),
                 files=[each.location for each in new[:3]],
-                path=folder / REJECTED,
+                path=file.path,
                 **about,
             )
 

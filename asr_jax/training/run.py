@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -185,29 +185,39 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
-def append_rejected(folder: Path, rejected: Sequence[Rejected]) -> None:
-    files.append_lines(folder / REJECTED, (json_text(each.to_json()) for each in rejected))
+class RejectedFile:
+    """rejected.jsonl of a run. Each of its lines is read once, also while the file grows."""
 
+    def __init__(self, folder: Path) -> None:
+        self.path, self._num_bytes = folder / REJECTED, 0
+        self._reasons: dict[bool, dict[tuple[str, str], str]] = {False: {}, True: {}}
+        """Reasons by id and location, of utterances that are not used, and of those with remarks on their audio."""
 
-def rejected_utterances(folder: Path, *, are_differing: bool = False, reason: str = "") -> set[tuple[str, str]]:
-    """Returns id and location of the utterances in rejected.jsonl.
+    def append(self, rejected: Sequence[Rejected]) -> None:
+        files.append_lines(self.path, (json_text(each.to_json()) for each in rejected))
 
-    Incomplete lines are ignored.
+    def reasons(self, *, are_differing: bool = False) -> Mapping[tuple[str, str], str]:
+        """Returns the reasons of all utterances by id and location.
 
-    Args:
-        are_differing: Whether to return the used utterances with remarks on their audio instead of the rejected ones.
-        reason: Part of the reasons of the utterances to return. Empty: all.
-    """
-    utterances = set()
-    path = folder / REJECTED
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        Incomplete lines are ignored.
+
+        Args:
+            are_differing: Whether to return the used utterances with remarks on their audio instead of the rejected
+                ones.
+        """
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(self._num_bytes)
+            for line in file:
+                self._num_bytes += len(line)
+                self._add(line)
+        return self._reasons[are_differing]
+
+    def _add(self, line: bytes) -> None:
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
             is_used = entry.get("stage") == "used"
-            is_of_text = is_used and "value" in entry  # a value is a character of a text
-            if is_used == are_differing and not is_of_text and reason in entry["reason"]:
-                utterances.add((entry["id"], entry["location"]))
-    return utterances
+            if not (is_used and "value" in entry):  # a value is a character of a text
+                self._reasons[is_used][entry["id"], entry["location"]] = entry["reason"]
 
 
 def _unused(folder: Path) -> Path:

@@ -28,6 +28,7 @@ from asr_jax.metrics.scoring import score
 from asr_jax.observe.events import EventLog
 from asr_jax.training.initial_state import InitialState
 from asr_jax.training.reporting import report_rejected
+from asr_jax.training.run import RejectedFile
 from asr_jax.training.run_data import validation_limits
 from asr_jax.training.setup import Setup
 from asr_jax.training.state import TrainState
@@ -60,6 +61,7 @@ class Validator:
         """
         self._setup, self._log, self._shapes = setup, log, shapes
         self.best, self.num_without_gain = best, num
+        self._rejected = RejectedFile(setup.folder)
         self._evaluated: Any = setup.recipe.evaluated
         programs = programs_of(setup.experiment, setup.data.tokenizer)
         of_model: dict[str, Any] = {"mesh": setup.mesh, "variables": shapes.average, "programs": programs}
@@ -198,8 +200,8 @@ class Validator:
             self._losses, weights, setup.data.for_losses, threads=threads, is_stopped=is_stopped
         )
         if not setup.recognises:  # otherwise `_recognised` reports them
-            report_rejected(setup.folder, self._log, rejected)
-            report_rejected(setup.folder, self._log, differing, are_used=True)
+            report_rejected(self._rejected, self._log, rejected)
+            report_rejected(self._rejected, self._log, differing, are_used=True)
         found = {ALL: figures}
         for name, part in self._parts.items():
             found[name] = measure(self._losses, weights, part, threads=threads, is_stopped=is_stopped).figures
@@ -216,8 +218,8 @@ class Validator:
         trained = replace(self._trained, variables=weights)
         found = recognise_all(trained, primary, setup.data.validation, threads=threads, is_stopped=is_stopped)
         counts = scored(setup.data.validation, found, setup.data.tokenizer)
-        report_rejected(setup.folder, self._log, setup.data.validation.rejections.entries + found.rejected)
-        report_rejected(setup.folder, self._log, found.differing, are_used=True)
+        report_rejected(self._rejected, self._log, setup.data.validation.rejections.entries + found.rejected)
+        report_rejected(self._rejected, self._log, found.differing, are_used=True)
         shown = samples(setup.data.validation, found, setup.data.tokenizer, num_samples)
         figures = {ALL: _figures(counts) | {"head": setup.head, "decoding": setup.decoding_digest, "samples": shown}}
         if others:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from recordings import noise, write_av
 
 from asr_jax.audio import pyav
-from asr_jax.audio.io import NamedAudio, probe, read_audio
-from asr_jax.audio.streaming import stream_audio
+from asr_jax.audio.io import NamedAudio, probe, read_audio, stream_audio
 from tests.support import assert_close
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,7 @@ import pytest
 import soundfile
 from recordings import write_av
 
-from asr_jax.audio.io import AudioError, NamedAudio, Remarks, probe, read_audio, write_flac
-from asr_jax.audio.streaming import stream_audio
+from asr_jax.audio.io import AudioError, NamedAudio, Remarks, probe, read_audio, stream_audio, write_flac
 from tests.support import approx, assert_close
 
 RATE = 16000

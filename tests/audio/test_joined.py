@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from recordings import RATE, noise, write, write_av
 
-from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
+from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio, stream_audio
 from asr_jax.audio.joined import is_joined
-from asr_jax.audio.streaming import stream_audio
 from tests.support import approx
 
 FORMATS = [("a.mp3", "MP3", "MPEG_LAYER_III"), ("a.ogg", "OGG", "VORBIS"), ("a.opus", "OGG", "OPUS")]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from recordings import RATE, noise, write
 
-from asr_jax.audio.io import AudioError, Remarks, read_audio
-from asr_jax.audio.streaming import stream_audio
+from asr_jax.audio.io import AudioError, Remarks, read_audio, stream_audio
 
 
 def at_once(path: Path, **options) -> tuple[np.ndarray, Remarks]:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from recordings import RATE, noise, write, write_av
 
-from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
+from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio, stream_audio
 from asr_jax.audio.ogg import has_gaps
-from asr_jax.audio.streaming import stream_audio
 from tests.support import approx, assert_close
 
 GAP_S = (1.0, 2.5)

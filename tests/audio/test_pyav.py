@@ -8,8 +8,7 @@ import pytest
 from recordings import RATE, noise, write_av
 
 from asr_jax.audio import pyav
-from asr_jax.audio.io import AudioError, NamedAudio, Remarks, probe, read_audio
-from asr_jax.audio.streaming import stream_audio
+from asr_jax.audio.io import AudioError, NamedAudio, Remarks, probe, read_audio, stream_audio
 from tests.support import approx
 
 

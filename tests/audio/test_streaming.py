@@ -8,8 +8,7 @@ import pytest
 import soundfile
 from recordings import RATE, noise, write, write_av
 
-from asr_jax.audio.io import AudioError, NamedAudio, read_audio
-from asr_jax.audio.streaming import stream_audio
+from asr_jax.audio.io import AudioError, NamedAudio, read_audio, stream_audio
 
 LENGTH = RATE * 18 + 123
 

@@ -5,8 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio
-from asr_jax.audio.streaming import stream_audio
+from asr_jax.audio.io import AudioError, NamedAudio, probe, read_audio, stream_audio
 
 SAMPLES = np.arange(-800, 800, dtype="<i2")
 LIST = b"LIST" + struct.pack("<I", 4) + b"INFO"

@@ -16,8 +16,7 @@ from asr_jax.core.batch import Batch, Frames
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model, Recogniser
-from asr_jax.models.quartznet import QuartzNet
-from asr_jax.nn.quartznet.block import MOMENTUM
+from asr_jax.models.quartznet import MOMENTUM, QuartzNet
 from asr_jax.pretrained.formats import imported
 from asr_jax.pretrained.quartznet import settings_of
 

@@ -18,7 +18,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model, Recogniser
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.pretrained.formats import imported
-from asr_jax.pretrained.w2v_bert_settings import w2v_bert_of
+from asr_jax.pretrained.w2v_bert import w2v_bert_of
 
 pytestmark = pytest.mark.golden
 

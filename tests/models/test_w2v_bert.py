@@ -14,7 +14,7 @@ from support import assert_within, fast_jit, max_abs, relative
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import flatten, num_elements
 from asr_jax.models.w2v_bert import EMBED, RATES, Positions, W2VBert
-from asr_jax.nn.conformer.striding import GatedConv, gated_length, gated_length_of_peer
+from asr_jax.nn.conformer.striding import GatedConv, gated_length
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.wav2vec.span_masks import SpanMask
 
@@ -168,7 +168,7 @@ def test_adapters_give_as_many_frames_as_they_say(kernel_size: int, stride: int)
         found = jax.eval_shape(lambda params, x: conv.apply({"params": params}, x), params, x)
         assert found.shape == (1, (num_frames + 2 * (stride // 2) - kernel_size) // stride + 1, 3)  # as in PyTorch
         length = gated_length(num_frames, kernel_size, stride)
-        assert length == min(found.shape[1], gated_length_of_peer(num_frames, kernel_size, stride))
+        assert length == min(found.shape[1], gated_length(num_frames, kernel_size, stride, of_peer=True))
         assert kernel_size // 2 != stride // 2 or length == found.shape[1]
     assert gated_length(np.arange(3), kernel_size, stride)[0] == gated_length(0, kernel_size, stride) == 0
 

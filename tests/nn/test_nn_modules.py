@@ -12,8 +12,7 @@ from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.stochastic import Regulariser
 from asr_jax.nn.zipformer.attention import AttentionWeights, SelfAttention
 from asr_jax.nn.zipformer.convolution import ChunkDepthwiseConv, ConvolutionModule
-from asr_jax.nn.zipformer.layer import StackSizes
-from asr_jax.nn.zipformer.stack import feature_masks, layer_skip_rates, to_width, widest
+from asr_jax.nn.zipformer.stack import StackSizes, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.zipformer.subsampling import Downsample, embedding_length, repeat_last, upsample
 
 OFF = Regulariser(None, None)

@@ -12,16 +12,17 @@ from jax.ad_checkpoint import print_saved_residuals
 from support import assert_within, relative
 
 from asr_jax.core.pytrees import flatten
+from asr_jax.models.quartznet import ConvLayer, QuartzNet
 from asr_jax.nn.conformer.modules import ConformerConvolution
-from asr_jax.nn.quartznet.block import BlockPolicy, ConvBlock, ConvLayer
+from asr_jax.nn.quartznet.block import ConvBlock
 from asr_jax.nn.remat import Remat, rematerialised
 
-POLICY = BlockPolicy(activation="relu", norm="batch", norm_groups=1, mask_padding=True, remat="none", dtype=jnp.float32)
+COMMON = (QuartzNet(), jnp.float32)
 LAYERS: dict[str, tuple[type, tuple[Any, ...], dict[Remat, int]]] = {
     # Separable: input and output of the product. The statistics of norms are small.
-    "separable": (ConvLayer, (ConvBlock(8, 3, dropout=0.5), POLICY), {"elementwise": 2, "products": 1, "layers": 0}),
-    "grouped": (ConvLayer, (ConvBlock(8, 3, groups=2), POLICY), {"elementwise": 2, "products": 1, "layers": 0}),
-    "full": (ConvLayer, (ConvBlock(8, 3, separable=False), POLICY), {"elementwise": 1, "products": 1, "layers": 0}),
+    "separable": (ConvLayer, (ConvBlock(8, 3, dropout=0.5), *COMMON), {"elementwise": 2, "products": 1, "layers": 0}),
+    "grouped": (ConvLayer, (ConvBlock(8, 3, groups=2), *COMMON), {"elementwise": 2, "products": 1, "layers": 0}),
+    "full": (ConvLayer, (ConvBlock(8, 3, separable=False), *COMMON), {"elementwise": 1, "products": 1, "layers": 0}),
     # The backward pass does not need the output of the last product.
     "conformer": (ConformerConvolution, (3,), {"elementwise": 2, "products": 1, "layers": 0}),
 }

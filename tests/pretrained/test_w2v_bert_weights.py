@@ -23,8 +23,7 @@ from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.nn.wav2vec.span_masks import SpanMask
 from asr_jax.pretrained.encoders import describes_itself, encoder_of, front_end_of
 from asr_jax.pretrained.formats import load_weights, save_folder
-from asr_jax.pretrained.w2v_bert import HUGGINGFACE
-from asr_jax.pretrained.w2v_bert_settings import w2v_bert_of
+from asr_jax.pretrained.w2v_bert import HUGGINGFACE, w2v_bert_of
 from asr_jax.text.characters import CharacterTokenizer
 
 TINY = W2VBert(dim=8, num_layers=2, num_heads=2, feedforward_dim=10, kernel_size=3, left_distance=3, right_distance=1)

@@ -112,7 +112,7 @@ def test_unknown_systems_and_heads_without_names() -> None:
         (("models/zipformer.py", "pretrained/icefall.py"), "Zipformer"),
         (("models/quartznet.py", "pretrained/quartznet.py"), "QuartzNet"),
         (("models/wav2vec2.py", "pretrained/wav2vec2*.py"), "wav2vec 2.0"),
-        (("models/w2v_bert.py", "pretrained/w2v_bert*.py"), "W2V-BERT"),
+        (("models/w2v_bert.py", "pretrained/w2v_bert.py"), "W2V-BERT"),
         (("models/squeezeformer.py", "pretrained/squeezeformer_*.py"), "Squeezeformer"),
         (("models/conformer.py", "pretrained/conformer.py"), "Conformer"),
         (("models/sanm.py", "pretrained/funasr.py", "pretrained/funasr_folder.py"), "FunASR"),

@@ -181,7 +181,7 @@ def test_a_prepared_shape_is_not_compiled_again(with_model, tmp_path):
             compiled.append(about)
 
     search = CTCBeamSearch(CHARACTERS, search=Search(beam_width=3), scores=fusion.build())
-    search.prepare(*batch.shape[:2])
+    search(jnp.zeros(batch.shape), np.zeros(len(batch), np.int32))
     jax.monitoring.register_event_duration_secs_listener(record)
     try:
         search(batch, LENGTHS)

@@ -22,6 +22,7 @@ from asr_jax.metrics.throughput import Throughput
 from asr_jax.observe.events import EventLog
 from asr_jax.training import reporting
 from asr_jax.training.reporting import RejectedAudio, Reporter, report_rejected
+from asr_jax.training.run import RejectedFile
 from asr_jax.training.setup import Setup
 from asr_jax.training.step import UpdateReport
 from tests.training.toy import toy_batch, toy_model
@@ -77,6 +78,25 @@ def test_a_restart_does_not_construct_every_utterance(tmp_path: Path, monkeypatc
     reported_ids(tmp_path, [1])
     monkeypatch.setattr(Columns, "utterance", lambda self, row: pytest.fail("an utterance was constructed"))
     reported_ids(tmp_path, [1])
+
+
+def test_each_line_of_the_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of another writer, and a line that a killed job left incomplete."""
+    read = list[bytes]()
+    add = RejectedFile._add
+    monkeypatch.setattr(RejectedFile, "_add", lambda self, line: (read.append(line), add(self, line)))
+    listed, other = RejectedFile(tmp_path), RejectedFile(tmp_path)
+    with EventLog(tmp_path / "events.jsonl") as log:
+        for row in range(20):
+            for file in (listed, other):
+                report_rejected(file, log, [Rejected(f"u{row}", PLACES[row], "no such file", "audio")])
+            if row == 9:
+                with listed.path.open("a") as file:
+                    file.write('{"id": "cut')
+    lines = listed.path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 21
+    assert len(b"".join(read)) <= 2 * len(b"".join(lines))
+    assert set(RejectedFile(tmp_path).reasons()) == {(f"u{row}", PLACES[row]) for row in range(20)}
 
 
 class Slow:
@@ -139,7 +159,7 @@ def test_utterances_of_another_duration_are_recorded_once(tmp_path: Path) -> Non
             for entry in (differing[0], differing[0], differing[1]):
                 rejections.add([LoadedBatch(toy_batch(), 0, 0, (), (entry,))])
                 rejections.flush()
-            report_rejected(tmp_path, log, differing, are_used=True)  # as validation does
+            report_rejected(RejectedFile(tmp_path), log, differing, are_used=True)  # as validation does
     lines = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
     assert [(line["id"], line["reason"][:7]) for line in lines] == [
         ("u1", "removed"),

@@ -22,8 +22,7 @@ from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.observe.events import read_events
 from asr_jax.pretrained.encoders import encoder_of
-from asr_jax.pretrained.w2v_bert import HUGGINGFACE
-from asr_jax.pretrained.w2v_bert_settings import folder_files
+from asr_jax.pretrained.w2v_bert import HUGGINGFACE, folder_files
 from asr_jax.text.characters import CharacterTokenizer
 
 SETTINGS = W2VBert(dim=8, num_layers=1, num_heads=2, feedforward_dim=8, kernel_size=3, layer_drop=0.0)

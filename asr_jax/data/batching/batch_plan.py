@@ -1,6 +1,5 @@
 """Batch plan: utterances and speeds of every batch, as a pure function of index, buckets, seed and epoch."""
 
-import hashlib
 import math
 import threading
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from asr_jax.core.layout import Layout
 from asr_jax.data.batching.buckets import Buckets, Entries, assign, first_fit, largest_first, room_of, round_up
 from asr_jax.data.batching.mixing import Sources, Stratum, num_drawn, strata
 from asr_jax.data.batching.pools import Pool, largest
+from asr_jax.data.manifests.arrays import digest_of_values
 
 _MEMBERS, _ENTRIES, _BATCHES, _SPEEDS, _PLACES, _POOLS = 1, 2, 3, 4, 5, 6  # ids of the random streams
 
@@ -104,7 +104,7 @@ class BatchPlan:
             pessimistic_first,
         )
         crops = np.zeros(0, bool) if entries.is_cropped is None else entries.is_cropped
-        self._fingerprint = _digest((lengths, labels, source_of, shares, crops), *settings)
+        self._fingerprint = digest_of_values(settings, lengths, labels, source_of, shares, crops)[:16]
         bucket_of = assign(longest, labels, self.buckets)
         # In sorted order, an entry is numbered by its position in this array.
         self._in_order = self._by_length(lengths) if sort_window else None
@@ -309,11 +309,3 @@ def _moved_to_front(order: np.ndarray, batch: int) -> np.ndarray:
 def _mean_lengths(entry_lengths: np.ndarray, strata: Sequence[Sequence[Stratum]]) -> Float64[np.ndarray, " K"]:
     means = [[float(entry_lengths[s.entries].mean(dtype=np.float64)) * s.num_drawn for s in parts] for parts in strata]
     return np.array([sum(part) for part in means], np.float64)
-
-
-def _digest(arrays: Sequence[np.ndarray], *settings: Any) -> str:
-    digest = hashlib.sha256(repr(settings).encode())
-    for array in arrays:
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()[:16]

@@ -345,7 +345,8 @@ def check_labels(data: PlannedData, tokenizer: Tokenizer) -> None:
 
     def work() -> list[int]:
         wrong = (labels.values == tokenizer.blank_id) | (labels.values >= tokenizer.vocab_size)
-        return data.index.rows_with(wrong)[:1].tolist()
+        rows = np.searchsorted(labels.offsets, np.flatnonzero(wrong), side="right") - 1
+        return rows[np.isin(rows, utterances.rows)][:1].tolist()
 
     inputs = (data.index.labels_digest, utterances.rows, tokenizer.blank_id, tokenizer.vocab_size)
     folder = utterances.folder if data.index.labels_digest else None

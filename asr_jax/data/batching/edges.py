@@ -42,37 +42,18 @@ def least_padding(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeight
 
 
 def equal_count(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeights = None) -> Int64[np.ndarray, " K"]:
-    """Edges that divide the entries into buckets of equal weight; equal lengths stay together.
-
-    Args:
-        lengths: Length of each entry [E].
-        num: Maximum number of edges.
-        weights: Weight of each entry [E]. None: equal weights.
-
-    Returns:
-        K ≤ `num` edges in ascending order.
-    """
-    ends, counts = _counts(lengths, weights)
-    return _equal(ends, counts, num)
+    """Edges, as of `least_padding`, that divide the entries into buckets of equal weight."""
+    return _equal(*_counts(lengths, weights), num)
 
 
 def equal_duration(lengths: Int[np.ndarray, " E"], num: int, weights: EntryWeights = None) -> Int64[np.ndarray, " K"]:
-    """Edges that divide the entries into buckets of equal amounts of audio; equal lengths stay together.
-
-    Args:
-        lengths: Length of each entry [E].
-        num: Maximum number of edges.
-        weights: Weight of each entry [E]. None: equal weights.
-
-    Returns:
-        K ≤ `num` edges in ascending order.
-    """
+    """Edges, as of `least_padding`, that divide the entries into buckets of equal amounts of audio."""
     ends, counts = _counts(lengths, weights)
     return _equal(ends, counts * ends.astype(np.float64), num)
 
 
 def _equal(ends: Int[np.ndarray, " N"], amounts: Float[np.ndarray, " N"], num: int) -> Int64[np.ndarray, " K"]:
-    """Lengths at which the cumulative amount reaches k/num of the total, k = 1 … num."""
+    """Lengths at which the cumulative amount reaches k/num of the total, k = 1 … num. Equal lengths stay together."""
     reached = np.cumsum(amounts)
     places = np.searchsorted(reached, reached[-1] * np.arange(1, num) / num)
     return np.unique(ends[[*places, len(ends) - 1]]).astype(np.int64)

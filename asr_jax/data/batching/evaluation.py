@@ -1,6 +1,7 @@
 """Plans of validation, evaluation and alignment sets: every utterance once, in few shapes of the set's own lengths."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Int
@@ -64,10 +65,7 @@ def plan_evaluation(
     of_set = index.fingerprint()
     if piece_s and not index.scale.of_features:
         index = in_pieces(index, _longest(limits, index), round(piece_s * index.scale.per_s))
-    index, num = _windowed_last(index, limits)
-    shapes = shapes_of(index.lengths[:num], limits, scale=index.scale, num_devices=num_devices)
-    plan = BatchPlan(index.entries(num=num), Buckets(shapes), is_shuffled=False)
-    return PlannedData(index, plan, rejections, longest_s=limits.longest_s, of_set=of_set)
+    return replace(_planned(index, limits, num_devices), rejections=rejections, of_set=of_set)
 
 
 def plan_with_labels(
@@ -111,12 +109,8 @@ def plan_with_labels(
     rejections.merge(unreadable)
     if not len(index):
         raise NoUtterances("no utterance can be aligned", rejections)
-    of_set = index.fingerprint()
-    index, num = _windowed_last(index, limits)
-    lengths, num_labels = index.lengths[:num], index.num_labels()[:num]
-    shapes = with_labels(shapes_of(lengths, limits, scale=own, num_devices=num_devices), lengths, num_labels)
-    plan = BatchPlan(index.entries(num=num), Buckets(shapes), is_shuffled=False)
-    return PlannedData(index, plan, rejections, longest_s=limits.longest_s, of_set=of_set)
+    planned = _planned(index, limits, num_devices, has_labels=True)
+    return replace(planned, rejections=rejections, of_set=index.fingerprint())
 
 
 def part_of(data: PlannedData, rows: Int[np.ndarray, " N"]) -> PlannedData:
@@ -148,10 +142,15 @@ def _longest(limits: BatchLimits, index: Index) -> float:
     return float(np.ceil(limits.longest_s * index.scale.per_s))
 
 
-def _windowed_last(index: Index, limits: BatchLimits) -> tuple[Index, int]:
-    """Index with audio that is computed in windows moved to the end, and the number of the other rows."""
+def _planned(index: Index, limits: BatchLimits, num_devices: int, *, has_labels: bool = False) -> PlannedData:
+    """Plan of all rows. Those whose audio is computed in windows are moved to the end, and are in no batch."""
     is_long = (index.lengths > _longest(limits, index)) & (not index.scale.of_features)
-    return index.select(np.argsort(is_long, kind="stable")), int((~is_long).sum())
+    index, num = index.select(np.argsort(is_long, kind="stable")), int((~is_long).sum())
+    shapes = shapes_of(index.lengths[:num], limits, scale=index.scale, num_devices=num_devices)
+    if has_labels:
+        shapes = with_labels(shapes, index.lengths[:num], index.num_labels()[:num])
+    plan = BatchPlan(index.entries(num=num), Buckets(shapes), is_shuffled=False)
+    return PlannedData(index, plan, Rejections(), longest_s=limits.longest_s)
 
 
 def _with_reference(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bool) -> tuple[Utterances, Rejections]:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -111,10 +112,10 @@ class Rejections:
     """Rejected utterances, with their number and hours by reason."""
 
     entries: list[Rejected] = field(default_factory=list)
-    utterances: dict[str, int] = field(default_factory=dict)
+    utterances: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
     """Id of the first utterance, by reason."""
-    hours: dict[str, float] = field(default_factory=dict)
+    hours: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, rejected: Rejected, *, duration_s: float = math.nan, kind: str = "") -> None:
         """Adds a rejected utterance.
@@ -125,16 +126,16 @@ class Rejections:
         """
         self.entries.append(rejected)
         kind = kind or rejected.reason
-        self.utterances[kind] = self.utterances.get(kind, 0) + 1
+        self.utterances[kind] += 1
         self.examples.setdefault(kind, rejected.id)
-        self.hours[kind] = self.hours.get(kind, 0.0) + (duration_s / 3600 if math.isfinite(duration_s) else 0.0)
+        self.hours[kind] += duration_s / 3600 if math.isfinite(duration_s) else 0.0
 
     def merge(self, other: "Rejections") -> None:
         self.entries += other.entries
-        for kind, number in other.utterances.items():
-            self.utterances[kind] = self.utterances.get(kind, 0) + number
-            self.hours[kind] = self.hours.get(kind, 0.0) + other.hours[kind]
-            self.examples.setdefault(kind, other.examples[kind])
+        self.utterances.update(other.utterances)
+        self.examples = other.examples | self.examples
+        for kind, hours in other.hours.items():
+            self.hours[kind] += hours
 
     def lines(self) -> list[str]:
         """Summary with one line per reason: number of utterances, reason and hours."""

@@ -1,6 +1,5 @@
 """Index: the utterances that are used, with their lengths in samples or frames and their labels."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.buckets import Entries, Scale
 from asr_jax.data.batching.filters import Filters, Rejections, Violations, kind_of, violations
 from asr_jax.data.batching.labels import Labels, encoded
+from asr_jax.data.manifests.arrays import digest_of_values
 from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.remembered import remembered
@@ -115,14 +115,6 @@ class Index:
         """Number of utterances, of which several rows may be parts."""
         return len(self) if self.stretches is None else len(np.unique(self.utterances.rows))
 
-    def rows_with(self, chosen: Bool[np.ndarray, " L"]) -> Integer[np.ndarray, " N"]:
-        """Rows of the columns, one for each of the chosen labels, without rows that are not used.
-
-        `chosen` is a mask of `labels.values` [L].
-        """
-        rows = np.searchsorted(self.labels.offsets, np.flatnonzero(chosen), side="right") - 1
-        return rows[np.isin(rows, self.utterances.rows)]
-
     def rows_of(self, rows: Int[np.ndarray, " K"]) -> Int[np.ndarray, " N"]:
         """Rows of the index that are some rows of the columns, in ascending order."""
         return np.flatnonzero(np.isin(self.utterances.rows, rows))
@@ -149,11 +141,8 @@ class Index:
         return remembered(folder, "fingerprint", inputs, lambda: self._fingerprint(stretches))
 
     def _fingerprint(self, stretches: Sequence[np.ndarray]) -> str:
-        digest = hashlib.sha256(self.utterances.digest.encode())
-        for array in (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values, *stretches):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()[:16]
+        arrays = (self.utterances.rows, self.lengths, self.labels.offsets, self.labels.values, *stretches)
+        return digest_of_values(self.utterances.digest.encode(), *arrays)[:16]
 
 
 def build_index(

@@ -1,7 +1,6 @@
 """Labels of all utterances, encoded once per tokenizer and cached beside the columns."""
 
 import functools
-import hashlib
 import json
 import shutil
 import tempfile
@@ -14,18 +13,14 @@ from jaxtyping import Int32
 
 from asr_jax.core.files import write_whole
 from asr_jax.core.text_files import json_text, read_text
-from asr_jax.data.manifests.arrays import mapped, save_arrays
+from asr_jax.data.manifests.arrays import digest_of_values, mapped, save_arrays
 from asr_jax.data.manifests.cache import TEXT_SOURCES, digest_of_code
 from asr_jax.data.manifests.columns import Columns, Ragged, load_ragged
-from asr_jax.data.manifests.progress import in_processes
+from asr_jax.data.manifests.progress import in_parts
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
 
 PROBLEMS = "problems.json"
-IN_PROCESSES_FROM = 200_000
-"""Number of rows from which processes share the work. Processes take a second to start."""
-AT_ONCE = 50_000
-"""Rows per part of the work of processes."""
 Encoded = tuple[Ragged, dict[int, tuple[str, str]]]
 """Labels by row, and for rows that cannot be encoded the reason and its detail."""
 
@@ -60,7 +55,7 @@ def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
     labels = _kept(folder)
     if labels is None or len(labels.labels) != len(utterances.columns):
         new = _encode(utterances, tokenizer, given=given)
-        labels = Labels(*new, repeats(new[0]), _digest(new[0]))
+        labels = Labels(*new, repeats(new[0]), digest_of_values(new[0].offsets, new[0].values))
         _keep(labels, folder)
         labels = _kept(folder) or labels  # memory-mapped arrays are sent to worker processes as file names
     return labels
@@ -71,13 +66,6 @@ def repeats(labels: Ragged) -> Int32[np.ndarray, " R"]:
     places = np.flatnonzero(labels.values[1:] == labels.values[:-1]) + 1
     first = np.minimum(labels.offsets[:-1] + 1, labels.offsets[1:])
     return (np.searchsorted(places, labels.offsets[1:]) - np.searchsorted(places, first)).astype(np.int32)
-
-
-def _digest(labels: Ragged) -> str:
-    digest = hashlib.sha256(f"{labels.values.dtype}{len(labels)} ".encode())
-    for array in (labels.offsets, labels.values):
-        digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()
 
 
 def _kept(folder: Path) -> Labels | None:
@@ -107,31 +95,25 @@ def _keep(labels: Labels, folder: Path) -> None:
 
 def _encode(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Encoded:
     work, num = functools.partial(_encode_part, utterances.columns, tokenizer, given), len(utterances.columns)
-    if utterances.folder is None or num < IN_PROCESSES_FROM:  # only cached columns are sent as file names
-        return work((0, num))
-    parts = in_processes(work, [(first, min(first + AT_ONCE, num)) for first in range(0, num, AT_ONCE)], "labels")
-    lengths = [np.zeros(1, np.int64), *(labels.lengths() for labels, _ in parts)]
-    values = np.concatenate([labels.values for labels, _ in parts])
+    parts = in_parts(work, num, "labels", are_cached=utterances.folder is not None)
     problems = {row: problem for _, of_part in parts for row, problem in of_part.items()}
-    return Ragged(values, np.cumsum(np.concatenate(lengths), dtype=np.int64)), problems
+    return Ragged.joined([labels for labels, _ in parts]), problems
 
 
-def _encode_part(columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int]) -> Encoded:
-    """Labels of the rows from `rows[0]` up to, but not including, `rows[1]`."""
+def _encode_part(columns: Columns, tokenizer: Tokenizer, given: bool, rows: range) -> Encoded:
     problems: dict[int, tuple[str, str]] = {}
     return Ragged.of_rows(_rows(columns, tokenizer, given, rows, problems)), problems
 
 
 def _rows(
-    columns: Columns, tokenizer: Tokenizer, given: bool, rows: tuple[int, int], problems: dict[int, tuple[str, str]]
+    columns: Columns, tokenizer: Tokenizer, given: bool, rows: range, problems: dict[int, tuple[str, str]]
 ) -> Iterator[Sequence[int]]:
     """Yields the labels row by row, because lists of all rows take a hundred times the memory.
 
     Adds rows that cannot be encoded to `problems`.
     """
-    first, end = rows
-    texts = Ragged(columns.texts.values, columns.texts.offsets[first : end + 1]).all_texts()
-    for row, text in enumerate(texts, first):
+    texts = Ragged(columns.texts.values, columns.texts.offsets[rows.start : rows.stop + 1]).all_texts()
+    for row, text in zip(rows, texts, strict=True):
         labels: Sequence[int] = ()
         if given and columns.has_labels[row]:
             labels = columns.labels[row].tolist()

@@ -48,15 +48,7 @@ def epoch_shares(
 
     Returns:
         Shares from 0 to 1. At least one source has 1; a source without utterances has 0.
-
-    Raises:
-        ValueError: If the number of weights is not the number of sources.
     """
-    if settings.weights and len(settings.weights) != len(num_utterances):
-        raise ValueError(
-            f"data.mixing.weights has {len(settings.weights)} numbers for {len(num_utterances)} entries of data.train: "
-            "expected one weight per entry"
-        )
     num = num_utterances.astype(np.float64)
     there = num > 0
     weights = np.ones(len(num))

@@ -1,6 +1,9 @@
 """Utterances that the training set and the validation set have in common."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,46 +54,32 @@ def find_overlap(train: Utterances, validation: Utterances) -> Overlap:
 
 def _found(train: Utterances, validation: Utterances) -> list[list[str]]:
     """Ids of validation utterances with equal audio, and with equal text and duration."""
-    of_audio = _members(validation, train, "locations", np.ones(len(validation), bool), np.ones(len(train), bool))
-    others = ~np.isin(validation.rows, of_audio)
-    comparable = [_is_long(validation) & others, _is_long(train)]
-    durations = [_milliseconds(validation), _milliseconds(train)]
-    comparable[1] &= np.isin(durations[1], durations[0][comparable[0]])
-    of_texts = _members(validation, train, "texts", *comparable, durations=durations)
+    everything = np.arange(len(validation)), np.arange(len(train))
+    of_audio = _members(_keys(validation, "locations", everything[0]), _keys(train, "locations", everything[1]))
+    of_each = _milliseconds(validation), _milliseconds(train)
+    comparable = np.flatnonzero(_is_long(validation) & ~np.isin(validation.rows, of_audio))
+    of_train = np.flatnonzero(_is_long(train) & np.isin(of_each[1], of_each[0][comparable]))
+    of_texts = _members(_keys(validation, "texts", comparable, of_each[0]), _keys(train, "texts", of_train, of_each[1]))
     ids = validation.columns.ids
     return [list(map(ids.text, rows)) for rows in (of_audio, of_texts)]
 
 
-def _members(
-    validation: Utterances,
-    train: Utterances,
-    column: str,
-    of_validation: np.ndarray,
-    of_train: np.ndarray,
-    *,
-    durations: list[np.ndarray] | None = None,
-) -> list[int]:
-    """Rows of validation utterances whose value in a column, with the duration, is one of the training set's.
+def _keys(
+    utterances: Utterances, column: str, places: np.ndarray, milliseconds: np.ndarray | None = None
+) -> Iterator[tuple[int, tuple[bytes, int]]]:
+    """Yields the row of each place, and its value in a column with its duration; without durations, with 0."""
+    values = getattr(utterances.columns, column)
+    for place in places.tolist():
+        row = int(utterances.rows[place])
+        yield row, (values[row].tobytes(), 0 if milliseconds is None else int(milliseconds[place]))
 
-    Args:
-        validation: Validation set, V utterances.
-        train: Training set, N utterances.
-        of_validation: Mask of the utterances to compare [V].
-        of_train: Mask of the utterances to compare [N].
-        durations: Durations in milliseconds, [V] and [N]. None: durations are not compared.
-    """
-    places: dict[tuple[bytes, int], list[int]] = {}
-    for utterances, mask, number in ((validation, of_validation, 0), (train, of_train, 1)):
-        values = getattr(utterances.columns, column)
-        found = []
-        for place in np.flatnonzero(mask).tolist():
-            row = int(utterances.rows[place])
-            key = values[row].tobytes(), int(durations[number][place]) if durations else 0
-            if number == 0:
-                places.setdefault(key, []).append(row)
-            elif key in places:
-                found += places.pop(key)
-    return sorted(found)
+
+def _members(validation: Iterable[tuple[int, Any]], train: Iterable[tuple[int, Any]]) -> list[int]:
+    """Rows of the validation set whose keys the training set has."""
+    rows = defaultdict[Any, list[int]](list)
+    for row, key in validation:
+        rows[key].append(row)
+    return sorted(row for _, key in train for row in rows.pop(key, ()))
 
 
 def _is_long(utterances: Utterances) -> np.ndarray:

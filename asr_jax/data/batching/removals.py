@@ -156,13 +156,10 @@ def _count_removed(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: b
         found = Counter(pattern.findall(text)) if pattern else Counter[str]()
         if any(map(is_spoken, found)):
             found = removed_characters(text, name) + replaced_characters(text, name) - unseen
-        for by, parts in ((f"the normaliser {name}", found), (EVERY, unseen)):
-            counts.add({(by, part, _replacement(part, by, name)): number for part, number in parts.items()}, row)
+        by = f"the normaliser {name}"
+        counts.add({(by, part, replacement_of(part, name)): number for part, number in found.items()}, row)
+        counts.add({(EVERY, part, ""): number for part, number in unseen.items()}, row)
     return Removed(counts.parts(utterances), int(columns.num_chars[rows].sum(dtype=np.int64)))
-
-
-def _replacement(part: str, by: str, normaliser: str) -> str:
-    return "" if by == EVERY else replacement_of(part, normaliser)
 
 
 def check_removed(removed: Removed, *, limit: float, what: str) -> None:
@@ -177,6 +174,7 @@ def check_removed(removed: Removed, *, limit: float, what: str) -> None:
         UserError: If more characters are removed or replaced. The message names them and three ways to continue.
     """
     if removed.share > limit:
+        allowed = min(np.ceil(removed.share * 100 + 1e-9) / 100, 1.0)  # in whole percents
         raise UserError(
             f"{share_removed(removed, what)} (expected at most {100 * limit:.3g} %, data.max_removed_share):\n"
             + "\n".join(removed.lines())
@@ -185,7 +183,7 @@ def check_removed(removed: Removed, *, limit: float, what: str) -> None:
             "tokenizer that is trained on these texts (without --data.tokenizer.path)\n"
             "  rewrite them: write the texts as they are spoken in the manifest; for English texts alone, "
             "--data.tokenizer.normaliser english.v1 spells out numbers\n"
-            f"  train without them, with any replacements: --data.max-removed-share {_above(removed.share):g}"
+            f"  train without them, with any replacements: --data.max-removed-share {allowed:g}"
         )
 
 
@@ -218,11 +216,6 @@ def _what_happened(part: RemovedPart) -> str:
     if part.by == LABELS:
         return f"written as {part.replacement!r} by its labels"
     return f"{f'replaced by {part.replacement!r}' if part.replacement else 'removed'} by {part.by}"
-
-
-def _above(share: float) -> float:
-    """The share, rounded up to a percent."""
-    return min(np.ceil(share * 100 + 1e-9) / 100, 1.0)
 
 
 def change_text(part: str, replacement: str) -> str:

@@ -32,7 +32,7 @@ from asr_jax.data.batching.removals import (
     texts_of_rows,
 )
 from asr_jax.data.manifests.columns import Columns, Ragged
-from asr_jax.data.manifests.progress import in_processes
+from asr_jax.data.manifests.progress import in_parts
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.remembered import remembered
 from asr_jax.metrics.errors import ErrorCounts, count_errors
@@ -40,10 +40,6 @@ from asr_jax.text.normalise import NORMALISERS, normalise
 from asr_jax.text.removed import lost_characters, num_letters
 from asr_jax.text.tokenizers import Tokenizer
 
-AT_ONCE = 50_000
-"""Texts that are counted together, and per part of the work of processes."""
-IN_PROCESSES_FROM = 200_000
-"""Number of texts from which processes share the work. Processes take a second to start."""
 MOST_PARTS = 1000
 """Maximum number of parts that are listed."""
 TRIED = 500
@@ -255,10 +251,8 @@ def _count(
     utterances: Utterances, tokenizer: Tokenizer, scoring: str, rows: Int[np.ndarray, " R"], *, has_rates: bool
 ) -> RoundTrip:
     columns = utterances.columns
-    work = functools.partial(_of_rows, columns, tokenizer, scoring or tokenizer.normaliser, has_rates)
-    parts = [rows[first : first + AT_ONCE] for first in range(0, len(rows), AT_ONCE)]
-    shared = utterances.folder is not None and len(rows) >= IN_PROCESSES_FROM  # cached columns are sent as file names
-    counted_parts = in_processes(work, parts, "round trip") if shared else list(map(work, parts))
+    work = functools.partial(_of_rows, columns, tokenizer, scoring or tokenizer.normaliser, has_rates, rows)
+    counted_parts = in_parts(work, len(rows), "round trip", are_cached=utterances.folder is not None)
     counts, changed = PartCounts(), np.concatenate([each.changed for each in counted_parts])
     for each in counted_parts:
         counts.merge(each.parts)
@@ -278,10 +272,10 @@ def _count(
 
 
 def _of_rows(
-    columns: Columns, tokenizer: Tokenizer, scoring: str, has_rates: bool, rows: Int[np.ndarray, " R"]
+    columns: Columns, tokenizer: Tokenizer, scoring: str, has_rates: bool, rows: Int[np.ndarray, " R"], part: range
 ) -> _Counted:
     counts, changed, pairs = PartCounts(), list[int](), list[tuple[str, str]]()
-    for row, text in texts_of_rows(columns.texts, rows):
+    for row, text in texts_of_rows(columns.texts, rows[part.start : part.stop]):
         pair = compared(text, tokenizer, scoring)
         pairs.append(pair)
         if pair[0] != pair[1]:

@@ -10,8 +10,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
 from asr_jax.data.manifests.items import sampled, shards_of
-from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.reading import Input, Utterances, read_inputs
+from asr_jax.data.manifests.readers.base import Input, ReadOptions
+from asr_jax.data.manifests.reading import Utterances, read_inputs
 from asr_jax.data.manifests.splits import split
 
 
@@ -42,7 +42,7 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     inputs = _resolved(data, validation_of, options)
     train, validation = _read_training(data, inputs["train"], seed, options, is_split=not validation_of)
     if validation is None:
-        validation = _read(data, inputs["validation"], options)
+        validation = read_inputs(inputs["validation"], cache=data.cache, options=options)
     validation = _some(validation, data.max_validation_utterances)
     return Sets(train, validation, not validation_of, set_names(validation_of), validation_of or data.train)
 
@@ -71,14 +71,10 @@ def _read_training(
         shards = shards_of(data.train, options)
         utterances, rejected = sampled(shards, data.sampled_items, options, data.storage)
         return replace(Utterances.of(utterances), rejected=tuple(rejected), shards=shards), None
-    train, cut = _read(data, inputs, options, trim_db=data.trim_db), None
+    train, cut = read_inputs(inputs, trim_db=data.trim_db, cache=data.cache, options=options), None
     if is_split:
         train, cut = split(train, share=data.validation_share, seed=seed)
     return _some(train, data.max_train_utterances), cut
-
-
-def _read(data: Data, inputs: Sequence[Input], options: ReadOptions, *, trim_db: float = 0.0) -> Utterances:
-    return read_inputs(inputs, trim_db=trim_db, cache=data.cache, options=options)
 
 
 def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:

@@ -4,11 +4,13 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import soxr
 from jaxtyping import Int16
 
+from asr_jax.core.settings import NonNegativeInt, above, settings
 from asr_jax.data.corpora import espeak
 
 PHRASES = {
@@ -100,22 +102,16 @@ for every letter."""
 _MEAN_S = 2.1
 
 
-@dataclass(frozen=True)
+@settings
 class Corpus:
     """Settings of the embedded corpus."""
 
-    minutes: float = 64.0
+    minutes: Annotated[float, above(0, most=6000)] = 64.0
     """Approximate speech in all three splits in minutes. It determines the number of utterances."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the sentences, and of the combinations of the same voices and accents."""
     sentences: tuple[str, ...] = SENTENCES
     """Templates of sentences: words, and names of `PHRASES` in braces."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.minutes <= 6000:
-            raise ValueError(f"minutes = {self.minutes}: expected more than 0 and at most 6000")
-        if self.seed < 0:
-            raise ValueError(f"seed = {self.seed}: expected 0 or more")
 
 
 @dataclass(frozen=True)

@@ -238,15 +238,7 @@ def _extract_parts(
     workers: int,
     out: Path,
 ) -> tuple[list[str], list[Rejected]]:
-    """Writes missing parts of the own rows, in the shapes of all rows.
-
-    Args:
-        index: All utterances.
-        own: Rows to compute.
-        is_long: Whether each row is computed in windows.
-        extractor: Function that computes the frames.
-        workers: Number of processes that read audio.
-        out: File that the parts will be joined to, for messages.
+    """Writes missing parts of the own rows, in the shapes of all rows. Long rows are computed in windows.
 
     Returns:
         File names of all parts, and the utterances that could not be read.
@@ -283,7 +275,7 @@ def _write_part(
     """
     found: dict[int, dict[str, Any]] = {}
     rejected: list[Rejected] = []
-    computed = (_features(batches, extractor, rejected), _features_of_long(index, long, extractor, rejected))
+    computed = (features_of(batches, extractor, rejected), _features_of_long(index, long, extractor, rejected))
     for row, features in with_bar(itertools.chain(*computed), num_rows, "utterances"):
         utterance = index.utterances[row]
         found[row] = {
@@ -305,8 +297,8 @@ def _write_part(
     partial.replace(part)
 
 
-def _features(
-    batches: Iterator[LoadedBatch], extractor: Extractor, rejected: list[Rejected]
+def features_of(
+    batches: Iterable[LoadedBatch], extractor: Extractor, rejected: list[Rejected]
 ) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
     """Yields frames by row of the index. Utterances that cannot be read, and remarks, go to `rejected`."""
     for loaded in batches:
@@ -321,7 +313,7 @@ def _features(
 def _features_of_long(
     index: Index, rows: Sequence[int], extractor: Extractor, rejected: list[Rejected]
 ) -> Iterator[tuple[int, Shaped[np.ndarray, "T F"]]]:
-    """Yields frames that are computed in windows, as `_features`."""
+    """Yields frames that are computed in windows, as `features_of`."""
     for row in rows:
         utterance = index.utterances[row]
         assert extractor.in_windows, "the extractor has a limit and no windows"

@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,16 +26,16 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.core.names import counted
 from asr_jax.data.batching.batch_plan import BatchPlan
-from asr_jax.data.batching.buckets import Bucket, Scale, assign, perturbed_lengths
+from asr_jax.data.batching.buckets import Bucket, Scale, first_fit, perturbed_lengths, room_of
 from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
 from asr_jax.data.loading.source import LoadedBatch, check_room, used_part
 from asr_jax.data.manifests.durations import joined_remarks
-from asr_jax.data.manifests.items import Item, items_at, items_from, read_patiently
+from asr_jax.data.manifests.items import Item, items_at, read_patiently, read_patiently_from
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.storage import Storage, reads_of
-from asr_jax.data.manifests.utterances import Rejected, Utterance
+from asr_jax.data.manifests.storage import Storage
+from asr_jax.data.manifests.utterances import Rejected, Stage, Utterance
 from asr_jax.text.tokenizers import OutOfVocabulary, Tokenizer
 
 _ORDER, _BUCKET, _ROWS = 21, 22, 23  # ids of the random streams
@@ -149,8 +149,11 @@ class ShardReader:
                 self.epoch, self.shard, self._has_used = self.epoch + 1, 0, False
                 continue
             path = self._stream.shards[own[self.shard]]
+            if self._items is None:
+                options, storage = self._stream.options, self._stream.storage
+                self._items = read_patiently_from(path, options, storage, place=self.place, after=self.num_read > 0)
             try:
-                self._items, item = reads_of(self._stream.storage)(path, self._next_of(path))
+                item = next(self._items, None)
             except AudioError as error:
                 self.rejected.append(Rejected(path, path, f"the rest of the shard: {error.reason}", "audio"))
                 item = None
@@ -162,26 +165,6 @@ class ShardReader:
                 self._has_used = True
                 return member
         return None
-
-    def _next_of(self, path: str) -> Callable[[], tuple[Iterator[Item], Item | None]]:
-        """Function that reads the item after `place`, and returns it with the iterator over the ones after it.
-
-        After an error, the shard is opened again at `place`. The function has its own iterator, since a read that is
-        left behind because it stalls may end while the reader is in another shard.
-        """
-        items, place, num_read = self._items, self.place, self.num_read
-        self._items = None
-
-        def read() -> tuple[Iterator[Item], Item | None]:
-            nonlocal items
-            opened, items = items, None
-            if opened is None:
-                opened = items_from(path, place, self._stream.options)
-                if num_read:
-                    next(opened, None)
-            return opened, next(opened, None)
-
-        return read
 
     def _unusable(self, num_shards: int) -> str:
         return (
@@ -196,23 +179,19 @@ def member_of(stream: Stream, shard: int, item: Item, rejected: list[Rejected]) 
     if isinstance(entry, Rejected):
         rejected.append(entry)
         return None
+    stage: Stage = "audio"
     try:
         length, duration_s = _length(stream, item, entry)
-    except AudioError as error:
-        rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))
-        return None
-    try:
+        stage = "filter"
         labels = _labels(stream, entry)
         _check(stream, entry, length, duration_s, labels)
-        slowest = int(perturbed_lengths(np.array([length]), (min(stream.speeds),))[0])
-        try:
-            bucket = int(assign(np.array([slowest]), np.array([len(labels)]), stream.buckets)[0])
-        except ValueError:
-            raise AudioError(
-                entry.location, f"fits no bucket: {length / stream.scale.per_s:.2f} s and {len(labels)} labels"
-            ) from None
+        slowest = perturbed_lengths(np.array([length]), (min(stream.speeds),))
+        bucket = int(first_fit(slowest, np.array([len(labels)]), *room_of(stream.buckets))[0])
+        if bucket == len(stream.buckets):
+            there = f"{length / stream.scale.per_s:.2f} s and {len(labels)} labels"
+            raise AudioError(entry.location, f"fits no bucket: {there}")
     except AudioError as error:
-        rejected.append(Rejected(entry.id, entry.location, error.reason, "filter"))
+        rejected.append(Rejected(entry.id, entry.location, error.reason, stage))
         return None
     return _Member(shard, item, length, labels, bucket)
 
@@ -226,7 +205,7 @@ def _length(stream: Stream, item: Item, entry: Utterance) -> tuple[int, float]:
         return entry.num_frames, entry.num_frames / scale.per_s
     duration_s = entry.duration_s
     if np.isnan(duration_s):
-        duration_s = item.patiently(item.info, stream.storage).duration_s
+        duration_s = item.read(Location.info, stream.storage).duration_s
     return round(duration_s * scale.per_s), duration_s
 
 
@@ -387,12 +366,12 @@ class ShardedBatches:
         location = item.entry.location
         try:
             if stream.scale.of_features:
-                features = item.patiently(item.features, stream.storage)
+                features = item.read(Location.features, stream.storage)
                 check_room(features, room, location)
                 return features, ""
             remarks, place = Remarks(), Location.parse(location)
-            read = functools.partial(item.audio, rate_hz=int(per_s), speed=speed, remarks=remarks)
-            samples = item.patiently(read, stream.storage)
+            options = {"rate_hz": int(per_s), "speed": speed, "remarks": remarks}
+            samples = item.read(Location.audio, stream.storage, **options)
             samples, differs = used_part(samples, place, speed=speed, length=member.length, room=room, per_s=per_s)
             assert isinstance(item.entry, Utterance)
             return samples, joined_remarks(item.entry, remarks, differs)

@@ -131,17 +131,12 @@ class BatchSource:
         it, unless the duration is only rounded.
 
         Args:
-            length: Length in the manifest or of the part, in samples or frames.
-            room: Length of the bucket, in samples or frames.
-            part: Begin and end of the part of the utterance to read, in samples or frames. None: the whole utterance.
-            remarks: Takes the remarks on the audio.
+            length: Length in the manifest or of the part. It, `room` and `part` are in samples or frames.
+            room: Length of the bucket.
+            part: Begin and end of the part of the utterance to read. None: the whole utterance.
 
         Returns:
             The signal, and the difference between its duration and the manifest's; empty if it is tolerated.
-
-        Raises:
-            AudioError: If there are considerably fewer samples than `length`, more features than `room`, or they cannot
-                be read.
         """
         scale, place, reads = self._index.scale, Location.parse(location), reads_of(self._storage)
         if scale.of_features:
@@ -250,25 +245,15 @@ class _PlainSource:
     def __getitem__(self, position: int) -> dict[str, Any]:
         start_s = time.perf_counter()
         loaded = self.source[position]
-        return {
-            "arrays": vars(loaded.batch),
-            "position": loaded.position,
-            "bucket": loaded.bucket,
-            "loading_s": time.perf_counter() - start_s,
-            "rejected": tuple((each.id, each.location, each.reason) for each in loaded.rejected),
-            "differing": tuple((each.id, each.location, each.reason) for each in loaded.differing),
-        }
+        return vars(loaded) | {"batch": vars(loaded.batch), "loading_s": time.perf_counter() - start_s}
 
 
 def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
     """Rebuilds the batch. `copy` copies it out of shared memory, which leaks if it is in use when Python exits."""
-    arrays = plain["arrays"]
+    arrays = plain["batch"]
     if copy:
         arrays = {name: None if array is None else np.array(array) for name, array in arrays.items()}
-    rejected = tuple(Rejected(name, where, reason, "audio") for name, where, reason in plain["rejected"])
-    differing = tuple(Rejected(name, where, reason, "used") for name, where, reason in plain["differing"])
-    position, bucket = plain["position"], plain["bucket"]
-    return LoadedBatch(Batch(**arrays), position, bucket, rejected, differing, loading_s=plain["loading_s"])
+    return LoadedBatch(**plain | {"batch": Batch(**arrays)})
 
 
 def _begin_worker(worker: int, num_workers: int) -> None:

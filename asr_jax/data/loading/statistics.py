@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import jax
 import numpy as np
 
 from asr_jax.audio.features import FrontEnd
@@ -15,6 +14,7 @@ from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.buckets import make_buckets
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import build_index, scale_of
+from asr_jax.data.loading.extraction import Extractor, features_of
 from asr_jax.data.loading.source import BatchSource, open_batches
 from asr_jax.data.manifests.progress import with_bar
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -68,17 +68,14 @@ def bin_statistics(
     batching = Batching(num_buckets=min(12, 1 + len(index) // 50), budget=120.0, row_multiple=1)
     plan = BatchPlan(index.entries(), make_buckets(index.entries(), batching), is_shuffled=False)
     num = plan.batches_per_epoch
-    compute, count = jax.jit(front_end), 0
-    total = squares = np.zeros(front_end.num_features)
-    rejected: list[Rejected] = []
+    total, squares = np.zeros((2, front_end.num_features))
+    count, rejected = 0, list[Rejected]()
     with open_batches(BatchSource(index, plan), stop=num, workers=workers) as batches:
-        for loaded in with_bar(batches, num, "batches"):
-            rejected += [*loaded.rejected, *loaded.differing]
-            frames = compute(loaded.batch.audio, loaded.batch.lengths)
-            values, lengths = np.asarray(frames.values, np.float64), np.asarray(frames.lengths)
-            for row in np.flatnonzero(loaded.batch.weights):
-                valid = values[row, : lengths[row]]
-                total, squares, count = total + valid.sum(0), squares + np.square(valid).sum(0), count + len(valid)
+        loaded = with_bar(batches, num, "batches")
+        for _, frames in features_of(loaded, Extractor.of_front_end(front_end), rejected):
+            total += frames.sum(0, dtype=np.float64)
+            squares += np.square(frames, dtype=np.float64).sum(0)
+            count += len(frames)
     if count < 2:
         raise UserError(f"{', '.join(paths)}: no audio could be read, or it has fewer than two frames")
     mean = total / count

@@ -1,12 +1,24 @@
 """Arrays in files that all processes memory-map."""
 
+import hashlib
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+
+def digest_of_values(*values: Any) -> str:
+    """Digest of arrays with their types and shapes, of bytes, and of other values by their `repr`."""
+    digest = hashlib.sha256()
+    for value in values:
+        if isinstance(value, np.ndarray):
+            digest.update(f"{value.dtype}{value.shape}".encode())
+            digest.update(np.ascontiguousarray(value))
+        else:
+            digest.update(value if isinstance(value, bytes) else repr(value).encode())
+    return digest.hexdigest()
 
 
 def save_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -28,22 +40,20 @@ class _InFile:
     path: str
 
 
-def by_file(values: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a dataclass for its pickle, with arrays that are wholly mapped replaced by file names."""
-    # The base of a wholly mapped array is the map; the base of a slice is an array.
-    return {
-        name: _InFile(str(value.filename))
-        if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap)
-        else value
-        for name, value in values.items()
-    }
+class ByFile:
+    """Base of dataclasses in whose pickles arrays that are wholly mapped are replaced by the names of their files."""
 
-
-def unpickled(kind: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """Rebuilds the dataclass from the result of `by_file`."""
-    return kind(
-        **{
-            name: np.load(value.path, mmap_mode="r") if isinstance(value, _InFile) else value
-            for name, value in values.items()
+    def __getstate__(self) -> dict[str, Any]:
+        # The base of a wholly mapped array is the map; the base of a slice is an array.
+        return {
+            name: _InFile(str(value.filename))
+            if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap)
+            else value
+            for name, value in vars(self).items()
         }
-    )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(
+            (name, np.load(value.path, mmap_mode="r") if isinstance(value, _InFile) else value)
+            for name, value in state.items()
+        )

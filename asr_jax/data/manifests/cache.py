@@ -23,7 +23,7 @@ from asr_jax.core.text_files import json_text, read_text
 from asr_jax.data.manifests.columns import Columns, load_columns, save_columns
 from asr_jax.data.manifests.locations import UNPACKED, Location
 from asr_jax.data.manifests.measuring import MeasuredAudio
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions
+from asr_jax.data.manifests.readers.base import Input, ReadOptions
 from asr_jax.data.manifests.utterances import Rejected
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ SOURCES = (PACKAGE / "data/manifests", PACKAGE / "audio")
 """Folders of the code that reads. If a file of them changes, as in an upgrade, everything is read again."""
 CACHE = "ASR_JAX_INDEX_CACHE"
 """Environment variable for the folder of the cache. Not set: the user's cache folder."""
-META = "meta.json"
+META, MEASURED = "meta.json", "measured-"
 TEXT_SOURCES = (PACKAGE / "text",)
 """Folder of the code that normalises and encodes texts. If a file of it changes, labels and tokenizers are made
 again."""
@@ -79,12 +79,11 @@ class Read:
         )
 
 
-def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: float, options: ReadOptions) -> Path:
+def place_of(cache: str, inputs: Sequence[Input], trim_db: float, options: ReadOptions) -> Path:
     """Folder of some inputs in the cache, named by a digest of the code and of the paths and states of all files.
 
     Args:
         cache: Folder of the cache. Empty: that of the environment variable, or the user's cache folder.
-        inputs: Index, path and reader of each input.
         trim_db: Threshold of trimming in dB.
     """
     how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes + options.root
@@ -94,12 +93,8 @@ def place_of(cache: str, inputs: Sequence[tuple[int, str, Reader]], trim_db: flo
     return Path(os.path.abspath(at_home(folder))) / digest.hexdigest()[:24]
 
 
-def digest_of_files(inputs: Sequence[tuple[int, str, Reader]], options: ReadOptions) -> str:
-    """Digest of the paths and states of all files of some inputs.
-
-    Args:
-        inputs: Index, path and reader of each input.
-    """
+def digest_of_files(inputs: Sequence[Input], options: ReadOptions) -> str:
+    """Digest of the paths and states of all files of some inputs."""
     digest = hashlib.sha256()
     for number, path, reader in inputs:
         digest.update(os.fsencode(f"{number} {reader.name} {os.path.abspath(path)}\n"))
@@ -121,7 +116,7 @@ def unpacked_at(place: Path) -> str:
     return str(place / UNPACKED)
 
 
-def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> None:
+def keep(read: Read, place: Path, inputs: Sequence[Input]) -> None:
     """Writes the result of reading to the cache.
 
     Columns get a new folder that is never changed, and processes that map other columns are not disturbed. Columns of
@@ -130,22 +125,17 @@ def keep(read: Read, place: Path, inputs: Sequence[tuple[int, str, Reader]]) -> 
     Args:
         read: Result of reading.
         place: Folder of the inputs in the cache.
-        inputs: Index, path and reader of each input.
     """
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place, prefix="columns-"))
     save_columns(read.columns, folder)
-    read.measured.save(folder)
-    meta = {
+    save_columns(read.measured, folder, prefix=MEASURED)
+    meta = vars(read) | {
         "columns": folder.name,
-        "of": [os.path.abspath(path) for _, path, _ in inputs],
-        "digest": read.digest,
+        "measured": MEASURED,
         "rejected": [asdict(entry) for entry in read.rejected],
         "without_duration": [asdict(entry) for entry in read.without_duration],
-        "looked_for": read.looked_for,
-        "only_in": read.only_in,
-        "unpacked": read.unpacked,
-        "notes": read.notes,
+        "of": [os.path.abspath(path) for _, path, _ in inputs],
         "unpacked_bytes": _size(read.unpacked),
     }
     # Written under a unique name and renamed: other processes read it completely or not at all.
@@ -161,17 +151,11 @@ def kept(place: Path) -> tuple[Read, Path] | None:
         if meta["unpacked_bytes"] != _size(meta["unpacked"]):
             return None
         folder = place / meta["columns"]
-        read = Read(
-            columns=load_columns(folder),
-            digest=meta["digest"],
-            rejected=tuple(Rejected(**entry) for entry in meta["rejected"]),
-            without_duration=tuple(Rejected(**entry) for entry in meta["without_duration"]),
-            looked_for=tuple(meta["looked_for"]),
-            only_in=meta["only_in"],
-            measured=MeasuredAudio.load(folder),
-            unpacked=meta["unpacked"],
-            notes=tuple(meta["notes"]),
-        )
+        kept = {name: meta[name] for name in ("digest", "only_in", "unpacked")}
+        kept |= {name: tuple(meta[name]) for name in ("looked_for", "notes")}
+        kept |= {name: tuple(Rejected(**each) for each in meta[name]) for name in ("rejected", "without_duration")}
+        measured = load_columns(MeasuredAudio, folder, prefix=MEASURED)
+        read = Read(columns=load_columns(Columns, folder), measured=measured, **kept)
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
     for used in (folder, place):
@@ -194,7 +178,7 @@ def _tidy(place: Path, folder: Path, of: Any) -> None:
         if other == place:
             replaced = set(place.glob("columns-*")) - {folder}
             stale += [path for path in replaced if _age_days(path) > REPLACED_DAYS and is_free(path)]
-        elif _age_days(other) > (REPLACED_DAYS if _inputs(other) == of else UNUSED_DAYS):
+        elif _age_days(other) > (REPLACED_DAYS if inputs_of(other) == of else UNUSED_DAYS):
             stale = [other] if all(map(is_free, other.glob("columns-*"))) else stale
         for path in stale:
             with suppress(OSError):
@@ -203,7 +187,7 @@ def _tidy(place: Path, folder: Path, of: Any) -> None:
 
 def inputs_of(place: Path) -> list[str]:
     """Paths of the inputs whose columns a folder has. Empty if it is unfinished or damaged."""
-    inputs = _inputs(place)
+    inputs = _meta(place).get("of")
     return list(map(str, inputs)) if isinstance(inputs, list) else []
 
 
@@ -241,10 +225,6 @@ def remove_place(place: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _inputs(place: Path) -> Any:
-    return _meta(place).get("of")
 
 
 def _meta(place: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Columns: values of a million utterances in flat arrays, which are saved to files and memory-mapped."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -14,7 +13,7 @@ from jaxtyping import Bool, Float64, Int32, Int64, Shaped
 
 from asr_jax.core.files import write_whole
 from asr_jax.core.text_files import json_text, read_text
-from asr_jax.data.manifests.arrays import by_file, mapped, save_arrays, unpickled
+from asr_jax.data.manifests.arrays import ByFile, digest_of_values, mapped, save_arrays
 from asr_jax.data.manifests.utterances import Utterance
 
 AT_ONCE = 1024
@@ -22,7 +21,7 @@ AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Ragged:
+class Ragged(ByFile):
     """Rows of different lengths in one flat array: labels, or the UTF-8 bytes of strings."""
 
     values: Shaped[np.ndarray, " N"]
@@ -50,9 +49,6 @@ class Ragged:
             for begin, end in itertools.pairwise(offsets):
                 yield content[begin - offsets[0] : end - offsets[0]].decode()
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return unpickled, (Ragged, by_file(vars(self)))
-
     @classmethod
     def of_texts(cls, texts: Iterable[str]) -> "Ragged":
         parts = [text.encode() for text in texts]
@@ -78,7 +74,7 @@ class Ragged:
 
 
 @dataclass(frozen=True)
-class NameColumn:
+class NameColumn(ByFile):
     """Few names that many rows share: speakers, sources."""
 
     names: tuple[str, ...]
@@ -87,9 +83,6 @@ class NameColumn:
 
     def __getitem__(self, row: int) -> str:
         return self.names[self.of_row[row]]
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return unpickled, (NameColumn, by_file(vars(self)))
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "NameColumn":
@@ -107,7 +100,7 @@ class NameColumn:
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(ByFile):
     """Values of utterances in manifests, by column; R rows."""
 
     ids: Ragged
@@ -132,9 +125,6 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.duration_s)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return unpickled, (Columns, by_file(vars(self)))
 
     @classmethod
     def of(cls, utterances: Sequence[Utterance], input_of: Sequence[int] | None = None) -> "Columns":
@@ -192,46 +182,47 @@ class Columns:
 
     def digest(self) -> str:
         """Digest of ids, durations, texts, labels, shapes and inputs of all rows. Paths are not included."""
-        digest = hashlib.sha256()
         arrays = (
             *(part for column in (self.ids, self.texts, self.labels) for part in (column.offsets, column.values)),
             *(self.duration_s, self.has_labels, self.num_frames, self.num_values, self.input_of),
         )
-        for array in arrays:
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()[:16]
+        return digest_of_values(*arrays)[:16]
 
 
-def save_columns(columns: Columns, folder: Path) -> None:
-    """Writes one file per array, and one with the names."""
+def save_columns(columns: Any, folder: Path, *, prefix: str = "") -> None:
+    """Writes the fields of a dataclass, such as Columns: one file per array, and one with the names.
+
+    Args:
+        prefix: Beginning of the names of the files.
+    """
     arrays: dict[str, np.ndarray] = {}
     names: dict[str, tuple[str, ...]] = {}
     for field in fields(columns):
         column = getattr(columns, field.name)
         if isinstance(column, Ragged):
-            arrays |= {f"{field.name}.values": column.values, f"{field.name}.offsets": column.offsets}
+            arrays |= {f"{prefix}{field.name}.values": column.values, f"{prefix}{field.name}.offsets": column.offsets}
         elif isinstance(column, NameColumn):
-            arrays[f"{field.name}.of_row"] = column.of_row
+            arrays[f"{prefix}{field.name}.of_row"] = column.of_row
             names[field.name] = column.names
         else:
-            arrays[field.name] = column
+            arrays[f"{prefix}{field.name}"] = column
     save_arrays(folder, arrays)
-    write_whole(folder / "names.json", json_text(names))
+    write_whole(folder / f"{prefix}names.json", json_text(names))
 
 
-def load_columns(folder: Path) -> Columns:
-    """Memory-maps the columns that `save_columns` wrote."""
-    names = json.loads(read_text(folder / "names.json"))
+def load_columns[C](kind: Callable[..., C], folder: Path, *, prefix: str = "") -> C:
+    """Memory-maps the fields of a dataclass that `save_columns` wrote."""
+    names = json.loads(read_text(folder / f"{prefix}names.json"))
     columns: dict[str, Any] = {}
-    for field in fields(Columns):
+    for field in fields(kind):  # type: ignore[arg-type]
+        path = folder / f"{prefix}{field.name}"
         if field.name in names:
-            columns[field.name] = NameColumn(tuple(names[field.name]), mapped(folder / f"{field.name}.of_row"))
-        elif os.path.exists(folder / f"{field.name}.npy"):
-            columns[field.name] = mapped(folder / field.name)
+            columns[field.name] = NameColumn(tuple(names[field.name]), mapped(folder / f"{path.name}.of_row"))
+        elif os.path.exists(f"{path}.npy"):
+            columns[field.name] = mapped(path)
         else:
-            columns[field.name] = load_ragged(folder / field.name)
-    return Columns(**columns)
+            columns[field.name] = load_ragged(path)
+    return kind(**columns)
 
 
 def load_ragged(path: Path) -> Ragged:

@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -13,14 +13,14 @@ import numpy as np
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.jobs import Job
-from asr_jax.core.names import counted, one_line
+from asr_jax.core.names import counted, one_line, unique
 from asr_jax.data.manifests.cache import Read
 from asr_jax.data.manifests.columns import Columns, Ragged
 from asr_jax.data.manifests.lines import lines_of, place_in
 from asr_jax.data.manifests.locations import DRIVE, Location, from_windows, local_location
 from asr_jax.data.manifests.measuring import MeasuredAudio, Row, measure
 from asr_jax.data.manifests.progress import with_bar
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions, notes_of
+from asr_jax.data.manifests.readers.base import Input, Reader, ReadOptions, notes_of
 from asr_jax.data.manifests.readers.fields import EXAMPLE
 from asr_jax.data.manifests.remote import is_url
 from asr_jax.data.manifests.unpacking import Unpacked
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def gather(
-    inputs: Sequence[tuple[int, str, Reader]],
+    inputs: Sequence[Input],
     options: ReadOptions,
     *,
     trim_db: float,
@@ -52,7 +52,6 @@ def gather(
     """Reads all utterances of the inputs, one input after the other.
 
     Args:
-        inputs: Index, path and reader of each input.
         trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
         unpack_to: File for the bytes that are contained in tables and lines of JSON.
         before: Earlier measurements of the same inputs. Audio is measured again only if it has changed.
@@ -66,7 +65,7 @@ def gather(
     with Unpacked(os.path.abspath(unpack_to)) as unpacked:
         listed, notes = list[tuple[deque[Columns], list[Rejected]]](), list[str]()
         for _, path, reader in inputs:
-            listed.append(_listed(path, reader, unpacked, options, notes))
+            listed.append(_listed(path, reader, replace(options, unpacked=unpacked), notes))
     if unpacked.num_bytes > MUCH_UNPACKED:
         logger.warning("unpacked %.1f GB of audio or features to %s", unpacked.num_bytes / 1e9, unpacked.path)
     rejected = tuple(entry for _, bad in listed for entry in bad if job is None or job.number == 0)
@@ -107,9 +106,7 @@ def gather(
     )
 
 
-def _listed(
-    path: str, reader: Reader, unpacked: Unpacked, options: ReadOptions, notes: list[str]
-) -> tuple[deque[Columns], list[Rejected]]:
+def _listed(path: str, reader: Reader, options: ReadOptions, notes: list[str]) -> tuple[deque[Columns], list[Rejected]]:
     """Utterances as in the manifest, in blocks of columns, and rejected utterances. Adds remarks to `notes`.
 
     A block takes a tenth of the memory of its utterances, and all utterances of a large input would not fit.
@@ -117,7 +114,7 @@ def _listed(
     blocks, utterances, rejected = deque[Columns](), list[Utterance](), list[Rejected]()
     skipped, roots = 0, reader.roots(path)
     options.remarks.clear()
-    for entry in with_bar(reader.read(path, unpacked, options), None, os.path.basename(path)):
+    for entry in with_bar(reader.read(path, options), None, os.path.basename(path)):
         if isinstance(entry, Rejected) and entry.stage == "filter":
             skipped += 1
             continue
@@ -190,7 +187,8 @@ def _sampled(blocks: Iterable[Columns]) -> list[str]:
     """Some of the relative locations, evenly spread over the blocks, at most LOOKED_UP of each."""
     sampled = []
     for block in blocks:
-        relative = [location for location in block.locations.all_texts() if not _is_absolute(location)]
+        locations = block.locations.all_texts()
+        relative = [each for each in locations if not os.path.isabs(each) and not is_url(each)]
         sampled += relative[:: len(relative) // LOOKED_UP + 1]
     return sampled
 
@@ -228,10 +226,6 @@ def _placed(utterances: Iterable[Utterance], start: str) -> list[Utterance]:
     return placed
 
 
-def _is_absolute(location: str) -> bool:
-    return os.path.isabs(location) or is_url(location)
-
-
 def _plain(folder: str) -> str:
     if is_url(folder):
         return folder
@@ -251,19 +245,10 @@ def with_unique_ids(columns: Columns) -> Columns:
 
 def unique_ids(ids: Sequence[str]) -> list[str]:
     """Ids of which repeated ones have the suffix `#2`, `#3` …; says how many."""
-    taken = set(ids)
-    if len(taken) == len(ids):
-        return list(ids)
-    seen: Counter[str] = Counter()
-    result, renamed = list(ids), list[str]()
-    for row, name in enumerate(ids):
-        seen[name] += 1
-        if seen[name] > 1:
-            while (other := f"{name}#{seen[name]}") in taken:
-                seen[name] += 1
-            taken.add(other)
-            renamed.append(name)
-            result[row] = other
+    result = unique(ids)
+    renamed = [old for old, new in zip(ids, result, strict=True) if old != new]
+    if not renamed:
+        return result
     are = "has the id of another one, and its id" if len(renamed) == 1 else "have ids of others, and their ids"
     logger.warning("%s %s got #2, #3 … (first: %s)", counted(len(renamed), "utterance"), are, renamed[0])
     return result

@@ -11,7 +11,7 @@ from asr_jax.core.names import counted
 from asr_jax.core.paths import divided, is_utf8, matches
 from asr_jax.data.manifests.locations import local_path
 from asr_jax.data.manifests.readers.array_records import ARRAY_RECORD, ENDING_OF_SHARD, OF_TENSORFLOW_DATASETS
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions, beside, warn_once
+from asr_jax.data.manifests.readers.base import Input, Reader, ReadOptions, beside, warn_once
 from asr_jax.data.manifests.readers.corpora import AN4, LIBRISPEECH, an4_set, subsets
 from asr_jax.data.manifests.readers.fairseq import FAIRSEQ
 from asr_jax.data.manifests.readers.fields import EXAMPLE
@@ -60,9 +60,7 @@ OF_LHOTSE = re.compile(rf"^(?:.*[-_])?(?:{RECORDINGS}|{SUPERVISIONS}|{CUTS})[-_]
 LISTED = 20
 
 
-def resolve(
-    paths: Sequence[str], role: Role = "train", options: ReadOptions | None = None
-) -> list[tuple[int, str, Reader]]:
+def resolve(paths: Sequence[str], role: Role = "train", options: ReadOptions | None = None) -> list[Input]:
     """Resolves files, folders and glob patterns (`shards/*.tar`) to the paths to read, in order.
 
     A folder may have several sets: manifests or folders named `train` (.jsonl, .json, .tsv …), also in a subfolder
@@ -76,7 +74,7 @@ def resolve(
         options: Options of reading. None: the defaults.
 
     Returns:
-        Index into `paths`, path to read, and reader, for each path to read.
+        An input for each path to read, with its index into `paths`.
 
     Raises:
         UserError: If a path does not exist, has nothing for the role, has sets that the role does not distinguish, or
@@ -91,13 +89,7 @@ def resolve(
 
 
 def described(paths: Sequence[str], role: Role = "train", options: ReadOptions | None = None) -> list[str]:
-    """Describes inputs with one line each: the path that is read, if it is another one, and its format.
-
-    Args:
-        paths: Files, folders and glob patterns.
-        role: Set that is read from folders of several sets.
-        options: Options of reading. None: the defaults.
-    """
+    """Describes the inputs of `resolve`, one line each: the path that is read, if it is another one, and its format."""
     found: dict[str, list[tuple[str, str]]] = {}
     for number, file, reader in resolve(paths, role, options):
         name = JSON.name if reader is JSON_ONCE else reader.name  # speeds are those of QuartzNet's manifests only

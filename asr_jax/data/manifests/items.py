@@ -13,12 +13,10 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
-from jaxtyping import Float32, Int16
 
-from asr_jax.audio.io import AudioError, AudioInfo, Remarks
+from asr_jax.audio.io import AudioError
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import resolve
 from asr_jax.data.manifests.locations import Location
@@ -27,7 +25,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions, notes_of, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.remote import StorageError, is_url, matching, opened, without_query
 from asr_jax.data.manifests.storage import Storage, reads_of
-from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.unpacking import Held
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 ENDINGS = (".tar", ".parquet", ".array_record")
@@ -45,42 +43,20 @@ class Item(NamedTuple):
     content: bytes | None
     """Audio as in its file, or float32 features. None: the audio is not in the shard, or the item is rejected."""
 
-    def info(self) -> AudioInfo:
-        """Duration, rate and channels of the audio, or of the part of it that the item is."""
-        return Location.parse(self.entry.location).info(self.content)
-
-    def audio(self, *, rate_hz: int, speed: float, remarks: Remarks) -> Int16[np.ndarray, " S"]:
-        """Samples and remarks, as of `read_audio`."""
-        where = Location.parse(self.entry.location)
-        return where.audio(rate_hz=rate_hz, speed=speed, content=self.content, remarks=remarks)
-
-    def features(self) -> Float32[np.ndarray, "T F"]:
-        """Ready features. Raises an AudioError if they are not finite."""
-        where = Location.parse(self.entry.location)
-        if self.content is None or where.shape is None:
-            return where.features()
-        values = np.frombuffer(self.content, "<f4").reshape(where.shape)
-        if not np.isfinite(values).all():
-            raise AudioError(self.entry.location, "invalid features: values are NaN or infinite")
-        return values
-
-    def patiently[R](self, read: Callable[[], R], storage: Storage) -> R:
-        """Returns `read()`, with the patience of the storage if the audio is not in the shard."""
-        return read() if self.content is not None else reads_of(storage)(Location.parse(self.entry.location).path, read)
+    def read[R](self, method: Callable[..., R], storage: Storage, **options: Any) -> R:
+        """Calls `Location.info`, `audio` or `features`, with the patience of the storage if the audio is elsewhere."""
+        place = Location.parse(self.entry.location)
+        read = partial(method, place, content=self.content, **options)
+        return read() if self.content is not None else reads_of(storage)(place.path, read)
 
 
 def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
-    """Yields the items of a shard in order.
+    """Yields the items of a shard in order, as `items_at`.
 
     Args:
-        path: Tar, Parquet or ArrayRecord file, local or behind a URL.
         place: Place of the first item; 0 for the first one of the shard.
-
-    Raises:
-        StorageError: If the storage fails.
-        AudioError: If the shard is damaged or does not exist.
     """
-    yield from _opened(path, lambda file: _kind(path)(path, file, range(place, sys.maxsize), options))
+    return items_at(path, range(place, sys.maxsize), options)
 
 
 def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
@@ -88,17 +64,32 @@ def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator
 
     Args:
         path: Tar, Parquet or ArrayRecord file, local or behind a URL.
-        places: Places in ascending order.
+        places: Places in ascending order; a range contains all items from its start on.
 
     Raises:
         StorageError: If the storage fails.
         AudioError: If the shard is damaged or does not exist.
     """
-    yield from _opened(path, lambda file: _kind(path)(path, file, places, options))
+    name = without_query(path)
+    read = _of_parquet if name.lower().endswith(".parquet") else _of_tar
+    read = _of_array_record if array_records.is_array_record(name) else read
+    try:
+        with opened(path) if is_url(path) else open(path, "rb") as file:
+            yield from read(path, file, places, options)
+    except FileNotFoundError:
+        raise AudioError(path, "no such file") from None
+    except (tarfile.TarError, EOFError, pyarrow.ArrowException, array_records.Damaged, ValueError) as error:
+        if isinstance(error, AudioError):
+            raise
+        raise AudioError(path, f"damaged shard: {error}") from None
+    except OSError as error:
+        raise StorageError(path, error.strerror or str(error)) from None
 
 
 def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item]], storage: Storage) -> Iterator[Item]:
     """Yields items of a shard, each with the patience of the storage. After an error, the shard is opened again.
+
+    A read that is left behind because it stalls may end later. It has its own iterator.
 
     Args:
         items_after: Opens the shard, and yields the items after the last one; None: the first ones.
@@ -119,27 +110,21 @@ def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item
         yield last
 
 
-def _kind(path: str) -> Callable[[str, Any, Sequence[int], ReadOptions], Iterator[Item]]:
-    """Reader of the items of a shard at some places."""
-    name = without_query(path)
-    if array_records.is_array_record(name):
-        return _of_array_record
-    return _of_parquet if name.lower().endswith(".parquet") else _of_tar
+def read_patiently_from(
+    path: str, options: ReadOptions, storage: Storage, *, place: int = 0, after: bool = False
+) -> Iterator[Item]:
+    """Yields the items of a shard from a place on, as `read_patiently`.
 
+    Args:
+        place: Place of the first item.
+        after: Whether the items after this one are read.
+    """
 
-def _opened(path: str, read: Callable[[Any], Iterator[Item]]) -> Iterator[Item]:
-    """Yields what `read` yields of the open shard, with the errors of `items_from`."""
-    try:
-        with opened(path) if is_url(path) else open(path, "rb") as file:
-            yield from read(file)
-    except FileNotFoundError:
-        raise AudioError(path, "no such file") from None
-    except (tarfile.TarError, EOFError, pyarrow.ArrowException, array_records.Damaged, ValueError) as error:
-        if isinstance(error, AudioError):
-            raise
-        raise AudioError(path, f"damaged shard: {error}") from None
-    except OSError as error:
-        raise StorageError(path, error.strerror or str(error)) from None
+    def items_after(last: Item | None) -> Iterator[Item]:
+        items = items_from(path, last.place if last else place, options)
+        return islice(items, 1, None) if last or after else items
+
+    return read_patiently(path, items_after, storage)
 
 
 def _of_tar(path: str, file: Any, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
@@ -157,7 +142,7 @@ def _of_tar_from(path: str, file: Any, place: int, options: ReadOptions) -> Iter
             first = min(member.offset for member in members.values())
             vars(tar)["members"] = []  # otherwise all headers of the shard stay in memory
             try:
-                utterance = webdataset.utterance_of(path, tar, stem, members, _Held(path), options)
+                utterance = webdataset.utterance_of(path, tar, stem, members, options)
             except InvalidEntry as error:
                 yield Item(first, Rejected(stem, f"{path}: {stem}", str(error), error.stage), None)
                 continue
@@ -170,16 +155,6 @@ def _of_tar_from(path: str, file: Any, place: int, options: ReadOptions) -> Iter
                 raise StorageError(path, f"truncated: {len(content)} of {where.num_bytes} bytes of {stem}")
             yield Item(first, utterance, content)
         webdataset.check_end(file, tar)
-
-
-class _Held(Unpacked):
-    """Holds the bytes of one row, instead of a file."""
-
-    content: bytes | None = None
-
-    def add(self, content: bytes | memoryview, name: str) -> Location:
-        self.content = bytes(content)
-        return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
 
 
 def _of_parquet(path: str, file: Any, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
@@ -217,9 +192,9 @@ def _of_row(path: str, row: int, fields: Callable[[], dict[str, Any]], options: 
     """Item of a row or record, whose values `fields` returns."""
     folder, file = os.path.split(without_query(path))
     stem = array_records.stem(file) if array_records.is_array_record(file) else os.path.splitext(file)[0]
-    held, name = _Held(path), f"{stem}-{row + 1}"
+    held, name = Held(path), f"{stem}-{row + 1}"
     try:
-        utterance = entries.utterance(fields(), held, options, name=name)
+        utterance = entries.utterance(fields(), replace(options, unpacked=held), name=name)
     except InvalidEntry as error:
         return Item(row, Rejected(name, f"{path}: item {row + 1}", str(error), error.stage), None)
     if held.content is None and not (os.path.isabs(utterance.location) or is_url(utterance.location)):
@@ -268,19 +243,15 @@ def sampled(
     utterances, rejected = list[Utterance](), list[Rejected]()
     some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
     for path in some:
-
-        def items_after(last: Item | None, path: str = path) -> Iterator[Item]:
-            return islice(items_from(path, last.place, options), 1, None) if last else items_from(path, 0, options)
-
         try:
-            for item in islice(read_patiently(path, items_after, storage), -(-num // len(some))):
+            for item in islice(read_patiently_from(path, options, storage), -(-num // len(some))):
                 entry = item.entry
                 if isinstance(entry, Rejected):
                     rejected.append(entry)
                     continue
                 try:
                     if math.isnan(entry.duration_s):
-                        entry = replace(entry, duration_s=item.patiently(item.info, storage).duration_s)
+                        entry = replace(entry, duration_s=item.read(Location.info, storage).duration_s)
                     utterances.append(entry)
                 except AudioError as error:
                     rejected.append(Rejected(entry.id, entry.location, error.reason, "audio"))

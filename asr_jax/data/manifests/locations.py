@@ -14,12 +14,12 @@ Several parts are joined by `&`. A file whose own name ends like this is `NAME#s
 """
 
 import errno
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -35,8 +35,8 @@ from asr_jax.audio.io import (
     is_stream,
     probe,
     read_audio,
+    stream_audio,
 )
-from asr_jax.audio.streaming import stream_audio
 from asr_jax.core.paths import at_home
 from asr_jax.data.manifests import pipes
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, why_not_read, without_query
@@ -281,66 +281,38 @@ class Location:
             content: Bytes at the location, as in `file`.
             remarks: Takes the remarks on the audio. None: they are not wanted.
         """
-        return read_audio(
-            self.file(content),
-            rate_hz=rate_hz,
-            speed=speed,
-            start_s=self.start_s,
-            length_s=self.length_s,
-            may_overshoot=self.may_overshoot,
-            channel=self.channel,
-            remarks=remarks,
-        )
+        return read_audio(self.file(content), rate_hz=rate_hz, speed=speed, remarks=remarks, **self._selection)
 
     def audio_blocks(self, *, rate_hz: int, remarks: Remarks | None = None) -> Iterator[Int16[np.ndarray, " S"]]:
         """Yields the samples of `audio`, some seconds at a time, as `stream_audio`."""
-        return stream_audio(
-            self.file(),
-            rate_hz=rate_hz,
-            start_s=self.start_s,
-            length_s=self.length_s,
-            may_overshoot=self.may_overshoot,
-            channel=self.channel,
-            remarks=remarks,
-        )
+        return stream_audio(self.file(), rate_hz=rate_hz, remarks=remarks, **self._selection)
 
-    def features(self) -> Float32[np.ndarray, "T F"]:
+    @property
+    def _selection(self) -> dict[str, Any]:
+        """Arguments of `stream_audio` that select the part and the channel."""
+        return {name: getattr(self, name) for name in ("start_s", "length_s", "may_overshoot", "channel")}
+
+    def features(self, content: bytes | None = None) -> Float32[np.ndarray, "T F"]:
         """Ready features.
+
+        Args:
+            content: Bytes at the location, as in `file`.
 
         Raises:
             AudioError: If they cannot be read, are not finite, or have another shape than the location.
         """
         assert self.shape is not None, f"{self} is not a location of ready features"
-        content = self.content()
+        content = self.content() if content is None else content
         try:
-            return _shaped(_READERS[self.form](content, self.shape), *self.shape)
-        except (ValueError, KeyError, TypeError, EOFError) as error:
+            return _shaped(_READERS[self.form](content), *self.shape)
+        except (ValueError, KeyError, TypeError, EOFError, MemoryError) as error:
             raise AudioError(str(self), f"invalid features ({self.form}): {error}") from None
 
 
-def _read_npy(content: bytes, expected: tuple[int, int]) -> Float32[np.ndarray, "..."]:
-    """Reads the content of a .npy file.
-
-    Raises:
-        ValueError: If the format is not valid or the header has another number of values than `expected`. The header is
-            checked before memory for the values is allocated.
-    """
-    file = BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}.get(version[0])
-    if read_header is None:
-        raise ValueError(f"version {version} of the .npy format; expected 1 or 2")
-    shape, _, _ = read_header(file)
-    if math.prod(shape) != math.prod(expected):
-        raise ValueError(f"{_by(shape)} values; expected {_by(expected)}")
-    file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False).astype(np.float32)
-
-
-_READERS: dict[str, Callable[[bytes, tuple[int, int]], Float32[np.ndarray, "..."]]] = {
-    "f32": lambda content, _: np.frombuffer(content, "<f4"),
-    "npy": _read_npy,
-    "text": lambda content, _: np.array(content.replace(b",", b" ").split(), np.float32),
+_READERS: dict[str, Callable[[bytes], Float32[np.ndarray, "..."]]] = {
+    "f32": lambda content: np.frombuffer(content, "<f4"),
+    "npy": lambda content: np.lib.format.read_array(BytesIO(content), allow_pickle=False).astype(np.float32),
+    "text": lambda content: np.array(content.replace(b",", b" ").split(), np.float32),
 }
 
 
@@ -357,11 +329,8 @@ def _shaped(values: Float32[np.ndarray, "..."], rows: int, cols: int) -> Float32
         ValueError: If their number or two-dimensional shape differs, or if they are not finite.
     """
     if values.size != rows * cols or (values.ndim == 2 and values.shape != (rows, cols)):
-        raise ValueError(f"{_by(values.shape)} values; expected {rows} frames × {cols} = {rows * cols}")
+        shape = " × ".join(map(str, values.shape))
+        raise ValueError(f"{shape} values; expected {rows} frames × {cols} = {rows * cols}")
     if not np.isfinite(values).all():
         raise ValueError(f"not finite: {int((~np.isfinite(values)).sum())} values are NaN or infinite")
     return values.reshape(rows, cols)
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape))

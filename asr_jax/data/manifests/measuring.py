@@ -3,15 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from asr_jax.audio.io import AudioError
 from asr_jax.core.paths import State, state_of
-from asr_jax.data.manifests.arrays import mapped, save_arrays
-from asr_jax.data.manifests.columns import Ragged, load_ragged
+from asr_jax.data.manifests.columns import Ragged
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.silence import trimmed
@@ -55,17 +53,6 @@ class MeasuredAudio:
         """Whether any file has changed. Each file is checked once."""
         then = dict(zip(map(_path, self.locations.all_texts()), map(tuple, self.state.tolist()), strict=True))
         return in_threads(state_of, list(then), "times of audio") != list(then.values())
-
-    def save(self, folder: Path) -> None:
-        texts = {"locations": self.locations, "parts": self.parts}
-        arrays = {f"measured-{name}.values": of.values for name, of in texts.items()}
-        arrays |= {f"measured-{name}.offsets": of.offsets for name, of in texts.items()}
-        save_arrays(folder, arrays | {"measured-duration_s": self.duration_s, "measured-state": self.state})
-
-    @classmethod
-    def load(cls, folder: Path) -> "MeasuredAudio":
-        locations, parts = load_ragged(folder / "measured-locations"), load_ragged(folder / "measured-parts")
-        return cls(locations, parts, mapped(folder / "measured-duration_s"), mapped(folder / "measured-state"))
 
 
 def measure(

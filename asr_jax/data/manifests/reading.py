@@ -13,11 +13,8 @@ from asr_jax.data.manifests.cache import Read, keep, kept, place_of, unpacked_at
 from asr_jax.data.manifests.columns import Columns
 from asr_jax.data.manifests.gathering import gather
 from asr_jax.data.manifests.inputs import Role, resolve
-from asr_jax.data.manifests.readers.base import Reader, ReadOptions, warn_once
+from asr_jax.data.manifests.readers.base import Input, ReadOptions, warn_once
 from asr_jax.data.manifests.utterances import Rejected, Utterance
-
-Input = tuple[int, str, Reader]
-"""Index of the input, path and reader, as returned by `resolve`."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +104,7 @@ def read_inputs(inputs: Sequence[Input], *, trim_db: float = 0.0, cache: str = "
     """Reads the utterances of resolved inputs, as `read_utterances`.
 
     Args:
-        inputs: Inputs as returned by `resolve`.
-        trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
-        cache: Folder of the cache. Empty: the user's cache folder.
+        inputs: Result of `resolve`.
     """
     place = place_of(cache, inputs, trim_db, options)
     found = kept(place)
@@ -135,10 +130,7 @@ def read_once(
     """Reads utterances as `read_utterances`, without a cache.
 
     Args:
-        paths: Files, folders and glob patterns.
-        role: Set that is read from folders of several sets.
         unpack_to: File for the bytes that are contained in tables and lines of JSON. Nothing else is written.
-        options: Options of reading. None: the defaults.
         job: Job of the utterances, as in `gather`. None: all.
     """
     options = options or ReadOptions()

@@ -1,6 +1,5 @@
 """Results of checks that are the same at every start of a run, kept beside the columns."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +10,7 @@ import numpy as np
 
 from asr_jax.core.files import write_whole
 from asr_jax.core.text_files import json_text, read_text
+from asr_jax.data.manifests.arrays import digest_of_values
 from asr_jax.data.manifests.cache import PACKAGE, digest_of_code
 
 SOURCES = (PACKAGE / "data", PACKAGE / "text")
@@ -30,14 +30,7 @@ def remembered[R](folder: Path | None, name: str, inputs: tuple[Any, ...], work:
     """
     if folder is None or max((len(each) for each in inputs if isinstance(each, np.ndarray)), default=0) < FROM:
         return work()
-    digest = hashlib.sha256(digest_of_code(SOURCES).encode())
-    for each in inputs:
-        if isinstance(each, np.ndarray):
-            digest.update(f"{each.dtype}{each.shape}".encode())
-            digest.update(np.ascontiguousarray(each))
-        else:
-            digest.update(repr(each).encode())
-    path = folder / f"remembered-{name}-{digest.hexdigest()[:24]}.json"
+    path = folder / f"remembered-{name}-{digest_of_values(digest_of_code(SOURCES), *inputs)[:24]}.json"
     with suppress(OSError, ValueError, KeyError):
         return json.loads(read_text(path))["result"]
     result = work()

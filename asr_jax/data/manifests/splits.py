@@ -34,16 +34,13 @@ def split(utterances: Utterances, *, share: float, seed: int) -> tuple[Utterance
     columns = utterances.columns
     seconds = np.maximum(columns.duration_s[utterances.rows], 0)
     speaker_of = columns.speakers.of_row[utterances.rows]
-    groups = speaker_of if _knows_speakers(columns.speakers.names, speaker_of) else _utterances(utterances)
+    used = np.unique(speaker_of)
+    are_known = len(used) >= 3 and all(columns.speakers.names[number] for number in used)
+    groups = speaker_of if are_known else _utterances(utterances)
     chosen = _drawn(groups, seconds, share, rng)
     if not chosen.any() or chosen.all() or seconds[chosen].sum() > 2 * share * seconds.sum():
         chosen = _drawn(_utterances(utterances), seconds, share, rng)
     return utterances.select(~chosen), utterances.select(chosen)
-
-
-def _knows_speakers(names: tuple[str, ...], speaker_of: np.ndarray) -> bool:
-    used = np.unique(speaker_of)
-    return len(used) >= 3 and all(names[number] for number in used)
 
 
 def _utterances(utterances: Utterances) -> Int[np.ndarray, " R"]:

@@ -1,16 +1,44 @@
-"""Texts of any data set, read without opening its audio, for training tokenizers."""
+"""Texts of any data set, read without opening its audio, for tokenizers and language models."""
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.paths import matches
 from asr_jax.core.text_files import TextError, read_lines
 from asr_jax.data.manifests.inputs import resolve
-from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Reader, ReadOptions, notes_of
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.text.invisible import invisible_characters
+from asr_jax.text.normalise import normalise
+from asr_jax.text.removed import name_of
+
+NUM_SHOWN = 10
+"""Maximum number of invisible characters that are named."""
+
+
+def normalised_texts(inputs: Sequence[str], normaliser: str) -> list[str]:
+    """Returns the normalised texts of all inputs that are not empty, each on one line, and prints what is removed.
+
+    Args:
+        inputs: As in `texts_of`.
+
+    Raises:
+        UserError: As `texts_of`, or if there is no text.
+    """
+    texts, unseen = list[str](), Counter[str]()
+    for text in texts_of(inputs):
+        unseen.update(invisible_characters(text))
+        texts.append(normalise(re.sub(r"[\r\n]+", " ", text), normaliser))
+    if unseen:
+        named = ", ".join(f"{each!r} ({name_of(each)}) {num:,} ×" for each, num in unseen.most_common(NUM_SHOWN))
+        print(f"invisible characters are removed from the texts: {named}")
+    texts = [text for text in texts if text.strip()]
+    if not texts:
+        raise UserError(f"{', '.join(inputs)}: no text; expected at least one that is not empty")
+    return texts
 
 
 def texts_of(inputs: Sequence[str]) -> Iterator[str]:
@@ -50,16 +78,9 @@ def _lines(path: str) -> Iterator[str]:
         raise UserError(f"{path}: {error}") from None
 
 
-class _Discarding(Unpacked):
-    """Discards audio and features that are contained in the data."""
-
-    def add(self, content: bytes | memoryview, name: str) -> Location:
-        return Location(self.path, first_byte=0, num_bytes=len(content), name=name)
-
-
 def _texts(path: str, reader: Reader, options: ReadOptions) -> Iterator[str]:
     num_read, num_skipped, rejected = 0, 0, []
-    for entry in reader.read(path, _Discarding(path), options):
+    for entry in reader.read(path, options):
         if isinstance(entry, Utterance):
             num_read += 1
             yield entry.text

@@ -13,8 +13,7 @@ from asr_jax.kernels.gradients import of_inputs
 
 def _forward(x: Array, bias: Array, log_scale: Array) -> Array:
     y = jax.ShapeDtypeStruct((1, *x.shape), x.dtype)
-    found: Array = by_frames(_forward_kernel, None, (x[None],), (bias, log_scale), [y], name="bias_norm")[0][0]
-    return found
+    return by_frames(_forward_kernel, None, (x[None],), (bias, log_scale), [y], name="bias_norm")[0][0]
 
 
 def _backward(x: Array, bias: Array, log_scale: Array, dy: Array) -> tuple[Array, Array, Array]:

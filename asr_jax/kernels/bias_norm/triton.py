@@ -12,19 +12,20 @@ import triton
 import triton.language as tl
 from jaxtyping import Array
 
-from asr_jax.kernels.bias_norm.reference import TINY
+from asr_jax.kernels.bias_norm import reference
 from asr_jax.kernels.gradients import of_inputs
 from asr_jax.kernels.triton_calls import triton_call
 
+TINY = tl.constexpr(reference.TINY)
 BLOCK = 2048
 """Values in the registers of a program; a power of 2."""
-LOOPS = 8
+LOOPS = tl.constexpr(8)
 """Number of blocks of a program that computes gradients."""
 
 
 def _forward(x: Array, bias: Array, log_scale: Array) -> Array:
     (rows, width), sizes = x.shape, _sizes(x)
-    found: Array = triton_call(
+    return triton_call(
         x,
         bias,
         log_scale,
@@ -35,12 +36,11 @@ def _forward(x: Array, bias: Array, log_scale: Array) -> Array:
         grid=(triton.cdiv(rows, sizes["ROWS"]),),
         **sizes,
     )[0]
-    return found
 
 
 def _backward(x: Array, bias: Array, log_scale: Array, dy: Array) -> tuple[Array, Array, Array]:
     (rows, width), sizes = x.shape, _sizes(x)
-    programs = triton.cdiv(rows, sizes["ROWS"] * LOOPS)
+    programs = triton.cdiv(rows, sizes["ROWS"] * LOOPS.value)
     dx, of_bias, of_scale = triton_call(
         x,
         bias,
@@ -55,7 +55,6 @@ def _backward(x: Array, bias: Array, log_scale: Array, dy: Array) -> tuple[Array
             jax.ShapeDtypeStruct((programs,), jnp.float32),
         ),
         grid=(programs,),
-        LOOPS=LOOPS,
         **sizes,
     )
     return dx, of_bias.sum(0).astype(bias.dtype), of_scale.sum().astype(log_scale.dtype)
@@ -64,9 +63,9 @@ def _backward(x: Array, bias: Array, log_scale: Array, dy: Array) -> tuple[Array
 bias_norm = of_inputs(_forward, _backward)
 
 
-def _sizes(x: Array) -> dict[str, int | float]:
+def _sizes(x: Array) -> dict[str, int]:
     width = triton.next_power_of_2(x.shape[1])
-    return {"TINY": TINY, "WIDTH": width, "ROWS": max(BLOCK // width, 1)}
+    return {"WIDTH": width, "ROWS": max(BLOCK // width, 1)}
 
 
 @triton.jit
@@ -90,7 +89,7 @@ def _store(array, values, row, rows, width, WIDTH: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _deviation(x, bias, width, TINY: tl.constexpr, WIDTH: tl.constexpr):
+def _deviation(x, bias, width, WIDTH: tl.constexpr):
     """Deviation of rows from the bias, and the inverse of its root mean square."""
     column = tl.arange(0, WIDTH)
     deviation = x - tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
@@ -99,10 +98,10 @@ def _deviation(x, bias, width, TINY: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _forward_kernel(x, bias, log_scale, rows, width, y, TINY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+def _forward_kernel(x, bias, log_scale, rows, width, y, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     values = _load(x, row, rows, width, WIDTH)
-    _, inverse = _deviation(values, bias, width, TINY, WIDTH)
+    _, inverse = _deviation(values, bias, width, WIDTH)
     factor = inverse * tl.exp(tl.load(log_scale).to(tl.float32))
     _store(y, values * factor[:, None], row, rows, width, WIDTH)
 
@@ -119,10 +118,8 @@ def _backward_kernel(
     dx,
     of_bias,
     of_scale,
-    TINY: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
-    LOOPS: tl.constexpr,
 ):
     """Computes the gradients of some rows, and their sums over these rows for the parameters."""
     column = tl.arange(0, WIDTH)
@@ -132,7 +129,7 @@ def _backward_kernel(
     for number in range(LOOPS):
         row = (tl.program_id(0) * LOOPS + number) * ROWS + tl.arange(0, ROWS)
         values, of_y = _load(x, row, rows, width, WIDTH), _load(dy, row, rows, width, WIDTH)
-        deviation, inverse = _deviation(values, bias, width, TINY, WIDTH)
+        deviation, inverse = _deviation(values, bias, width, WIDTH)
         factor = inverse * scale
         of_scales = factor * tl.sum(of_y * values, 1)
         through = (of_scales * inverse * inverse / width)[:, None] * deviation

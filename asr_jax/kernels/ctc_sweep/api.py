@@ -39,5 +39,4 @@ def ctc_sweep(
         return f"emissions have dtype {emissions.dtype}: expected float32" if low else ""
 
     module = module_of("ctc_sweep", implementation, emissions, reason_against=reason_against)
-    found: tuple[Array, States] = module.sweep(emissions, labels, label_lengths)
-    return found
+    return module.sweep(emissions, labels, label_lengths)

@@ -8,14 +8,20 @@ import triton
 import triton.language as tl
 from jaxtyping import Array, Int32, UInt8
 
-from asr_jax.kernels.ctc_viterbi.reference import BLANK_FROM_LABEL, FROM_BLANK, FROM_LABEL, STAY, Last
-from asr_jax.kernels.log_space import NEVER
+from asr_jax.kernels import log_space
+from asr_jax.kernels.ctc_viterbi import reference
 from asr_jax.kernels.triton_calls import triton_call, warps_of
+
+NEVER = tl.constexpr(log_space.NEVER)
+STAY, FROM_BLANK, FROM_LABEL, BLANK_FROM_LABEL = (
+    tl.constexpr(each)
+    for each in (reference.STAY, reference.FROM_BLANK, reference.FROM_LABEL, reference.BLANK_FROM_LABEL)
+)
 
 
 def forward(
     log_probs: Array, lengths: Array, labels: Array, label_lengths: Array, *, blank_id: int
-) -> tuple[Last, UInt8[Array, "B T N"]]:
+) -> tuple[reference.Last, UInt8[Array, "B T N"]]:
     """Computes `reference.forward`."""
     rows, frames, vocabulary = log_probs.shape
     columns = labels.shape[1] + 1
@@ -35,12 +41,7 @@ def forward(
         grid=(rows,),
         num_warps=warps_of(width),
         BLANK=blank_id,
-        NEVER=NEVER,
         WIDTH=width,
-        STAY=STAY,
-        FROM_BLANK=FROM_BLANK,
-        FROM_LABEL=FROM_LABEL,
-        BLANK_FROM_LABEL=BLANK_FROM_LABEL,
     )
     return (blank, label), pointers
 
@@ -57,7 +58,6 @@ def backward(pointers: UInt8[Array, "B T N"], state: Int32[Array, " B"]) -> Int3
         out=(jax.ShapeDtypeStruct((rows, frames), jnp.int32),),
         grid=(rows,),
         num_warps=1,
-        BLANK_FROM_LABEL=BLANK_FROM_LABEL,
     )
     return states
 
@@ -76,12 +76,7 @@ def _forward_kernel(
     last_label,
     pointers,
     BLANK: tl.constexpr,
-    NEVER: tl.constexpr,
     WIDTH: tl.constexpr,
-    STAY: tl.constexpr,
-    FROM_BLANK: tl.constexpr,
-    FROM_LABEL: tl.constexpr,
-    BLANK_FROM_LABEL: tl.constexpr,
 ):
     """Computes the frames of one row. Column u has blank u and label u."""
     row = tl.program_id(0).to(tl.int64)
@@ -121,7 +116,7 @@ def _forward_kernel(
 
 @triton.jit
 @no_type_check
-def _backward_kernel(pointers, last, frames, columns, states, BLANK_FROM_LABEL: tl.constexpr):
+def _backward_kernel(pointers, last, frames, columns, states):
     """Follows the back-pointers of one row."""
     row = tl.program_id(0).to(tl.int64)
     state = tl.load(last + row)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from asr_jax.kernels.depthwise_conv import reference, xla
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, Window
+from asr_jax.kernels.gradients import of_inputs
 from asr_jax.kernels.implementations import Implementation, preferred, selected
 
 
@@ -91,7 +92,9 @@ def depthwise_conv_2d(
         selected("depthwise_conv", name, x, portable=("reference", "xla"), reason_against=reason_against)
     if x.size == 0:  # the other implementations need at least one row and one frame
         name = "reference"
-    return _depthwise_conv(x, kernel.astype(x.dtype), window, name)
+    # All implementations have one derivative, which keeps only `x` and `kernel`.
+    forward, backward = (partial(_called, function, name, window) for function in ("conv", "gradients"))
+    return of_inputs(forward, backward)(x, kernel.astype(x.dtype))
 
 
 def _reason_against(implementation: str, x: Array, kernel: Array, window: Window) -> str:
@@ -110,24 +113,6 @@ def _reason_against(implementation: str, x: Array, kernel: Array, window: Window
         return f"stride {window.strides[0]}: expected 1"
     padded = frames + max(sum(window.padding[0]), window.dilations[0] * (taps - 1))  # of x, and of dy for the gradient
     return f"{padded} frames with padding: expected at most {MOST_FRAMES}" if padded > MOST_FRAMES else ""
-
-
-# All implementations share one custom derivative, which saves only `x` and `kernel`.
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _depthwise_conv(x: Array, kernel: Array, window: Window, name: str) -> Array:
-    return _called("conv", name, window, x, kernel)
-
-
-def _forward(x: Array, kernel: Array, window: Window, name: str) -> tuple[Array, Any]:
-    return _called("conv", name, window, x, kernel), (x, kernel)
-
-
-def _backward(window: Window, name: str, saved: Any, dy: Array) -> tuple[Array, Array]:
-    dx, dk = _called("gradients", name, window, *saved, dy)
-    return dx, dk
-
-
-_depthwise_conv.defvjp(_forward, _backward)
 
 
 # jit, because a model has many convolutions of the same shape: their tens of operations are then traced once.

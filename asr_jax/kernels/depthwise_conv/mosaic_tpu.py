@@ -42,8 +42,7 @@ def _conv(x: Float[Array, "B T D"], kernel: Float[Array, "K D"], padding: Pair, 
     x, padding = _cropped(x, padding)
     num_frames = x.shape[1] + sum(padding) - dilation * (len(kernel) - 1)
     y = jax.ShapeDtypeStruct((x.shape[0], num_frames, x.shape[2]), x.dtype)
-    found: Array = _called(_conv_kernel, (x, kernel), y, _of_row(y), padding, dilation)
-    return found
+    return _called(_conv_kernel, (x, kernel), y, _of_row(y), padding, dilation)
 
 
 def _called(

@@ -14,10 +14,10 @@ from jaxtyping import Array
 
 from asr_jax.kernels.depthwise_conv.reference import Window
 from asr_jax.kernels.triton_calls import triton_call
-from asr_jax.kernels.triton_frames import load_channels, load_frames, store_channels, store_frames
+from asr_jax.kernels.triton_frames import CHANNELS, load_channels, load_frames, store_channels, store_frames
 
-FRAMES, CHANNELS = 64, 64
-"""Frames and channels of a program; powers of 2."""
+FRAMES = tl.constexpr(64)
+"""Number of frames of a program; a power of 2."""
 
 
 def conv(x: Array, kernel: Array, *, window: Window) -> Array:
@@ -34,7 +34,7 @@ def gradients(x: Array, kernel: Array, dy: Array, *, window: Window) -> tuple[Ar
     x, kernel, dy = x[:, :, 0], kernel[:, 0], dy[:, :, 0]
     dx = _correlated(dy, kernel, x.shape[1], STEP=1, FIRST=padding[0], APART=-dilation, DIVISOR=stride)
     rows, num_frames, width = dy.shape
-    parts = triton.cdiv(num_frames, FRAMES)
+    parts = triton.cdiv(num_frames, FRAMES.value)
     (partial,) = triton_call(
         x,
         dy,
@@ -43,13 +43,11 @@ def gradients(x: Array, kernel: Array, dy: Array, *, window: Window) -> tuple[Ar
         width,
         kernel=_filter_kernel,
         out=(jax.ShapeDtypeStruct((rows, parts, *kernel.shape), jnp.float32),),
-        grid=(parts, triton.cdiv(width, CHANNELS), rows),
+        grid=(parts, triton.cdiv(width, CHANNELS.value), rows),
         TAPS=len(kernel),
         STEP=stride,
         FIRST=-padding[0],
         APART=dilation,
-        FRAMES=FRAMES,
-        CHANNELS=CHANNELS,
     )
     return dx[:, :, None], jnp.sum(partial, (0, 1)).astype(kernel.dtype)[:, None]
 
@@ -65,10 +63,8 @@ def _correlated(x: Array, kernel: Array, num_frames: int, **steps: int) -> Array
         width,
         kernel=_correlate_kernel,
         out=(jax.ShapeDtypeStruct((rows, num_frames, width), x.dtype),),
-        grid=(triton.cdiv(num_frames, FRAMES), triton.cdiv(width, CHANNELS), rows),
+        grid=(triton.cdiv(num_frames, FRAMES.value), triton.cdiv(width, CHANNELS.value), rows),
         TAPS=len(kernel),
-        FRAMES=FRAMES,
-        CHANNELS=CHANNELS,
         **steps,
     )
     return found
@@ -88,8 +84,6 @@ def _correlate_kernel(
     FIRST: tl.constexpr,
     APART: tl.constexpr,
     DIVISOR: tl.constexpr,
-    FRAMES: tl.constexpr,
-    CHANNELS: tl.constexpr,
 ):
     """Computes y[t] = Σ_k kernel[k] · x[(STEP·t + FIRST + APART·k) / DIVISOR] over whole quotients."""
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
@@ -97,9 +91,9 @@ def _correlate_kernel(
     for k in range(TAPS):
         place = STEP * t + FIRST + APART * k
         is_whole = (place >= 0) & (place % DIVISOR == 0)
-        seen = load_frames(x, place // DIVISOR, is_whole, size, width, CHANNELS)
-        total += load_channels(kernel + k * width, width, CHANNELS)[None, :] * seen
-    store_frames(y, total, t, num_frames, width, CHANNELS)
+        seen = load_frames(x, place // DIVISOR, is_whole, size, width)
+        total += load_channels(kernel + k * width, width)[None, :] * seen
+    store_frames(y, total, t, num_frames, width)
 
 
 @triton.jit
@@ -115,13 +109,11 @@ def _filter_kernel(
     STEP: tl.constexpr,
     FIRST: tl.constexpr,
     APART: tl.constexpr,
-    FRAMES: tl.constexpr,
-    CHANNELS: tl.constexpr,
 ):
     """Computes the sums over a block of frames of dy[t] · x[STEP·t + FIRST + APART·k], for each tap k."""
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
-    of_y = load_frames(dy, t, t < num_frames, num_frames, width, CHANNELS)
+    of_y = load_frames(dy, t, t < num_frames, num_frames, width)
     part = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     for k in range(TAPS):
-        seen = load_frames(x, STEP * t + FIRST + APART * k, t < num_frames, size, width, CHANNELS)
-        store_channels(partial, tl.sum(of_y * seen, 0), part * TAPS + k, width, CHANNELS)
+        seen = load_frames(x, STEP * t + FIRST + APART * k, t < num_frames, size, width)
+        store_channels(partial, tl.sum(of_y * seen, 0), part * TAPS + k, width)

@@ -26,5 +26,4 @@ def glu(x: Float[Array, "..."], *, axis: int = -1, implementation: Implementatio
         )
     if x.shape[axis] % 2:
         raise ValueError(f"axis {axis} has size {x.shape[axis]}: expected an even number, the values and their gates")
-    found: Array = module_of("glu", implementation, x).glu(x, axis - x.ndim * (axis >= 0))
-    return found
+    return module_of("glu", implementation, x).glu(x, axis - x.ndim * (axis >= 0))

@@ -39,5 +39,4 @@ def lattice_sweep(
         return f"arcs have spans {spans} and moves {moves}: expected (1, 1) and (0, 1), of RNN-T," if others else ""
 
     module = module_of("lattice_sweep", implementation, weights[0], reason_against=reason_against)
-    found: tuple[Array, Array] = module.sweep(weights, start, spans, moves)
-    return found
+    return module.sweep(weights, start, spans, moves)

@@ -4,7 +4,6 @@ The modules of the implementations have its parts. Forward: `masked_sums`, then 
 then `input_gradient`. Sums are added over the devices in between.
 """
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.collectives import total
-from asr_jax.kernels.gradients import SAVED
+from asr_jax.kernels.gradients import SAVED, with_gradient
 from asr_jax.kernels.implementations import Implementation, module_of
 
 
@@ -28,13 +27,9 @@ def batch_norm(
 ) -> Float[Array, "B T D"]:
     """Computes (x - mean) · gain / √(variance + eps) + bias in the dtype of `x`."""
     scale = gain * jax.lax.rsqrt(variance + eps)
-    found: Array = module_of("masked_batch_norm", implementation, x).normalise(x, mean, scale, bias)
-    return found
+    return module_of("masked_batch_norm", implementation, x).normalise(x, mean, scale, bias)
 
 
-# The custom derivative reads the frames twice. Automatic differentiation reads them five times and stores several
-# arrays of their size.
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def masked_batch_norm(
     x: Float[Array, "B T D"],
     lengths: Int[Array, " B"],
@@ -45,6 +40,9 @@ def masked_batch_norm(
 ) -> tuple[Float[Array, "B T D"], Float[Array, " D"], Float[Array, " D"]]:
     """Normalises frames by the statistics of the valid frames of all devices.
 
+    The derivative reads the frames twice. An automatic one reads them five times and stores several arrays of their
+    size.
+
     Args:
         x: Frames. Padding may be NaN where the gradient of the output is 0.
         lengths: Number of valid frames of each row; numbers above T count as T.
@@ -53,33 +51,23 @@ def masked_batch_norm(
     Returns:
         The output of batch norm in training, and the batch's mean and biased variance, which have no gradient.
     """
-    return _forward(x, lengths, gain, bias, eps, implementation)[0]
+    module = module_of("masked_batch_norm", implementation, x)
 
+    def forward(x: Array, lengths: Array, gain: Array, bias: Array) -> tuple[Any, Any]:
+        num = _number(lengths)
+        mean = checkpoint_name(total(module.masked_sums(x, lengths, None)[0]) / num, SAVED)
+        variance = checkpoint_name(total(module.masked_sums(x, lengths, mean)[1]) / num, SAVED)
+        y = batch_norm(x, mean, variance, gain, bias, eps, implementation)
+        return (y, mean, variance), (x, lengths, gain, mean, variance)
 
-def _forward(
-    x: Array, lengths: Array, gain: Array, bias: Array, eps: float, implementation: Implementation
-) -> tuple[Any, Any]:
-    lengths = jnp.minimum(lengths, x.shape[1])
-    num, masked_sums = _number(lengths), module_of("masked_batch_norm", implementation, x).masked_sums
-    mean = checkpoint_name(total(masked_sums(x, lengths, None)[0]) / num, SAVED)
-    variance = checkpoint_name(total(masked_sums(x, lengths, mean)[1]) / num, SAVED)
-    y = batch_norm(x, mean, variance, gain, bias, eps, implementation)
-    return (y, mean, variance), (x, lengths, gain, mean, variance)
+    def backward(kept: Any, cotangents: Any) -> tuple[Any, ...]:
+        (x, lengths, gain, mean, variance), dy = kept, cotangents[0]
+        inverse = jax.lax.rsqrt(variance + eps)
+        of_bias, of_gain = module.gradient_sums(x, dy, mean, inverse)
+        dx = module.input_gradient(x, dy, lengths, mean, inverse, gain, total((of_bias, of_gain)), _number(lengths))
+        return dx, None, of_gain, of_bias
 
-
-def _backward(eps: float, implementation: Implementation, saved: Any, cotangents: Any) -> tuple[Any, ...]:
-    x, lengths, gain, mean, variance = saved
-    inverse, dy, module = (
-        jax.lax.rsqrt(variance + eps),
-        cotangents[0],
-        module_of("masked_batch_norm", implementation, x),
-    )
-    of_bias, of_gain = module.gradient_sums(x, dy, mean, inverse)
-    dx = module.input_gradient(x, dy, lengths, mean, inverse, gain, total((of_bias, of_gain)), _number(lengths))
-    return dx, None, of_gain, of_bias
-
-
-masked_batch_norm.defvjp(_forward, _backward)
+    return with_gradient(forward, backward)(x, jnp.minimum(lengths, x.shape[1]), gain, bias)
 
 
 def _number(lengths: Array) -> Float[Array, ""]:

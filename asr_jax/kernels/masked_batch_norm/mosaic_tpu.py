@@ -20,8 +20,7 @@ def gradient_sums(x: Array, dy: Array, mean: Array, inverse: Array) -> Sums:
 
 
 def normalise(x: Array, mean: Array, scale: Array, bias: Array) -> Array:
-    found: Array = by_frames(_normalise_kernel, None, (x,), (mean, scale, bias), _like(x), name="normalise_kernel")[0]
-    return found
+    return by_frames(_normalise_kernel, None, (x,), (mean, scale, bias), _like(x), name="normalise_kernel")[0]
 
 
 def input_gradient(
@@ -29,8 +28,7 @@ def input_gradient(
 ) -> Array:
     of_channels = (mean, inverse, gain, *(each / num for each in sums))
     kernel: Any = _input_gradient_kernel
-    found: Array = by_frames(kernel, lengths, (x, dy), of_channels, _like(x), name="input_gradient_kernel")[0]
-    return found
+    return by_frames(kernel, lengths, (x, dy), of_channels, _like(x), name="input_gradient_kernel")[0]
 
 
 def _summed(kernel: Any, lengths: Any, of_frames: tuple[Array, ...], of_channels: tuple[Array, ...]) -> Sums:

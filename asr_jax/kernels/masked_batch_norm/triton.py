@@ -14,11 +14,11 @@ from jaxtyping import Array
 
 from asr_jax.kernels.masked_batch_norm.reference import Sums
 from asr_jax.kernels.triton_calls import triton_call
-from asr_jax.kernels.triton_frames import load_channels, load_frames, store_channels, store_frames
+from asr_jax.kernels.triton_frames import CHANNELS, load_channels, load_frames, store_channels, store_frames
 
-FRAMES, CHANNELS = 32, 64
-"""Frames and channels of a block; powers of 2."""
-SPAN = 256
+FRAMES = tl.constexpr(32)
+"""Number of frames of a block; a power of 2."""
+SPAN = tl.constexpr(256)
 """Number of frames of a program that computes sums; a multiple of `FRAMES`."""
 
 
@@ -43,7 +43,7 @@ def input_gradient(
 
 def _summed(kernel: Any, x: Array, *given: Array) -> Sums:
     rows, frames, width = x.shape
-    parts = triton.cdiv(frames, SPAN)
+    parts = triton.cdiv(frames, SPAN.value)
     partial = jax.ShapeDtypeStruct((rows * parts, width), jnp.float32)
     first, second = triton_call(
         x,
@@ -52,10 +52,7 @@ def _summed(kernel: Any, x: Array, *given: Array) -> Sums:
         width,
         kernel=kernel,
         out=(partial, partial),
-        grid=(parts, triton.cdiv(width, CHANNELS), rows),
-        FRAMES=FRAMES,
-        CHANNELS=CHANNELS,
-        SPAN=SPAN,
+        grid=(parts, triton.cdiv(width, CHANNELS.value), rows),
     )
     return first.sum(0), second.sum(0)
 
@@ -69,106 +66,67 @@ def _of_frames(kernel: Any, x: Array, *given: Array) -> Array:
         width,
         kernel=kernel,
         out=(jax.ShapeDtypeStruct(x.shape, x.dtype),),
-        grid=(triton.cdiv(frames, FRAMES), triton.cdiv(width, CHANNELS), rows),
-        FRAMES=FRAMES,
-        CHANNELS=CHANNELS,
+        grid=(triton.cdiv(frames, FRAMES.value), triton.cdiv(width, CHANNELS.value), rows),
     )
     return found
 
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
-def _store_sums(first, second, one, two, width, CHANNELS: tl.constexpr):
+def _store_sums(first, second, one, two, width):
     part = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-    store_channels(first, tl.sum(one, 0), part, width, CHANNELS)
-    store_channels(second, tl.sum(two, 0), part, width, CHANNELS)
+    store_channels(first, tl.sum(one, 0), part, width)
+    store_channels(second, tl.sum(two, 0), part, width)
 
 
 @triton.jit
 @no_type_check
-def _masked_sums_kernel(
-    x,
-    lengths,
-    shift,
-    frames,
-    width,
-    sums,
-    squares,
-    FRAMES: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    SPAN: tl.constexpr,
-):
+def _masked_sums_kernel(x, lengths, shift, frames, width, sums, squares):
     """Computes the sums over the valid frames among SPAN frames of a row."""
-    length, centre = tl.load(lengths + tl.program_id(2)), load_channels(shift, width, CHANNELS)[None, :]
+    length, centre = tl.load(lengths + tl.program_id(2)), load_channels(shift, width)[None, :]
     total = tl.zeros([FRAMES, CHANNELS], tl.float32)
     total_squares = tl.zeros([FRAMES, CHANNELS], tl.float32)
     for first in range(0, SPAN, FRAMES):
         t = tl.program_id(0) * SPAN + first + tl.arange(0, FRAMES)
-        values = load_frames(x, t, t < length, frames, width, CHANNELS)
+        values = load_frames(x, t, t < length, frames, width)
         deviation = tl.where((t < length)[:, None], values - centre, 0.0)
         total += deviation
         total_squares += deviation * deviation
-    _store_sums(sums, squares, total, total_squares, width, CHANNELS)
+    _store_sums(sums, squares, total, total_squares, width)
 
 
 @triton.jit
 @no_type_check
-def _gradient_sums_kernel(
-    x,
-    dy,
-    mean,
-    inverse,
-    frames,
-    width,
-    of_bias,
-    of_gain,
-    FRAMES: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    SPAN: tl.constexpr,
-):
+def _gradient_sums_kernel(x, dy, mean, inverse, frames, width, of_bias, of_gain):
     """Computes the sums over SPAN frames of a row."""
-    centre, factor = load_channels(mean, width, CHANNELS)[None, :], load_channels(inverse, width, CHANNELS)[None, :]
+    centre, factor = load_channels(mean, width)[None, :], load_channels(inverse, width)[None, :]
     total = tl.zeros([FRAMES, CHANNELS], tl.float32)
     total_units = tl.zeros([FRAMES, CHANNELS], tl.float32)
     for first in range(0, SPAN, FRAMES):
         t = tl.program_id(0) * SPAN + first + tl.arange(0, FRAMES)
-        unit = (load_frames(x, t, t < frames, frames, width, CHANNELS) - centre) * factor
-        of_y = load_frames(dy, t, t < frames, frames, width, CHANNELS)
+        unit = (load_frames(x, t, t < frames, frames, width) - centre) * factor
+        of_y = load_frames(dy, t, t < frames, frames, width)
         total += of_y
         total_units += tl.where(of_y != 0, of_y * unit, 0.0)
-    _store_sums(of_bias, of_gain, total, total_units, width, CHANNELS)
+    _store_sums(of_bias, of_gain, total, total_units, width)
 
 
 @triton.jit
 @no_type_check
-def _normalise_kernel(x, mean, scale, bias, frames, width, y, FRAMES: tl.constexpr, CHANNELS: tl.constexpr):
+def _normalise_kernel(x, mean, scale, bias, frames, width, y):
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
-    deviation = load_frames(x, t, t < frames, frames, width, CHANNELS) - load_channels(mean, width, CHANNELS)[None, :]
-    factor, constant = load_channels(scale, width, CHANNELS), load_channels(bias, width, CHANNELS)
-    store_frames(y, deviation * factor[None, :] + constant[None, :], t, frames, width, CHANNELS)
+    deviation = load_frames(x, t, t < frames, frames, width) - load_channels(mean, width)[None, :]
+    factor, constant = load_channels(scale, width), load_channels(bias, width)
+    store_frames(y, deviation * factor[None, :] + constant[None, :], t, frames, width)
 
 
 @triton.jit
 @no_type_check
-def _input_gradient_kernel(
-    x,
-    dy,
-    lengths,
-    mean,
-    inverse,
-    gain,
-    bias_mean,
-    gain_mean,
-    frames,
-    width,
-    dx,
-    FRAMES: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
+def _input_gradient_kernel(x, dy, lengths, mean, inverse, gain, bias_mean, gain_mean, frames, width, dx):
     t = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
-    factor, valid = load_channels(inverse, width, CHANNELS), t < tl.load(lengths + tl.program_id(2))
-    deviation = load_frames(x, t, valid, frames, width, CHANNELS) - load_channels(mean, width, CHANNELS)[None, :]
-    of_gain = load_channels(gain_mean, width, CHANNELS) * factor
-    through = load_channels(bias_mean, width, CHANNELS)[None, :] + deviation * of_gain[None, :]
-    of_y = load_frames(dy, t, t < frames, frames, width, CHANNELS) - tl.where(valid[:, None], through, 0.0)
-    store_frames(dx, of_y * (load_channels(gain, width, CHANNELS) * factor)[None, :], t, frames, width, CHANNELS)
+    factor, valid = load_channels(inverse, width), t < tl.load(lengths + tl.program_id(2))
+    deviation = load_frames(x, t, valid, frames, width) - load_channels(mean, width)[None, :]
+    of_gain = load_channels(gain_mean, width) * factor
+    through = load_channels(bias_mean, width)[None, :] + deviation * of_gain[None, :]
+    of_y = load_frames(dy, t, t < frames, frames, width) - tl.where(valid[:, None], through, 0.0)
+    store_frames(dx, of_y * (load_channels(gain, width) * factor)[None, :], t, frames, width)

@@ -75,8 +75,7 @@ def attention_mask_4d(
 def _masked_sum(lengths: Array, *arrays: Array, axis: int, implementation: Implementation) -> Array:
     if len(lengths) != len(arrays[0]):
         raise ValueError(f"{len(lengths)} lengths for {len(arrays[0])} rows: expected one for each row")
-    found: Array = module_of("masking", implementation, arrays[0]).masked_sum(lengths, *arrays, axis=axis)
-    return found
+    return module_of("masking", implementation, arrays[0]).masked_sum(lengths, *arrays, axis=axis)
 
 
 def _mask(
@@ -84,5 +83,4 @@ def _mask(
 ) -> Array:
     if min(heads, queries, keys) < 1:
         raise ValueError(f"a mask of {heads} heads, {queries} queries and {keys} keys: expected at least 1 of each")
-    found: Array = module_of("masking", implementation).mask(lengths, heads, queries, keys, inverted=inverted)
-    return found
+    return module_of("masking", implementation).mask(lengths, heads, queries, keys, inverted=inverted)

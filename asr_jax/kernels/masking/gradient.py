@@ -21,7 +21,6 @@ def masked_sum_of(kernel: Callable[..., Array]) -> Callable[..., Array]:
             *_, lengths, of_sum = given
             return (summed(lengths, of_sum),) * len(arrays)
 
-        found: Array = of_inputs(lambda *given: summed(given[-1], *given[:-1]), backward)(*arrays, lengths)
-        return found
+        return of_inputs(lambda *given: summed(given[-1], *given[:-1]), backward)(*arrays, lengths)
 
     return masked_sum

@@ -36,5 +36,4 @@ def pairwise_downsample(
     if len(lengths) != len(x):
         raise ValueError(f"{len(lengths)} lengths for {len(x)} rows: expected one for each row")
     weights = group_weights(logits, lengths, x.shape[1])
-    found: Array = module_of("pairwise_downsample", implementation, x).weighted_sums(x, weights)
-    return found
+    return module_of("pairwise_downsample", implementation, x).weighted_sums(x, weights)

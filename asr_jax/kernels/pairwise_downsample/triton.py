@@ -16,8 +16,7 @@ BLOCK = 1024
 
 def _forward(x: Array, weights: Array) -> Array:
     out = jax.ShapeDtypeStruct((*weights.shape[:2], x.shape[2]), x.dtype)
-    found: Array = _call(_forward_kernel, x, weights, out=(out,))[0]
-    return found
+    return _call(_forward_kernel, x, weights, out=(out,))[0]
 
 
 def _backward(x: Array, weights: Array, dy: Array) -> tuple[Array, Array]:

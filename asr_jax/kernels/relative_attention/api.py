@@ -59,8 +59,7 @@ def relative_attention(
     if module is reference:  # its gradient is automatic
         return reference.attend(*given, scale=scale)
     function = with_gradient(partial(module.forward, scale=scale), partial(module.backward, scale=scale))
-    found: Array = function(*given)
-    return found
+    return function(*given)
 
 
 def _reason_against(implementation: str, *given: Array) -> str:

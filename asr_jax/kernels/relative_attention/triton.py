@@ -12,10 +12,12 @@ import triton
 import triton.language as tl
 from jaxtyping import Array
 
-from asr_jax.kernels.log_space import NEVER
+from asr_jax.kernels import log_space
 from asr_jax.kernels.triton_calls import triton_call
 from asr_jax.kernels.triton_frames import dot
 
+MASKED = tl.constexpr(log_space.NEVER)
+"""Score of masked keys."""
 MOST_WIDTH = 128
 """Largest width of a head. Blocks of wider heads do not fit into registers."""
 BLOCKS = {2: 32, 4: 16}
@@ -69,7 +71,7 @@ def _constants(query: Array, position_query: Array, value: Array) -> dict[str, A
     blocks = {f"{name}_BLOCK": max(triton.next_power_of_2(width), 16) for name, width in widths.items()}
     size = query.dtype.itemsize
     options = {"num_warps": 4 if size == 2 and max(widths.values()) <= 64 else 8, "num_stages": 4 // size}
-    return widths | blocks | options | {"MASKED": NEVER, "BLOCK": BLOCKS[size]}
+    return widths | blocks | options | {"BLOCK": BLOCKS[size]}
 
 
 @triton.jit
@@ -127,7 +129,6 @@ def _forward_kernel(
     scale,
     mixed,
     logs,
-    MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,
@@ -181,7 +182,6 @@ def _query_kernel(
     scale,
     of_query,
     of_position_query,
-    MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,
@@ -236,7 +236,6 @@ def _key_kernel(
     scale,
     of_key,
     of_value,
-    MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,
@@ -288,7 +287,6 @@ def _offset_kernel(
     scale,
     rows,
     of_offsets,
-    MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,

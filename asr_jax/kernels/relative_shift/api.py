@@ -22,5 +22,4 @@ def relative_shift(
         raise ValueError(
             f"{num_offsets} offsets for {num_queries} queries: expected queries and keys together, minus 1"
         )
-    found: Array = module_of("relative_shift", implementation, scores).relative_shift(scores)
-    return found
+    return module_of("relative_shift", implementation, scores).relative_shift(scores)

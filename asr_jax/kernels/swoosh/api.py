@@ -41,5 +41,4 @@ def shifted_swish_r(x: Float[Array, "..."], *, implementation: Implementation = 
 
 
 def _computed(name: str, x: Array, implementation: Implementation) -> Array:
-    found: Array = module_of("swoosh", implementation, x).FUNCTIONS[name](x)
-    return found
+    return module_of("swoosh", implementation, x).FUNCTIONS[name](x)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.devices import traced_for
+from asr_jax.kernels.gradients import with_gradient
 
 Activation = Literal["relu", "tanh"]
 
@@ -44,28 +45,24 @@ def arc_log_probs(
     return blank, picked(logits[:, :, :num_labels], ids) - log_norm[:, :, :num_labels]
 
 
-@jax.custom_vjp
 def picked(logits: Float[Array, "*rest V"], ids: Int[Array, "*#rest"]) -> Float[Array, "*rest"]:
     """Returns the logit of one label at each node.
 
     The gradient of a gather is a scatter, which on accelerators takes several passes over the logits. There, the
     gradient is masked instead, in the same pass as the gradient of the softmax.
     """
-    ids = jnp.broadcast_to(ids, logits.shape[:-1])
-    return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    num_labels, dtype = logits.shape[-1], logits.dtype
 
+    def forward(logits: Array, ids: Array) -> tuple[Array, Array]:
+        chosen = jnp.broadcast_to(ids, logits.shape[:-1])[..., None]
+        return jnp.take_along_axis(logits, chosen, axis=-1)[..., 0], ids
 
-def _forward(logits: Array, ids: Array) -> tuple[Array, tuple[Array, Array]]:
-    return picked(logits, ids), (ids, jnp.zeros((0, logits.shape[-1]), logits.dtype))
+    def backward(ids: Array, gradient: Array) -> tuple[Array, None]:
+        ids = jnp.broadcast_to(ids, gradient.shape)[..., None]
+        if traced_for().platform != "cpu":
+            numbers = jnp.arange(num_labels).reshape((1,) * gradient.ndim + (-1,))
+            return jnp.where(ids == numbers, gradient[..., None], 0).astype(dtype), None
+        zeros = jnp.zeros((*gradient.shape, num_labels), dtype)
+        return jnp.put_along_axis(zeros, ids, gradient[..., None], axis=-1, inplace=False), None
 
-
-def _backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
-    ids, (_, num_labels) = jnp.broadcast_to(kept[0], gradient.shape)[..., None], kept[1].shape
-    if traced_for().platform != "cpu":
-        numbers = jnp.arange(num_labels).reshape((1,) * gradient.ndim + (-1,))
-        return jnp.where(ids == numbers, gradient[..., None], 0).astype(kept[1].dtype), None
-    zeros = jnp.zeros((*gradient.shape, num_labels), kept[1].dtype)
-    return jnp.put_along_axis(zeros, ids, gradient[..., None], axis=-1, inplace=False), None
-
-
-picked.defvjp(_forward, _backward)
+    return with_gradient(forward, backward)(logits, ids)

@@ -17,9 +17,9 @@ from asr_jax.kernels.transducer_joint.reference import Activation
 from asr_jax.kernels.triton_calls import triton_call
 from asr_jax.kernels.triton_frames import dot
 
-FRAMES, POSITIONS = 8, 8
+FRAMES, POSITIONS = tl.constexpr(8), tl.constexpr(8)
 """Numbers of frames and of label positions of a block of nodes, powers of 2."""
-PARTS = 8
+PARTS = tl.constexpr(8)
 """Number of parts of the nodes for the gradients of the output, each with gradients of its own in memory."""
 BLOCKS = {
     2: {"V_BLOCK": 64, "D_BLOCK": 32, "OUTER_BLOCK": 128, "num_stages": 2},
@@ -71,18 +71,17 @@ def backward(
         grid=(blocks, rows, parts_of_width),
         **constants,
         out=(
-            shares(triton.cdiv(positions, POSITIONS), *frames.shape),
-            shares(triton.cdiv(num_frames, FRAMES), *predictions.shape),
+            shares(triton.cdiv(positions, POSITIONS.value), *frames.shape),
+            shares(triton.cdiv(num_frames, FRAMES.value), *predictions.shape),
         ),
     )
     of_kernel, of_bias = triton_call(
         *inputs,
         rows,
         kernel=_output_kernel,
-        grid=(triton.cdiv(len(bias), constants["V_BLOCK"]), parts_of_width, PARTS),
-        PARTS=PARTS,
+        grid=(triton.cdiv(len(bias), constants["V_BLOCK"]), parts_of_width, PARTS.value),
         **constants,
-        out=(shares(PARTS, *kernel.shape), shares(PARTS, *bias.shape)),
+        out=(shares(PARTS.value, *kernel.shape), shares(PARTS.value, *bias.shape)),
     )
     found = (of_frames, of_predictions, of_kernel, of_bias)
     return *(jnp.sum(each, 0).astype(of.dtype) for each, of in zip(found, arrays, strict=False)), None, None, None
@@ -90,26 +89,18 @@ def backward(
 
 def _num_blocks(frames: int, positions: int) -> int:
     """Number of blocks of nodes of a row."""
-    return int(triton.cdiv(frames, FRAMES) * triton.cdiv(positions, POSITIONS))
+    return int(triton.cdiv(frames, FRAMES.value) * triton.cdiv(positions, POSITIONS.value))
 
 
 def _constants(arrays: Any, blank_id: int, activation: Activation) -> dict[str, Any]:
     width, vocab_size = arrays[2].shape
-    sizes = {"D": width, "V": vocab_size, "FRAMES": FRAMES, "POSITIONS": POSITIONS}
-    return (
-        BLOCKS[arrays[2].dtype.itemsize]
-        | sizes
-        | {
-            "BLANK": blank_id,
-            "RELU": activation == "relu",
-            "num_warps": 8,
-        }
-    )
+    chosen = {"BLANK": blank_id, "RELU": activation == "relu", "num_warps": 8}
+    return BLOCKS[arrays[2].dtype.itemsize] | {"D": width, "V": vocab_size} | chosen
 
 
 @triton.jit
 @no_type_check  # Triton's arguments have no types
-def _nodes(block, num_positions, FRAMES: tl.constexpr, POSITIONS: tl.constexpr):
+def _nodes(block, num_positions):
     """Frames and positions of the nodes of a block."""
     blocks = tl.cdiv(num_positions, POSITIONS)
     node = tl.arange(0, FRAMES * POSITIONS)
@@ -214,14 +205,12 @@ def _forward_kernel(
     RELU: tl.constexpr,
     D: tl.constexpr,
     V: tl.constexpr,
-    FRAMES: tl.constexpr,
-    POSITIONS: tl.constexpr,
     V_BLOCK: tl.constexpr,
     D_BLOCK: tl.constexpr,
 ):
     """Computes the log-probabilities of a block of nodes."""
     row = tl.program_id(1)
-    t, s = _nodes(tl.program_id(0), S, FRAMES, POSITIONS)
+    t, s = _nodes(tl.program_id(0), S)
     label = _label(labels, row, s, S)
     most = tl.full([FRAMES * POSITIONS], float("-inf"), tl.float32)
     total = tl.zeros([FRAMES * POSITIONS], tl.float32)
@@ -264,15 +253,13 @@ def _node_kernel(
     RELU: tl.constexpr,
     D: tl.constexpr,
     V: tl.constexpr,
-    FRAMES: tl.constexpr,
-    POSITIONS: tl.constexpr,
     V_BLOCK: tl.constexpr,
     D_BLOCK: tl.constexpr,
     OUTER_BLOCK: tl.constexpr,
 ):
     """Computes the share of a block of nodes in some channels of the gradients of frames and predictions."""
     block, row = tl.program_id(0), tl.program_id(1)
-    t, s = _nodes(block, S, FRAMES, POSITIONS)
+    t, s = _nodes(block, S)
     label = _label(labels, row, s, S)
     outer = tl.program_id(2) * OUTER_BLOCK + tl.arange(0, OUTER_BLOCK)
     found = tl.zeros([FRAMES * POSITIONS, OUTER_BLOCK], tl.float32)
@@ -320,12 +307,9 @@ def _output_kernel(
     RELU: tl.constexpr,
     D: tl.constexpr,
     V: tl.constexpr,
-    FRAMES: tl.constexpr,
-    POSITIONS: tl.constexpr,
     V_BLOCK: tl.constexpr,
     D_BLOCK: tl.constexpr,
     OUTER_BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
 ):
     """Computes the share of a part of the nodes in the gradients of some weights of the output."""
     v = tl.program_id(0) * V_BLOCK + tl.arange(0, V_BLOCK)
@@ -336,7 +320,7 @@ def _output_kernel(
     of_row = tl.cdiv(T, FRAMES) * tl.cdiv(S, POSITIONS)
     for number in range(part, rows * of_row, PARTS):
         row = number // of_row
-        t, s = _nodes(number % of_row, S, FRAMES, POSITIONS)
+        t, s = _nodes(number % of_row, S)
         if _num_logits(num_frames, num_labels, row, t, s, V) > 0:
             logits = _logits(frames, predictions, kernel, bias, row, t, s, v, T, S, D, V, D_BLOCK, RELU)
             label = _label(labels, row, s, S)

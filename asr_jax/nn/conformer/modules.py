@@ -15,17 +15,15 @@ from asr_jax.kernels.masking.api import mask_time
 from asr_jax.kernels.relative_attention.api import Implementation, relative_attention
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
+from asr_jax.nn.attention import MASKED_SCORE, attention_softmax
+from asr_jax.nn.layer_stack import tied_biases
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm, layer_norm
 from asr_jax.nn.positions import clipped_distances
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.softmax import attention_softmax
 from asr_jax.nn.stochastic import Dropout
 
-# Added to the scores of masked keys. It is finite, which keeps the softmax of a query without valid keys finite. Its
-# exp is exactly 0, and its sum with any score rounds to it in float32.
-MASKED_SCORE = -1e10
 ConvNorm = Literal["batch", "batch_padded", "layer"]
 """Norm of a convolution module.
 
@@ -75,17 +73,12 @@ class RelativeAttention(nn.Module):
         """Applies attention to `x`.
 
         Args:
-            x: Input frames.
             positions: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order. None: the scores
                 use `distances`, or no positions.
             allowed: Keys (last axis) that each query may attend to.
-            step: Step of the schedules while training; None in evaluation, without dropout.
             biases: u and v, if the layers share them. None: the module has its own.
             turned: Input of the query and key projections, such as `x` with rotary positions. None: `x`.
             lengths: Number of valid keys of each row, for implementations other than reference.
-
-        Returns:
-            Output frames.
         """
         width, looking = x.shape[-1], x if turned is None else turned
         query, key, value = (
@@ -99,7 +92,7 @@ class RelativeAttention(nn.Module):
                 scores += self._by_distance(query, *self.distances)
         else:
             offsets = self._heads(Linear(width, use_bias=False, dtype=self.dtype, name="positions")(positions))
-            by_content, by_position = self._biases(query.shape[-1]) if biases is None else biases
+            by_content, by_position = tied_biases(self, self.num_heads, width) if biases is None else biases
             if lengths is not None and self.implementation not in ("auto", "reference"):
                 queries = (query + per_head(by_content, query), query + per_head(by_position, query))
                 mixed = relative_attention(
@@ -135,10 +128,6 @@ class RelativeAttention(nn.Module):
 
     def _heads(self, x: Float[Array, "*rest D"]) -> Float[Array, "*rest H C"]:
         return x.reshape(*x.shape[:-1], self.num_heads, -1)
-
-    def _biases(self, width: int) -> tuple[Float[Array, "H C"], Float[Array, "H C"]]:
-        shape, zeros = (self.num_heads, width), nn.initializers.zeros
-        return self.param("content_bias", zeros, shape), self.param("position_bias", zeros, shape)
 
 
 class ConformerConvolution(nn.Module):

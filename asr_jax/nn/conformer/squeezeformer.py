@@ -1,4 +1,4 @@
-"""Layers of Squeezeformer, with norms after their modules, and its reduction and recovery of the frame rate.
+"""Parts of Squeezeformer: scales and biases of channels, and the reduction and recovery of the frame rate.
 
 Source: Kim et al. 2022, "Squeezeformer" (arXiv:2206.00888), figure 2; kssteven418/Squeezeformer src/models at commit
 ab49eec5; NVIDIA/NeMo nemo/collections/asr at commit 8cfedd72.
@@ -13,13 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.masking.api import mask_time
-from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, ConvNorm, RelativeAttention
-from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.linear import Linear, per_channel, uniform
-from asr_jax.nn.normalization import normed
-from asr_jax.nn.remat import Remat
-from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import Dropout
 
 Variant = Literal["paper", "nemo", "rust"]
 
@@ -72,94 +66,6 @@ class ScaleBias(nn.Module):
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
         return x * per_channel(scale, x) + per_channel(bias, x)
-
-
-class SqueezeformerSizes(NamedTuple):
-    """Sizes and behaviour of a layer."""
-
-    num_heads: int
-    feedforward_dim: int
-    kernel_size: int
-    norm: ConvNorm
-    adaptive_scale: bool
-    gated_convolution: bool
-    dropout: float
-    attention_dropout: float
-    details: Details
-    dtype: DTypeLike
-
-
-class SqueezeformerLayer(nn.Module):
-    """Attention, feed-forward, convolution and feed-forward modules, each as norm(x + module(x · scale + bias)).
-
-    The signature is that of a body of `nn.scan`: the layer returns the carry and an output to collect.
-    """
-
-    sizes: SqueezeformerSizes
-    gives_all: bool = False
-    """Whether the layer's output is also returned for the scan to collect."""
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], inputs: LayerInputs
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        sizes, details = self.sizes, self.sizes.details
-        attention = RelativeAttention(
-            sizes.num_heads,
-            dropout=sizes.attention_dropout,
-            blind=details.blind,
-            dtype=sizes.dtype,
-            name="attention",
-        )
-        convolution = ConformerConvolution(
-            sizes.kernel_size,
-            gated=sizes.gated_convolution,
-            norm=sizes.norm,
-            norm_eps=details.eps,
-            norm_momentum=details.momentum,
-            norm_ddof=details.ddof,
-            dtype=sizes.dtype,
-            name="convolution",
-        )
-        y = attention(
-            self._scaled(x, "attention"), inputs.positions, inputs.allowed, step=inputs.step, biases=inputs.biases
-        )
-        x = self._added(x, y, inputs.step, "attention")
-        x = self._feed_forward(x, inputs.step, "feed_forward_1")
-        y = convolution(self._scaled(x, "convolution"), inputs.lengths, step=inputs.step)
-        x = self._added(x, y, inputs.step, "convolution")
-        x = self._feed_forward(x, inputs.step, "feed_forward_2")
-        return x, x if self.gives_all else None
-
-    def _feed_forward(self, x: Array, step: Step, name: str) -> Array:
-        sizes = self.sizes
-        module = ConformerFeedForward(sizes.feedforward_dim, dropout=sizes.dropout, dtype=sizes.dtype, name=name)
-        return self._added(x, module(self._scaled(x, name), step=step), step, name)
-
-    def _scaled(self, x: Array, name: str) -> Array:
-        return ScaleBias(name=f"{name}_scale")(x) if self.sizes.adaptive_scale else x
-
-    def _added(self, x: Array, y: Array, step: Step, name: str) -> Array:
-        x += Dropout(self.sizes.dropout)(y, step=step)
-        return normed(f"{name}_norm", x, self.sizes.details.eps)
-
-
-class SqueezeformerStack(nn.Module):
-    """Stack of layers. Returns the last output, and the outputs of all layers with `gives_all` (otherwise of none)."""
-
-    sizes: SqueezeformerSizes
-    num_layers: int
-    remat: Remat = "elementwise"
-    gives_all: bool = False
-    """Whether the outputs of all layers are returned."""
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], inputs: LayerInputs
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"]]:
-        layers = layer_stack(SqueezeformerLayer, self.num_layers, self.remat)(self.sizes, self.gives_all, name="layers")
-        x, inner = layers(x, inputs)
-        return x, jnp.zeros((0, *x.shape), x.dtype) if inner is None else inner
 
 
 class ReduceTime(nn.Module):

@@ -9,8 +9,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import zero_padding
-from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
 from asr_jax.kernels.glu.api import glu
+from asr_jax.nn.convolution import Conv3x3
 from asr_jax.nn.linear import Linear, per_channel, project, uniform
 
 Subsampling = Literal["striding", "dw_striding"]
@@ -60,11 +60,11 @@ class Subsample(nn.Module):
 
         The last axis of the output has the channels of the first bin, then those of the second, and so on.
         """
-        x = x.astype(self.dtype)[..., None]
+        x, pads = x.astype(self.dtype)[..., None], ((self.before, 1), (self.before, 1))
         for number in range(self.factor.bit_length() - 1):
             x = self._masked(x, lengths)
             separable = number > 0 and self.kind == "dw_striding"
-            x = HalvingConv(self.channels, separable, self.before, self.dtype, name=f"conv_{number}")(x)
+            x = Conv3x3(self.channels, (2, 2), pads, depthwise=separable, name=f"conv_{number}")(x)
             if separable:
                 x = Linear(self.channels, dtype=self.dtype, name=f"pointwise_{number}")(x)
             x, lengths = nn.relu(x), strided_length(lengths, 2, before=self.before)
@@ -74,31 +74,7 @@ class Subsample(nn.Module):
         return zero_padding(x, lengths) if self.mask_padding else x
 
 
-class HalvingConv(nn.Module):
-    """A depthwise or full 3×3 convolution of stride 2 over time and frequency."""
-
-    channels: int
-    depthwise: bool
-    before: int
-    """Zero frames and bins before the input. One follows the input."""
-    dtype: DTypeLike = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T F C"]) -> Float[Array, "B S G {self.channels}"]:
-        inputs = 1 if self.depthwise else x.shape[-1]
-        initial = uniform((9 * inputs) ** -0.5)
-        kernel = self.param("kernel", initial, (3, 3, inputs, self.channels))
-        bias = self.param("bias", initial, (self.channels,))
-        pads = ((self.before, 1), (self.before, 1))
-        if inputs == 1:
-            y = depthwise_conv_2d(x, kernel[:, :, 0], padding=pads, strides=(2, 2))
-        else:
-            form = ("NHWC", "HWIO", "NHWC")
-            y = jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), (2, 2), pads, dimension_numbers=form)
-        return y + per_channel(bias, y)
-
-
-def gated_length(num_frames: Any, kernel_size: int, stride: int) -> Any:
+def gated_length(num_frames: Any, kernel_size: int, stride: int, *, of_peer: bool = False) -> Any:
     """Number of frames of `GatedConv`'s output for the frames of an utterance.
 
     If the halves of kernel size and stride differ, this is the smaller one of the number of frames that the convolution
@@ -108,21 +84,11 @@ def gated_length(num_frames: Any, kernel_size: int, stride: int) -> Any:
         num_frames: Number of input frames; an int or an array.
         kernel_size: Taps of the convolution.
         stride: Stride of the convolution in frames.
+        of_peer: Whether to return the length that transformers computes and masks attention with, which may exceed the
+            number of frames that exist.
     """
-    return _windows(num_frames, kernel_size, stride, 2 * min(kernel_size // 2, stride // 2))
-
-
-def gated_length_of_peer(num_frames: Any, kernel_size: int, stride: int) -> Any:
-    """Length that transformers computes for `GatedConv`'s output and masks attention with.
-
-    It may exceed the number of frames that exist.
-
-    Args:
-        num_frames: Number of input frames; an int or an array.
-        kernel_size: Taps of the convolution.
-        stride: Stride of the convolution in frames.
-    """
-    return _windows(num_frames, kernel_size, stride, 2 * (kernel_size // 2))
+    half = kernel_size // 2 if of_peer else min(kernel_size // 2, stride // 2)
+    return _windows(num_frames, kernel_size, stride, 2 * half)
 
 
 def _windows(num_frames: Any, kernel_size: int, stride: int, zeros: int) -> Any:

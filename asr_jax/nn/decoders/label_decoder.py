@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.nn.decoders.layers import DecoderLayers
-from asr_jax.nn.decoders.sanm import attention_weights, mixed
+from asr_jax.nn.decoders.sanm import mixed, weights_of_heads
 from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.positions import sinusoids
@@ -110,7 +110,6 @@ class LabelDecoderModule(nn.Module):
         Args:
             labels: Label ids, the first of which is that of the begin.
             memory: Frames of the encoder. Padding must be finite and has no influence.
-            step: Step of the schedules while training; None in evaluation, without dropout.
         """
         positions = sinusoids(np.arange(labels.shape[1], dtype=np.float64), self.settings.dim)
         x = self.dropout(self._embedded(labels, jnp.asarray(positions)[None]), step=step)
@@ -183,7 +182,7 @@ class LabelDecoderLayer(nn.Module):
         heads, step, own = self.settings.num_heads, inputs.step, self.attention
         is_before = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))[None]
         y = self._normed(self.attention_norm, x)
-        weights = attention_weights(own.query(y), own.key(y), is_before, heads)
+        weights = weights_of_heads(own.query(y), own.key(y), is_before, heads)
         x += self.dropout(own.out(mixed(weights, own.value(y))), step=step)
         assert inputs.memory is not None
         memory = self.to_encoder.key(inputs.memory), self.to_encoder.value(inputs.memory)
@@ -223,7 +222,7 @@ class LabelDecoderLayer(nn.Module):
         is_before = jnp.arange(keys.shape[2])[None, None] <= inputs.place
         by_hypothesis: Callable[[Array], Array] = lambda array: array.reshape(-1, *array.shape[2:])  # noqa: E731
         query = by_hypothesis(own.query(y))[:, None]
-        weights = attention_weights(query, by_hypothesis(keys), is_before, self.settings.num_heads)
+        weights = weights_of_heads(query, by_hypothesis(keys), is_before, self.settings.num_heads)
         x += own.out(mixed(weights, by_hypothesis(values))[:, 0].reshape(*x.shape[:2], -1))
         y, of_frames = self._from_encoder(x, cache.memory_keys, cache.memory_values, inputs)
         return self._fed_forward(x + y, None), (key, value, jnp.mean(of_frames.astype(jnp.float32), axis=1))
@@ -232,7 +231,7 @@ class LabelDecoderLayer(nn.Module):
         self, x: Float[Array, "B U D"], keys: Float[Array, "B T A"], values: Float[Array, "B T A"], inputs: LabelInputs
     ) -> tuple[Float[Array, "B U D"], Float[Array, "B H U T"]]:
         query = self.to_encoder.query(self._normed(self.to_encoder_norm, x))
-        weights = attention_weights(query, keys, inputs.allowed, self.settings.num_heads)
+        weights = weights_of_heads(query, keys, inputs.allowed, self.settings.num_heads)
         return self.to_encoder.out(mixed(weights, values)), weights
 
     def _fed_forward(self, x: Float[Array, "B U D"], step: Step) -> Float[Array, "B U D"]:

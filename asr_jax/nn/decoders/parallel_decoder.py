@@ -27,7 +27,6 @@ class ParallelDecoder(nn.Module):
 
         Args:
             queries: One vector of width D for each label.
-            step: Step of the schedules while training; None in evaluation, without dropout.
         """
         raise NotImplementedError
 

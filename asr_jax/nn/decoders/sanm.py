@@ -12,16 +12,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.core.errors import UserError
-from asr_jax.core.matmul_precision import float32_product
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
+from asr_jax.nn.attention import attention_weights
 from asr_jax.nn.linear import Linear, uniform
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.softmax import attention_softmax
 from asr_jax.nn.stochastic import Dropout
 
-# Finite, so that the softmax of a row without allowed keys is finite. Its exp is exactly 0.
-MASKED_SCORE = -1e10
 NORM_EPS = 1e-12
 """Epsilon of all of FunASR's layer norms but that of `input_layer: linear`."""
 
@@ -65,14 +62,12 @@ class MemoryAttention(nn.Module):
         """Applies attention to `x`.
 
         Args:
-            x: Input frames.
             allowed: Keys (last axis) that queries may attend to.
             lengths: Number of valid frames.
-            step: Step of the schedules while training; None in evaluation, without dropout.
         """
         query, key, value = jnp.split(Linear(3 * self.dim, dtype=self.dtype, name="in")(x), 3, axis=-1)
         memory = Memory(self.kernel_size, self.shift, self.dropout, name="memory")(value, lengths, step=step)
-        weights = Dropout(self.dropout)(attention_weights(query, key, allowed, self.num_heads), step=step)
+        weights = Dropout(self.dropout)(weights_of_heads(query, key, allowed, self.num_heads), step=step)
         return Linear(self.dim, dtype=self.dtype, name="out")(mixed(weights, value)) + memory
 
 
@@ -94,7 +89,6 @@ class Attention(nn.Module):
             x: Vectors that queries are computed from.
             memory: Frames that keys and values are computed from.
             allowed: Keys (last axis) that queries may attend to.
-            step: Step of the schedules while training; None in evaluation, without dropout.
 
         Raises:
             UserError: If the width of `x` is no multiple of the number of heads.
@@ -107,24 +101,16 @@ class Attention(nn.Module):
             )
         query = Linear(width, dtype=self.dtype, name="query")(x)
         key, value = jnp.split(Linear(2 * width, dtype=self.dtype, name="key_value")(memory), 2, axis=-1)
-        weights = Dropout(self.dropout)(attention_weights(query, key, allowed, self.num_heads), step=step)
+        weights = Dropout(self.dropout)(weights_of_heads(query, key, allowed, self.num_heads), step=step)
         return Linear(width, dtype=self.dtype, name="out")(mixed(weights, value))
 
 
-def attention_weights(
+def weights_of_heads(
     query: Float[Array, "B U D"], key: Float[Array, "B T D"], allowed: Bool[Array, "#B #U T"], num_heads: int
 ) -> Float[Array, "B H U T"]:
-    """Returns the softmax over keys of scaled products, in the dtype of `query`. Scores are float32.
-
-    Args:
-        query: Queries of all heads.
-        key: Keys of all heads.
-        allowed: Keys (last axis) that all queries or each query may attend to.
-    """
+    """Returns `attention_weights` of queries and keys that have all heads side by side."""
     query, key = (each.reshape(*each.shape[:2], num_heads, -1) for each in (query, key))
-    scores = float32_product("buhc,bthc->bhut", query, key)
-    scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
-    return attention_softmax(scores, query.dtype)
+    return attention_weights(query, key, allowed)
 
 
 def mixed(weights: Float[Array, "B H U T"], value: Float[Array, "B T D"]) -> Float[Array, "B U D"]:

@@ -162,10 +162,8 @@ class LSTM(nn.Module):
         collection, and the states after `passed_after` frames replace them.
 
         Args:
-            x: Input frames.
             lengths: Number of valid frames of each row, for the statistics of batch normalisation. None: all frames.
             state: State before the first frame. None: zeros.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
             passed_after: Number of frames of each row after which its state is passed on; 0: the initial state is.
                 None: no states are passed.
 

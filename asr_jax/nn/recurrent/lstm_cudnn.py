@@ -43,7 +43,6 @@ def lstm_cudnn(
     space is asked of the GPU when the function is traced, so that it cannot be lowered without one.
 
     Args:
-        x: Input frames.
         kernel: Input kernel, with the gates input, forget, cell and output (G = 4 H).
         hidden: Hidden state before the first frame.
         cell: Cell state before the first frame.

@@ -1,6 +1,6 @@
 """Prediction networks of transducers: functions of the labels before a position."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.settings import PositiveInt, settings
+from asr_jax.nn.linear import uniform
 from asr_jax.nn.recurrent.lstm import LSTM, LSTMSettings, LSTMState
 from asr_jax.nn.recurrent.state_passing import PASSED
 from asr_jax.nn.schedules import Step
@@ -25,7 +26,6 @@ class Prediction(nn.Module):
 
         Args:
             lengths: Number of valid labels of each row.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
         """
         raise NotImplementedError
 
@@ -173,7 +173,7 @@ class StatelessPredictionModule(Prediction):
                 use_bias=False,
                 padding="VALID",
                 dtype=self.dtype,
-                kernel_init=_torch_conv,
+                kernel_init=uniform((4 * settings.context) ** -0.5),  # as torch.nn.Conv1d
             )
 
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
@@ -198,10 +198,3 @@ class StatelessPredictionModule(Prediction):
 
     def _convolved(self, embedded: Float[Array, "B T D"]) -> Float[Array, "B S D"]:
         return nn.relu(self.conv(embedded)) if self.settings.context > 1 else embedded
-
-
-def _torch_conv(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-    """Initialises uniformly in ±1/√(inputs of an output), as in torch.nn.Conv1d."""
-    bound = (shape[0] * shape[1]) ** -0.5
-    initial: Callable[..., Array] = nn.initializers.uniform(2 * bound)
-    return initial(key, shape, dtype) - bound

@@ -93,8 +93,6 @@ class GumbelQuantizer(nn.Module):
         """Quantises `x`.
 
         Args:
-            x: Input frames.
-            step: Number of the update, from 0, while training; None in evaluation.
             noise: Gumbel noise for training. None: drawn from the stream "dropout".
 
         Returns:

@@ -1,109 +1,54 @@
-"""BERT-style Transformer layers of wav2vec 2.0, and shortening of the frames between them (Hourglass)."""
+"""Position embedding and attention of wav2vec 2.0, and shortening of the frames between its layers (Hourglass)."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from asr_jax.core.batch import length_mask
 from asr_jax.core.devices import traced_for
-from asr_jax.core.matmul_precision import float32_product
-from asr_jax.nn.activations import ACTIVATIONS, ActivationName
-from asr_jax.nn.layer_stack import LayerInputs, layer_stack
-from asr_jax.nn.linear import Linear
-from asr_jax.nn.normalization import normed
+from asr_jax.kernels.grouped_conv.api import grouped_conv
+from asr_jax.nn.activations import gelu
+from asr_jax.nn.attention import attention_weights
+from asr_jax.nn.linear import Linear, per_channel
 from asr_jax.nn.positions import rotated
-from asr_jax.nn.remat import Remat
+from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.softmax import attention_softmax
-from asr_jax.nn.stochastic import Dropout, unless_left_out
+from asr_jax.nn.stochastic import Dropout
 
-MASKED_SCORE = -1e10
 INITIAL_DEVIATION = 0.02
 """Standard deviation of the initial weights of all projections, as in BERT."""
 Resample = Literal["naive", "linear"]
 """Method of shortening and lengthening. naive: averages and repeats frames. linear: projects concatenated frames."""
 
 
-class TransformerSizes(NamedTuple):
-    """Sizes and behaviour of a layer."""
+class PositionalConv(nn.Module):
+    """Grouped convolution with a large kernel, and a GELU. It computes in float32, since the sums have many terms.
 
-    num_heads: int
-    feedforward_dim: int
-    norm_first: bool
-    """Whether norms precede attention and the feed-forward module. Otherwise they follow the residual sums."""
-    dropout: float
-    attention_dropout: float
-    activation_dropout: float
-    layer_drop: float
-    rotary: bool
-    fused_attention: bool
-    remat: Remat
-    gives_taps: bool
-    dtype: DTypeLike
-    activation: ActivationName = "gelu"
-    """Activation of the feed-forward module."""
+    Weight normalisation (Salimans and Kingma 2016, arXiv:1602.07868) has one gain per tap. With an even number of taps,
+    the left context has one frame more than the right context.
 
-
-class Transformer(nn.Module):
-    """Stack of Transformer layers."""
-
-    sizes: TransformerSizes
-    num_layers: int
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"] | None]:
-        """Returns the output of the last layer, and those of all layers (None without `sizes.gives_taps`)."""
-        layers = layer_stack(TransformerLayer, self.num_layers, self.sizes.remat)(self.sizes, name="layers")
-        x, inner = layers(x, LayerInputs(length_mask(lengths, x.shape[1])[:, None], lengths, step))
-        return x, inner
-
-
-class TransformerLayer(nn.Module):
-    """Transformer layer: attention and a feed-forward module, each with a norm and a residual connection.
-
-    Training skips the layer in some calls (LayerDrop). The signature is that of a body of `nn.scan`.
-
-    Source: `TransformerSentenceEncoderLayer` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
+    Source: `make_conv_pos` in fairseq/models/wav2vec/wav2vec2.py at commit 3d262bb2.
     """
 
-    sizes: TransformerSizes
+    kernel_size: int
+    groups: int
 
     @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], inputs: LayerInputs
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        x = unless_left_out(
-            self, lambda layer, x: layer.transformed(x, inputs), x, rate=self.sizes.layer_drop, step=inputs.step
-        )
-        return x, x if self.sizes.gives_taps else None
-
-    @nn.nowrap
-    def transformed(self, x: Float[Array, "B T D"], inputs: LayerInputs) -> Float[Array, "B T D"]:
-        """Computes the layer's output without LayerDrop."""
-        sizes = self.sizes
-        attention = MultiHeadAttention(
-            sizes.num_heads, sizes.attention_dropout, sizes.rotary, sizes.fused_attention, sizes.dtype, name="attention"
-        )
-        y = normed("attention_norm", x) if sizes.norm_first else x
-        x += self._dropout(attention(y, inputs.allowed, step=inputs.step), sizes.dropout, inputs.step)
-        x = x if sizes.norm_first else normed("attention_norm", x)
-        y = normed("norm", x) if sizes.norm_first else x
-        y = ACTIVATIONS[sizes.activation](self._linear("in", sizes.feedforward_dim, y))
-        y = self._linear("out", x.shape[-1], self._dropout(y, sizes.activation_dropout, inputs.step))
-        x += self._dropout(y, sizes.dropout, inputs.step)
-        return x if sizes.norm_first else normed("norm", x)
-
-    def _linear(self, name: str, width: int, x: Float[Array, "B T D"]) -> Float[Array, "B T _"]:
-        return Linear(width, deviation=INITIAL_DEVIATION, dtype=self.sizes.dtype, name=name)(x)
-
-    def _dropout(self, x: Float[Array, "B T D"], rate: float, step: Step) -> Float[Array, "B T D"]:
-        return Dropout(rate)(x, step=step)
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """Computes the position embedding of `x`, which must be 0 beyond each row's length."""
+        width, taps = x.shape[-1], self.kernel_size
+        shape = (taps, width // self.groups, width)
+        deviation = (4.0 / (taps * width)) ** 0.5
+        direction = self.param("direction", nn.initializers.normal(deviation), shape)
+        norm = jnp.sqrt(jnp.sum(direction**2, axis=(1, 2)))
+        gain = self.param("gain", lambda _: norm)
+        bias = self.param("bias", nn.initializers.zeros, (width,))
+        kernel = direction * (gain / norm)[:, None, None]
+        y = saved(grouped_conv(x.astype(jnp.float32), kernel))
+        return gelu(y + per_channel(bias, y)).astype(x.dtype)
 
 
 class MultiHeadAttention(nn.Module):
@@ -130,12 +75,7 @@ class MultiHeadAttention(nn.Module):
         """Applies attention to `x`.
 
         Args:
-            x: Input frames.
             allowed: Keys (last axis) that queries may attend to.
-            step: Step of the schedules while training; None in evaluation, without dropout.
-
-        Returns:
-            Output frames.
         """
         query, key, value = (
             Linear(x.shape[-1], deviation=INITIAL_DEVIATION, dtype=self.dtype, name=name)(x)
@@ -147,11 +87,7 @@ class MultiHeadAttention(nn.Module):
         if self.fused:
             mixed = fused_attention(query, key, value, allowed)
         else:
-            # Scores are float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
-            scores = float32_product("bthc,bshc->bhts", query, key)
-            scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
-            weights = attention_softmax(scores, self.dtype)
-            weights = Dropout(self.dropout)(weights, step=step)
+            weights = Dropout(self.dropout)(attention_weights(query, key, allowed), step=step)
             mixed = jnp.einsum("bhts,bshc->bthc", weights, value)
         mixed = mixed.reshape(x.shape)
         return Linear(x.shape[-1], deviation=INITIAL_DEVIATION, dtype=self.dtype, name="out")(mixed)
@@ -214,8 +150,3 @@ class Lengthen(nn.Module):
         else:
             x = jnp.repeat(x, self.factor, axis=1)
         return x[:, :num_frames]
-
-
-def shortened(num_frames: Any, factor: int) -> Any:
-    """Number of output frames of `Shorten`, ⌈num_frames / factor⌉; for ints and arrays."""
-    return -(-num_frames // factor)

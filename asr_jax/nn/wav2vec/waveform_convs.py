@@ -100,7 +100,6 @@ def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride
     one product, which writes the much larger output only once.
 
     Args:
-        x: Input frames.
         kernel: Taps, by input and output channels.
 
     Returns:

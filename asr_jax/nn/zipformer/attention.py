@@ -49,10 +49,8 @@ class AttentionWeights(nn.Module):
         """Computes the attention weights of all heads.
 
         Args:
-            x: Input frames.
             positions: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order.
             allowed: Keys (last axis) that each query may attend to.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
             regularise: Regularisers of keys and scores.
 
         Returns:

@@ -1,89 +1,39 @@
-"""A stack of Zipformer layers at one frame rate, and functions that join stacks of different widths.
+"""Sizes of Zipformer's stacks, their skip rates and masks, and functions that join stacks of different widths.
 
-Source: Yao et al. 2023 (arXiv:2310.11230), figure 1; `Zipformer2Encoder`, `DownsampledZipformer2Encoder` and parts of
-`Zipformer2` in icefall's egs/librispeech/ASR/zipformer/zipformer.py, with their schedules.
+Source: Yao et al. 2023 (arXiv:2310.11230), figure 1; parts of `Zipformer2Encoder` and `Zipformer2` in icefall's
+egs/librispeech/ASR/zipformer/zipformer.py, with their schedules.
 """
 
-import jax.numpy as jnp
-from flax import linen as nn
-from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from dataclasses import dataclass
 
-from asr_jax.core.batch import length_mask
-from asr_jax.nn.layer_stack import LayerInputs, layer_stack
-from asr_jax.nn.positions import compact_positions
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
 from asr_jax.nn.schedules import Step
-from asr_jax.nn.stochastic import Regulariser, kept_of_rows
-from asr_jax.nn.zipformer.layer import Bypass, StackSizes, ZipformerLayer, ZipformerPolicy
-from asr_jax.nn.zipformer.subsampling import Downsample, upsample
+from asr_jax.nn.stochastic import kept_of_rows
 
 WARM_UP_BATCHES = 4000.0
-POSITION_DROPOUT = 0.15
 MASKED_FEATURES = 0.125
 
 
-class ZipformerStack(nn.Module):
-    """Stack of layers at 1/`downsampling` of the input's frame rate.
+@dataclass(frozen=True)
+class StackSizes:
+    """Sizes of a stack."""
 
-    The output is upsampled to the input's frame rate and combined with the input by a learned bypass.
-    """
-
-    sizes: StackSizes
-    policy: ZipformerPolicy
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        lengths: Int[Array, " B"],
-        *,
-        skip_rates: Float[Array, " L"],
-        feature_mask: Float[Array, "B 1 D"] | None,
-        step: Step,
-    ) -> Float[Array, "B T D"]:
-        """Applies the layers.
-
-        Args:
-            x: Input frames.
-            lengths: Length of each row in frames.
-            skip_rates: Probability that a row skips each layer in training.
-            feature_mask: 0 for the masked channels of each row, otherwise 1. None: no masks.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
-
-        Returns:
-            Output frames at the input's frame rate.
-        """
-        factor, original = self.sizes.downsampling, x
-        if factor > 1:
-            x = Downsample(factor, self.policy.mask_padding, name="downsample")(x, lengths)
-            lengths = -(-lengths // factor)
-        positions, allowed = self._positions(x.shape[1], step), self._allowed(x.shape[1], lengths)
-        x = x if feature_mask is None else x * feature_mask
-        layers = layer_stack(ZipformerLayer, self.sizes.num_layers, self.policy.remat, in_axes=(0, nn.broadcast))(
-            self.sizes, self.policy, name="layers"
-        )
-        x, _ = layers(x, skip_rates, LayerInputs(allowed, lengths, step, positions, feature_mask=feature_mask))
-        if factor == 1:
-            return x
-        regularise = Regulariser.of(self, step=step, use=self.policy.regularise)
-        x = upsample(x, factor=factor, num_frames=original.shape[1])
-        return Bypass(name="bypass")(original, x, regularise=regularise)
-
-    def _positions(self, num_frames: int, step: Step) -> Float[Array, "R P"]:
-        positions = jnp.asarray(compact_positions(num_frames, self.policy.positions_dim), self.policy.dtype)
-        if step is None or not self.policy.skip:
-            return positions
-        return nn.Dropout(POSITION_DROPOUT)(positions, deterministic=False)  # shared by the rows
-
-    def _allowed(self, num_frames: int, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
-        """Keys (last axis) within the row's length and, with chunks, in the query's chunk or its left context."""
-        keys = length_mask(lengths, num_frames)[:, None, :]
-        if self.sizes.chunk_frames is None:
-            return keys
-        chunk = jnp.arange(num_frames) // self.sizes.chunk_frames
-        behind = chunk[:, None] - chunk[None, :]
-        most = num_frames if self.sizes.left_chunks is None else self.sizes.left_chunks
-        return keys & ((behind >= 0) & (behind <= most))[None]
+    width: int
+    num_layers: int
+    downsampling: int
+    num_heads: int
+    query_dim: int
+    position_dim: int
+    value_dim: int
+    feedforward_dim: int
+    kernel_size: int
+    chunk_frames: int | None
+    """Length of a chunk in frames of this stack. None: no chunks."""
+    left_chunks: int | None
+    """Left context of attention in chunks. None: unlimited."""
 
 
 def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: Step) -> Float[Array, " L"]:
@@ -95,7 +45,6 @@ def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: S
 
     Args:
         number: Index of the stack, from 0.
-        step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
     Returns:
         Probability for each layer of the stack; 0 in evaluation.

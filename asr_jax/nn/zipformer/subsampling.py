@@ -14,6 +14,7 @@ from asr_jax.core.batch import length_mask
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
 from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
+from asr_jax.nn.convolution import Conv3x3
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.schedules import Step, over_training
@@ -54,7 +55,6 @@ class ConvEmbedding(nn.Module):
 
         Args:
             lengths: Length of each row in frames.
-            step: Number of applied updates, in the unit of the module's schedules, while training; None in evaluation.
 
         Returns:
             Frames of the embedding, S = `embedding_length(T)`.
@@ -68,12 +68,12 @@ class ConvEmbedding(nn.Module):
             )
         regularise = Regulariser.of(self, step=step, use=self.regularise)
         first, second, third = self.channels
-        x = FilterBank(first, name="conv_0")(x[..., None].astype(self.dtype))
+        x = Conv3x3(first, pads=((0, 0), (1, 1)), name="conv_0")(x[..., None].astype(self.dtype))
         x = regularise.scale(x, 0.2)
         x = swoosh_r(regularise.balance(x, max_abs=1.0, mask=self._mask(lengths - 2, x)))
-        x = self._conv(x, second, strides=(2, 2), name="conv_1")
+        x = Conv3x3(second, (2, 2), name="conv_1")(x)
         x = swoosh_r(regularise.balance(x, max_abs=4.0, mask=self._mask((lengths - 3) // 2, x)))
-        x = self._conv(x, third, strides=(1, 2), name="conv_2")
+        x = Conv3x3(third, (1, 2), name="conv_2")(x)
         regularise.mask = mask = self._mask(embedding_length(lengths), x)
         x = swoosh_r(regularise.balance(x, max_abs=4.0))
         x = ConvNeXt(self.skip, self.dtype, name="convnext")(x, mask, step=step, regularise=regularise)
@@ -82,27 +82,8 @@ class ConvEmbedding(nn.Module):
         x = BiasNorm(name="norm")(x, regularise=regularise)
         return scheduled_dropout(x, self, rates=self.dropout, step=step)
 
-    def _conv(self, x: Array, channels: int, *, strides: tuple[int, int], name: str) -> Array:
-        initial = uniform((9 * x.shape[-1]) ** -0.5)
-        return nn.Conv(
-            channels, (3, 3), strides, "VALID", kernel_init=initial, bias_init=initial, dtype=self.dtype, name=name
-        )(x)
-
     def _mask(self, lengths: Array, x: Array) -> Array | None:
         return length_mask(lengths, x.shape[1]) if self.mask_padding else None
-
-
-class FilterBank(nn.Module):
-    """3×3 convolution of one input channel, with zero padding of frequencies only: [B T F 1] to [B T-2 F C]."""
-
-    channels: int
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T F 1"]) -> Float[Array, "B S F {self.channels}"]:
-        kernel = self.param("kernel", uniform(1 / 3), (3, 3, 1, self.channels))
-        bias = self.param("bias", uniform(1 / 3), (self.channels,))
-        y = depthwise_conv_2d(x, kernel[:, :, 0], padding=((0, 0), (1, 1)))
-        return y + per_channel(bias, y)
 
 
 class ConvNeXt(nn.Module):
@@ -170,7 +151,6 @@ def upsample(x: Float[Array, "B S D"], *, factor: int, num_frames: int) -> Float
     """Upsamples by repeating each frame `factor` times.
 
     Args:
-        x: Input frames.
         factor: Number of output frames per input frame.
         num_frames: Number of output frames, to which the result is truncated.
     """

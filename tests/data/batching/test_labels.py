@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from recordings import jsonl, read
 
-from asr_jax.data.batching import labels as labels_module
 from asr_jax.data.batching.labels import encoded
+from asr_jax.data.manifests import progress
 from asr_jax.data.manifests.columns import AT_ONCE
 from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.utterances import Utterance
@@ -61,8 +61,8 @@ def test_processes_that_share_the_work_give_the_same(
     alone = rows(made(tmp_path), given=given)
     for folder in (tmp_path / ".cache").rglob("labels-*"):
         shutil.rmtree(folder)
-    monkeypatch.setattr(labels_module, "IN_PROCESSES_FROM", 1)
-    monkeypatch.setattr(labels_module, "AT_ONCE", 7)
+    monkeypatch.setattr(progress, "IN_PROCESSES_FROM", 1)
+    monkeypatch.setattr(progress, "ROWS_PER_PART", 7)
     monkeypatch.setattr(CharacterTokenizer, "encode", lambda self, text: pytest.fail("encoded in this process"))
     assert rows(made(tmp_path), given=given) == alone
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.mixing import Mixing, Stratum, epoch_shares, num_drawn, strata
 from tests.support import approx, assert_close
 
@@ -58,8 +59,8 @@ def test_a_source_that_is_empty_gets_nothing() -> None:
 
 
 def test_weights_for_another_number_of_sources_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"has 2 numbers for 3 entries of data\.train"):
-        epoch_shares(Mixing("absolute", weights=(1.0, 2.0)), NUM, HOURS)
+    with pytest.raises(ValueError, match=r"mixing\.weights has 2 numbers for 3 entries of train"):
+        Data(train=("a", "b", "c"), mixing=Mixing("absolute", weights=(1.0, 2.0)))
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_with_labels_the_same_texts_are_named_without_rates(tokenizer):
 def test_parts_of_the_work_are_joined(monkeypatch):
     given = utterances(*["Turn it on.", "a", "5, b"] * 7)
     whole = count_round_trip(given, LETTERS)
-    monkeypatch.setattr("asr_jax.data.batching.round_trip.AT_ONCE", 4)
+    monkeypatch.setattr("asr_jax.data.manifests.progress.ROWS_PER_PART", 4)
     assert count_round_trip(given, LETTERS) == whole
     assert found(whole) == {(".", ""): (7, 7, "u0"), ("5", ""): (7, 7, "u2"), (",", ""): (7, 7, "u2")}
 

@@ -26,6 +26,7 @@ from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.loading import sharded
 from asr_jax.data.loading.sharded import ShardReader, State, Stream, open_sharded
+from asr_jax.data.manifests import items
 from asr_jax.data.manifests.items import items_from, sampled, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
@@ -247,14 +248,14 @@ def test_shards_without_any_usable_item_are_an_error(shards):
 
 def test_a_read_that_was_left_behind_takes_nothing_of_the_next_shard(shards, monkeypatch, tmp_path):
     """A read stalls where it opens the first shard again, until the reader is in the second one."""
-    is_over, items_of = threading.Event(), sharded.items_from
+    is_over, items_of = threading.Event(), items.items_from
 
     def stalled(path, place, options):
         if path.endswith("stalled.tar"):
             is_over.wait(30)
         yield from items_of(path, place, options)
 
-    monkeypatch.setattr(sharded, "items_from", stalled)
+    monkeypatch.setattr(items, "items_from", stalled)
     shutil.copy(shards / "0.tar", tmp_path / "stalled.tar")
     of = stream(shards, storage=Storage(max_wait_s=1.0), epochs=1)
     paths = [*of.shards, ""]

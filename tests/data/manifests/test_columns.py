@@ -28,7 +28,8 @@ RECORDS = [
 def test_records_come_back(tmp_path: Path) -> None:
     columns = Columns.of(RECORDS, [0, 0, 1])
     save_columns(columns, tmp_path / "kept")
-    for some in (columns, load_columns(tmp_path / "kept"), pickle.loads(pickle.dumps(load_columns(tmp_path / "kept")))):
+    kept = load_columns(Columns, tmp_path / "kept")
+    for some in (columns, kept, pickle.loads(pickle.dumps(kept))):
         assert [some.utterance(row) for row in range(len(some))] == RECORDS
         assert some.input_of.tolist() == [0, 0, 1]
         assert some.num_chars.tolist() == [5, 0, 1]
@@ -37,12 +38,12 @@ def test_records_come_back(tmp_path: Path) -> None:
 
 def test_no_records(tmp_path: Path) -> None:
     save_columns(Columns.of([]), tmp_path)
-    assert len(load_columns(tmp_path)) == 0
+    assert len(load_columns(Columns, tmp_path)) == 0
 
 
 def test_other_processes_map_the_same_files(tmp_path: Path) -> None:
     save_columns(Columns.of(RECORDS * 1000), tmp_path)
-    columns = load_columns(tmp_path)
+    columns = load_columns(Columns, tmp_path)
     assert len(pickle.dumps(columns)) < 5000
     again = pickle.loads(pickle.dumps(columns))
     for array in (again.texts.values, again.duration_s, again.speakers.of_row):

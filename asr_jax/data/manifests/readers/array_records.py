@@ -20,9 +20,7 @@ from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.readers.samples import wav
 from asr_jax.data.manifests.remote import StorageError, content_of, is_url, origin_of, without_query
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
 ENDING_OF_SHARD = re.compile(r"\.array_?record(-\d+-of-\d+)?$", re.IGNORECASE)
@@ -43,11 +41,8 @@ def is_array_record(path: str) -> bool:
     return ENDING_OF_SHARD.search(path) is not None and not os.path.isdir(path)
 
 
-def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_array_record(path: str, options: ReadOptions) -> Entries:
     """Reads an ArrayRecord file.
-
-    Args:
-        unpacked: File for audio and features that the records contain.
 
     Raises:
         UserError: If the file cannot be read.
@@ -57,11 +52,9 @@ def read_array_record(path: str, unpacked: Unpacked, options: ReadOptions) -> En
             for row, record in enumerate(records.after(0)):
                 name = f"{stem(path)}-{row + 1}"
                 try:
-                    yield entries.utterance(fields_of(record, path), unpacked, options, name=name)
+                    yield entries.utterance(fields_of(record, path), options, name=name)
                 except InvalidEntry as error:
                     yield Rejected(name, f"{path}: record {row + 1}", str(error), error.stage)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except Damaged as error:
@@ -156,20 +149,16 @@ def fields_of(record: bytes, path: str) -> dict[str, Any]:
     if record[:1] == b"\n":
         fields = _of_example(record)
     elif record[:1] == b"{":
-        fields = _of_json(record)
+        try:
+            fields = json.loads(record)
+        except (ValueError, RecursionError) as error:
+            raise InvalidEntry(f"not JSON ({error})") from None
     else:
         fields = _of_msgpack(record)
     for name in f.AUDIO:
         if isinstance(fields.get(name), list):
             fields[name] = _wav(name, fields, path)
     return fields
-
-
-def _of_json(record: bytes) -> dict[str, Any]:
-    try:
-        return json.loads(record)
-    except (ValueError, RecursionError) as error:
-        raise InvalidEntry(f"not JSON ({error})") from None
 
 
 def _of_msgpack(record: bytes) -> dict[str, Any]:
@@ -258,7 +247,7 @@ def _wav(name: str, fields: dict[str, Any], path: str) -> bytes:
             f'"{name}" is samples at {rate_hz} Hz of {channels} channels; expected a rate above 0 and one channel, or '
             "the bytes of an audio file"
         )
-    return wav(name, fields[name], rate_hz)
+    return entries.wav(name, fields[name], rate_hz)
 
 
 def _described(path: str) -> tuple[int | None, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from asr_jax.core.names import counted
 from asr_jax.data.manifests.remote import origin_of
-from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.unpacking import Held
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 Entries = Iterator[Utterance | Rejected]
@@ -62,6 +62,8 @@ class ReadOptions:
     """Whether commands in the place of files are run, as `ffmpeg -i a.m4a -f wav - |` (see `data.manifests.pipes`)."""
     root: str = ""
     """Folder in the place of the current one, for relative locations in manifests. Empty: the current folder."""
+    unpacked: Held = field(default_factory=Held, compare=False)
+    """Takes bytes that are contained in the data and that training cannot read individually."""
     remarks: Counter[str] = field(default_factory=Counter, compare=False)
     """Remarks on utterances that are used, such as one on a field that is not used, with the number of utterances. A
     remark is the end of the sentence `N utterances …`."""
@@ -98,13 +100,22 @@ class Reader:
     """Whether a path of a file or folder has this format."""
     files: Callable[[str, ReadOptions], list[str]]
     """All files whose change may change the utterances."""
-    read: Callable[[str, Unpacked, ReadOptions], Entries]
-    """Yields the utterances of a path in order, and a Rejected for each that is not valid. Bytes that training cannot
-    read individually are unpacked. Raises UserError if the path as a whole cannot be read."""
+    read: Callable[[str, ReadOptions], Entries]
+    """Yields the utterances of a path in order, and a Rejected for each that is not valid. Raises UserError if the path
+    as a whole cannot be read."""
     roots: Callable[[str], tuple[str, ...]] = beside
     """Folders that relative locations may start from. All start from the first folder in which a file exists."""
     details: Callable[[str], str] = lambda path: ""
     """Returns the format of a path more exactly than `name`, with the columns that are used. Empty: only `name`."""
+
+
+Input = tuple[int, str, Reader]
+"""Index of an input, path to read, and reader."""
+
+
+def is_file_of(*endings: str) -> Callable[[str], bool]:
+    """Returns a function that tells whether a path is a file with one of the endings, in small or capital letters."""
+    return lambda path: path.lower().endswith(endings) and not os.path.isdir(path)
 
 
 def this_file(path: str, options: ReadOptions) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.text_tables import BadLine, text_lines
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 TRANSCRIPTS = ".trans.txt"
@@ -30,12 +29,8 @@ def subsets(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names if name.startswith(("train", "dev", "test"))]
 
 
-def read_librispeech(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
-    """Reads a tree of `SPEAKER/CHAPTER/ID.flac` with the texts in `SPEAKER-CHAPTER.trans.txt`.
-
-    Args:
-        unpacked: Not used.
-    """
+def read_librispeech(path: str, options: ReadOptions) -> Entries:
+    """Reads a tree of `SPEAKER/CHAPTER/ID.flac` with the texts in `SPEAKER-CHAPTER.trans.txt`."""
     there = set(options.walk(path))
     listed = set()
     for transcript in sorted(name for name in there if name.endswith(TRANSCRIPTS)):
@@ -61,12 +56,11 @@ def is_an4(path: str) -> bool:
     return bool(_an4_lists(path))
 
 
-def read_an4(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_an4(path: str, options: ReadOptions) -> Entries:
     """Reads `etc/NAME.transcription` with the paths in `etc/NAME.fileids` and audio in `wav`.
 
     Args:
         path: The file `.transcription`, or the folder of the corpus, whose training set is read.
-        unpacked: Not used.
     """
     transcription = _an4_lists(path)[0]
     root = os.path.dirname(os.path.dirname(os.path.abspath(transcription)))

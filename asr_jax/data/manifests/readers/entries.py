@@ -1,5 +1,6 @@
 """Utterances from named values: objects of JSON and rows of tables."""
 
+import io
 import math
 import os
 import re
@@ -7,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+import soundfile
+from jaxtyping import Float32, Num
 
+from asr_jax.audio.mono import MAX_PEAK
 from asr_jax.core.errors import nearest
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.readers.parts import duration_of_whole, part_of, placed, without_origin
-from asr_jax.data.manifests.readers.samples import wav
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
 
 ROOT = re.compile(r"^(\{\w+\}|\$\{?\w+\}?)/+")
@@ -26,12 +27,11 @@ SIGNALS = frozenset((*f.AUDIO, *f.AUDIO_PATH, *f.FEATURES, *f.FEATURES_PATH))
 HOP_S = 0.01
 
 
-def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name: str) -> Utterance:
+def utterance(fields: Fields, options: ReadOptions, *, name: str) -> Utterance:
     """Utterance of audio or of ready features with these fields.
 
     Args:
         fields: Values by field name.
-        unpacked: File for audio and features that the fields contain.
         name: Id if the fields have none.
 
     Raises:
@@ -39,8 +39,8 @@ def utterance(fields: Fields, unpacked: Unpacked, options: ReadOptions, *, name:
     """
     f.check_not_skipped(fields)
     if f.first(fields, f.FEATURES) is not None or f.first(fields, f.FEATURES_PATH) is not None:
-        return _of_features(fields, unpacked, options, name)
-    return _of_audio(fields, unpacked, options, name)
+        return _of_features(fields, options, name)
+    return _of_audio(fields, options, name)
 
 
 def with_audio(fields: Fields, audio: Location) -> Fields:
@@ -53,7 +53,7 @@ def features_duration_s(num_frames: int, length_s: float = math.nan) -> float:
     return round(num_frames * HOP_S, 6) if math.isnan(length_s) else length_s
 
 
-def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:
+def _of_audio(fields: Fields, options: ReadOptions, name: str) -> Utterance:
     embedded, audio_path = _embedded(fields, name)
     audio_path = ROOT.sub("", audio_path)
     if embedded is None and not audio_path and isinstance(value := f.first(fields, f.AUDIO), Mapping):
@@ -69,7 +69,7 @@ def _of_audio(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: st
     if embedded is not None:
         part = without_origin(part, embedded, given, options)
     if isinstance(embedded, bytes):
-        embedded = unpacked.add(embedded, os.path.basename(audio_path))
+        embedded = options.unpacked.add(embedded, os.path.basename(audio_path))
     location = placed(audio_path if embedded is None else embedded, part)
     return _utterance(fields, options, location, audio_path, part.length_s)
 
@@ -98,14 +98,42 @@ def _embedded(fields: Fields, name: str) -> tuple[bytes | Location | None, str]:
     return None, path
 
 
-def _of_features(fields: Fields, unpacked: Unpacked, options: ReadOptions, name: str) -> Utterance:
+def wav(name: str, values: Sequence[float] | Num[np.ndarray, "..."], rate_hz: int) -> bytes:
+    """WAV file of the samples in a field.
+
+    Args:
+        name: Name of the field, for messages.
+        values: 16-bit integers, or floats from -1 to 1.
+
+    Raises:
+        InvalidEntry: If they are not samples of one channel.
+    """
+    try:
+        samples = np.asarray(values)
+        if samples.dtype.kind in "iu" and (samples == samples.astype(np.int16)).all() and samples.ndim == 1:
+            samples, subtype = samples.astype(np.int16), "PCM_16"
+        elif samples.dtype.kind == "f" and (np.abs(samples) <= MAX_PEAK).all() and samples.ndim == 1:
+            samples, subtype = samples.astype(np.float32), "FLOAT"
+        else:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise InvalidEntry(
+            f'"{name}" is {f.shown(list(values[:8]))[:60]}; expected samples of 16 bits, or floats from -1 to 1, of '
+            "one channel"
+        ) from None
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, format="WAV", subtype=subtype)
+    return file.getvalue()
+
+
+def _of_features(fields: Fields, options: ReadOptions, name: str) -> Utterance:
     rows, cols = f.count(fields, f.ROWS), f.count(fields, f.COLS)
     values = f.first(fields, f.FEATURES)
     if values is None:
         name = f.string(fields, f.FEATURES_PATH)
         location = f.feature_file(name, rows, cols)
     else:
-        location = unpacked.add_features(_matrix(values, rows, cols))
+        location = options.unpacked.add_features(_matrix(values, rows, cols))
     assert location.shape is not None
     length_s = features_duration_s(location.shape[0], duration_of_whole(fields, options))
     return _utterance(fields, options, str(location), name, length_s, location.shape)

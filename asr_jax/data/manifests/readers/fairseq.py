@@ -19,7 +19,6 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.text_tables import BadLine, all_lines, text_lines
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 RATE_HZ = 16000
@@ -41,12 +40,11 @@ def files(path: str, options: ReadOptions) -> list[str]:
     return [name for name in (path, f"{stem}.ltr", f"{stem}.wrd") if os.path.exists(name)]
 
 
-def read_fairseq(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_fairseq(path: str, options: ReadOptions) -> Entries:
     """Reads a list and the transcripts beside it.
 
     Args:
         path: The list, `SET.tsv`.
-        unpacked: Not used.
         options: Not used.
 
     Raises:

@@ -118,23 +118,6 @@ def string(fields: Fields, names: Sequence[str], default: str = "") -> str:
     return value
 
 
-def seconds(fields: Fields, names: Sequence[str]) -> float:
-    """Number of seconds, also from a string. NaN if there is no value.
-
-    Raises:
-        InvalidEntry: If the value is not a finite number.
-    """
-    value = first(fields, names)
-    if value is None:
-        return math.nan
-    number_s = number(value)
-    if number_s is None or not math.isfinite(number_s):
-        raise InvalidEntry(
-            f'"{_named(fields, names)}" is {shown(value)}; expected a finite number of seconds{if_comma(value)}'
-        )
-    return max(min(number_s, LARGEST), -LARGEST)
-
-
 def if_comma(value: Any) -> str:
     """Expected form of a number with a decimal comma, for messages. Empty for other values."""
     is_comma = isinstance(value, str) and re.fullmatch(r"\s*-?\d+,\d+\s*", value)

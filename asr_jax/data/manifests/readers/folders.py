@@ -12,7 +12,6 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.segmentation import on_one_line
 
@@ -33,12 +32,11 @@ def files(path: str, options: ReadOptions) -> list[str]:
     return [name for name in options.walk(path) if name.lower().endswith(AUDIO_ENDINGS + SIDECARS)]
 
 
-def read_folder(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_folder(path: str, options: ReadOptions) -> Entries:
     """Reads a folder of audio, or one audio file.
 
     Args:
         path: Folder or audio file.
-        unpacked: Not used.
     """
     there = set(files(path, options))
     folder = path if os.path.isdir(path) else os.path.dirname(path)

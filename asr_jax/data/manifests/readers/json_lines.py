@@ -18,8 +18,7 @@ from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.json_values import objects, values_of
-from asr_jax.data.manifests.readers.nemo_tars import NemoTars
-from asr_jax.data.manifests.unpacking import Unpacked
+from asr_jax.data.manifests.readers.tars import Tars, nemo_utterance
 from asr_jax.data.manifests.utterances import Rejected
 
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".manifest")
@@ -41,19 +40,18 @@ def files(path: str, options: ReadOptions) -> list[str]:
     return [path, *sorted(filter(os.path.isfile, beside)), *tars]
 
 
-def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool = False) -> Entries:
+def read_json(path: str, options: ReadOptions, *, once: bool = False) -> Entries:
     """Reads a file with one object per line, or with one array of objects; with gzip if its name ends in .gz.
 
     Args:
-        unpacked: File for features that the objects contain.
         once: Whether an utterance that exists at several speeds is read only at its original speed.
 
     Raises:
         UserError: If the file cannot be read.
     """
     of_recordings: dict[str, list[f.Fields]] = {}
-    tarred, shar = NemoTars(), lhotse.Shar(path)
-    for place_in_file, (number, value) in enumerate(objects(path)):
+    tars = Tars()
+    for number, value in objects(path):
         place = f"{path}:{number}"
         try:
             if isinstance(value, InvalidEntry):
@@ -66,15 +64,15 @@ def read_json(path: str, unpacked: Unpacked, options: ReadOptions, *, once: bool
             if "sources" in value and "sampling_rate" in value:
                 of_recordings = of_recordings or lhotse.supervisions_beside(path)
                 for cut in lhotse.cuts_of(value, of_recordings):
-                    yield from lhotse.utterances(cut, options, shar)
+                    yield from lhotse.utterances(cut, path, tars, options)
             elif "shard_id" in value:
-                yield tarred.utterance(value, path, unpacked, options)
+                yield nemo_utterance(value, path, tars, options)
             elif "supervisions" in value or "tracks" in value or value.get("type") in lhotse.CUTS:
-                yield from lhotse.utterances(value, options, shar, place_in_file)
+                yield from lhotse.utterances(value, path, tars, options)
             elif "files" in value and "transcript" in value:
                 yield from quartznet.utterances(value, options, once=once)
             else:
-                yield entries.utterance(value, unpacked, options, name=_name(value, place))
+                yield entries.utterance(value, options, name=_name(value, place))
         except InvalidEntry as error:
             name = f.first(value, f.ID) if isinstance(value, dict) else None
             yield Rejected(name if isinstance(name, str) else place, place, str(error), error.stage)

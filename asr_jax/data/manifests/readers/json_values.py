@@ -45,8 +45,6 @@ def objects(path: str) -> Iterator[tuple[int, Any]]:
             for number, line in enumerate(file, 1):
                 if line := line.strip():
                     yield from ((number, value) for value in values_of(line))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such manifest; check the path (relative paths start at {os.getcwd()})") from None
     except OtherText as error:
         raise UserError(f"{path}: {error}") from None
     except (OSError, EOFError, zlib.error) as error:

@@ -13,7 +13,6 @@ from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, be
 from asr_jax.data.manifests.readers.fields import InvalidEntry, number
 from asr_jax.data.manifests.readers.parts import part_of, placed
 from asr_jax.data.manifests.readers.text_tables import BadLine, text_lines
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 FILES = ("wav.scp", "text", "segments", "utt2spk", "utt2dur", "reco2dur")
@@ -43,11 +42,8 @@ def roots(path: str) -> tuple[str, ...]:
     return folder, *above, current
 
 
-def read_kaldi(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_kaldi(path: str, options: ReadOptions) -> Entries:
     """Reads a Kaldi data folder.
-
-    Args:
-        unpacked: Not used.
 
     Raises:
         UserError: If a file of the folder cannot be read.

@@ -2,13 +2,12 @@
 
 A cut with one supervision is one utterance of the whole cut. A cut with several supervisions is one utterance for each.
 Ready features of lhotse are ignored, and audio is read instead. In lhotse's Shar, the audio of `cuts.N.jsonl.gz` is in
-`recording.N.tar` beside it, in the same order.
+`recording.N.tar` beside it, under the ids of the cuts.
 """
 
 import math
 import os
 import re
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +16,10 @@ from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
+from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
 from asr_jax.data.manifests.readers.json_values import objects
+from asr_jax.data.manifests.readers.parts import seconds
+from asr_jax.data.manifests.readers.tars import Tars
 from asr_jax.data.manifests.utterances import Utterance
 
 # Tolerance in seconds: a cut that leaves out less than this of its recording is the whole file.
@@ -30,44 +32,6 @@ SAVE = (
 )
 CUTS = ("MonoCut", "MultiCut", "MixedCut", "PaddingCut")
 """Types of cuts."""
-
-
-class Shar:
-    """Audio of the cuts of a file of lhotse's Shar."""
-
-    def __init__(self, cuts: str) -> None:
-        """Initialises the audio of the file `cuts`."""
-        self.path = tar_of(cuts)
-        self._members: list[tuple[str, int, int]] | None = None
-
-    def audio(self, number: int, name: str) -> Location:
-        """Location of the audio of a cut.
-
-        Args:
-            number: Place of the cut in its file, from 0.
-            name: Id of the cut.
-
-        Raises:
-            InvalidEntry: If there is no such file, or it belongs to another cut.
-        """
-        if self._members is None:
-            self._members = self._listed()
-        member, first, num = self._members[number] if number < len(self._members) else ("", 0, 0)
-        stem, ending = os.path.splitext(member)
-        if stem != name or ending == ".nodata":
-            raise InvalidEntry(f"{self.path} has no audio of {name!r} at place {number + 1}: expected that of each cut")
-        return Location(self.path, first, num, name=os.path.basename(member))
-
-    def _listed(self) -> list[tuple[str, int, int]]:
-        """Name, first byte and number of bytes of each file of audio; each is followed by its description."""
-        try:
-            with tarfile.open(self.path, "r:") as tar:
-                members = [(member.name, member.offset_data, member.size) for member in tar]
-        except FileNotFoundError:
-            raise InvalidEntry(f"a cut of lhotse's Shar: expected its audio in {self.path}") from None
-        except (tarfile.TarError, OSError) as error:
-            raise InvalidEntry(f"{self.path}: not a complete tar ({error}); copy it again") from None
-        return [member for member in members if not member[0].endswith((".json", ".nometa"))]
 
 
 def tar_of(cuts: str) -> str:
@@ -85,12 +49,12 @@ def is_of_shar(path: str) -> bool:
     )
 
 
-def utterances(cut: Fields, options: ReadOptions, shar: Shar, number: int = 0) -> Iterator[Utterance]:
+def utterances(cut: Fields, path: str, tars: Tars, options: ReadOptions) -> Iterator[Utterance]:
     """Yields the utterances of a cut.
 
     Args:
-        shar: Audio of the cuts, for recordings that are in lhotse's Shar.
-        number: Place of the cut in its file, from 0.
+        path: File of the cut.
+        tars: Audio of the cuts, for recordings that are in lhotse's Shar.
 
     Raises:
         InvalidEntry: If it is not a cut of a recording in a file.
@@ -117,8 +81,8 @@ def utterances(cut: Fields, options: ReadOptions, shar: Shar, number: int = 0) -
         channel = cut.get("channel", 0)
         if isinstance(channel, list):  # of a MultiCut, whose speakers may have a channel each
             channel = supervision.get("channel", channel)
-        location = _audio(recording, channel, lambda: shar.audio(number, name))
-        if first_s != 0 or not abs(part_s - f.seconds(recording, ("duration",))) < WHOLE_S:
+        location = _audio(recording, channel, lambda: _in_shar(name, path, tars))
+        if first_s != 0 or not abs(part_s - seconds(recording, "duration")) < WHOLE_S:
             location = replace(location, start_s=first_s, length_s=part_s)
         yield Utterance(
             id=name if len(supervisions) == 1 else f.string(supervision, f.ID, name),
@@ -176,7 +140,7 @@ def cuts_of(recording: Fields, supervisions: Mapping[str, Sequence[Fields]]) -> 
 
 def _span(item: Fields) -> tuple[float, float]:
     """Start and duration of a cut or a supervision in seconds."""
-    start_s, length_s = f.seconds(item, ("start",)), f.seconds(item, ("duration",))
+    start_s, length_s = seconds(item, "start"), seconds(item, "duration")
     if math.isnan(start_s) or math.isnan(length_s):
         raise InvalidEntry('a cut or a supervision without "start" and "duration"')
     return start_s, length_s
@@ -206,6 +170,13 @@ def _audio(recording: Fields, channel: object, in_shar: Callable[[], Location]) 
             raise InvalidEntry(f"a recording of type {f.shown(kind)}: expected a file; {SAVE}")
         return Location(f"{path.rstrip(' |')} |" if kind == "command" else path, channel=index)
     raise InvalidEntry(f"no source of the recording has channel {f.shown(channel)}")
+
+
+def _in_shar(name: str, path: str, tars: Tars) -> Location:
+    location = tars.find(tar := tar_of(path), (name + ending for ending in AUDIO_ENDINGS))
+    if location is None:
+        raise InvalidEntry(f"a cut of lhotse's Shar: expected its audio in {tar}, as {name}{AUDIO_ENDINGS[0]}")
+    return location
 
 
 def _check_transforms(recording: Fields) -> None:

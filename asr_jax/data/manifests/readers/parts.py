@@ -5,6 +5,7 @@ certain is an error that names it. A field that only looks like a time is counte
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -24,6 +25,9 @@ RATE_SHARE = 0.02
 """Largest relative difference between a duration and that of a part at one of RATES_HZ."""
 PER_S: dict[Unit, float] = {"s": 1, "ms": 1e3, "us": 1e6}
 ROUNDING_S = 1e-6
+_NUMBER = r"\s*(\d+(?:\.\d+)?)\s*s?\s*"
+RANGE = re.compile(rf"[(\[]?{_NUMBER}(?:[-–—~;\s]|to|,(?=\s)){_NUMBER}[)\]]?")
+"""Text of two numbers, such as `0.5-1.0`, `[0.5, 1.0]` and `0.5 s to 1.0 s`."""
 EXPECTED = "expected start (or offset) and end or duration in seconds"
 
 
@@ -159,6 +163,16 @@ def placed(location: Location | str, part: Part) -> str:
     return str(where if part.channel is None else replace(where, channel=part.channel))
 
 
+def seconds(fields: Fields, name: str) -> float:
+    """Number of seconds in a field; NaN if there is no value.
+
+    Raises:
+        InvalidEntry: If the value is not a finite number.
+    """
+    value = fields.get(name)
+    return math.nan if value is None else _bounded(_given(Spelling(name, "duration"), value).number)
+
+
 def _given(each: Spelling, value: Any) -> _Given:
     number = f.number(value)
     if number is None or not math.isfinite(number):
@@ -167,13 +181,17 @@ def _given(each: Spelling, value: Any) -> _Given:
     return _Given(each.name, number, each.unit or ("s" if each.role == "duration" else ""))
 
 
+def _bounded(number: float) -> float:
+    return max(min(number, f.LARGEST), -f.LARGEST)
+
+
 def _span(found: Mapping[Role, Sequence[_Given]], fields: Fields, options: ReadOptions) -> Part:
     """Start and length from all values."""
     per_s = _scales(found, fields)
     unused = [each.name for each in found.get("duration", ()) if each.unit not in per_s]
     _count_unused(unused, options)
     starts, ends, lengths = (
-        {each: max(min(each.number / per_s[each.unit], f.LARGEST), -f.LARGEST) for each in values if each.unit in per_s}
+        {each: _bounded(each.number / per_s[each.unit]) for each in values if each.unit in per_s}
         for values in (found.get("start", ()), found.get("end", ()), found.get("duration", ()))
     )
     lengths = {each: length_s for each, length_s in lengths.items() if length_s}
@@ -260,14 +278,17 @@ def _check_unused(each: Spelling, value: Any, options: ReadOptions) -> None:
     """Counts a field that looks like a time and is not used.
 
     Raises:
-        InvalidEntry: If it is a pair of numbers, or an object with a start or an end, and thus a part.
+        InvalidEntry: If it is two numbers, also as text, or an object with a start or an end, and thus a part.
     """
+    numbers = RANGE.fullmatch(value) if isinstance(value, str) else None
     if each.role == "part":
-        pair = isinstance(value, list | tuple) and len(value) == 2 and all(f.number(v) is not None for v in value)
+        is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(f.number(v) is not None for v in value)
+        is_pair = is_pair or (numbers is not None and float(numbers[1]) < float(numbers[2]))  # a date descends: 2024-05
         keys = {s.role for s in spellings(tuple(map(str, value)))} if isinstance(value, Mapping) else set()
-        if pair or keys & {"start", "end"}:
+        if is_pair or keys & {"start", "end"}:
             raise InvalidEntry(f'"{each.name}" is {f.shown(value)}; {EXPECTED}, each in a field of its own')
-    if f.number(value) is not None or isinstance(value, list | tuple) or (isinstance(value, str) and ":" in value):
+    is_text = numbers is not None or bool(f.if_comma(value)) or (isinstance(value, str) and ":" in value)
+    if is_text or f.number(value) is not None or isinstance(value, list | tuple):
         _count_unused([each.name], options)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from asr_jax.data.manifests.readers import fields as f
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
-from asr_jax.data.manifests.readers.parts import part_of, placed
+from asr_jax.data.manifests.readers.parts import part_of, placed, seconds
 from asr_jax.data.manifests.utterances import Utterance
 
 
@@ -27,7 +27,7 @@ def utterances(fields: Fields, options: ReadOptions, *, once: bool = False) -> I
     if once:
         files = ([file for file in files if _is_original(file)] or files)[:1]
     utterance = f.string(files[0], ("fname",))
-    original_s = f.seconds(fields, ("original_duration",)) or math.nan
+    original_s = seconds(fields, "original_duration") or math.nan
     others = {name: value for name, value in fields.items() if name != "files" and not name.startswith("original_")}
     for number, file in enumerate(files, 1):
         name = f.string(file, ("fname",))

@@ -33,7 +33,9 @@ _SPELLINGS: dict[Role, re.Pattern[str]] = {
         rf"|(?:numberof|num|nb|n)?(?P<counted>samples|frames)(?:count)?|(?:{_PIECE})?(?P<any>length|len)"
     ),
     "channel": re.compile("(?:audio|wav|segment)?(?:channel|chan)(?:id|idx|index|selector)?|channels"),
-    "part": re.compile(rf"(?:{_PIECE}|audio|speech)?(?:timestamps?|timespan|timerange|times?|interval|span|segment)"),
+    "part": re.compile(
+        rf"(?:{_PIECE}|audio|speech)?(?:timestamps?|ts|times?|segment|(?:time)?(?:span|range|interval))"
+    ),
     "other": re.compile("(?:audio|wav|speech|file|recording)(?:length|len)"),
 }
 """Names in small letters, without separators."""

@@ -5,7 +5,8 @@ cannot be read individually. A row of an Arrow file can, and training reads its 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,23 +17,15 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, is_file_of, this_file
 from asr_jax.data.manifests.readers.fields import InvalidEntry
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected
 
 ROWS_AT_ONCE = 256
 
 
-def is_parquet(path: str) -> bool:
-    return path.lower().endswith(".parquet") and not os.path.isdir(path)
-
-
-def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_parquet(path: str, options: ReadOptions) -> Entries:
     """Reads a Parquet file.
-
-    Args:
-        unpacked: File for audio and features that the table contains.
 
     Raises:
         UserError: If the file cannot be read or has no known column.
@@ -46,22 +39,13 @@ def read_parquet(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries
                 for group in groups
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=columns)
             )
-            yield from _entries(path, (_rows(batch, {}) for batch in batches), unpacked, options)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
+            yield from _entries(path, chain.from_iterable(map(rows_of, batches)), options)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a complete Parquet file ({error}); copy it again, or remove it") from None
 
 
-def is_arrow(path: str) -> bool:
-    return path.lower().endswith(".arrow") and not os.path.isdir(path)
-
-
-def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_arrow(path: str, options: ReadOptions) -> Entries:
     """Reads an Arrow file or stream.
-
-    Args:
-        unpacked: File for features that the table contains, and for audio that cannot be read from the table.
 
     Raises:
         UserError: If the file cannot be read or has no known column.
@@ -70,14 +54,14 @@ def read_arrow(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
         with pyarrow.memory_map(path) as mapped:
             whole = mapped.read_buffer()
             batches = (batch.select(known(path, batch.schema.names)) for batch in _arrow_batches(whole))
-            rows = (_rows(batch, _places(batch, whole, os.path.abspath(path))) for batch in batches)
-            yield from _entries(path, rows, unpacked, options)
+            rows = (rows_of(batch, _places(batch, whole, os.path.abspath(path))) for batch in batches)
+            yield from _entries(path, chain.from_iterable(rows), options)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a complete Arrow file ({error}); copy it again, or remove it") from None
 
 
-PARQUET = Reader("Parquet", is_parquet, this_file, read_parquet)
-ARROW = Reader("Arrow", is_arrow, this_file, read_arrow)
+PARQUET = Reader("Parquet", is_file_of(".parquet"), this_file, read_parquet)
+ARROW = Reader("Arrow", is_file_of(".arrow"), this_file, read_arrow)
 
 
 def known(path: str, names: list[str]) -> list[str]:
@@ -90,22 +74,22 @@ def known(path: str, names: list[str]) -> list[str]:
     return known
 
 
-def _entries(
-    path: str, batches: Iterator[Iterator[dict[str, Any]]], unpacked: Unpacked, options: ReadOptions
-) -> Entries:
-    number = 0
-    for batch in batches:
-        for fields in batch:
-            number += 1
-            name = f"{f.base_name(path)}-{number}"
-            try:
-                yield entries.utterance(fields, unpacked, options, name=name)
-            except InvalidEntry as error:
-                yield Rejected(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error), error.stage)
+def _entries(path: str, rows: Iterable[dict[str, Any]], options: ReadOptions) -> Entries:
+    for number, fields in enumerate(rows, 1):
+        name = f"{f.base_name(path)}-{number}"
+        try:
+            yield entries.utterance(fields, options, name=name)
+        except InvalidEntry as error:
+            yield Rejected(str(f.first(fields, f.ID) or name), f"{path}: row {number}", str(error), error.stage)
 
 
-def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the rows as dicts. `columns` has values that are not taken from the batch."""
+def rows_of(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]] | None = None) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a batch as dicts.
+
+    Args:
+        columns: Columns that are not taken from the batch. None: all are taken from it.
+    """
+    columns = dict(columns or {})
     for name in f.FEATURES:
         if name in batch.schema.names:
             columns[name] = [_frames(value) for value in batch.column(name)]
@@ -116,11 +100,6 @@ def _rows(batch: pyarrow.RecordBatch, columns: dict[str, list[Any]]) -> Iterator
     rows = others.to_pylist() if others.num_columns else ({} for _ in range(batch.num_rows))
     for row, fields in enumerate(rows):
         yield fields | {name: column[row] for name, column in columns.items()}
-
-
-def rows_of(batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a batch of a Parquet file as dicts."""
-    return _rows(batch, {})
 
 
 def _samples(column: pyarrow.Array) -> list[Any]:

@@ -15,13 +15,11 @@ from asr_jax.core.names import counted
 from asr_jax.core.text_files import OtherText, TextError, line_of
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, this_file, warn_once
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, beside, is_file_of, this_file, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
-ENDINGS = (".tsv", ".csv")
 TAB = "\t"
 SEPARATORS = (TAB, ",", ";", "|")
 MAX_LINES = 50
@@ -49,18 +47,11 @@ class BadLine(InvalidEntry):
         self.first_word = (line.split() or [b""])[0].decode(errors="replace")
 
 
-def is_text_table(path: str) -> bool:
-    return path.lower().endswith(ENDINGS) and not os.path.isdir(path)
-
-
-def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_text_table(path: str, options: ReadOptions) -> Entries:
     """Reads a TSV or CSV file.
 
     The separator is the tab, comma, semicolon or vertical bar that results in the most known names in the header line,
     or that of a line `sep=;` before it, as Excel reads it. Values may be in quotes of CSV and then contain line ends.
-
-    Args:
-        unpacked: File for unpacked bytes. Text tables contain none.
 
     Raises:
         UserError: If the file cannot be read.
@@ -89,7 +80,7 @@ def read_text_table(path: str, unpacked: Unpacked, options: ReadOptions) -> Entr
             elif isinstance(line, BadLine) and len(values) < len(names):
                 raise line
             else:
-                yield _of_names(names, values, unpacked, options, place)
+                yield _of_names(names, values, options, place)
         except InvalidEntry as error:
             yield Rejected(place, place, str(error), error.stage)
 
@@ -110,25 +101,21 @@ def rows_of(path: str, separator: str) -> Iterator[tuple[int, list[str] | Invali
 
 def separator_of(path: str) -> str:
     """Separator of the columns, from the header line; without known names, that of the file's ending."""
-    header = _header(path)
-    if given := SEP.fullmatch(_first_lines(path)[0]):
-        return given[1]
+    given, header = _beginning(path)
+    if given:
+        return given
     usual = TAB if path.lower().endswith(".tsv") else ","
     return max((usual, *SEPARATORS), key=lambda separator: _num_names(header.replace('"', "").split(separator)))
 
 
-def _header(path: str) -> str:
-    """First line that is not blank or `sep=;`, without byte-order mark and line end."""
-    first, second = _first_lines(path)
-    return second if SEP.fullmatch(first) else first
-
-
-def _first_lines(path: str) -> tuple[str, str]:
-    """First two lines that are not blank."""
+def _beginning(path: str) -> tuple[str, str]:
+    """Separator of a line `sep=;` (empty: there is none), and the header line, without byte-order mark and line end."""
     with open(path, "rb") as file:
         lines = (line.decode("utf-8-sig", "replace") for line in iter(lambda: file.readline(1 << 20), b""))
         found = (line.rstrip("\r\n") for line in lines if line.strip())
-        return next(found, ""), next(found, "")
+        first = next(found, "")
+        given = SEP.fullmatch(first)
+        return (given[1], next(found, "")) if given else ("", first)
 
 
 def _has_quotes(path: str, separator: str) -> bool:
@@ -213,7 +200,7 @@ def _whole_row(separator: str) -> re.Pattern[str]:
 
 def _audio_column(path: str, separator: str) -> int | None:
     """Place of the first column with paths of audio; None if there is none."""
-    names = [name.strip().strip('"').lower() for name in _header(path).split(separator)]
+    names = [name.strip().strip('"').lower() for name in _beginning(path)[1].split(separator)]
     return next((place for place, name in enumerate(names) if name in (*f.AUDIO_PATH, *f.AUDIO)), None)
 
 
@@ -247,13 +234,13 @@ def details(path: str) -> str:
     if _is_ljspeech(path):
         return "table of LJSpeech (ID|text|normalised text)"
     separator = separator_of(path)
-    header = _header(path)
+    header = _beginning(path)[1]
     names = [value.strip().strip('"').lower() for value in header.split(separator)]
     return f"table separated by {NAMES[separator]} ({f.used(names) or 'features'})"
 
 
 NAMES = {TAB: "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
-TEXT_TABLE = Reader("table of text", is_text_table, this_file, read_text_table, with_clips, details)
+TEXT_TABLE = Reader("table of text", is_file_of(".tsv", ".csv"), this_file, read_text_table, with_clips, details)
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
@@ -277,8 +264,6 @@ def all_lines(path: str) -> Iterator[tuple[int, str | BadLine]]:
                     raise UserError(f"{path}: {error}") from None
                 except TextError as error:
                     yield number, BadLine(line, str(error))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path (relative paths start at {os.getcwd()})") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -298,7 +283,7 @@ def _is_ljspeech(path: str) -> bool:
     """Whether a file is LJSpeech's `metadata.csv`: `ID|text|normalised text` without a header, audio in `wavs`."""
     if not os.path.isdir(os.path.join(os.path.dirname(os.path.abspath(path)), "wavs")):
         return False
-    values = _header(path).split("|")
+    values = _beginning(path)[1].split("|")
     return len(values) in (2, 3) and not _num_names(values)
 
 
@@ -317,7 +302,7 @@ def _num_names(values: Sequence[str]) -> int:
 
 def _no_names(path: str, values: Sequence[str]) -> str:
     shown = ", ".join(map(repr, values[:8])) + (" …" if len(values) > 8 else "")
-    columns = _header(path).split("|")
+    columns = _beginning(path)[1].split("|")
     if len(columns) in (2, 3) and re.fullmatch(r"[\w.-]+", columns[0]):
         wavs = os.path.join(os.path.dirname(os.path.abspath(path)), "wavs")
         return (
@@ -352,9 +337,9 @@ def _of_features(values: list[str]) -> Utterance:
     )
 
 
-def _of_names(names: list[str], values: list[str], unpacked: Unpacked, options: ReadOptions, place: str) -> Utterance:
+def _of_names(names: list[str], values: list[str], options: ReadOptions, place: str) -> Utterance:
     if len(values) > len(names):
         raise InvalidEntry(f"{len(values)} columns; expected {len(names)}, as in the header line")
     # Lines may omit empty columns at their end.
     fields: dict[str, object] = {name: value for name, value in zip(names, values, strict=False) if value}
-    return entries.utterance(fields, unpacked, options, name=str(f.first(fields, f.AUDIO_PATH) or place))
+    return entries.utterance(fields, options, name=str(f.first(fields, f.AUDIO_PATH) or place))

@@ -15,11 +15,10 @@ from asr_jax.core.text_files import TextError, text_of
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers import entries
 from asr_jax.data.manifests.readers import fields as f
-from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, this_file
+from asr_jax.data.manifests.readers.base import Entries, Reader, ReadOptions, is_file_of, this_file
 from asr_jax.data.manifests.readers.fields import Fields, InvalidEntry
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, TEXT_ENDINGS, TOKEN_ENDINGS
 from asr_jax.data.manifests.remote import is_url
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 # Beginnings of the names of files of WebDataset itself and of macOS, which are not data.
@@ -30,15 +29,8 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 Members = dict[str, tarfile.TarInfo]
 
 
-def is_tar(path: str) -> bool:
-    return path.lower().endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")) and not os.path.isdir(path)
-
-
-def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
+def read_tar(path: str, options: ReadOptions) -> Entries:
     """Reads a tar shard.
-
-    Args:
-        unpacked: Not used.
 
     Raises:
         UserError: If the tar is compressed, truncated or damaged.
@@ -49,7 +41,7 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
         with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for stem, members in samples(tar):
                 try:
-                    yield utterance_of(path, tar, stem, members, unpacked, options)
+                    yield utterance_of(path, tar, stem, members, options)
                 except InvalidEntry as error:
                     yield Rejected(stem, f"{path}: {stem}", str(error), error.stage)
             check_end(file, tar)
@@ -57,7 +49,7 @@ def read_tar(path: str, unpacked: Unpacked, options: ReadOptions) -> Entries:
         raise UserError(f"{path}: not a complete tar ({error}); copy it again, or remove it") from None
 
 
-TAR = Reader("WebDataset shard", is_tar, this_file, read_tar)
+TAR = Reader("WebDataset shard", is_file_of(".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), this_file, read_tar)
 
 
 def check_end(file: Any, tar: tarfile.TarFile) -> None:
@@ -98,15 +90,12 @@ def samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
         yield stem, members
 
 
-def utterance_of(
-    path: str, tar: tarfile.TarFile, stem: str, members: Members, unpacked: Unpacked, options: ReadOptions
-) -> Utterance:
+def utterance_of(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Utterance:
     """Utterance of the files with a stem.
 
     Args:
         stem: Name of the files without their endings.
         members: The files by ending.
-        unpacked: Not used, because the audio is in the tar.
 
     Raises:
         InvalidEntry: If they are not an utterance.
@@ -125,7 +114,7 @@ def utterance_of(
         raise InvalidEntry(f"no text among {', '.join(members)}: expected .txt, or .json with a text")
     where = path if is_url(path) else os.path.abspath(path)
     location = Location(where, audio.offset_data, audio.size, name=os.path.basename(audio.name))
-    return entries.utterance(entries.with_audio(fields, location), unpacked, options, name=stem)
+    return entries.utterance(entries.with_audio(fields, location), options, name=stem)
 
 
 def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:

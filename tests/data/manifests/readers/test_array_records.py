@@ -15,9 +15,11 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import described as described_inputs
 from asr_jax.data.manifests.inputs import set_names
 from asr_jax.data.manifests.items import items_from
+from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.array_records import fields_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.fields import InvalidEntry
+from asr_jax.data.manifests.storage import Storage
 from tests.support import approx
 
 # The first message of TensorFlow's tutorial "TFRecord and tf.train.Example".
@@ -89,7 +91,7 @@ def test_rate_of_samples_beside_a_url(tmp_path):
     write_records(tmp_path / "a.array_record", [example({"speech": [1, 2, 3, 4] * 100, "text": "a"})])
     system.pipe_file("/described/a.array_record", (tmp_path / "a.array_record").read_bytes())
     (item,) = items_from("memory://described/a.array_record", 0, ReadOptions())
-    assert item.info().duration_s == 400 / 8000
+    assert item.read(Location.info, Storage()).duration_s == 400 / 8000
 
 
 @pytest.mark.parametrize("num", range(60, 90))

@@ -307,7 +307,7 @@ def test_whatever_a_line_holds_it_is_read_or_refused(tmp_path: Path) -> None:
     changes = [changed(json.loads(json.dumps(lines[i % len(lines)])), draw) for i in range(3000)]
     path = jsonl(tmp_path / "m.jsonl", *map(json.dumps, changes))
     with Unpacked(str(tmp_path / "bytes")) as unpacked:
-        entries = list(JSON.read(str(path), unpacked, ReadOptions()))
+        entries = list(JSON.read(str(path), ReadOptions(unpacked=unpacked)))
     utterances = [entry for entry in entries if isinstance(entry, Utterance)]
     rejected = {entry.location for entry in entries if isinstance(entry, Rejected)}
     assert len(rejected) > 1000

@@ -15,7 +15,6 @@ from part_readers import WRITERS, Row, nemo_tarred, parquet, part_of_entry, read
 from recordings import RATE, check_conversion, check_signals, jsonl, noise, read, write
 from support import SHARED, approx
 
-from asr_jax.audio.io import Remarks
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.items import items_from
 from asr_jax.data.manifests.locations import Location
@@ -23,6 +22,7 @@ from asr_jax.data.manifests.readers.base import ReadOptions, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.readers.parts import part_of
 from asr_jax.data.manifests.readers.spellings import spelling
+from asr_jax.data.manifests.storage import Storage
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 CASES = SHARED / "cases"
@@ -122,6 +122,7 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = {"audio_path": "a.wav", "text": "a", "duration": 1, "meta": {"start": 3.0}, "time": "00:01:02"}
+    row |= {"recording_time": "0.5-1.0", "span": "1,5"}
     path = jsonl(tmp_path / "m.jsonl", *[row] * 3)
     for _ in range(2):  # the second time from the cache, as in another process
         read(tmp_path, path)
@@ -130,6 +131,8 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
         assert [warning.partition(", which")[0] for warning in warnings] == [
             f'{path}: 3 utterances with a field "meta.start"',
             f'{path}: 3 utterances with a field "time"',
+            f'{path}: 3 utterances with a field "recording_time"',
+            f'{path}: 3 utterances with a field "span"',
         ]
         warn_once.cache_clear()
         caplog.clear()
@@ -139,6 +142,11 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
     ("fields", "expected"),
     [
         ({"timestamp": [1.0, 2.5]}, '"timestamp" is [1.0, 2.5]; expected start'),
+        ({"ts": "0.5-1.0"}, '"ts" is "0.5-1.0"; expected start (or offset) and end'),
+        ({"time": "0.5 - 1.0"}, '"time" is "0.5 - 1.0"; expected start'),
+        ({"segment": "12 s to 15.25 s"}, '"segment" is "12 s to 15.25 s"; expected start'),
+        ({"Time Range": "[0.5, 1]"}, '"Time Range" is "[0.5, 1]"; expected start'),
+        ({"interval": "1–2.5"}, "expected start"),
         ({"segment": {"start": 1.0, "end": 2.5}}, '"segment" is {"start": 1.0, "end": 2.5}; expected start'),
         ({"start": True}, '"start" is true; expected a finite number'),
         ({"start": "1_5"}, '"start" is "1_5"; expected a finite number'),
@@ -146,6 +154,7 @@ def test_unused_times_are_named_once_for_an_input_also_from_the_cache(
         ({"offset_ms": "a"}, "expected a finite number of milliseconds"),
         ({"channel": [0, 1]}, '"channel" is [0, 1]; expected a whole number'),
         ({"segment": "Benchmark", "channels": 2, "to": "de", "end": ""}, (math.nan, math.nan, None)),
+        ({"time": "2024-05", "segment": "3-a", "range": "1,5", "span": "A-B"}, (math.nan, math.nan, None)),
         ({"channels": [1], "tmin": 1, "tmax": 2.5}, (1.0, 1.5, 1)),
         ({"Start Time": 1.0, "End Time": 2.5}, (1.0, 1.5, None)),
         ({"start": 1.0, "duration": 0}, (1.0, math.nan, None)),
@@ -234,9 +243,7 @@ def test_audio_that_is_already_cut_is_used_whole(tmp_path: Path, kind: str, capl
         pq.write_table(pa.table({"audio": audio, "text": ["a"] * 4} | columns), path := tmp_path / "m.parquet")
     expected = [samples, samples, samples[8000:32000], samples[32000:]]
     if kind == "shard":
-        found = [
-            item.audio(rate_hz=RATE, speed=1.0, remarks=Remarks()) for item in items_from(str(path), 0, ReadOptions())
-        ]
+        found = [item.read(Location.audio, Storage(), rate_hz=RATE) for item in items_from(str(path), 0, ReadOptions())]
         for signal, samples in zip(found, expected, strict=True):
             np.testing.assert_array_equal(signal, samples)
         return

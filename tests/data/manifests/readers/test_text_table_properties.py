@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.text_tables import read_text_table
-from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Utterance
 
 pytestmark = pytest.mark.slow
@@ -21,7 +20,7 @@ SETTINGS = settings(max_examples=400, deadline=None, database=None, suppress_hea
 
 
 def read_texts(path: Path) -> list[str]:
-    entries = list(read_text_table(str(path), Unpacked(f"{path}.bytes"), ReadOptions()))
+    entries = list(read_text_table(str(path), ReadOptions()))
     assert all(isinstance(entry, Utterance) for entry in entries), entries
     return [entry.text for entry in entries if isinstance(entry, Utterance)]
 

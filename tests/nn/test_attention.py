@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from asr_jax.nn.attention import attention_softmax
 from asr_jax.nn.conformer.modules import RelativeAttention
 from asr_jax.nn.remat import rematerialised
-from asr_jax.nn.softmax import attention_softmax
 from tests.support import assert_close
 
 SCORES = np.random.default_rng(0).normal(size=(2, 3, 5, 7)).astype(np.float32)

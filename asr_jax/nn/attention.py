@@ -1,0 +1,48 @@
+"""Weights of multi-head attention, with a softmax whose gradient needs only its result."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from asr_jax.core.matmul_precision import float32_product
+from asr_jax.kernels.gradients import with_gradient
+from asr_jax.nn.remat import saved
+
+# Added to the scores of masked keys. It is finite, which keeps the softmax of a query without valid keys finite. Its
+# exp is exactly 0, and its sum with any score rounds to it in float32.
+MASKED_SCORE = -1e10
+
+
+def attention_softmax(scores: Float[Array, "*rest S"], dtype: DTypeLike) -> Float[Array, "*rest S"]:
+    """Returns the softmax over the last axis in `dtype`, and stores only this for the backward pass.
+
+    The policy "elementwise" (see `nn.remat`) would otherwise store the products of which the scores are sums: with
+    relative positions, three float32 values per query and key instead of one value in `dtype`.
+    """
+
+    def forward(scores: Array) -> tuple[Array, Array]:
+        weights = saved(jax.nn.softmax(scores, axis=-1).astype(dtype))
+        return weights, weights
+
+    def backward(weights: Array, cotangent: Array) -> tuple[Array]:
+        weights, cotangent = weights.astype(jnp.float32), cotangent.astype(jnp.float32)
+        product = weights * cotangent
+        return ((product - weights * jnp.sum(product, axis=-1, keepdims=True)).astype(scores.dtype),)
+
+    return with_gradient(forward, backward)(scores)
+
+
+def attention_weights(
+    query: Float[Array, "B U H C"], key: Float[Array, "B T H C"], allowed: Bool[Array, "#B #U T"]
+) -> Float[Array, "B H U T"]:
+    """Returns the softmax over keys of scaled products, in the dtype of `query`.
+
+    Scores are float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
+
+    Args:
+        allowed: Keys (last axis) that all queries or each query may attend to.
+    """
+    scores = float32_product("buhc,bthc->bhut", query, key)
+    scores = scores * query.shape[-1] ** -0.5 + jnp.where(allowed[:, None], 0.0, MASKED_SCORE)
+    return attention_softmax(scores, query.dtype)
