@@ -170,7 +170,6 @@ class TransducerBeamSearch:
         """Builds the tables of a search.
 
         Args:
-            spelling: Text of each label.
             max_symbols: Largest number of labels of a frame. 1: a label needs no blank in its frame.
             temperature: Divisor of the logits.
             blank_penalty: Number that is subtracted from the logits of the blank.
