@@ -108,9 +108,6 @@ class Conformer(SubsamplingEncoder):
         and 1061.3 M parameters without the head. Published files may differ from these configurations:
         `pretrained.encoders.encoder_of` reads the settings of a file.
 
-        Args:
-            changes: Other fields.
-
         Raises:
             ValueError: If there is no such size.
         """
@@ -128,7 +125,6 @@ class Conformer(SubsamplingEncoder):
 
         Args:
             variant: Name of the size.
-            changes: Other fields.
 
         Raises:
             ValueError: If there is no such size.

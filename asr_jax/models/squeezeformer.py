@@ -103,9 +103,6 @@ class Squeezeformer(SubsamplingEncoder):
     def published(cls, size: Size, **changes: Any) -> "Squeezeformer":
         """Returns a size of the paper's table 2.
 
-        Args:
-            changes: Other fields.
-
         Raises:
             ValueError: If there is no such size.
         """

@@ -202,9 +202,6 @@ class Zipformer(LayeredEncoder, EncoderOfMels):
     def variant(cls, name: str, **changes: Any) -> "Zipformer":
         """Returns a size by the Rust trainer's names: xs, s (small), sm and m (medium), ml and l (large).
 
-        Args:
-            changes: Other fields.
-
         Raises:
             ValueError: If there is no such size.
         """

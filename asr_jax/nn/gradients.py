@@ -18,7 +18,6 @@ def limit_values(
     """Negates gradients that would move parameters further outside of [minimum, maximum].
 
     Args:
-        x: Parameters, which are returned unchanged.
         apply: Whether gradients are modified.
     """
     return _limited(x, apply, jnp.float32(minimum), jnp.float32(maximum))
@@ -37,7 +36,6 @@ def penalize_large(
     One byte per value is stored for the backward pass.
 
     Args:
-        x: Values, which are returned unchanged.
         apply: Whether the penalty is applied.
         limit: Absolute value above which values are penalised.
         penalty: Factor of the sum.

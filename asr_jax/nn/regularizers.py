@@ -40,7 +40,6 @@ def balance(
     The ranges are converted to ranges of mean/deviation and of RMS under the assumption of a normal distribution.
 
     Args:
-        x: Values, which are returned unchanged.
         apply: Whether the gradient is modified.
         min_positive: Least proportion of positive values, in (0, 1).
         max_positive: Largest proportion of positive values.
@@ -70,7 +69,6 @@ def whiten(
     limit, to save time. This requires state, and the caller's probability here stays at the higher value.
 
     Args:
-        x: Values, which are returned unchanged.
         apply: Whether the gradient is modified.
         limit: Metric from which the gradient is modified.
         grad_scale: Norm of the added gradient relative to that of `x`.

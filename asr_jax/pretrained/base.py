@@ -166,6 +166,14 @@ def check_settings(where: str, settings: Mapping[str, Any], /, **expected: Any) 
             raise UserError(f"{where}.{name} is {found}, expected {' or '.join(map(str, choices))}")
 
 
+def made[S](where: object, make: Callable[..., S], *given: Any, **named: Any) -> S:
+    """Returns `make(*given, **named)`; an error of its values becomes a UserError that names the file `where`."""
+    try:
+        return make(*given, **named)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise UserError(f"{where}: {error}") from error
+
+
 def listed(name: str) -> tuple[Any, ...]:
     """Returns the entries of the tuples called `name` in all modules of this package, in alphabetical order of modules.
 

@@ -15,7 +15,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.conformer import Conformer
 from asr_jax.nn.recurrent.prediction import LSTMPrediction
-from asr_jax.pretrained.base import Description, Format, Heads, check_settings, ctc_rows
+from asr_jax.pretrained.base import Description, Format, Heads, check_settings, ctc_rows, made
 from asr_jax.pretrained.huggingface import CONFIG, front_end_settings, model_type, read_json
 from asr_jax.pretrained.keymap import NORM, POINTWISE_1D, Row
 from asr_jax.pretrained.nemo import UNUSED, encoder_fields, layer_rows, nemo_description, nemo_format, subsampling_rows
@@ -71,16 +71,15 @@ def settings_of_nemo(given: Mapping[str, Any], path: Path) -> Conformer:
         att_context_style="regular",
     )
     fields = encoder_fields(given, path, subsampling="striding")
-    try:
-        return Conformer(
-            **fields,
-            use_bias=given.get("use_bias", True),
-            convolution_bias=given.get("use_bias", True),
-            input_dropout=given.get("dropout_pre_encoder", 0.1),
-            position_dropout=given.get("dropout_emb", 0.1),
-        )
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
+    return made(
+        path,
+        Conformer,
+        **fields,
+        use_bias=given.get("use_bias", True),
+        convolution_bias=given.get("use_bias", True),
+        input_dropout=given.get("dropout_pre_encoder", 0.1),
+        position_dropout=given.get("dropout_emb", 0.1),
+    )
 
 
 PARAKEET_SETTINGS = {
@@ -123,11 +122,8 @@ def _parakeet(path: Path) -> Conformer:
     encoder = {"convolution_bias": True, **encoder}
     if missing := sorted(set(PARAKEET_SETTINGS.values()) - encoder.keys()):
         raise UserError(f"{path}: encoder_config has no {', '.join(missing)}; expected a file that transformers wrote")
-    try:
-        fields = {ours: encoder[theirs] for ours, theirs in PARAKEET_SETTINGS.items()}
-        return Conformer(subsampling="dw_striding", **fields)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
+    fields = {ours: encoder[theirs] for ours, theirs in PARAKEET_SETTINGS.items()}
+    return made(path, Conformer, subsampling="dw_striding", **fields)
 
 
 def _parakeet_front_end(path: Path) -> FrontEnd:

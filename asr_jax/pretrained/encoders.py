@@ -9,7 +9,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.encoder import EncoderSettings
 from asr_jax.pretrained import huggingface
-from asr_jax.pretrained.base import Description, listed
+from asr_jax.pretrained.base import Description, listed, made
 from asr_jax.pretrained.nemo_files import encoder_class
 from asr_jax.pretrained.torch_files import SUFFIXES as TORCH_SUFFIXES
 
@@ -60,11 +60,7 @@ def encoder_of(path: str | Path, **changes: Any) -> EncoderSettings:
         UserError: If the model is a different one, or if a setting is not supported.
     """
     path = folder_of(path)
-    encoder = description_of(path).encoder(path)
-    try:
-        return replace(encoder, **changes)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: {error}") from error
+    return made(path, replace, description_of(path).encoder(path), **changes)
 
 
 def front_end_of(path: str | Path) -> FrontEnd:

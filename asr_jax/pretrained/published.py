@@ -15,7 +15,7 @@ from asr_jax.core.paths import quoted
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
-from asr_jax.pretrained.base import Description
+from asr_jax.pretrained.base import Description, made
 from asr_jax.pretrained.encoders import DESCRIPTIONS, description_of
 from asr_jax.pretrained.formats import imported, is_weights, load_weights
 from asr_jax.pretrained.huggingface import has_settings_alone
@@ -142,12 +142,10 @@ def settings_of(path: Path, described: Description, *, front_end: str = "") -> M
     if not getattr(encoder, "mask_padding", True):
         changes["mask_padding"] = True  # recordings are computed in batches, and alone by the other system
     chosen: FrontEnd = preset(front_end) if front_end else described.front_end(path)
-    try:
-        recognising = [name for name, head in heads.items() if head.recognises]
-        primary = recognising[0] if len(recognising) > 1 else ""
-        return Model(replace(encoder, **changes), heads=heads, front_end=chosen, augment=(), primary=primary)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
+    recognising = [name for name, head in heads.items() if head.recognises]
+    primary = recognising[0] if len(recognising) > 1 else ""
+    encoder = made(path, replace, encoder, **changes)
+    return made(path, Model, encoder, heads=heads, front_end=chosen, augment=(), primary=primary)
 
 
 def _description_of(path: Path) -> Description:

@@ -7,6 +7,7 @@ from typing import Any
 from asr_jax.core.errors import UserError
 from asr_jax.models.base import Model
 from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.pretrained.base import made
 from asr_jax.pretrained.keymap import DEPTHWISE, LINEAR, NORM, POINTWISE_1D, Leaf, Row, rows_of
 from asr_jax.pretrained.nemo import UNUSED, encoder_fields, layer_rows, nemo_description, nemo_format, subsampling_rows
 
@@ -61,17 +62,16 @@ def settings_of(given: Mapping[str, Any], path: Path) -> Squeezeformer:
     """
     fields = encoder_fields(given, path, subsampling="dw_striding")
     reduces = given.get("time_reduce_idx") is not None
-    try:
-        return Squeezeformer(
-            **fields,
-            reduce_time=reduces,
-            reduce_at=given.get("time_reduce_idx"),
-            recover_at=given.get("time_recovery_idx") if reduces else None,
-            adaptive_scale=given.get("adaptive_scale", True),
-            variant="nemo",
-        )
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
+    return made(
+        path,
+        Squeezeformer,
+        **fields,
+        reduce_time=reduces,
+        reduce_at=given.get("time_reduce_idx"),
+        recover_at=given.get("time_recovery_idx") if reduces else None,
+        adaptive_scale=given.get("adaptive_scale", True),
+        variant="nemo",
+    )
 
 
 NEMO = nemo_format(

@@ -12,7 +12,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.pretrained import huggingface
-from asr_jax.pretrained.base import Description, Format, Heads, check_settings, ctc_rows
+from asr_jax.pretrained.base import Description, Format, Heads, check_settings, ctc_rows, made
 from asr_jax.pretrained.keymap import (
     CONV_1D,
     DEPTHWISE,
@@ -156,10 +156,7 @@ def w2v_bert_of(folder: Path) -> W2VBert:
         position_embeddings_type=("relative_key", "relative", "rotary", None),
         **dict.fromkeys(CHOICES.values(), tuple(huggingface.ACTIVATIONS)),
     )
-    try:
-        return _settings(config)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{file}: {error}") from error
+    return made(file, _settings, config)
 
 
 def _settings(config: Mapping[str, Any]) -> W2VBert:

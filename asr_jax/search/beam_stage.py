@@ -178,7 +178,6 @@ def check_spelling(scores: WordScores, spelling: Spelling, normaliser: str) -> N
 
     Args:
         scores: Hot words and lexicon.
-        spelling: Text of each label.
         normaliser: Name of the normaliser of the training texts, for the message.
 
     Raises:
@@ -207,7 +206,6 @@ def check_words(path: str, words: Collection[str] | None, spelling: Spelling, no
     Args:
         path: Path of the language model, for the message.
         words: Words of the language model. None or empty if they are not known.
-        spelling: Text of each label.
         normaliser: Name of the normaliser of the training texts.
 
     Raises:
@@ -235,7 +233,6 @@ def check_symbols(path: str, known: Collection[str] | None, spelling: Spelling) 
     Args:
         path: Path of the language model, for the message.
         known: Units of the language model. None or empty if they are not known.
-        spelling: Text of each label.
 
     Raises:
         UserError: If less than a share of WRITABLE are labels.

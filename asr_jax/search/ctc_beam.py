@@ -44,7 +44,6 @@ class CTCBeamSearch:
         """Builds the tables of a search.
 
         Args:
-            spelling: Text of each label.
             scores: Language model, hot words and lexicon. None: no fusion.
 
         Raises:

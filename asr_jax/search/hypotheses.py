@@ -138,7 +138,6 @@ def finish(
 
     Args:
         endings: Final paths, best first.
-        spelling: Text of each label.
         scores: Language model, hot words and lexicon. None: no fusion.
 
     Returns:
@@ -199,7 +198,6 @@ class _Text(NamedTuple):
 
         Args:
             group: The paths, best first.
-            spelling: Text of each label.
             scores: Language model, hot words and lexicon. None: no fusion.
             is_complete: Whether any text is complete. If not, an open word is removed, but its score remains.
                 A word without a space before it is not removed.

@@ -1,7 +1,8 @@
 """Re-ranking of n-best lists with a language model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from asr_jax.core.settings import settings
 from asr_jax.search.hypotheses import Hypothesis
@@ -20,31 +21,22 @@ class Reranking(LanguageModel):
 
     lm_weight = 0.45
 
-    def build(self) -> "Reranker | None":
-        """Returns the re-ranker; None if there is no language model.
+    def build(self) -> Callable[[Sequence[Hypothesis]], list[Hypothesis]] | None:
+        """Returns a function that sorts a list by the new scores, best first; None if there is no language model.
+
+        Hypotheses with equal scores keep their order. Texts and log-probabilities are unchanged. The language model's
+        scores replace those of fusion.
 
         Raises:
             UserError: If the language model cannot be read.
         """
-        return Reranker(self) if self.kenlm else None
+        if not self.kenlm:
+            return None
+        model = load_kenlm(self.kenlm)
+        return lambda hypotheses: sorted((self._scored(each, model) for each in hypotheses), key=lambda one: -one.score)
 
-
-class Reranker:
-    """Re-ranks n-best lists."""
-
-    def __init__(self, settings: Reranking) -> None:
-        self._settings, self._model = settings, load_kenlm(settings.kenlm)
-
-    def __call__(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """Returns the list sorted by the new scores, best first; hypotheses with equal scores keep their order.
-
-        Texts and log-probabilities are unchanged. The language model's scores replace those of fusion.
-        """
-        return sorted(map(self._scored, hypotheses), key=lambda hypothesis: -hypothesis.score)
-
-    def _scored(self, hypothesis: Hypothesis) -> Hypothesis:
-        settings = self._settings
-        words = [each for word in hypothesis.words for each in words_of_model(word.text, self._model.__contains__)]
-        log10 = self._model.score(" ".join(words), bos=settings.bos, eos=settings.eos)
-        bonus = settings.word_bonus * len(words)
-        return replace(hypothesis, lm_score=settings.lm_weight * LN10 * log10 + bonus)
+    def _scored(self, hypothesis: Hypothesis, model: Any) -> Hypothesis:
+        words = [each for word in hypothesis.words for each in words_of_model(word.text, model.__contains__)]
+        log10 = model.score(" ".join(words), bos=self.bos, eos=self.eos)
+        bonus = self.word_bonus * len(words)
+        return replace(hypothesis, lm_score=self.lm_weight * LN10 * log10 + bonus)

@@ -83,6 +83,10 @@ class LogitScaling:
         return (logits - penalties.reshape((1,) * (logits.ndim - 1) + (-1,))) / self.temperature
 
 
+State = tuple[FrameBeam, Nodes, Proposal]
+"""Hypotheses, their labels, and candidates."""
+
+
 @dataclass(frozen=True)
 class BeamProgram:
     """Static settings of the compiled search."""
@@ -93,22 +97,16 @@ class BeamProgram:
     num_candidates: int
     num_slots: int
 
-    def begin(self, frames: TransducerFrames) -> tuple[FrameBeam, Nodes, Proposal]:
+    def begin(self, frames: TransducerFrames) -> State:
         """Returns the state before the first step."""
         return self._proposed(*begin(frames, self.num_slots), frames)
 
     def step(
-        self,
-        state: tuple[FrameBeam, Nodes, Proposal],
-        frames: TransducerFrames,
-        texts: Texts,
-        tables: WordTables | None,
-        given: Array | None,
-    ) -> tuple[tuple[FrameBeam, Nodes, Proposal], Moves]:
+        self, state: State, frames: TransducerFrames, texts: Texts, tables: WordTables | None, given: Array | None
+    ) -> tuple[State, Moves]:
         """Computes one step of all rows.
 
         Args:
-            state: Hypotheses, their labels, and candidates.
             texts: Hash functions.
             tables: Tables of word scores. None: no fusion of words.
             given: Scores by the host, as for `transducer_beam_step.grown`, for all rows. None: none.
@@ -134,7 +132,7 @@ class BeamProgram:
         beam, moves = jax.vmap(of_row)(beam, proposal, frames.lengths, given)
         return self._proposed(beam, nodes, frames), moves
 
-    def _proposed(self, beam: FrameBeam, nodes: Nodes, frames: TransducerFrames) -> tuple[FrameBeam, Nodes, Proposal]:
+    def _proposed(self, beam: FrameBeam, nodes: Nodes, frames: TransducerFrames) -> State:
         if self.max_symbols == 1:
             slots = jnp.tile(jnp.arange(self.num_slots)[None], (len(frames.lengths), 1))
         else:
@@ -170,7 +168,6 @@ class TransducerBeamSearch:
         """Builds the tables of a search.
 
         Args:
-            spelling: Text of each label.
             max_symbols: Largest number of labels of a frame. 1: a label needs no blank in its frame.
             temperature: Divisor of the logits.
             blank_penalty: Number that is subtracted from the logits of the blank.
@@ -280,9 +277,6 @@ def _of_different_texts(found: Sequence[Hypothesis]) -> list[Hypothesis]:
             log_prob = float(np.logaddexp(first.log_prob, each.score - first.lm_score))
             best[each.text] = replace(first, log_prob=log_prob)
     return list(best.values())
-
-
-State = tuple[FrameBeam, Nodes, Proposal]
 
 
 @functools.partial(jax.jit, static_argnames="program")

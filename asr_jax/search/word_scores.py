@@ -178,7 +178,6 @@ class WordScores:
 
         Args:
             words: Texts between spaces.
-            spelling: Text of each label.
         """
         if self.settings.unit == "labels":
             return [spelling.symbols[label] for label in labels]

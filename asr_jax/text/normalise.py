@@ -8,6 +8,7 @@ is already normalised. The versions of libraries that normalisers depend on are 
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import partial
 
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.text.english import english_v1
@@ -16,16 +17,10 @@ from asr_jax.text.libraries import library
 from asr_jax.text.whisper import whisper_basic_v1, whisper_english_v1
 
 
-def _lower_v1(text: str) -> str:
-    """Unicode NFC, lower case, single spaces."""
-    text = unicodedata.normalize("NFC", text).lower()
+def _cased(text: str, case: Callable[[str], str]) -> str:
+    """Unicode NFC, lower or upper case (ß becomes SS), single spaces."""
+    text = case(unicodedata.normalize("NFC", text))
     return " ".join(unicodedata.normalize("NFC", text).split())  # lower case can decompose characters, such as İ
-
-
-def _upper_v1(text: str) -> str:
-    """Unicode NFC, upper case (ß becomes SS), single spaces."""
-    text = unicodedata.normalize("NFC", text).upper()
-    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def _english_letters_v1(text: str) -> str:
@@ -42,8 +37,8 @@ def _ascii_v1(text: str) -> str:
 
 NORMALISERS: dict[str, Callable[[str], str]] = {
     "none": str,
-    "lower.v1": _lower_v1,
-    "upper.v1": _upper_v1,
+    "lower.v1": partial(_cased, case=str.lower),
+    "upper.v1": partial(_cased, case=str.upper),
     "ascii.v1": _ascii_v1,
     "english_letters.v1": _english_letters_v1,
     "english.v1": english_v1,

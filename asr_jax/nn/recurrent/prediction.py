@@ -21,6 +21,11 @@ BALANCED: dict[str, Any] = {"min_positive": 0.0, "max_positive": 1.0, "min_abs":
 class Prediction(nn.Module):
     """Base class of prediction networks. Position 0 is before the first label."""
 
+    settings: Any
+    vocab_size: int
+    blank_id: int
+    dtype: DTypeLike
+
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
         """Returns the output at all S = U + 1 label positions.
 
@@ -81,9 +86,6 @@ class LSTMPrediction(LSTMSettings, PredictionSettings):
 
 class LSTMPredictionModule(Prediction):
     settings: LSTMPrediction
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
 
     def setup(self) -> None:
         settings = self.settings
@@ -156,9 +158,6 @@ class StatelessPredictionModule(Prediction):
     """
 
     settings: StatelessPrediction
-    vocab_size: int
-    blank_id: int
-    dtype: DTypeLike
 
     def setup(self) -> None:
         settings = self.settings
