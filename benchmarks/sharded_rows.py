@@ -23,8 +23,8 @@ from asr_jax.data.batching.buckets import Entries, make_buckets
 from asr_jax.data.batching.dataset import MORE_ITEMS, Data
 from asr_jax.data.batching.filters import Filters
 from asr_jax.data.batching.index import scale_of
-from asr_jax.data.loading import sharded
 from asr_jax.data.loading.sharded import ShardedBatches, State, Stream, shares_of
+from asr_jax.data.manifests import items
 from asr_jax.data.manifests.items import Item
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.utterances import Utterance
@@ -34,10 +34,10 @@ from benchmarks import made_up
 SCALE, EACH = scale_of(KaldiFbank(), of_features=False), 1000
 
 
-def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
+def items_at(path: str, places: range, options: ReadOptions) -> Iterator[Item]:
     """Items of a shard that is only a number."""
     for number, seconds in enumerate(made_up.durations_s(EACH, seed=int(path)).tolist()):
-        if number >= place:
+        if number >= places.start:
             yield Item(number, Utterance(id="", location=path, text="", duration_s=seconds), b"")
 
 
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []
-    with mock.patch.object(sharded, "items_from", items_from):
+    with mock.patch.object(items, "items_at", items_at):
         for window in given.windows:
             for processes in given.processes:
                 found = shares(processes, window, given)

@@ -227,8 +227,10 @@ def opened(file: PathLike | NamedAudio) -> Iterator[soundfile.SoundFile]:
             file.seek(0)
         # soundfile raises a TypeError for names that end in .raw, because it needs their format as an argument.
         sound = soundfile.SoundFile(file)
-        if not sound.frames and sound.format.startswith("WAV") and (whole := _with_unknown_size(file)):
-            sound = soundfile.SoundFile(whole)
+        if not sound.frames and sound.format.startswith("WAV"):
+            with again(file) as content:
+                whole = with_unknown_size(content.read())
+            sound = soundfile.SoundFile(io.BytesIO(whole)) if whole else sound
     except (soundfile.LibsndfileError, TypeError) as error:
         if not isinstance(file, NamedAudio) and not os.access(file, os.R_OK):
             raise AudioError(name_of(file), "no permission to read it") from None
@@ -247,13 +249,6 @@ def opened(file: PathLike | NamedAudio) -> Iterator[soundfile.SoundFile]:
             yield sound
     except soundfile.LibsndfileError as error:
         raise AudioError(name_of(file), f"truncated or damaged ({_words(error)}); copy the file again") from None
-
-
-def _with_unknown_size(file: PathLike | NamedAudio) -> io.BytesIO | None:
-    """Content of a WAV file whose header has a size of 0 bytes although samples follow; None for other files."""
-    with again(file) as content:
-        whole = with_unknown_size(content.read())
-    return io.BytesIO(whole) if whole else None
 
 
 def _why_not_opened(file: PathLike | NamedAudio) -> str:

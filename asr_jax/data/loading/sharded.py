@@ -31,7 +31,7 @@ from asr_jax.data.batching.filters import Filters, violations
 from asr_jax.data.batching.index import FramesNeeded, OutputLength
 from asr_jax.data.loading.source import LoadedBatch, check_room, used_part
 from asr_jax.data.manifests.durations import joined_remarks
-from asr_jax.data.manifests.items import Item, items_at, read_patiently, read_patiently_from
+from asr_jax.data.manifests.items import Item, from_place, read_patiently
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
@@ -149,10 +149,12 @@ class ShardReader:
                 self.epoch, self.shard, self._has_used = self.epoch + 1, 0, False
                 continue
             path = self._stream.shards[own[self.shard]]
-            if self._items is None:
-                options, storage = self._stream.options, self._stream.storage
-                self._items = read_patiently_from(path, options, storage, place=self.place, after=self.num_read > 0)
             try:
+                if self._items is None:
+                    places, options = from_place(self.place), self._stream.options
+                    self._items = read_patiently(path, places, options, self._stream.storage)
+                    if self.num_read:
+                        next(self._items, None)  # the item at this place
                 item = next(self._items, None)
             except AudioError as error:
                 self.rejected.append(Rejected(path, path, f"the rest of the shard: {error.reason}", "audio"))
@@ -264,12 +266,7 @@ class ShardedBatches:
             UserError: If there is no such item.
         """
         path, rejected = self._stream.shards[shard], list[Rejected]()
-
-        def items_after(last: Item | None) -> Iterator[Item]:
-            rest = [place for place in places if last is None or place > last.place]
-            return items_at(path, rest, self._stream.options)
-
-        items = read_patiently(path, items_after, self._stream.storage)
+        items = read_patiently(path, places, self._stream.options, self._stream.storage)
         for place in places:
             item = next(items, None)
             member = item and member_of(self._stream, shard, item, rejected)

@@ -50,13 +50,9 @@ class Item(NamedTuple):
         return read() if self.content is not None else reads_of(storage)(place.path, read)
 
 
-def items_from(path: str, place: int, options: ReadOptions) -> Iterator[Item]:
-    """Yields the items of a shard in order, as `items_at`.
-
-    Args:
-        place: Place of the first item; 0 for the first one of the shard.
-    """
-    return items_at(path, range(place, sys.maxsize), options)
+def from_place(place: int) -> range:
+    """Places of all items of a shard from a place on."""
+    return range(place, sys.maxsize)
 
 
 def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
@@ -86,45 +82,33 @@ def items_at(path: str, places: Sequence[int], options: ReadOptions) -> Iterator
         raise StorageError(path, error.strerror or str(error)) from None
 
 
-def read_patiently(path: str, items_after: Callable[[Item | None], Iterator[Item]], storage: Storage) -> Iterator[Item]:
-    """Yields items of a shard, each with the patience of the storage. After an error, the shard is opened again.
+def read_patiently(path: str, places: Sequence[int], options: ReadOptions, storage: Storage) -> Iterator[Item]:
+    """Yields items of a shard as `items_at`, each with the patience of the storage.
 
-    A read that is left behind because it stalls may end later. It has its own iterator.
-
-    Args:
-        items_after: Opens the shard, and yields the items after the last one; None: the first ones.
+    After an error, the shard is opened again. A read that is left behind because it stalls may end later. It has its
+    own iterator.
 
     Raises:
         AudioError: If the shard cannot be read.
     """
     items, last = None, None
 
+    def items_after_last() -> Iterator[Item]:
+        if last is None:
+            return items_at(path, places, options)
+        if isinstance(places, range):
+            return islice(items_at(path, from_place(last.place), options), 1, None)
+        return items_at(path, [place for place in places if place > last.place], options)
+
     def read() -> Item | None:
         nonlocal items
-        opened, items = items or items_after(last), None  # after an error it stays None
+        opened, items = items or items_after_last(), None  # after an error it stays None
         item = next(opened, None)
         items = opened
         return item
 
     while last := reads_of(storage)(path, read):
         yield last
-
-
-def read_patiently_from(
-    path: str, options: ReadOptions, storage: Storage, *, place: int = 0, after: bool = False
-) -> Iterator[Item]:
-    """Yields the items of a shard from a place on, as `read_patiently`.
-
-    Args:
-        place: Place of the first item.
-        after: Whether the items after this one are read.
-    """
-
-    def items_after(last: Item | None) -> Iterator[Item]:
-        items = items_from(path, last.place if last else place, options)
-        return islice(items, 1, None) if last or after else items
-
-    return read_patiently(path, items_after, storage)
 
 
 def _of_tar(path: str, file: Any, places: Sequence[int], options: ReadOptions) -> Iterator[Item]:
@@ -244,7 +228,7 @@ def sampled(
     some = shards[:: -(-len(shards) // SAMPLED_SHARDS)]
     for path in some:
         try:
-            for item in islice(read_patiently_from(path, options, storage), -(-num // len(some))):
+            for item in islice(read_patiently(path, from_place(0), options, storage), -(-num // len(some))):
                 entry = item.entry
                 if isinstance(entry, Rejected):
                     rejected.append(entry)

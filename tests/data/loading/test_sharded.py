@@ -27,7 +27,7 @@ from asr_jax.data.batching.filters import Filters
 from asr_jax.data.loading import sharded
 from asr_jax.data.loading.sharded import ShardReader, State, Stream, open_sharded
 from asr_jax.data.manifests import items
-from asr_jax.data.manifests.items import items_from, sampled, shards_of
+from asr_jax.data.manifests.items import from_place, items_at, sampled, shards_of
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.storage import Storage
 from asr_jax.text.characters import CharacterTokenizer
@@ -135,10 +135,10 @@ def test_processes_read_disjoint_shards_in_batches_of_equal_shapes(shards, num):
 def test_items_are_read_from_any_place(shards):
     for ending in ("tar", "parquet", "array_record"):
         path = str(shards / f"1.{ending}")
-        whole = list(items_from(path, 0, ReadOptions()))
+        whole = list(items_at(path, from_place(0), ReadOptions()))
         assert [item.entry.id for item in whole] == [f"u{n}" for n in range(EACH, 2 * EACH)]
         for number in (0, 4, 8):
-            assert next(items_from(path, whole[number].place, ReadOptions())) == whole[number]
+            assert next(items_at(path, from_place(whole[number].place), ReadOptions())) == whole[number]
 
 
 def test_a_damaged_shard_loses_its_rest_alone(shards, tmp_path):
@@ -248,14 +248,14 @@ def test_shards_without_any_usable_item_are_an_error(shards):
 
 def test_a_read_that_was_left_behind_takes_nothing_of_the_next_shard(shards, monkeypatch, tmp_path):
     """A read stalls where it opens the first shard again, until the reader is in the second one."""
-    is_over, items_of = threading.Event(), items.items_from
+    is_over, items_of = threading.Event(), items.items_at
 
-    def stalled(path, place, options):
+    def stalled(path, places, options):
         if path.endswith("stalled.tar"):
             is_over.wait(30)
-        yield from items_of(path, place, options)
+        yield from items_of(path, places, options)
 
-    monkeypatch.setattr(items, "items_from", stalled)
+    monkeypatch.setattr(items, "items_at", stalled)
     shutil.copy(shards / "0.tar", tmp_path / "stalled.tar")
     of = stream(shards, storage=Storage(max_wait_s=1.0), epochs=1)
     paths = [*of.shards, ""]

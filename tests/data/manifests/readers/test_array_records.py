@@ -14,7 +14,7 @@ from recordings import check_conversion, check_signals, noise, read, write
 from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.inputs import described as described_inputs
 from asr_jax.data.manifests.inputs import set_names
-from asr_jax.data.manifests.items import items_from
+from asr_jax.data.manifests.items import from_place, items_at
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.array_records import fields_of
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -90,7 +90,7 @@ def test_rate_of_samples_beside_a_url(tmp_path):
     system.pipe_file("/described/features.json", (tmp_path / "features.json").read_bytes())
     write_records(tmp_path / "a.array_record", [example({"speech": [1, 2, 3, 4] * 100, "text": "a"})])
     system.pipe_file("/described/a.array_record", (tmp_path / "a.array_record").read_bytes())
-    (item,) = items_from("memory://described/a.array_record", 0, ReadOptions())
+    (item,) = items_at("memory://described/a.array_record", from_place(0), ReadOptions())
     assert item.read(Location.info, Storage()).duration_s == 400 / 8000
 
 

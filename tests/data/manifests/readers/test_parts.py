@@ -16,7 +16,7 @@ from recordings import RATE, check_conversion, check_signals, jsonl, noise, read
 from support import SHARED, approx
 
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.items import items_from
+from asr_jax.data.manifests.items import from_place, items_at
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.readers.base import ReadOptions, warn_once
 from asr_jax.data.manifests.readers.fields import InvalidEntry
@@ -209,7 +209,7 @@ def test_signals_of_parts(tmp_path: Path) -> None:
 
 def test_items_of_shards_are_parts(tmp_path: Path) -> None:
     for write_rows in (parquet, webdataset):
-        (item,) = items_from(str(write_rows(tmp_path, [{"begin": 1.0, "end": 2.5}])), 0, ReadOptions())
+        (item,) = items_at(str(write_rows(tmp_path, [{"begin": 1.0, "end": 2.5}])), from_place(0), ReadOptions())
         assert isinstance(item.entry, Utterance)
         assert part_of_entry(item.entry) == PART
 
@@ -243,7 +243,10 @@ def test_audio_that_is_already_cut_is_used_whole(tmp_path: Path, kind: str, capl
         pq.write_table(pa.table({"audio": audio, "text": ["a"] * 4} | columns), path := tmp_path / "m.parquet")
     expected = [samples, samples, samples[8000:32000], samples[32000:]]
     if kind == "shard":
-        found = [item.read(Location.audio, Storage(), rate_hz=RATE) for item in items_from(str(path), 0, ReadOptions())]
+        found = [
+            item.read(Location.audio, Storage(), rate_hz=RATE)
+            for item in items_at(str(path), from_place(0), ReadOptions())
+        ]
         for signal, samples in zip(found, expected, strict=True):
             np.testing.assert_array_equal(signal, samples)
         return
