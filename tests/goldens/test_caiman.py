@@ -111,7 +111,8 @@ def test_the_peer_loads_what_is_written(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     expected = load_file(case)
     for key, array in load_file(out).items():
-        assert_close(array, expected[key], atol=1e-6, what=key)
+        # PyTorch's own results differ between processors by two units in the last place, 2e-7 of the value.
+        assert_close(array, expected[key], rtol=1e-6, atol=1e-6, what=key)
 
 
 def test_a_hardware_checkpoint_is_complete() -> None:
