@@ -149,7 +149,9 @@ def test_every_command_has_utf8():
     texts = {path: path.read_text("utf-8") for path in ROOT.glob("asr_jax/**/*.py")}
     commands = {path: text for path, text in texts.items() if re.search("^if __name__ ==", text, re.MULTILINE)}
     assert commands
-    assert not [path for path, text in commands.items() if not re.search(r"\b(run_command|run_report|use_utf8)\(", text)]
+    assert not [
+        path for path, text in commands.items() if not re.search(r"\b(run_command|run_report|use_utf8)\(", text)
+    ]
 
 
 @pytest.mark.parametrize(
