@@ -23,7 +23,7 @@ from asr_jax.kernels.log_space import NEVER
 BLOCK = 256
 """Number of frames between two moves of the band."""
 JUMPED = 8
-"""Bit, in addition to those of `ctc_viterbi.reference.moves`, of a blank that was reached by a jump over words."""
+"""Bit that marks a blank that is reached by a jump over words. `ctc_viterbi.reference.moves` defines the lower bits."""
 
 
 @settings

@@ -117,7 +117,7 @@ class FrontEnd:
     ) -> Frames:
         """Computes frames up to the first stage that stacks frames. In training these frames are augmented.
 
-        The arguments are those of a call. Padding frames are undefined. `stacked` applies the remaining stages.
+        `__call__` describes the arguments. Padding frames are undefined. `stacked` applies the remaining stages.
         """
         keys = row_keys(key, len(audio)) if self.dither and key is not None else None
         group = self._rows_at_a_time(*audio.shape)

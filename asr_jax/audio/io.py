@@ -351,7 +351,7 @@ def _decoded(sound: soundfile.SoundFile, block_s: int, most: int | None = None) 
     Args:
         most: Number of samples that are used. None: all.
     """
-    # soundfile seeks after every read, which can fail in compressed files and in those of unknown length.
+    # soundfile seeks after every read. Seeking can fail in compressed files and in files of unknown length.
     sound.seekable = lambda: False
     size = min(block_s * sound.samplerate, (sound.frames if most is None else most) + 1)
     dtype = "int16" if sound.subtype == "PCM_16" else "float32"

@@ -276,7 +276,7 @@ def _transcribe(
     """Transcribes the utterances; returns the rejected recordings, in order.
 
     `of_manifests` contains the ids of the utterances whose durations a manifest states. `shapes_of` contains all
-    recordings, also those of other jobs.
+    recordings, including the recordings of other jobs.
     """
     remarks = list[Rejected | None]()
     rejected = [entry for entry in entries if isinstance(entry, Rejected)]

@@ -28,7 +28,7 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
 
 
 def given_flags(options: object, *names: str) -> list[str]:
-    """Returns the flags of those options that are given, for a message: their values are not None, False or empty."""
+    """Returns the flags of the options that are given: their values are neither None nor False nor empty."""
     values = {name: getattr(options, name) for name in names}
     missing = [name for name, each in values.items() if each is None or each is False or each in ("", ())]
     return [f"--{name.replace('_', '-')}" for name in names if name not in missing]

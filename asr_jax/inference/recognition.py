@@ -140,8 +140,8 @@ def judged_rows(
 ) -> Iterator[tuple[list[float], list[bool]]]:
     """Yields the confidences of each utterance's recognised words, and whether they are right.
 
-    Both texts are normalised before. Words of which the normaliser leaves nothing are excluded. A word that it splits
-    is right if all of its parts are.
+    Both texts are normalised before. Words that the normaliser removes are excluded. A word that it splits is right if
+    all of its parts are right.
 
     Args:
         found: Transcripts of the set.

@@ -370,7 +370,7 @@ class Transformer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step
     ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T D"] | None]:
-        """Returns the output of the last layer, and those of all layers (None without taps of layers)."""
+        """Returns the output of the last layer, and the outputs of all layers (None without taps of layers)."""
         stack = layer_stack(TransformerLayer, self.num_layers, self.settings.remat)
         layers = stack(self.settings, self.dtype, name="layers")
         x, inner = layers(x, LayerInputs(length_mask(lengths, x.shape[1])[:, None], lengths, step))

@@ -17,7 +17,7 @@ MASKED_SCORE = -1e10
 def attention_softmax(scores: Float[Array, "*rest S"], dtype: DTypeLike) -> Float[Array, "*rest S"]:
     """Returns the softmax over the last axis in `dtype`, and stores only this for the backward pass.
 
-    The policy "elementwise" (see `nn.remat`) would otherwise store the products of which the scores are sums: with
+    The scores are sums of products, which the policy "elementwise" (see `nn.remat`) would otherwise store: with
     relative positions, three float32 values per query and key instead of one value in `dtype`.
     """
 

@@ -1,4 +1,4 @@
-"""Convolution over time and frequency, of which encoders of mel bins subsample with several."""
+"""Convolution over time and frequency. Encoders of mel spectrograms subsample by several of these layers."""
 
 import jax
 from flax import linen as nn

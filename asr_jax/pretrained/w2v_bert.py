@@ -127,7 +127,7 @@ WITHOUT_EFFECT = (
     r"max_source_positions|(num_)?codevector.*|num_negatives|proj_codevector_dim|contrastive_.*|diversity_.*"
     r"|feat_quantizer_dropout"
 )
-"""Settings without effect on the encoder's output that W2V-BERT has: those of pre-training."""
+"""Settings of pre-training, which do not affect the output of the encoder."""
 
 
 def w2v_bert_of(folder: Path) -> W2VBert:

@@ -1,7 +1,7 @@
 """Estimation of n-gram language models with interpolated modified Kneser-Ney smoothing.
 
-Source: Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling". Values are those of
-KenLM's lmplz without pruning.
+Source: Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling". KenLM's lmplz without
+pruning gives the same values.
 """
 
 import math

@@ -24,8 +24,8 @@ class Reranking(LanguageModel):
     def build(self) -> Callable[[Sequence[Hypothesis]], list[Hypothesis]] | None:
         """Returns a function that sorts a list by the new scores, best first; None if there is no language model.
 
-        Hypotheses with equal scores keep their order. Texts and log-probabilities are unchanged. The language model's
-        scores replace those of fusion.
+        Hypotheses with equal scores keep their order. Texts and log-probabilities are unchanged. The scores
+        of this language model replace the scores of fusion.
 
         Raises:
             UserError: If the language model cannot be read.
