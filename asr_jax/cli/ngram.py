@@ -1,7 +1,7 @@
 """Estimates an n-gram language model from texts: `python -m asr_jax.ngram --input IN … --output lm.arpa`.
 
 Smoothing is interpolated modified Kneser-Ney. KenLM's lmplz without pruning gives the same probabilities. To decode
-with the model, pass `--decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5`, with a run of the same normaliser.
+with the model, pass `--decoding.fusion.kenlm lm.arpa --decoding.fusion.lm-weight 0.5` and a run of the same normaliser.
 """
 
 from collections.abc import Sequence
