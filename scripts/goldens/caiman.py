@@ -4,7 +4,7 @@ For tests/goldens/test_caiman.py. Runs in .venv-reference, with the sources that
 downloads to .peers:
 
     .venv-reference/bin/python scripts/goldens/caiman.py --out tests/goldens/caiman     # writes the cases
-    .venv-reference/bin/python scripts/goldens/caiman.py --load FILE.pt CASE OUT        # computes them again
+    .venv-reference/bin/python scripts/goldens/caiman.py --load FILE.pt ORIGINAL.pt CASE OUT    # outputs of both files
 
 Features are random, because CAIMAN-ASR computes them with DALI. `base.pt` is a hardware checkpoint, with the settings,
 the statistics of features and the tokenizer; `batch_norm.pt` is a checkpoint of a training.
@@ -104,15 +104,18 @@ def made(caiman: Any, seed: int, *, batch_norm: bool) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--load", nargs=3, metavar=("FILE", "CASE", "OUT"))
+    parser.add_argument("--load", nargs=4, metavar=("FILE", "ORIGINAL", "CASE", "OUT"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     caiman = import_caiman()
     if options.load:
-        file, case, out = options.load
-        model = made(caiman, 0, batch_norm=CASES[Path(case).name.split(".")[0]])
-        model.load_state_dict(OrderedDict(torch.load(file, weights_only=True)["state_dict"]))
-        save_file(computed(caiman, model, load_file(case)), out)
+        file, original, case, out = options.load
+        arrays = {}
+        for name, path, is_safe in (("found", file, True), ("expected", original, False)):
+            model = made(caiman, 0, batch_norm=CASES[Path(case).name.split(".")[0]])
+            model.load_state_dict(OrderedDict(torch.load(path, weights_only=is_safe)["state_dict"]))
+            arrays |= {f"{name} {key}": array for key, array in computed(caiman, model, load_file(case)).items()}
+        save_file(arrays, out)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)

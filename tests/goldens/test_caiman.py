@@ -103,16 +103,16 @@ def test_the_peer_loads_what_is_written(name: str, tmp_path: Path) -> None:
     model, weights = model_of(name)
     named = exported(unflatten(weights), model, "caiman")
     save_exported(named, model, "caiman", [None], tmp_path / "x.pt", like=None)
-    case, out = FOLDER / f"{name}.safetensors", tmp_path / "found.safetensors"
-    given = [REFERENCE, SIDE, "--load", tmp_path / "x.pt", case, out]
+    case, original, out = FOLDER / f"{name}.safetensors", FOLDER / f"{name}.pt", tmp_path / "found.safetensors"
+    given = [REFERENCE, SIDE, "--load", tmp_path / "x.pt", original, case, out]
     done = subprocess.run(given, capture_output=True, text=True, check=False)
     if "No module named" in done.stderr or "No such file or directory" in done.stderr:
         pytest.skip(f"no sources of scripts/setup_reference.sh --peers: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    expected = load_file(case)
-    for key, array in load_file(out).items():
-        # PyTorch's own results differ between processors by two units in the last place, 2e-7 of the value.
-        assert_close(array, expected[key], rtol=1e-6, atol=1e-6, what=key)
+    arrays = load_file(out)
+    assert "found log_probs" in arrays
+    for key in [key for key in arrays if key.startswith("found ")]:
+        np.testing.assert_array_equal(arrays[key], arrays[key.replace("found", "expected", 1)], err_msg=key)
 
 
 def test_a_hardware_checkpoint_is_complete() -> None:

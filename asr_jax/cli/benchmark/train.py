@@ -4,8 +4,8 @@ Measures updates after warm-ups, by accumulation and number of devices: throughp
 of the device's peak rate of bfloat16, the share of the time that is spent waiting for data, and memory. Products within
 kernels of Triton and Pallas are not counted. An update has the same number of utterances in each case: a device has the
 rows of the update / accumulation / devices. With the data of the config, figures include the loader; with
-`--synthetic`, the input is full batches of noise of these lengths. The config defines
-front-end, augmentation, loss, optimizer and averaging.
+`--synthetic`, the input is full batches of noise of these lengths. The config defines front-end, augmentation, loss,
+optimizer and averaging.
 
 Source: scripts/train_benchmark.sh of QuartzNet in NVIDIA/DeepLearningExamples: the rule of constant updates, lengths
 (1408 to 1920 frames) and 100 labels. Differs from it: that script discards whole epochs as warm-up and disables
