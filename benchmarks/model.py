@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
             f"--rows {options.rows}: expected a multiple of model.sub_batches, {experiment.model.sub_batches}, or "
             "--model.sub-batches 1"
         )
-    peer = _peer_of(experiment.model.encoder)
+    peer = peer_of(experiment.model.encoder)
     if options.peer:
         _check_peer(type(experiment.model.encoder).__name__, peer)
     if options.json:
@@ -162,7 +162,7 @@ def median(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _peer_of(encoder: Any) -> str | None:
+def peer_of(encoder: Any) -> str | None:
     if getattr(encoder, "hourglass", None):
         return "nvidia_wav2vec2"  # transformers has none
     return PEERS.get(type(encoder).__name__)
@@ -192,7 +192,7 @@ def _check_same_size(ours: int, theirs: int) -> None:
         )
 
 
-def _sizes(experiment: Experiment, peer: str) -> dict[str, Any]:
+def sizes_of(experiment: Experiment, peer: str) -> dict[str, Any]:
     """Arguments for the original's code that describe the encoder, with the names of that code."""
     encoder: Any = experiment.model.encoder  # `peer` determines its class.
     fields = asdict(encoder)
@@ -245,7 +245,7 @@ def _theirs(experiment: Experiment, peer: str, options: ModelOptions, num_frames
     """
     settings = {
         "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels,
-        "sizes": _sizes(experiment, peer),
+        "sizes": sizes_of(experiment, peer),
         "vocabulary": options.vocabulary, "threads": os.cpu_count() or 1, "repeats": options.repeats,
         "operations": NUM_OPERATIONS,
     }  # fmt: skip

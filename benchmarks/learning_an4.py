@@ -1,0 +1,86 @@
+"""Recipes of icefall's Zipformer and of NVIDIA's QuartzNet 5x5 on AN4, for `benchmarks/learning.py`.
+
+    MODEL=quartznet python -m asr_jax.train --config benchmarks/learning_an4.py
+
+Optimizer, schedule, regularisation and masks are the original's. Sizes, batches and the length of the schedule are
+smaller, for two CPU cores. Parameters are not averaged, because the originals are evaluated without averaging here.
+"""
+
+import os
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.presets import icefall, quartznet
+from asr_jax.audio.specaugment import SpecAugment
+from asr_jax.config import Experiment, Training, Validation
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.dataset import Data
+from asr_jax.heads.ctc import CTC
+from asr_jax.models.base import Model
+from asr_jax.models.encoder import EncoderSettings
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import NovoGrad, Optimizer, ScaledAdam
+from asr_jax.optim.schedules import Eden, WarmupHoldDecay
+from asr_jax.text.tokenizers import TokenizerSettings
+
+MANIFESTS = "data/an4/manifests"
+MODEL = os.environ.get("MODEL", "zipformer")
+BATCH_S = 40.0
+BATCHES_PER_UPDATE = 10.0
+"""Batches by which Zipformer's schedules of dropout and layer skipping advance per update; they last 20,000 batches."""
+
+
+def experiment() -> Experiment:
+    front_end: FrontEnd
+    encoder: EncoderSettings
+    optimizer: Optimizer
+    if MODEL == "zipformer":
+        front_end, masks = icefall(), SpecAugment()
+        encoder = Zipformer.tiny(
+            embed_channels=(8, 32, 128),
+            dims=(96, 128, 160, 128),
+            unmasked_dims=(96, 96, 128, 96),
+            feedforward_dims=(256, 384, 512, 384),
+            kernel_sizes=(31, 31, 15, 31),
+            query_dims=(32,) * 4,
+            positions_dim=48,
+            skip=True,
+            regularise=True,
+            batches_per_update=BATCHES_PER_UPDATE,
+        )
+        optimizer = ScaledAdam(schedule=Eden(peak_lr=0.045, warmup_start=0.1, decay_updates=1000, decay_epochs=6))
+        tokenizer = TokenizerSettings(kind="sentencepiece", vocab_size=100)
+        ctc = CTC(dropout=0.1, weight_by="utterances")
+    else:
+        front_end, masks = quartznet(), SpecAugment.quartznet()
+        encoder = QuartzNet.of_5x5(norm="batch_padded")  # as in PyTorch
+        optimizer = NovoGrad(
+            schedule=WarmupHoldDecay(
+                peak_lr=0.01,
+                min_lr=1e-5,
+                warmup_updates=0,
+                warmup_epochs=2,
+                hold_epochs=4,
+                decay="exponential",
+                gamma=0.8,
+            ),
+            b1=0.95,
+            b2=0.0,
+            weight_decay=1e-3,
+        )
+        tokenizer = TokenizerSettings(kind="characters")
+        ctc = CTC(dropout=0.0, weight_by="utterances")
+    return Experiment(
+        name=f"learning_{MODEL}",
+        model=Model(front_end=front_end, augment=(masks,), encoder=encoder, heads={"ctc": ctc}),
+        data=Data(
+            train=(f"{MANIFESTS}/train.jsonl",),
+            validation=(f"{MANIFESTS}/dev.jsonl", f"{MANIFESTS}/test.jsonl"),
+            tokenizer=tokenizer,
+            batching=Batching.planned(num_buckets=4, seconds=BATCH_S, row_multiple=2),
+            speeds=(0.9, 1.0, 1.1),
+        ),
+        optim=optimizer,
+        training=Training(num_updates=1500, ema=EMA(0.0), validation=Validation(every=500), log_every=1),
+    )
