@@ -63,6 +63,8 @@ class LearningOptions:
     """Model to train."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trainings."""
+    config: Path = CONFIG
+    """Config of our model; $MODEL is `model`."""
     json: Path | None = None
     """File to write the figures to, in JSON."""
     plot: Path | None = None
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str]) -> None:
     for seed in options.seeds:
         folder = options.out / f"{options.model}_{seed}"
         for system, train in (("asr_jax", _ours), (NAMES[options.model], _theirs)):
-            of_system, rates = train(folder, seed, options.model)
+            of_system, rates = train(folder, seed, options)
             losses.setdefault(system, []).append(of_system)
             last = {"loss of the last 100": statistics.mean(of_system[-100:])}
             rows.append({"system": system, "seed": seed} | last | rates)
@@ -89,18 +91,18 @@ def main(arguments: Sequence[str]) -> None:
         _draw(losses, options.plot, title=f"{options.model} on AN4, seeds {', '.join(map(str, options.seeds))}")
 
 
-def _ours(folder: Path, seed: int, model: str) -> tuple[list[float], dict[str, float]]:
+def _ours(folder: Path, seed: int, options: LearningOptions) -> tuple[list[float], dict[str, float]]:
     """Trains our model unless it is trained, and returns the loss of each update and the error rates."""
     run = folder / "run"
-    command = [sys.executable, "-m", "asr_jax.train", "--config", CONFIG, "--run-dir", run, "--seed", str(seed)]
-    subprocess.run(command, check=True, env={**os.environ, "MODEL": model})
+    command = [sys.executable, "-m", "asr_jax.train", "--config", options.config, "--run-dir", run]
+    subprocess.run([*command, "--seed", str(seed)], check=True, env={**os.environ, "MODEL": options.model})
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     losses = {e["data"]["update"]: e["data"]["losses"]["total"] for e in events if e["event"] == "train_step"}
     last = [e["data"] for e in events if e["event"] == "validation"][-1]
     return list(losses.values()), {f"{name}, WER %": 100 * last["sets"][name]["wer"] for name in SETS}
 
 
-def _theirs(folder: Path, seed: int, model: str) -> tuple[list[float], dict[str, float]]:
+def _theirs(folder: Path, *_: Any) -> tuple[list[float], dict[str, float]]:
     """Trains the original unless it is trained, and returns the loss of each update and the error rates."""
     setup = set_up(load_experiment(folder / "run" / EXPERIMENT), folder / "run")
     result, given = folder / "theirs.json", folder / "given"
