@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.random_streams import row_keys
-from asr_jax.core.settings import Share, settings
+from asr_jax.core.settings import NonNegativeInt, Share, settings
 
 Rows = Float[Array, "B ..."]
 """Samples `[B, S]` or frames `[B, T, F]` of a batch."""
@@ -38,6 +38,9 @@ class Augmentation:
     views are compared frame by frame."""
     probability: Share = 1.0
     """Probability that an utterance is augmented, from 0 to 1."""
+    ramp_updates: NonNegativeInt = 0
+    """Number of updates during which the probability rises linearly from 0, so that the model first learns from
+    utterances without this augmentation. 0: no rise."""
 
     def check(self, front_end: FrontEnd) -> None:
         """Checks that the augmentation can be applied to the features of a front-end.
@@ -89,10 +92,13 @@ class Augmentation:
         Returns:
             Values of `draw` for each row, and `applied`, which is True for the rows that are augmented.
         """
+        chance = jnp.float32(self.probability)
+        if self.ramp_updates:
+            chance *= jnp.minimum(step / self.ramp_updates, 1.0)
 
         def of_row(key: PRNGKeyArray, length: Int[Array, ""]) -> Drawn:
             of_chance, of_rest = jax.random.split(key)
-            applied = jax.random.bernoulli(of_chance, float(self.probability))
+            applied = jax.random.bernoulli(of_chance, chance)
             return {"applied": applied} | self.draw(of_rest, values.shape[1:], length, step=step)
 
         return jax.vmap(of_row)(row_keys(key, len(values)), lengths)

@@ -25,7 +25,7 @@ from asr_jax.audio.ramp import Ramp
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
-from tests.support import assert_close, assert_within
+from tests.support import approx, assert_close, assert_within
 
 STEP = jnp.int32(0)
 RATE = 16000
@@ -178,6 +178,17 @@ def test_what_is_not_drawn_is_left_as_it_is():
     rows = np.stack([tone(300), tone(500)])
     for found in by_each(rows, np.full(2, 8000), jax.random.key(0)):
         np.testing.assert_array_equal(found, rows)
+
+
+def test_the_probability_rises_during_the_ramp():
+    @jax.jit
+    def share(step):
+        rows, lengths = jnp.zeros((4000, 2)), jnp.full(4000, 2)
+        settings = Gain(probability=0.8, ramp_updates=100)
+        return settings.drawn(rows, lengths, jax.random.key(0), step=step)["applied"].mean()
+
+    for step, expected in ((0, 0.0), (25, 0.2), (50, 0.4), (100, 0.8), (9000, 0.8)):
+        assert float(share(step)) == approx(expected, abs=0.04)
 
 
 def test_a_probability_may_be_a_whole_number():
