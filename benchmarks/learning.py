@@ -5,8 +5,9 @@
 Needs AN4 (scripts/prepare_an4.py) and .venv-reference with .peers (scripts/setup_reference.sh, also with --peers). Our
 model is trained by `asr_jax.train` with benchmarks/learning_an4.py. The original receives the features of the same
 batches after SpecAugment, the initial weights under its own names, and its recipe's optimizer, schedule and loss:
-icefall's Zipformer CTC with ScaledAdam and Eden, or NVIDIA's QuartzNet 5x5 with NovoGrad. What remains different are
-random numbers within the model (dropout, layer skipping) and rounding. Both are decoded greedily, and the texts are
+icefall's Zipformer CTC with ScaledAdam and Eden, or NVIDIA's QuartzNet 5x5 with NovoGrad. Random
+numbers within the model (dropout, layer skipping) and rounding differ. icefall also lets padding change the last frames
+of a row, which our model does not. Both are decoded greedily, and the texts are
 scored by the same function. Every training is kept in DIR; a second call computes only what is missing.
 """
 
@@ -46,6 +47,7 @@ from benchmarks.model import REFERENCE, peer_of, sizes_of
 CONFIG = Path(__file__).with_name("learning_an4.py")
 SIDE = Path(__file__).with_name("learning_side.py")
 NAMES = {"zipformer": "icefall", "quartznet": "NVIDIA"}
+"""System of the original of each model."""
 FORMATS = {"icefall": "icefall", "quartznet": "deeplearningexamples"}
 """Names of the weights for each original of benchmarks/model_side.py."""
 SETS = ("dev", "test")
@@ -64,7 +66,7 @@ class LearningOptions:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trainings."""
     config: Path = CONFIG
-    """Config of our model; $MODEL is `model`."""
+    """Config of our model. The environment variable MODEL is `model` when it is loaded."""
     json: Path | None = None
     """File to write the figures to, in JSON."""
     plot: Path | None = None
@@ -77,8 +79,8 @@ def main(arguments: Sequence[str]) -> None:
     losses: dict[str, list[list[float]]] = {}
     for seed in options.seeds:
         folder = options.out / f"{options.model}_{seed}"
-        for system, train in (("asr_jax", _ours), (NAMES[options.model], _theirs)):
-            of_system, rates = train(folder, seed, options)
+        trained = {"asr_jax": _ours(folder, seed, options), NAMES[options.model]: _theirs(folder)}
+        for system, (of_system, rates) in trained.items():
             losses.setdefault(system, []).append(of_system)
             last = {"loss of the last 100": statistics.mean(of_system[-100:])}
             rows.append({"system": system, "seed": seed} | last | rates)
@@ -102,7 +104,7 @@ def _ours(folder: Path, seed: int, options: LearningOptions) -> tuple[list[float
     return list(losses.values()), {f"{name}, WER %": 100 * last["sets"][name]["wer"] for name in SETS}
 
 
-def _theirs(folder: Path, *_: Any) -> tuple[list[float], dict[str, float]]:
+def _theirs(folder: Path) -> tuple[list[float], dict[str, float]]:
     """Trains the original unless it is trained, and returns the loss of each update and the error rates."""
     setup = set_up(load_experiment(folder / "run" / EXPERIMENT), folder / "run")
     result, given = folder / "theirs.json", folder / "given"

@@ -7,10 +7,8 @@ settings.json. Writes the loss of each update and the greedy labels of each eval
 schedules are the originals' modules in .peers (scripts/setup_reference.sh --peers).
 """
 
-import ast
 import importlib
 import json
-import logging
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from model_side import MODELS, PEERS
+from model_side import MODELS, icefall_function
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -36,12 +34,9 @@ def icefall(settings: dict[str, Any], weights: dict[str, Tensor]) -> Trained:
     assert not unexpected, unexpected
     assert all(name.endswith("bypass_scale") for name in missing), missing  # the recipe never uses these
     optim = importlib.import_module("optim")
-    tree = ast.parse((PEERS / "icefall/icefall/utils.py").read_text())
-    wanted = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "get_parameter_groups_with_lrs"]
-    found: dict[str, Any] = {"nn": nn, "List": list, "defaultdict": defaultdict, "logging": logging}
-    exec(compile(ast.Module(wanted, []), "icefall/utils.py", "exec"), found)
     schedule = settings["schedule"]
-    groups = found["get_parameter_groups_with_lrs"](model, lr=schedule["peak_lr"], include_names=True)
+    grouped = icefall_function("get_parameter_groups_with_lrs", nn=nn, List=list, defaultdict=defaultdict)
+    groups = grouped(model, lr=schedule["peak_lr"], include_names=True)
     optimizer = optim.ScaledAdam(groups, lr=schedule["peak_lr"], clipping_scale=2.0)
     counts = ("decay_updates", "decay_epochs", "warmup_updates", "warmup_start")
     scheduler = optim.Eden(optimizer, *(schedule[name] for name in counts))
@@ -66,8 +61,6 @@ def quartznet(settings: dict[str, Any], weights: dict[str, Tensor]) -> Trained:
     """QuartzNet, its CTC loss, NovoGrad and lr_policy, as in QuartzNet/train.py."""
     model = MODELS["quartznet"][0](settings["sizes"], settings["vocabulary"])
     model.model.load_state_dict(weights)
-    recipe = PEERS / "DeepLearningExamples/PyTorch/SpeechRecognition/QuartzNet"
-    sys.modules["common"].__path__ = [str(recipe / "common")]  # model_side.py replaces the package by a stub
     optimizers = importlib.import_module("common.optimizers")
     criterion = importlib.import_module("quartznet.model").CTCLossNM(n_classes=settings["vocabulary"])
     schedule, given = settings["schedule"], settings["optimizer"]

@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,19 @@ def stand_in(name: str, **attributes: Any) -> None:
         setattr(sys.modules[name], attribute, value)
 
 
+def icefall_function(name: str, **names: Any) -> Callable[..., Any]:
+    """Returns a function of icefall/utils.py, whose module cannot be imported without k2.
+
+    Args:
+        names: Imported names that the function uses.
+    """
+    tree = ast.parse((PEERS / "icefall/icefall/utils.py").read_text())
+    wanted = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    exec(compile(ast.Module(wanted, []), "icefall/utils.py", "exec"), names)
+    found: Callable[..., Any] = names[name]
+    return found
+
+
 def swoosh(offset: float, constant: float) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Any]]:
     """k2's function, and its variant that also returns the derivative; those of k2 itself are fused and faster."""
 
@@ -76,11 +89,7 @@ class Icefall(nn.Module):
         recipe = PEERS / "icefall/egs/librispeech/ASR/zipformer"
         sys.path.insert(0, str(recipe))
         modules = {name: importlib.import_module(name) for name in ("subsampling", "zipformer", "scaling")}
-        utils = ast.parse((PEERS / "icefall/icefall/utils.py").read_text())
-        wanted = [n for n in utils.body if isinstance(n, ast.FunctionDef) and n.name == "make_pad_mask"]
-        found: dict[str, Any] = {"torch": torch, "Optional": __import__("typing").Optional}
-        exec(compile(ast.Module(wanted, []), "icefall/utils.py", "exec"), found)
-        self.pad_mask = found["make_pad_mask"]
+        self.pad_mask = icefall_function("make_pad_mask", torch=torch, Optional=Optional)
         dropout = modules["scaling"].ScheduledFloat((0.0, 0.3), (20000.0, 0.1))
         small = {
             "dims": (192, 256, 256, 256, 256, 256), "num_layers": (2,) * 6, "unmasked_dims": (192,) * 6,
@@ -119,7 +128,6 @@ class QuartzNet(nn.Module):
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
         sys.path.insert(0, str(PEERS / "DeepLearningExamples/PyTorch/SpeechRecognition/QuartzNet"))
-        stand_in("common.filter_warnings")
         made = importlib.import_module("quartznet.model").QuartzNet
 
         def block(filters: int, kernel: int, **more: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.ramp import Ramp
 from asr_jax.core.random_streams import row_keys
 from asr_jax.core.settings import NonNegativeInt, Share, settings
 
@@ -39,8 +40,7 @@ class Augmentation:
     probability: Share = 1.0
     """Probability that an utterance is augmented, from 0 to 1."""
     ramp_updates: NonNegativeInt = 0
-    """Number of updates during which the probability rises linearly from 0, so that the model first learns from
-    utterances without this augmentation. 0: no rise."""
+    """Number of updates during which the probability rises linearly from 0. 0: the probability is constant."""
 
     def check(self, front_end: FrontEnd) -> None:
         """Checks that the augmentation can be applied to the features of a front-end.
@@ -92,9 +92,8 @@ class Augmentation:
         Returns:
             Values of `draw` for each row, and `applied`, which is True for the rows that are augmented.
         """
-        chance = jnp.float32(self.probability)
-        if self.ramp_updates:
-            chance *= jnp.minimum(step / self.ramp_updates, 1.0)
+        ramp = Ramp(first=(0.0,), last=(float(self.probability),), ramp_updates=self.ramp_updates)
+        (chance,) = ramp.at(step)
 
         def of_row(key: PRNGKeyArray, length: Int[Array, ""]) -> Drawn:
             of_chance, of_rest = jax.random.split(key)

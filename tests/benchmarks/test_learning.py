@@ -34,7 +34,9 @@ def test_quartznet_of_both_systems_has_equal_losses(tmp_path):
     given = ["--model", "quartznet", "--seeds", "0", "--out", tmp_path / "trainings", "--config", config, "--json", out]
     learning.main([str(each) for each in [*given, "--plot", tmp_path / "curves.png"]])
     ours, theirs = json.loads(out.read_text())["trainings"]
-    losses = json.loads((tmp_path / "trainings/quartznet_0/theirs.json").read_text())["losses"]
+    found = json.loads((tmp_path / "trainings/quartznet_0/theirs.json").read_text())
+    losses = found["losses"]
+    assert set(found["hypotheses"]) == {"0", "1", "2", "3"}
     assert len(losses) == UPDATES
     assert losses[-1] != losses[0]
     assert_close(ours["loss of the last 100"], theirs["loss of the last 100"], rtol=1e-5)
