@@ -1,14 +1,25 @@
 """Environment variables that the package sets before JAX starts, for any first import."""
 
 import ctypes
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from asr_jax.core import allocator
+
+@pytest.fixture
+def allocator() -> ModuleType:
+    """A copy of the module, whose names a test can replace while a thread of the original runs in this process."""
+    spec = importlib.util.find_spec("asr_jax.core.allocator")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_any_import_of_the_package_sets_threads_and_compile_cache():
@@ -69,7 +80,7 @@ def test_free_memory_is_returned_where_it_exceeds_the_limit(slack: int, is_retur
 
 
 @glibc_only
-def test_an_error_of_the_thread_restores_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_thread_restores_the_defaults(allocator: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     monkeypatch.setattr(allocator, "_set", found.append)
     monkeypatch.setattr(allocator, "SHORT", -1.0)
@@ -80,7 +91,7 @@ def test_an_error_of_the_thread_restores_the_defaults(monkeypatch: pytest.Monkey
 
 
 @glibc_only
-def test_other_c_libraries_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_c_libraries_are_not_changed(allocator: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "ASR_JAX_KEEP_MEMORY",
         "LD_PRELOAD",
@@ -103,7 +114,13 @@ def test_other_c_libraries_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_available_memory_is_that_of_the_machine_or_of_a_control_group(
-    line: str, top: str, files: tuple[str, str, str], group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str,
+    top: str,
+    files: tuple[str, str, str],
+    group: str,
+    allocator: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(allocator, "MEMORY", tmp_path / "meminfo")
     monkeypatch.setattr(allocator, "OWN_GROUPS", tmp_path / "cgroup")
