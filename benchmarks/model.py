@@ -58,6 +58,8 @@ class ModelOptions:
     """Size of the vocabulary, with the blank."""
     repeats: int = 7
     """Number of repetitions of each measurement."""
+    settling_s: float = 5.0
+    """Seconds of calls before each measurement. glibc's heap grows in the first calls."""
     peer: bool = False
     """Also measure the original in PyTorch."""
     json: Path | None = None
@@ -96,11 +98,11 @@ def main(arguments: Sequence[str]) -> None:
     }  # fmt: skip
     figures["rates"] = machine_rates(options.repeats)
     figures["cost"] = stepping.cost()
-    times = stepping.times(options.repeats)
+    times = stepping.times(options.repeats, settling_s=options.settling_s)
     if options.peer:
         figures["peer"] = {"name": peer} | _theirs(experiment, str(peer), options, stepping.num_frames)
         _check_same_size(figures["cost"]["parameters"], figures["peer"]["parameters"])
-        again = stepping.times(options.repeats)  # the load may have been higher before
+        again = stepping.times(options.repeats, settling_s=options.settling_s)  # the load may have been higher before
         times = {name: each + again[name] for name, each in times.items()}
     figures["times_s"] = times
     figures["operations"] = stepping.operations(number=NUM_OPERATIONS)
@@ -247,7 +249,7 @@ def _theirs(experiment: Experiment, peer: str, options: ModelOptions, num_frames
         "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels,
         "sizes": sizes_of(experiment, peer),
         "vocabulary": options.vocabulary, "threads": os.cpu_count() or 1, "repeats": options.repeats,
-        "operations": NUM_OPERATIONS,
+        "settling_s": options.settling_s, "operations": NUM_OPERATIONS,
     }  # fmt: skip
     done = subprocess.run(
         [str(REFERENCE), str(SIDE), json.dumps(settings)], capture_output=True, text=True, check=False

@@ -60,10 +60,10 @@ class Stepping:
         update = jax.jit(functools.partial(apply_update, recipe))
         self._update = update.lower(self._state, self._average, self._accumulated).compile()
 
-    def times(self, repeats: int) -> dict[str, list[float]]:
-        """Seconds of each part, measured `repeats` times."""
+    def times(self, repeats: int, *, settling_s: float = 0.0) -> dict[str, list[float]]:
+        """Seconds of each part, measured `repeats` times after `settling_s` seconds of other calls."""
         forward, gradient, update = (
-            _seconds(call, repeats)
+            _seconds(call, repeats, settling_s)
             for call in (
                 lambda: self._forward(self._state, self._batch),
                 lambda: self._gradient(*self._arguments),
@@ -157,8 +157,11 @@ def machine_rates(repeats: int) -> dict[str, float]:
     return found
 
 
-def _seconds(call: Callable[[], Any], repeats: int) -> list[float]:
+def _seconds(call: Callable[[], Any], repeats: int, settling_s: float = 0.0) -> list[float]:
+    settled = time.perf_counter() + settling_s
     jax.block_until_ready(call())
+    while time.perf_counter() < settled:
+        jax.block_until_ready(call())
     times = []
     for _ in range(repeats):
         begun = time.perf_counter()

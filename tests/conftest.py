@@ -32,11 +32,10 @@ pytest.register_assert_rewrite(
     "tests.search.unchecked", "tests.support", "wav2vec2_programs",
 )  # fmt: skip
 
-import asr_jax  # noqa: F401  sets NPROC, without which collectives of virtual devices deadlock
-
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if os.environ["JAX_PLATFORMS"] == "cpu":
     jax.config.update("jax_num_cpu_devices", 4)
+    os.environ.setdefault("NPROC", "8")  # with fewer threads, collectives deadlock: see core/environment.py
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

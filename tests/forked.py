@@ -36,7 +36,8 @@ IMPORTED = (
 def with_devices(count, **more):
     """Environment of a process with `count` virtual devices that compiles like the tests."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
-    return os.environ | {"XLA_FLAGS": flags.strip(), "PYTHONPATH": str(ROOT)} | more
+    threads = {"NPROC": str(2 * count)}  # see core/environment.py, which the server has imported before
+    return os.environ | {"XLA_FLAGS": flags.strip(), "PYTHONPATH": str(ROOT)} | threads | more
 
 
 @cache

@@ -10,6 +10,10 @@ from types import ModuleType
 
 import pytest
 
+from asr_jax.core.environment import NUM_CORES
+
+FLAG = "xla_force_host_platform_device_count"
+
 
 @pytest.fixture
 def allocator() -> ModuleType:
@@ -22,13 +26,14 @@ def allocator() -> ModuleType:
     return module
 
 
-def test_any_import_of_the_package_sets_threads_and_compile_cache():
-    code = "import asr_jax.core.errors, jax, os; print(os.environ['NPROC'], jax.config.jax_compilation_cache_dir)"
-    ours = ("NPROC", "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
-    environment = {name: value for name, value in os.environ.items() if name not in ours}
+@pytest.mark.parametrize("flags", [{}, {"JAX_NUM_CPU_DEVICES": "400"}, {"XLA_FLAGS": f"--{FLAG}=400"}])
+def test_any_import_of_the_package_sets_threads_and_compile_cache(flags):
+    code = "import asr_jax.core.errors, jax, os; print(os.environ.get('NPROC'), jax.config.jax_compilation_cache_dir)"
+    ours = ("NPROC", "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "XLA_FLAGS")
+    environment = {name: value for name, value in os.environ.items() if name not in ours} | flags
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     threads, cache = done.stdout.split()
-    assert threads == "16"
+    assert threads == ("800" if flags else "None" if NUM_CORES > 1 else "2")
     assert cache.endswith("asr_jax/compiled")
 
 

@@ -1,7 +1,6 @@
 """Devices of a process: all devices of JAX's default kind, or the selection of the flags --device and --devices."""
 
 import functools
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +10,7 @@ import jax
 from jax.extend.backend import clear_backends
 
 from asr_jax.core.allocator import keep_memory
+from asr_jax.core.environment import NUM_CORES
 from asr_jax.core.errors import UserError
 
 Kind = Literal["cpu", "gpu", "tpu"]
@@ -141,9 +141,8 @@ def description() -> str:
     several = f" in {processes} processes" if processes > 1 else ""
     names = ", ".join(map(_name, own[:SHOWN])) + " …" * (len(own) > SHOWN)
     if own[0].platform == "cpu":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         chosen = f"{names}; " if chosen_numbers() else ""
-        return f"{number} CPU device{'s' * (number > 1)}{several} ({chosen}{cores} cores)"
+        return f"{number} CPU device{'s' * (number > 1)}{several} ({chosen}{NUM_CORES} cores)"
     return f"{number} × {own[0].device_kind}{several} ({names})"
 
 

@@ -5,13 +5,19 @@ first.
 """
 
 import os
+import re
 
 from asr_jax.core.allocator import limit_arenas
 
-# XLA's CPU client sizes its thread pool by NPROC (default: the number of cores). A collective between virtual CPU
-# devices blocks one thread per device. With fewer threads than twice the number of devices, programs that are
-# dispatched asynchronously deadlock. 16 threads serve up to 8 virtual devices and have no measurable cost with one.
-os.environ.setdefault("NPROC", "16")
+# XLA's CPU client has NPROC threads (default: one per core, with which training is fastest). A collective blocks a
+# thread per virtual device. With fewer threads than twice the number of devices, programs that are dispatched
+# asynchronously deadlock.
+flag = re.search(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+FEWEST_THREADS = 2 * int(flag[1] if flag else os.environ.get("JAX_NUM_CPU_DEVICES") or 1)
+NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Number of cores that this process may use."""
+if FEWEST_THREADS > NUM_CORES:
+    os.environ.setdefault("NPROC", str(FEWEST_THREADS))
 
 # JAX keeps compiled programs in this cache. The next start then takes seconds instead of a minute.
 CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))

@@ -58,7 +58,7 @@ def _sum_of_products(
     for begin in range(MOST_TAPS_FUSED, len(products), MOST_TAPS_FUSED):
         part = reduce(operator.add, products[begin : begin + MOST_TAPS_FUSED])
         total = jax.lax.optimization_barrier(total) + part
-    return total.astype(padded.dtype)
+    return jax.lax.optimization_barrier(total).astype(padded.dtype)  # otherwise XLA repeats the sum for each use
 
 
 def gradients(x: Array, kernel: Array, dy: Array, *, window: Window) -> tuple[Array, Array]:
