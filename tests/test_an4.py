@@ -1,0 +1,32 @@
+"""Training on AN4 and decoding with a 3-gram of the training texts, as in docs/an4.md."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MANIFESTS = ROOT / "data/an4/manifests"
+
+
+def run(command, *arguments):
+    subprocess.run([sys.executable, "-m", f"asr_jax.{command}", *map(str, arguments)], cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MANIFESTS.exists(), reason="data/an4 does not exist: scripts/prepare_an4.py makes it")
+def test_five_minutes_of_training_reach_15_percent(tmp_path):
+    pytest.importorskip("kenlm")
+    folder, lm, figures = tmp_path / "run", tmp_path / "lm.arpa", tmp_path / "test.json"
+    begun = time.monotonic()
+    run("train", "--config", "configs/an4.py", "--run-dir", folder, "--training.num-updates", 1200)
+    print(f"training: {time.monotonic() - begun:.0f} s")
+    run("ngram", "--input", MANIFESTS / "train.jsonl", "--output", lm)
+    beam = ("--decoding.kind", "beam", "--decoding.beam-width", 50)
+    fusion = ("--decoding.fusion.kenlm", lm, "--decoding.fusion.lm-weight", 0.5)
+    run("evaluate", folder, "--data", MANIFESTS / "test.jsonl", *beam, *fusion, "--json", figures)
+    (found,) = json.loads(figures.read_text())["runs"][0]["sets"].values()
+    assert found["wer"] <= 0.15
