@@ -1,6 +1,7 @@
 """Training on AN4 and decoding with a 3-gram of the training texts, as in docs/an4.md."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,9 @@ MANIFESTS = ROOT / "data/an4/manifests"
 
 
 def run(command, *arguments):
-    subprocess.run([sys.executable, "-m", f"asr_jax.{command}", *map(str, arguments)], cwd=ROOT, check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "NPROC"}  # that of virtual devices
+    words = [sys.executable, "-m", f"asr_jax.{command}", *map(str, arguments)]
+    subprocess.run(words, cwd=ROOT, env=environment, check=True)
 
 
 @pytest.mark.slow
@@ -22,11 +25,13 @@ def test_five_minutes_of_training_reach_15_percent(tmp_path):
     pytest.importorskip("kenlm")
     folder, lm, figures = tmp_path / "run", tmp_path / "lm.arpa", tmp_path / "test.json"
     begun = time.monotonic()
-    run("train", "--config", "configs/an4.py", "--run-dir", folder, "--training.num-updates", 1200)
+    # The average of the recipe is over more updates than this run has.
+    short = ("--training.num-updates", 1900, "--training.ema.decay", 0.995)
+    run("train", "--config", "configs/an4.py", "--run-dir", folder, *short)
     print(f"training: {time.monotonic() - begun:.0f} s")
     run("ngram", "--input", MANIFESTS / "train.jsonl", "--output", lm)
     beam = ("--decoding.kind", "beam", "--decoding.beam-width", 50)
-    fusion = ("--decoding.fusion.kenlm", lm, "--decoding.fusion.lm-weight", 0.5)
+    fusion = ("--decoding.fusion.kenlm", lm, "--decoding.fusion.lm-weight", 0.3)
     run("evaluate", folder, "--data", MANIFESTS / "test.jsonl", *beam, *fusion, "--json", figures)
     (found,) = json.loads(figures.read_text())["runs"][0]["sets"].values()
     assert found["wer"] <= 0.15
