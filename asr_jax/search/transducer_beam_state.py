@@ -101,7 +101,7 @@ class Hypotheses(Node):
     since: Int[Array, "*R S"]
     """Frame of the pending label."""
     label_log_prob: Float[Array, "*R S"]
-    """Log-probability of the pending label."""
+    """Log-probability of the pending label among all labels but the blank."""
     reached: Int[Array, "*R S"]
     """Frame of the next label or blank. After the current frame, the hypothesis waits: it has its blank (RNN-T), or its
     durations lead there (TDT)."""
@@ -187,7 +187,9 @@ class Proposal(Node):
     values: Float[Array, "*R P K"]
     """Log-probabilities of `tokens` with their durations; minus infinity if a label is not a candidate."""
     of_labels: Float[Array, "*R P K"]
-    """Log-probabilities of `tokens` alone."""
+    """Log-probabilities of `tokens` without durations, if the next one is not the blank. The first frame at which a
+    hypothesis can have a label is often one where the blank is much likelier, so the blank would hide how sure the
+    label is."""
 
 
 def begin(frames: TransducerFrames, num_slots: int) -> tuple[FrameBeam, Nodes]:

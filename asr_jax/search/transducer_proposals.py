@@ -48,17 +48,21 @@ def propose(
     num_labels = logits.shape[-1] - len(networks.durations)
     labels, durations = logits[..., :num_labels], logits[..., num_labels:]
     norm = jax.nn.logsumexp(labels, axis=-1)
+    without_blank = jax.nn.logsumexp(labels.at[..., networks.blank_id].set(NEVER), axis=-1)
     best, tokens = jax.lax.top_k(labels, min(num_candidates, num_labels))
     best = best - norm[..., None]
     is_candidate = (tokens != networks.blank_id) & (best >= best.max(-1, keepdims=True) + least)
-    best = jnp.where(is_candidate & jnp.isfinite(best), best, NEVER)
+    is_candidate &= jnp.isfinite(best)
+    of_labels = jnp.where(is_candidate, best + (norm - without_blank)[..., None], NEVER)
+    best = jnp.where(is_candidate, best, NEVER)
     blank = (labels[..., networks.blank_id] - norm)[..., None]
     blank, tokens = jnp.where(jnp.isfinite(blank), blank, NEVER), tokens.astype(jnp.int32)
     if networks.durations:
         of_durations = jax.nn.log_softmax(durations, axis=-1)
         num = min(num_candidates, tokens.shape[-1] * len(networks.durations))
-        return beam, nodes, _with_durations(slots, blank, tokens, best, of_durations, networks.durations, num)
-    return beam, nodes, Proposal(slots, blank, tokens, jnp.zeros_like(tokens), best, best)
+        given = (slots, blank, tokens, best, of_labels, of_durations, networks.durations, num)
+        return beam, nodes, _with_durations(*given)
+    return beam, nodes, Proposal(slots, blank, tokens, jnp.zeros_like(tokens), best, of_labels)
 
 
 def _with_durations(
@@ -66,6 +70,7 @@ def _with_durations(
     blank: Float[Array, "R P 1"],
     tokens: Int[Array, "R P V"],
     values: Float[Array, "R P V"],
+    of_labels: Float[Array, "R P V"],
     of_durations: Float[Array, "R P D"],
     durations: Sequence[int],
     num: int,
@@ -75,6 +80,7 @@ def _with_durations(
     Args:
         blank: Log-probability of the blank.
         values: Log-probabilities of labels.
+        of_labels: Log-probabilities of labels if the next one is not the blank.
         of_durations: Log-probability of each duration.
         num: Number of pairs.
     """
@@ -88,7 +94,7 @@ def _with_durations(
         tokens=jnp.take_along_axis(tokens, place, axis=-1),
         durations=jnp.asarray(durations, jnp.int32)[duration],
         values=best,
-        of_labels=jnp.take_along_axis(values, place, axis=-1),
+        of_labels=jnp.take_along_axis(of_labels, place, axis=-1),
     )
 
 

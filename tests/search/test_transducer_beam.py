@@ -109,11 +109,22 @@ class Reference:
         before = self.state(labels[:-1])
         return np.tanh(before @ self.weights["recurrent"] + self.weights["embedding"][labels[-1]])
 
-    def candidates(self, labels, frame):
-        """Blanks as (duration, log-probability), and labels as (label, duration, log-probability)."""
+    def logits(self, labels, frame):
         logits = np.tanh(self.frames[frame] + self.state(labels)) @ self.weights["output"]
         logits[7] -= self.penalty
-        logits /= self.temperature
+        return logits / self.temperature
+
+    def log_probs(self, labels, starts):
+        """The log-probability of each label among all labels but the blank."""
+        found = []
+        for place, (label, frame) in enumerate(zip(labels, starts, strict=True)):
+            logits = self.logits(labels[:place], frame)[:7]
+            found.append(logits[label] - np.logaddexp.reduce(logits))
+        return found
+
+    def candidates(self, labels, frame):
+        """Blanks as (duration, log-probability), and labels as (label, duration, log-probability)."""
+        logits = self.logits(labels, frame)
         logits, of_durations = logits[: len(PIECES.texts)], logits[len(PIECES.texts) :]
         log_probs = logits - np.logaddexp.reduce(logits)
         likeliest = np.argsort(-log_probs, kind="stable")[: self.num_candidates].tolist()
@@ -254,6 +265,7 @@ def compare(seeds, settings, *, max_symbols, fusion=None, durations=(), **option
                 # A score is a sum of log-probabilities, with 16 roundings of its size, or 3e-5 if it is small.
                 assert each.log_prob == approx(log_prob, rel=16 * ROUNDING, abs=3e-5)
                 assert (each.starts, each.ends) == (starts, ends)
+                assert each.log_probs == approx(reference.log_probs(labels, starts), rel=16 * ROUNDING, abs=3e-5)
                 units = scores.units([word.text for word in each.words], PIECES, labels) if scores else ()
                 assert each.lm_score == approx(scores.text(units) if scores else 0.0)
                 assert each.text == text_of(labels)
