@@ -72,8 +72,8 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/dev.jsonl",),
             tokenizer=TokenizerSettings(kind="characters"),
             batching=Batching.planned(num_buckets=5, seconds=46.0, row_multiple=2),
-            speeds=(0.85, 1.0, 1.15),
+            speeds=(0.85, 1.0, 1.15, 1.3),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=2e-3, warmup_updates=300, decay="cosine")),
-        training=Training(num_updates=6000, ema=EMA(0.998), validation=Validation(every=1000), log_every=100),
+        training=Training(num_updates=6000, ema=EMA(0.998), validation=Validation(every=2000), log_every=100),
     )

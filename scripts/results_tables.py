@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from asr_jax.core.targets import ACCELERATORS, Accelerator
@@ -48,6 +48,23 @@ def accuracy() -> str:
         size = f"{each['parameters_M']:.2f} M"
         rows.append([f"`{name}`", size, each["speech_commands"], each["fsdd"], of.get(name, "not trained |")])
     return table("`MODEL` | parameters | Speech Commands, WER % | FSDD, WER % | read speech, WER % | CER %", rows)
+
+
+def an4() -> str:
+    """Error rates on AN4 in percent: means of three seeds, and the widest interval of a seed."""
+    rows = []
+    found = read("an4")
+    for model, search in dict.fromkeys((each["model"], each["search"]) for each in found):
+        of = [each for each in found if (each["model"], each["search"]) == (model, search)]
+        size, minutes = f"{of[0]['parameters'] / 1e6:.2f} M", f"{mean(each['minutes'] for each in of):.0f}"
+        dev, test = [100 * each["dev"]["wer"] for each in of], [100 * each["test"]["wer"] for each in of]
+        low, high = zip(*(each["test"]["wer_interval"] for each in of), strict=True)
+        rates = f"{mean(test):.1f} ({', '.join(f'{each:.1f}' for each in test)})"
+        interval, cer = f"{100 * min(low):.1f} to {100 * max(high):.1f}", mean(100 * each["test"]["cer"] for each in of)
+        rows.append([f"`{model}`", search, size, minutes, f"{mean(dev):.1f}", rates, interval, f"{cer:.1f}"])
+    rows.append(["ESPnet, `egs2/an4/asr1`", "beam 10, language model", "", "", "12.7", "7.4", "", "3.6"])
+    header = "`MODEL` | search | parameters | minutes | dev WER % | test WER % (seeds) | 95 % interval | test CER %"
+    return table(header, rows)
 
 
 def steps() -> str:
@@ -352,7 +369,7 @@ def faults() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        accuracy, steps, smoke_runs, cold_start, inference, searches, data, transducer_loss, compiled_programs,
+        an4, accuracy, steps, smoke_runs, cold_start, inference, searches, data, transducer_loss, compiled_programs,
         sharded_memory, scale_rings, scale_bytes, scale_times, scale_batches, scale_updates, scale_memory, scale_plans,
         faults,
     )
