@@ -1,6 +1,7 @@
 """Trains configs/an4.py with several seeds and evaluates each model: `python -m benchmarks.an4 --out DIR [--json OUT]`.
 
-Needs AN4 (scripts/prepare_an4.py) and the extra `lm`. Each model is decoded greedily and by beam search with a 3-gram
+Needs AN4 (scripts/prepare_an4.py) and the extra `lm`; takes 3.5 hours on one core. Each
+model is decoded greedily and by beam search with a 3-gram
 of the training texts. Every training and every evaluation is kept in DIR; a second call computes only what is missing.
 """
 

@@ -7,7 +7,7 @@ Language  python -m asr_jax.ngram --input data/an4/manifests/train.jsonl --outpu
 model     python -m asr_jax.evaluate RUN --data data/an4/manifests/test.jsonl --decoding.kind beam
               --decoding.beam-width 8 --decoding.fusion.kenlm data/an4/lm.arpa
 Expected  test WER 7.1 %, with the language model 6.5 %; ctc: 8.7 and 6.9 % (means of three seeds: docs/results.md)
-Time      38 minutes on one CPU core; ctc: 28 minutes
+Time      30 to 51 minutes on one CPU core; ctc: 28 minutes
 """
 
 import os

@@ -187,9 +187,8 @@ class Proposal(Node):
     values: Float[Array, "*R P K"]
     """Log-probabilities of `tokens` with their durations; minus infinity if a label is not a candidate."""
     of_labels: Float[Array, "*R P K"]
-    """Log-probabilities of `tokens` without durations, if the next one is not the blank. The first frame at which a
-    hypothesis can have a label is often one where the blank is much likelier, so the blank would hide how sure the
-    label is."""
+    """Log-probabilities of `tokens` among all labels but the blank, without durations. The blank is excluded because a
+    hypothesis often emits a label in a frame where the blank is much likelier; confidences would be close to 0."""
 
 
 def begin(frames: TransducerFrames, num_slots: int) -> tuple[FrameBeam, Nodes]:

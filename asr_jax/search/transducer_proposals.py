@@ -80,7 +80,7 @@ def _with_durations(
     Args:
         blank: Log-probability of the blank.
         values: Log-probabilities of labels.
-        of_labels: Log-probabilities of labels if the next one is not the blank.
+        of_labels: Log-probabilities of labels among all labels but the blank.
         of_durations: Log-probability of each duration.
         num: Number of pairs.
     """
