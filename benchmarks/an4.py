@@ -1,8 +1,8 @@
 """Trains configs/an4.py with several seeds and evaluates each model: `python -m benchmarks.an4 --out DIR [--json OUT]`.
 
-Needs AN4 (scripts/prepare_an4.py) and the extra `lm`; takes 3.5 hours on one core. Each
-model is decoded greedily and by beam search with a 3-gram
-of the training texts. Every training and every evaluation is kept in DIR; a second call computes only what is missing.
+Needs AN4 (scripts/prepare_an4.py) and the extra `lm`, and takes 3.5 hours on one core. Each model is decoded greedily
+and by beam search with a 3-gram of the training texts. Every training and every evaluation is kept in DIR; a second
+call computes only what is missing.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from asr_jax.core.options import parse
 from asr_jax.observe.tables import print_table
@@ -30,7 +30,7 @@ class AN4Options:
 
     out: Path
     """Folder of the trainings and of the language model."""
-    models: tuple[str, ...] = ("ctc", "transducer")
+    models: tuple[Literal["ctc", "transducer"], ...] = ("ctc", "transducer")
     """Values of MODEL in configs/an4.py."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trainings."""

@@ -4,11 +4,12 @@
 
 Needs AN4 (scripts/prepare_an4.py) and .venv-reference with .peers (scripts/setup_reference.sh, also with --peers). Our
 model is trained by `asr_jax.train` with benchmarks/learning_an4.py. The original receives the features of the same
-batches after SpecAugment, the initial weights under its own names, and its recipe's optimizer, schedule and loss:
-icefall's Zipformer CTC with ScaledAdam and Eden, or NVIDIA's QuartzNet 5x5 with NovoGrad. Random
-numbers within the model (dropout, layer skipping) and rounding differ. icefall also lets padding change the last frames
-of a row, which our model does not. Both are decoded greedily, and the texts are
-scored by the same function. Every training is kept in DIR; a second call computes only what is missing.
+batches after SpecAugment, the initial weights under its own names, and the same learning rates. icefall's Zipformer is
+trained with its ScaledAdam and Eden, and NVIDIA's QuartzNet 5x5, with half of the channels, with NovoGrad in the plain
+PyTorch of its repository instead of Apex's. Random numbers within the model (dropout, layer skipping) and rounding
+differ, and icefall lets padding change the last frames of a row, which our model does not. Both are decoded greedily,
+and the texts are scored by the same function. Every training is kept in DIR; a second call computes only what is
+missing.
 """
 
 import functools
@@ -50,6 +51,8 @@ NAMES = {"zipformer": "icefall", "quartznet": "NVIDIA"}
 """System of the original of each model."""
 FORMATS = {"icefall": "icefall", "quartznet": "deeplearningexamples"}
 """Names of the weights for each original of benchmarks/model_side.py."""
+UNITS = {"zipformer": "label", "quartznet": "utterance"}
+"""Unit of each model's loss, which is a mean over the batch."""
 SETS = ("dev", "test")
 SMOOTHING = 25
 """Number of updates whose mean loss is one point of a curve."""
@@ -90,7 +93,7 @@ def main(arguments: Sequence[str]) -> None:
         figures = {"model": options.model, "trainings": rows, "losses": points}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
     if options.plot:
-        _draw(losses, options.plot, title=f"{options.model} on AN4, seeds {', '.join(map(str, options.seeds))}")
+        _draw(losses, options.plot, options)
 
 
 def _ours(folder: Path, seed: int, options: LearningOptions) -> tuple[list[float], dict[str, float]]:
@@ -181,7 +184,7 @@ def _points(losses: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[statistics.mean(each[i : i + SMOOTHING]) for i in range(0, len(each), SMOOTHING)] for each in losses]
 
 
-def _draw(losses: Mapping[str, Sequence[Sequence[float]]], out: Path, *, title: str) -> None:
+def _draw(losses: Mapping[str, Sequence[Sequence[float]]], out: Path, options: LearningOptions) -> None:
     """Draws the loss curves of all trainings."""
     figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")
     axes = figure.add_subplot()
@@ -189,8 +192,9 @@ def _draw(losses: Mapping[str, Sequence[Sequence[float]]], out: Path, *, title: 
         for number, points in enumerate(_points(trainings)):
             updates = [(i + 0.5) * SMOOTHING for i in range(len(points))]
             axes.plot(updates, points, color=color, linewidth=1.2, label="" if number else system)
-    axes.set(xlabel="update", ylabel=f"CTC loss per utterance, mean of {SMOOTHING} updates", yscale="log")
-    axes.set_title(title, loc="left")
+    unit = UNITS[options.model]
+    axes.set(xlabel="update", ylabel=f"CTC loss per {unit}, mean of {SMOOTHING} updates", yscale="log")
+    axes.set_title(f"{options.model} on AN4, seeds {', '.join(map(str, options.seeds))}", loc="left")
     axes.legend()
     figure.savefig(out)
 

@@ -3,8 +3,9 @@
     .venv-reference/bin/python benchmarks/learning_side.py GIVEN RESULT.json
 
 GIVEN has the initial weights (weights.safetensors), the training batches and the evaluation batches (*.npz), and
-settings.json. Writes the loss of each update and the greedy labels of each evaluation utterance. Models, optimizers and
-schedules are the originals' modules in .peers (scripts/setup_reference.sh --peers).
+settings.json. Writes the loss of each update, per label for icefall and per utterance for NVIDIA's QuartzNet, and the
+greedy labels of each evaluation utterance. Models, optimizers and schedules are the originals' modules in .peers
+(scripts/setup_reference.sh --peers).
 """
 
 import importlib
@@ -42,9 +43,12 @@ def icefall(settings: dict[str, Any], weights: dict[str, Tensor]) -> Trained:
     scheduler = optim.Eden(optimizer, *(schedule[name] for name in counts))
 
     def loss(log_probs: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
-        return nn.functional.ctc_loss(
-            log_probs.permute(1, 0, 2), tokens, lengths, token_lengths, settings["vocabulary"] - 1, reduction="sum"
+        blank = settings["vocabulary"] - 1
+        summed = nn.functional.ctc_loss(
+            log_probs.permute(1, 0, 2), tokens, lengths, token_lengths, blank, reduction="sum"
         )
+        # The recipe uses the sum. Here both systems divide by the labels of the batch, so that batches weigh the same.
+        return summed / token_lengths.sum()
 
     def before(update: int) -> float:
         for module in model.modules():
@@ -73,10 +77,9 @@ def quartznet(settings: dict[str, Any], weights: dict[str, Tensor]) -> Trained:
 
     def before(update: int) -> float:
         optimizers.lr_policy(
-            update, int(update // settings["updates_per_epoch"]) + 1, schedule["peak_lr"], optimizer,
-            steps_per_epoch=settings["updates_per_epoch"], warmup_epochs=schedule["warmup_epochs"],
-            hold_epochs=schedule["hold_epochs"], policy=schedule["decay"], min_lr=schedule["min_lr"],
-            exp_gamma=schedule["gamma"],
+            update, None, schedule["peak_lr"], optimizer, steps_per_epoch=1, num_epochs=len(settings["rates"]),
+            warmup_epochs=schedule["warmup_updates"], hold_epochs=schedule["hold_updates"], policy="legacy",
+            min_lr=schedule["min_lr"],
         )  # fmt: skip
         return float(optimizer.param_groups[0]["lr"])
 
@@ -114,7 +117,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item() / (len(lengths) if is_icefall else 1))
+        losses.append(loss.item())
         if update % 100 == 99:
             print(f"{settings['peer']}: update {update + 1}, loss {sum(losses[-100:]) / 100:.3f}", flush=True)
     model.eval()

@@ -165,6 +165,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def peer_of(encoder: Any) -> str | None:
+    """Returns the name of the original of an encoder in model_side.py; None if there is none."""
     if getattr(encoder, "hourglass", None):
         return "nvidia_wav2vec2"  # transformers has none
     return PEERS.get(type(encoder).__name__)
@@ -201,7 +202,8 @@ def sizes_of(experiment: Experiment, peer: str) -> dict[str, Any]:
     if peer == "icefall":
         return {name: fields[name] for name in OF_ZIPFORMER}
     if peer == "quartznet":  # 5x5, 10x5 and 15x5 repeat each residual block 1, 2 and 3 times
-        return {"blocks": encoder.copies or max(block.copies for block in encoder.blocks)}
+        blocks = encoder.copies or max(block.copies for block in encoder.blocks)
+        return {"blocks": blocks, "width_factor": encoder.width_factor}
     if peer == "wav2vec2":
         from asr_jax.pretrained import wav2vec2_huggingface
 

@@ -125,16 +125,21 @@ class Icefall(nn.Module):
 
 
 class QuartzNet(nn.Module):
-    """QuartzNet 10x5 of NVIDIA/DeepLearningExamples at commit 729963dd; {"blocks": 1} for 5x5, 3 for 15x5."""
+    """QuartzNet 10x5 of NVIDIA/DeepLearningExamples at commit 729963dd.
+
+    `sizes` may have "blocks", 1 for 5x5 or 3 for 15x5, and "width_factor", a factor of the number of filters.
+    """
 
     def __init__(self, sizes: dict[str, Any], vocabulary: int) -> None:
         super().__init__()
         sys.path.insert(0, str(PEERS / "DeepLearningExamples/PyTorch/SpeechRecognition/QuartzNet"))
         made = importlib.import_module("quartznet.model").QuartzNet
 
+        factor = sizes.get("width_factor", 1.0)
+
         def block(filters: int, kernel: int, **more: Any) -> dict[str, Any]:
             plain = {"repeat": 5, "stride": [1], "dilation": [1], "residual": True, "separable": True, "dropout": 0.0}
-            return {"filters": filters, "kernel_size": [kernel], **plain, **more}
+            return {"filters": int(filters * factor), "kernel_size": [kernel], **plain, **more}
 
         alone = {"repeat": 1, "residual": False}
         wide = ((256, 33), (256, 39), (512, 51), (512, 63), (512, 75))
@@ -145,7 +150,7 @@ class QuartzNet(nn.Module):
             block(1024, 1, separable=False, **alone),
         ]
         encoder = {"in_feats": 64, "activation": "relu", "use_conv_masks": True, "blocks": blocks}
-        self.model = made(encoder, {"in_feats": 1024, "n_classes": vocabulary})
+        self.model = made(encoder, {"in_feats": int(1024 * factor), "n_classes": vocabulary})
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         return self.model(features.transpose(1, 2), lengths)

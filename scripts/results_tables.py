@@ -35,6 +35,11 @@ def read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
+def of_seeds(values: Sequence[float], form: str = ".1f") -> str:
+    """The mean, and the value of each seed."""
+    return f"{mean(values):{form}} ({', '.join(f'{each:{form}}' for each in values)})"
+
+
 def accuracy() -> str:
     """Error rates on digits and on read speech by model, in percent."""
     found = read("accuracy")
@@ -51,7 +56,7 @@ def accuracy() -> str:
 
 
 def an4() -> str:
-    """Error rates on AN4 in percent: means of three seeds, and the widest interval of a seed."""
+    """Error rates on AN4 in percent: means of three seeds, and the outermost bounds of their intervals."""
     rows = []
     found = read("an4")
     for model, search in dict.fromkeys((each["model"], each["search"]) for each in found):
@@ -59,12 +64,24 @@ def an4() -> str:
         size, minutes = f"{of[0]['parameters'] / 1e6:.2f} M", f"{mean(each['minutes'] for each in of):.0f}"
         dev, test = [100 * each["dev"]["wer"] for each in of], [100 * each["test"]["wer"] for each in of]
         low, high = zip(*(each["test"]["wer_interval"] for each in of), strict=True)
-        rates = f"{mean(test):.1f} ({', '.join(f'{each:.1f}' for each in test)})"
         interval, cer = f"{100 * min(low):.1f} to {100 * max(high):.1f}", mean(100 * each["test"]["cer"] for each in of)
-        rows.append([f"`{model}`", search, size, minutes, f"{mean(dev):.1f}", rates, interval, f"{cer:.1f}"])
-    rows.append(["ESPnet, `egs2/an4/asr1`", "beam 10, language model", "", "", "12.7", "7.4", "", "3.6"])
-    header = "`MODEL` | search | parameters | minutes | dev WER % | test WER % (seeds) | 95 % interval | test CER %"
+        rows.append([f"`{model}`", search, size, minutes, f"{mean(dev):.1f}", of_seeds(test), interval, f"{cer:.1f}"])
+    rows.append(["ESPnet", "beam 10", "", "", "12.9", "7.6", "", "3.6"])
+    rows.append(["ESPnet", "beam 10, language model", "", "", "12.7", "7.4", "", "3.6"])
+    header = "`MODEL` | search | parameters | minutes | dev WER % | test WER % (seeds) | bounds | test CER %"
     return table(header, rows)
+
+
+def learning() -> str:
+    """Error rates and training losses of models and of their originals, which learn from equal batches; all seeds."""
+    rows = []
+    for name in ("zipformer", "quartznet"):
+        found = read(f"learning_{name}")["trainings"]
+        for system in dict.fromkeys(each["system"] for each in found):
+            of = [each for each in found if each["system"] == system]
+            columns = (("dev, WER %", ".1f"), ("test, WER %", ".1f"), ("loss of the last 100", ".3g"))
+            rows.append([f"`{name}`", system, *(of_seeds([each[c] for each in of], form) for c, form in columns)])
+    return table("model | system | dev WER % (seeds) | test WER % (seeds) | loss of the last 100 updates", rows)
 
 
 def steps() -> str:
@@ -369,9 +386,9 @@ def faults() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        an4, accuracy, steps, smoke_runs, cold_start, inference, searches, data, transducer_loss, compiled_programs,
-        sharded_memory, scale_rings, scale_bytes, scale_times, scale_batches, scale_updates, scale_memory, scale_plans,
-        faults,
+        an4, learning, accuracy, steps, smoke_runs, cold_start, inference, searches, data, transducer_loss,
+        compiled_programs, sharded_memory, scale_rings, scale_bytes, scale_times, scale_batches, scale_updates,
+        scale_memory, scale_plans, faults,
     )
 }  # fmt: skip
 

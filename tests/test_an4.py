@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,13 @@ def run(command, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not MANIFESTS.exists(), reason="data/an4 does not exist: scripts/prepare_an4.py makes it")
-def test_five_minutes_of_training_reach_15_percent(tmp_path):
+def test_1900_updates_reach_15_percent(tmp_path):
+    """They take 5 to 10 minutes on two cores."""
     pytest.importorskip("kenlm")
     folder, lm, figures = tmp_path / "run", tmp_path / "lm.arpa", tmp_path / "test.json"
-    begun = time.monotonic()
     # The average of the recipe is over more updates than this run has.
     short = ("--training.num-updates", 1900, "--training.ema.decay", 0.995)
     run("train", "--config", "configs/an4.py", "--run-dir", folder, *short)
-    print(f"training: {time.monotonic() - begun:.0f} s")
     run("ngram", "--input", MANIFESTS / "train.jsonl", "--output", lm)
     beam = ("--decoding.kind", "beam", "--decoding.beam-width", 50)
     run("evaluate", folder, "--data", MANIFESTS / "test.jsonl", *beam, "--decoding.fusion.kenlm", lm, "--json", figures)

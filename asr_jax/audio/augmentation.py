@@ -40,7 +40,8 @@ class Augmentation:
     probability: Share = 1.0
     """Probability that an utterance is augmented, from 0 to 1."""
     ramp_updates: NonNegativeInt = 0
-    """Number of updates during which the probability rises linearly from 0. 0: the probability is constant."""
+    """Number of updates during which the probability rises linearly to `probability`. At the first update it is
+    1 / `ramp_updates` of it. 0: the probability is constant."""
 
     def check(self, front_end: FrontEnd) -> None:
         """Checks that the augmentation can be applied to the features of a front-end.
@@ -81,6 +82,11 @@ class Augmentation:
         """
         raise NotImplementedError
 
+    def chance(self, step: Int[Array, ""]) -> Float[Array, ""]:
+        """Returns the probability that an utterance is augmented after `step` updates."""
+        (chance,) = Ramp(first=(0.0,), last=(float(self.probability),), ramp_updates=self.ramp_updates).at(step)
+        return chance
+
     def drawn(self, values: Rows, lengths: Lengths, key: PRNGKeyArray, *, step: Int[Array, ""]) -> Drawn:
         """Draws the random values of all rows of a batch.
 
@@ -92,8 +98,7 @@ class Augmentation:
         Returns:
             Values of `draw` for each row, and `applied`, which is True for the rows that are augmented.
         """
-        ramp = Ramp(first=(0.0,), last=(float(self.probability),), ramp_updates=self.ramp_updates)
-        (chance,) = ramp.at(step)
+        chance = self.chance(step)
 
         def of_row(key: PRNGKeyArray, length: Int[Array, ""]) -> Drawn:
             of_chance, of_rest = jax.random.split(key)

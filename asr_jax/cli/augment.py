@@ -87,7 +87,7 @@ def show(experiment: Experiment, options: AugmentOptions) -> int:
         if on_audio:
             samples = changed
         seen = front_end(samples, lengths) if on_audio else frames.replace(values=changed)
-        name = f"{type(augmentation).__name__}, in {augmentation.probability:.0%} of the utterances"
+        name = f"{type(augmentation).__name__}, in {augmentation.chance(step):.0%} of the utterances"
         stages.append((name, samples if on_audio else None, seen, jax.device_get(drawn)))
     for row, name in enumerate(names):
         _write(options.out / f"{row}-{name}", stages, row, int(lengths[row]), model.front_end)

@@ -10,7 +10,7 @@ import jax
 from jax.extend.backend import clear_backends
 
 from asr_jax.core.allocator import keep_memory
-from asr_jax.core.environment import NUM_CORES
+from asr_jax.core.environment import NUM_CORES, THREADS_PER_DEVICE, num_threads
 from asr_jax.core.errors import UserError
 
 Kind = Literal["cpu", "gpu", "tpu"]
@@ -101,7 +101,8 @@ def devices() -> tuple[jax.Device, ...]:
     The first chosen device of this process becomes JAX's default device.
 
     Raises:
-        UserError: If a device is not there. The message names those that are.
+        UserError: If a device is not there, whose message names those that are, or if this process has more virtual
+            devices than its threads can serve.
     """
     keep_memory()
     kind, numbers = _chosen.get("is", ("", ()))
@@ -112,6 +113,12 @@ def devices() -> tuple[jax.Device, ...]:
         raise UserError(_not_there(kind, numbers, reason)) from error
     if kind and own[0].platform != kind:
         raise UserError(_not_there(kind, numbers, f"JAX found no {kind.upper()}{EXTRA.get(kind, '')}"))
+    fewest = THREADS_PER_DEVICE * len(own)
+    if own[0].platform == "cpu" and len(own) > 1 and num_threads() < fewest:
+        raise UserError(
+            f"{len(own)} CPU devices with {num_threads()} threads would deadlock: expected at least {fewest} threads; "
+            f"set the environment variable NPROC={fewest} before the program starts"
+        )
     if not numbers:
         return tuple(everyone)
     if own[0].platform == "gpu":  # JAX itself leaves the others out

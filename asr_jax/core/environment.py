@@ -9,15 +9,24 @@ import re
 
 from asr_jax.core.allocator import limit_arenas
 
-# XLA's CPU client has NPROC threads (default: one per core, with which training is fastest). A collective blocks a
-# thread per virtual device. With fewer threads than twice the number of devices, programs that are dispatched
-# asynchronously deadlock.
-flag = re.search(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-FEWEST_THREADS = 2 * int(flag[1] if flag else os.environ.get("JAX_NUM_CPU_DEVICES") or 1)
 NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Number of cores that this process may use."""
-if FEWEST_THREADS > NUM_CORES:
-    os.environ.setdefault("NPROC", str(FEWEST_THREADS))
+
+THREADS_PER_DEVICE = 2
+"""Least number of threads of XLA's CPU client for each virtual device of a CPU. A collective blocks one thread for each
+device. With fewer threads, programs that are dispatched asynchronously deadlock."""
+
+# The client reads NPROC. By default it has one thread per core, with which training is fastest.
+_found = re.findall(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))  # the last counts
+_needed = THREADS_PER_DEVICE * int((_found or [os.environ.get("JAX_NUM_CPU_DEVICES") or 1])[-1])
+if _needed > NUM_CORES:
+    os.environ.setdefault("NPROC", str(_needed))
+
+
+def num_threads() -> int:
+    """Returns the number of threads of XLA's CPU client."""
+    return int(os.environ.get("NPROC") or NUM_CORES)
+
 
 # JAX keeps compiled programs in this cache. The next start then takes seconds instead of a minute.
 CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from asr_jax.config import Experiment
 from asr_jax.core.devices import platform_of
+from asr_jax.core.environment import num_threads
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import MODEL, described_devices
@@ -89,8 +90,13 @@ class Setup:
 
     @property
     def devices(self) -> dict[str, Any]:
-        """Number and kind of the devices, and number of processes, for checkpoints."""
+        """Number and kind of the devices, and number of processes, for checkpoints.
+
+        The kind of a CPU has the number of threads, because it changes the rounding.
+        """
         kind = self.mesh.devices.flat[0].device_kind
+        if self.mesh.devices.flat[0].platform == "cpu":
+            kind += f" with {counted(num_threads(), 'thread')}"
         return {"number": self.layout.num_devices, "processes": self.layout.num_processes, "kind": kind}
 
     @property

@@ -63,7 +63,7 @@ class Transcript:
     tokens: tuple[int, ...] = ()
     """Label ids of the text."""
     log_probs: tuple[float, ...] = ()
-    """Natural logarithm of each label's probability."""
+    """Natural logarithm of each label's probability; in a transducer's beam search, among all labels but the blank."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Transcript":

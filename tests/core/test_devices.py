@@ -45,6 +45,16 @@ def test_the_chosen_devices_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
         jax.config.update("jax_default_device", None)
 
 
+def test_more_virtual_devices_than_threads_can_serve_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`jax.config.update("jax_num_cpu_devices", 4)` in a program of a user is not seen when the variables are set."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("virtual devices of the CPU")
+    number = jax.local_device_count()
+    monkeypatch.setenv("NPROC", str(2 * number - 1))
+    with pytest.raises(UserError, match=rf"{number} CPU devices with {2 * number - 1} threads .* NPROC={2 * number} "):
+        devices.devices.__wrapped__()
+
+
 def test_a_command_says_what_it_uses_and_which_devices_exist(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("corpus")
     command = ["asr_jax.feature_statistics", "--preset", "icefall", "--data", made_corpus(folder) / "test.jsonl"]

@@ -3,6 +3,7 @@
 They have two validation sets, whose batches the processes share.
 """
 
+import re
 import shutil
 import socket
 
@@ -246,7 +247,8 @@ def test_a_run_of_one_process_goes_on_in_two_from_a_checkpoint(manifests, alone,
     shutil.copytree(alone, tmp_path / "whole")
     checkpoint = tmp_path / "whole" / "checkpoints" / str(UPDATES // 2)
     outputs = finish(*two(manifests, checkpoint, "--resume.allow", "devices"))
-    assert "devices: 1 × cpu before, 2 × cpu in 2 processes now" in " ".join(outputs[0].split())
+    changed = r"devices: 1 × cpu with \d+ threads before, 2 × cpu with \d+ threads in 2 processes now"
+    assert re.search(changed, " ".join(outputs[0].split()))
     assert_close(losses(tmp_path / "whole-2"), losses(alone)[UPDATES // 4 :], rtol=1e-5)
     whole = batches(alone.with_name("alone-0"))
     first, second = (batches(checkpoint.with_name(f"{checkpoint.name}-{number}")) for number in range(2))
