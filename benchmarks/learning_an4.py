@@ -28,7 +28,6 @@ from asr_jax.text.tokenizers import TokenizerSettings
 MANIFESTS = "data/an4/manifests"
 MODEL = os.environ.get("MODEL", "zipformer")
 MODELS = ("zipformer", "quartznet")
-BATCH_S = 40.0
 BATCHES_PER_UPDATE = 10.0
 """Batches by which Zipformer's schedules of dropout and layer skipping advance per update; they last 20,000 batches."""
 
@@ -40,7 +39,7 @@ def experiment() -> Experiment:
     encoder: EncoderSettings
     optimizer: Optimizer
     if MODEL == "zipformer":
-        front_end, masks = icefall(), SpecAugment()
+        front_end, masks, batch_s = icefall(), SpecAugment(), 40.0
         encoder = Zipformer.tiny(
             embed_channels=(8, 16, 64),
             dims=(96, 128, 160, 128),
@@ -57,12 +56,12 @@ def experiment() -> Experiment:
         tokenizer = TokenizerSettings(kind="sentencepiece", vocab_size=100)
         ctc = CTC(dropout=0.1, weight_by="labels")
     else:
-        front_end, masks = quartznet(), SpecAugment.quartznet()
+        front_end, masks, batch_s = quartznet(), SpecAugment.quartznet(), 28.0
         encoder = QuartzNet.of_5x5(width_factor=0.5, norm="batch_padded")  # as in PyTorch
         optimizer = NovoGrad(
             # This is NVIDIA's policy "legacy".
             schedule=WarmupHoldDecay(
-                peak_lr=0.01, min_lr=1e-5, warmup_updates=150, hold_updates=150, decay="polynomial", power=2.0
+                peak_lr=0.01, min_lr=1e-5, warmup_updates=100, hold_updates=900, decay="polynomial", power=2.0
             ),
             b1=0.95,
             b2=0.0,
@@ -77,7 +76,7 @@ def experiment() -> Experiment:
             train=(f"{MANIFESTS}/train.jsonl",),
             validation=(f"{MANIFESTS}/dev.jsonl", f"{MANIFESTS}/test.jsonl"),
             tokenizer=tokenizer,
-            batching=Batching.planned(num_buckets=4, seconds=BATCH_S, row_multiple=2),
+            batching=Batching.planned(num_buckets=4, seconds=batch_s, row_multiple=2),
             speeds=(0.9, 1.0, 1.1),
         ),
         optim=optimizer,
