@@ -51,6 +51,7 @@ def experiment() -> Experiment:
             skip=True,
             regularise=True,
             batches_per_update=BATCHES_PER_UPDATE,
+            mask_padding=False,  # as in icefall, whose regularisers count padding
         )
         optimizer = ScaledAdam(schedule=Eden(peak_lr=0.045, warmup_start=0.1, decay_updates=1000, decay_epochs=6))
         tokenizer = TokenizerSettings(kind="sentencepiece", vocab_size=100)
@@ -61,7 +62,7 @@ def experiment() -> Experiment:
         optimizer = NovoGrad(
             # This is NVIDIA's policy "legacy".
             schedule=WarmupHoldDecay(
-                peak_lr=0.01, min_lr=1e-5, warmup_updates=100, hold_updates=900, decay="polynomial", power=2.0
+                peak_lr=0.002, min_lr=1e-5, warmup_updates=100, hold_updates=900, decay="polynomial", power=2.0
             ),
             b1=0.95,
             b2=0.0,
