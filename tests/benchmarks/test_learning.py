@@ -1,25 +1,38 @@
 """Benchmark that trains a model beside its original in PyTorch."""
 
 import json
+import subprocess
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from asr_jax.core.batch import Frames
+from asr_jax.core.pytrees import unflatten
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.stochastic import Regulariser
 from asr_jax.observe.events import read_events
+from asr_jax.pretrained.icefall import ICEFALL
 from benchmarks import learning
+from benchmarks.model import OF_ZIPFORMER
 from tests.recordings import noise, write
-from tests.support import assert_close
+from tests.support import assert_close, assert_within, part
 
 ROOT = Path(__file__).parents[2]
 UPDATES = 2
 """Longer trainings differ by rounding, because float32 gradients of QuartzNet are exact to only about 1 %."""
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+has_originals = pytest.mark.skipif(
     not (learning.REFERENCE.exists() and (ROOT / ".peers/DeepLearningExamples").exists()),
     reason="needs scripts/setup_reference.sh, also with --peers",
 )
+
+
+@pytest.mark.slow
+@has_originals
 def test_quartznet_of_both_systems_has_equal_losses(tmp_path):
     """Neither has dropout, so only rounding differs."""
     for name, seeds in (("train", range(12)), ("dev", range(2)), ("test", range(2))):
@@ -45,3 +58,35 @@ def test_quartznet_of_both_systems_has_equal_losses(tmp_path):
         name: theirs[name] for name in ("dev, WER %", "test, WER %")
     }
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@has_originals
+def test_regularisers_change_the_gradients_of_zipformer_as_in_icefall(tmp_path, monkeypatch):
+    """Every regulariser is applied. With a wrong one, or at a wrong place, gradients differ by some percent."""
+    monkeypatch.setattr(Regulariser, "_drawn", lambda *_: jnp.array(True))
+    settings = Zipformer.tiny(regularise=True, mask_padding=False, dropout_start=0.0, dropout_end=0.0)
+    given = json.dumps({name: getattr(settings, name) for name in OF_ZIPFORMER})
+    side = Path(__file__).with_name("regularised_side.py")
+    subprocess.run([learning.REFERENCE, side, given, tmp_path / "theirs.npz"], check=True)
+    theirs = dict(np.load(tmp_path / "theirs.npz"))
+    params, grads = (
+        unflatten(ICEFALL.find(part(theirs, kind), settings)[0])["params"]["encoder"] for kind in ("param/", "grad/")
+    )
+    encoder, frames = settings.build(dtype=jnp.float32), jnp.asarray(theirs["features"])
+
+    @jax.jit
+    def gradients(params):
+        def loss(params):
+            lengths = jnp.full(len(frames), frames.shape[1])
+            streams = {"dropout": jax.random.key(0), "regularise": jax.random.key(0)}
+            y = encoder.apply({"params": params}, Frames(frames, lengths), step=jnp.int32(5000), rngs=streams)
+            return jnp.sum(y.frames.values * theirs["weights"]), y.frames.values
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    ours, output = gradients(params)
+    assert_close(output, theirs["output"], rtol=1e-4, atol=1e-4)
+    for (path, found), expected in zip(jax.tree.leaves_with_path(ours), jax.tree.leaves(grads), strict=True):
+        error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        assert_within(error, 5e-3, what=jax.tree_util.keystr(path))
