@@ -7,9 +7,9 @@ model is trained by `asr_jax.train` with benchmarks/learning_an4.py. The origina
 batches after SpecAugment, the initial weights under its own names, and the same learning rates. icefall's Zipformer is
 trained with its ScaledAdam and Eden, and NVIDIA's QuartzNet 5x5, with half of the channels, with NovoGrad in the plain
 PyTorch of its repository instead of Apex's. Random numbers within the model (dropout, layer skipping) and rounding
-differ. icefall's regularisers count padding, and padding changes the last frames of a row; our Zipformer is trained
-like this, and a second time with padding masked. All are decoded greedily, and the texts are scored by the same
-function. Every training is kept in DIR; a second call computes only what is missing.
+differ. As in icefall, padding counts in the regularisers and changes the last frames of a row. Both are decoded
+greedily, and the texts are scored by the same function. Every training is kept in DIR; a second call computes only what
+is missing.
 """
 
 import functools
@@ -49,17 +49,11 @@ CONFIG = Path(__file__).with_name("learning_an4.py")
 SIDE = Path(__file__).with_name("learning_side.py")
 NAMES = {"zipformer": "icefall", "quartznet": "NVIDIA"}
 """System of the original of each model."""
-OURS: dict[str, dict[str, tuple[str, ...]]] = {
-    "zipformer": {"asr_jax": (), "asr_jax, padding masked": ("--model.encoder.mask-padding", "True")},
-    "quartznet": {"asr_jax": ()},
-}
-"""Flags of our trainings by their names. The first training has the original's treatment of padding."""
 FORMATS = {"icefall": "icefall", "quartznet": "deeplearningexamples"}
 """Names of the weights for each original of benchmarks/model_side.py."""
 UNITS = {"zipformer": "label", "quartznet": "utterance"}
 """Unit of each model's loss, which is a mean over the batch."""
 SETS = ("dev", "test")
-COLORS = ("#3a8f5c", "#c0562b", "#3b6ea5")
 SMOOTHING = 25
 """Number of updates whose mean loss is one point of a curve."""
 
@@ -88,10 +82,7 @@ def main(arguments: Sequence[str]) -> None:
     losses: dict[str, list[list[float]]] = {}
     for seed in options.seeds:
         folder = options.out / f"{options.model}_{seed}"
-        ours = OURS[options.model].items()
-        runs = [folder / f"run{number or ''}" for number in range(len(ours))]
-        trained = {name: _ours(run, seed, options, flags) for run, (name, flags) in zip(runs, ours, strict=True)}
-        trained[NAMES[options.model]] = _theirs(folder)
+        trained = {"asr_jax": _ours(folder / "run", seed, options), NAMES[options.model]: _theirs(folder)}
         for system, (of_system, rates) in trained.items():
             losses.setdefault(system, []).append(of_system)
             last = {"loss of the last 100": statistics.mean(of_system[-100:])}
@@ -105,10 +96,10 @@ def main(arguments: Sequence[str]) -> None:
         _draw(losses, options.plot, options)
 
 
-def _ours(run: Path, seed: int, options: LearningOptions, flags: Sequence[str]) -> tuple[list[float], dict[str, float]]:
+def _ours(run: Path, seed: int, options: LearningOptions) -> tuple[list[float], dict[str, float]]:
     """Trains our model unless it is trained, and returns the loss of each update and the error rates."""
     command = [sys.executable, "-m", "asr_jax.train", "--config", options.config, "--run-dir", run]
-    subprocess.run([*command, "--seed", str(seed), *flags], check=True, env={**os.environ, "MODEL": options.model})
+    subprocess.run([*command, "--seed", str(seed)], check=True, env={**os.environ, "MODEL": options.model})
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     losses = {e["data"]["update"]: e["data"]["losses"]["total"] for e in events if e["event"] == "train_step"}
     last = [e["data"] for e in events if e["event"] == "validation"][-1]
@@ -196,7 +187,7 @@ def _draw(losses: Mapping[str, Sequence[Sequence[float]]], out: Path, options: L
     """Draws the loss curves of all trainings."""
     figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")
     axes = figure.add_subplot()
-    for (system, trainings), color in zip(losses.items(), COLORS, strict=False):
+    for (system, trainings), color in zip(losses.items(), ("#3a8f5c", "#c0562b"), strict=True):
         for number, points in enumerate(_points(trainings)):
             updates = [(i + 0.5) * SMOOTHING for i in range(len(points))]
             axes.plot(updates, points, color=color, linewidth=1.2, label="" if number else system)
