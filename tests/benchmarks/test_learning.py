@@ -63,9 +63,9 @@ def test_quartznet_of_both_systems_has_equal_losses(tmp_path):
 @pytest.mark.slow
 @has_originals
 def test_regularisers_change_the_gradients_of_zipformer_as_in_icefall(tmp_path, monkeypatch):
-    """Every regulariser is applied. Without the whitening of feed-forward modules, gradients of kernels change by 0.4 %.
+    """Every regulariser is applied. Without whitening in feed-forward modules, gradients of kernels change by 0.4 %.
 
-    Regularisers whose statistics are within their limits are not tested. Gradients of norms are sums that nearly cancel.
+    Regularisers whose statistics are within their limits are not tested. Gradients of norms nearly cancel.
     """
     monkeypatch.setattr(Regulariser, "_drawn", lambda *_: jnp.array(True))
     settings = Zipformer.tiny(regularise=True, mask_padding=False, dropout_start=0.0, dropout_end=0.0)
