@@ -5,11 +5,11 @@
 Needs AN4 (scripts/prepare_an4.py) and .venv-reference with .peers (scripts/setup_reference.sh, also with --peers). Our
 model is trained by `asr_jax.train` with benchmarks/learning_an4.py. The original receives the features of the same
 batches after SpecAugment, the initial weights under its own names, and the same learning rates. icefall's Zipformer is
-trained with its ScaledAdam and Eden, and NVIDIA's QuartzNet 5x5, with half of the channels, with NovoGrad in the plain
-PyTorch of its repository instead of Apex's. Random numbers within the model (dropout, layer skipping) and rounding
-differ. As in icefall, padding counts in the regularisers and changes the last frames of a row. Both are decoded
-greedily, and the texts are scored by the same function. Every training is kept in DIR; a second call computes only what
-is missing.
+trained with its ScaledAdam and Eden. NVIDIA's QuartzNet 5x5, with a quarter of the channels, is trained with NovoGrad
+in the plain PyTorch of its repository instead of Apex's. Random numbers within the model (dropout, layer skipping) and
+rounding differ. As in icefall, padding counts in the regularisers and changes the last frames of a row. Both are
+decoded greedily, and the texts are scored by the same function. Every training is kept in DIR; a second call computes
+only what is missing.
 """
 
 import functools

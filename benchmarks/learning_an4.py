@@ -2,9 +2,10 @@
 
     MODEL=quartznet python -m asr_jax.train --config benchmarks/learning_an4.py
 
-Optimizer, regularisation and masks are the original's. Sizes, batches and the length of the schedule are smaller, for
-two CPU cores. QuartzNet has half of the channels, and NVIDIA's polynomial policy instead of the exponential one, which
-counts epochs. Parameters are not averaged, because the originals are evaluated without averaging here.
+Optimizer and regularisation are the original's. Sizes, batches and the length of the schedule are smaller, for two CPU
+cores. QuartzNet has a quarter of the channels, NVIDIA's polynomial policy instead of the exponential one, which counts
+epochs, and neither masks nor other speeds, because it learns slowly: its loss first falls below that of blanks alone
+after hundreds of updates. Parameters are not averaged, because the originals are evaluated without averaging here.
 """
 
 import os
@@ -36,10 +37,13 @@ def experiment() -> Experiment:
     if MODEL not in MODELS:
         raise ValueError(f"MODEL is {MODEL}: expected one of {', '.join(MODELS)}")
     front_end: FrontEnd
+    masks: tuple[SpecAugment, ...]
+    speeds: tuple[float, ...]
     encoder: EncoderSettings
     optimizer: Optimizer
     if MODEL == "zipformer":
-        front_end, masks, batch_s = icefall(), SpecAugment(), 40.0
+        front_end, batch_s, num_updates = icefall(), 40.0, 1500
+        masks, speeds = (SpecAugment(),), (0.9, 1.0, 1.1)
         encoder = Zipformer.tiny(
             embed_channels=(8, 16, 64),
             dims=(96, 128, 160, 128),
@@ -57,12 +61,13 @@ def experiment() -> Experiment:
         tokenizer = TokenizerSettings(kind="sentencepiece", vocab_size=100)
         ctc = CTC(dropout=0.1, weight_by="labels")
     else:
-        front_end, masks, batch_s = quartznet(), SpecAugment.quartznet(), 28.0
-        encoder = QuartzNet.of_5x5(width_factor=0.5, norm="batch_padded")  # as in PyTorch
+        front_end, batch_s, num_updates = quartznet(), 28.0, 5000
+        masks, speeds = (), (1.0,)
+        encoder = QuartzNet.of_5x5(width_factor=0.25, norm="batch_padded")  # as in PyTorch
         optimizer = NovoGrad(
             # This is NVIDIA's policy "legacy".
             schedule=WarmupHoldDecay(
-                peak_lr=0.002, min_lr=1e-5, warmup_updates=100, hold_updates=900, decay="polynomial", power=2.0
+                peak_lr=0.005, min_lr=1e-5, warmup_updates=100, hold_updates=3500, decay="polynomial", power=2.0
             ),
             b1=0.95,
             b2=0.0,
@@ -72,14 +77,14 @@ def experiment() -> Experiment:
         ctc = CTC(dropout=0.0, weight_by="utterances")
     return Experiment(
         name=f"learning_{MODEL}",
-        model=Model(front_end=front_end, augment=(masks,), encoder=encoder, heads={"ctc": ctc}),
+        model=Model(front_end=front_end, augment=masks, encoder=encoder, heads={"ctc": ctc}),
         data=Data(
             train=(f"{MANIFESTS}/train.jsonl",),
             validation=(f"{MANIFESTS}/dev.jsonl", f"{MANIFESTS}/test.jsonl"),
             tokenizer=tokenizer,
             batching=Batching.planned(num_buckets=4, seconds=batch_s, row_multiple=2),
-            speeds=(0.9, 1.0, 1.1),
+            speeds=speeds,
         ),
         optim=optimizer,
-        training=Training(num_updates=1500, ema=EMA(0.0), validation=Validation(every=500), log_every=1),
+        training=Training(num_updates=num_updates, ema=EMA(0.0), validation=Validation(every=1000), log_every=1),
     )

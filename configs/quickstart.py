@@ -44,5 +44,5 @@ def experiment() -> Experiment:
             speeds=(0.9, 1.0, 1.1),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=3e-3, warmup_updates=200, decay="cosine")),
-        training=Training(num_updates=1800, ema=EMA(0.99), validation=Validation(every=600), log_every=50),
+        training=Training(num_updates=2400, ema=EMA(0.99), validation=Validation(every=800), log_every=50),
     )

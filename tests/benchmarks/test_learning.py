@@ -43,8 +43,8 @@ def test_quartznet_of_both_systems_has_equal_losses(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     config, out = tmp_path / "config.py", tmp_path / "out.json"
     text = learning.CONFIG.read_text().replace("data/an4/manifests", str(tmp_path))
-    short = text.replace("num_updates=1500", f"num_updates={UPDATES}").replace("28.0", "8.0")
-    config.write_text(short)
+    assert "28.0, 5000" in text
+    config.write_text(text.replace("28.0, 5000", f"8.0, {UPDATES}"))
     given = ["--model", "quartznet", "--seeds", "0", "--out", tmp_path / "trainings", "--config", config, "--json", out]
     learning.main([str(each) for each in [*given, "--plot", tmp_path / "curves.png"]])
     ours, theirs = json.loads(out.read_text())["trainings"]
