@@ -75,7 +75,7 @@ def an4() -> str:
 def learning() -> str:
     """Error rates and training losses of models and of their originals, which learn from equal batches; all seeds."""
     rows = []
-    for name in ("zipformer",):
+    for name in ("zipformer", "quartznet"):
         found = read(f"learning_{name}")["trainings"]
         for system in dict.fromkeys(each["system"] for each in found):
             of = [each for each in found if each["system"] == system]
