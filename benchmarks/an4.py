@@ -1,8 +1,8 @@
 """Trains configs/an4.py with several seeds and evaluates each model: `python -m benchmarks.an4 --out DIR [--json OUT]`.
 
-Needs AN4 (scripts/prepare_an4.py) and the extra `lm`, and takes 3.5 hours on one core. Each model is decoded greedily
-and by beam search with a 3-gram of the training texts. Every training and every evaluation is kept in DIR; a second
-call computes only what is missing.
+Needs AN4 (scripts/prepare_an4.py) and the extra `lm`, and takes 3.5 hours on one core (NPROC=1). Each model is decoded
+greedily and by beam search with a 3-gram of the training texts. Every training and every evaluation is kept in DIR; a
+second call computes only what is missing.
 """
 
 import json
@@ -34,7 +34,7 @@ class AN4Options:
     """Values of MODEL in configs/an4.py."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trainings."""
-    sets: tuple[str, ...] = ("dev", "test")
+    sets: tuple[Literal["dev", "test"], ...] = ("dev", "test")
     """Manifests to evaluate on. Choose settings with `--sets dev` alone."""
     json: Path | None = None
     """File to write the figures to, in JSON."""

@@ -7,9 +7,10 @@ model is trained by `asr_jax.train` with benchmarks/learning_an4.py. The origina
 batches after SpecAugment, the initial weights under its own names, and the same learning rates. icefall's Zipformer is
 trained with its ScaledAdam and Eden. NVIDIA's QuartzNet 5x5, with a quarter of the channels, is trained with NovoGrad
 in the plain PyTorch of its repository instead of Apex's. Random numbers within the model (dropout, layer skipping) and
-rounding differ. As in icefall, padding counts in the regularisers and changes the last frames of a row. Both are
-decoded greedily, and the texts are scored by the same function. Every training is kept in DIR; a second call computes
-only what is missing.
+rounding differ. As in icefall, padding counts in Zipformer's regularisers and changes the last frames of a row; ours is
+padded to the length of the bucket, and icefall's to that of the longest utterance. Both are decoded greedily, and the
+texts are scored by the same function. Every training is kept in DIR; a second call computes only what is missing. The
+features of all batches, at most 4 GB, are in DIR while the original is trained.
 """
 
 import functools
@@ -190,10 +191,13 @@ def _draw(losses: Mapping[str, Sequence[Sequence[float]]], out: Path, options: L
     for (system, trainings), color in zip(losses.items(), ("#3a8f5c", "#c0562b"), strict=True):
         for number, points in enumerate(_points(trainings)):
             updates = [(i + 0.5) * SMOOTHING for i in range(len(points))]
-            axes.plot(updates, points, color=color, linewidth=1.2, label="" if number else system)
+            style = ("-", "--", ":")[number % 3]
+            axes.plot(updates, points, style, color=color, linewidth=1.2, label="" if number else system)
     unit = UNITS[options.model]
     axes.set(xlabel="update", ylabel=f"CTC loss per {unit}, mean of {SMOOTHING} updates", yscale="log")
-    axes.set_title(f"{options.model} on AN4, seeds {', '.join(map(str, options.seeds))}", loc="left")
+    axes.set_title(
+        f"{options.model} on AN4, seeds {', '.join(map(str, options.seeds))} (solid, dashed, dotted)", loc="left"
+    )
     axes.legend()
     figure.savefig(out)
 

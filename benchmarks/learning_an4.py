@@ -4,8 +4,8 @@
 
 Optimizer and regularisation are the original's. Sizes, batches and the length of the schedule are smaller, for two CPU
 cores. QuartzNet has a quarter of the channels, NVIDIA's polynomial policy instead of the exponential one, which counts
-epochs, and neither masks nor other speeds, because it learns slowly: its loss first falls below that of blanks alone
-after hundreds of updates. Parameters are not averaged, because the originals are evaluated without averaging here.
+epochs, and neither masks nor other speeds, because it learns slowly: for hundreds of updates, its loss is that of a
+model that outputs blanks alone. Parameters are not averaged, because the originals are evaluated without averaging.
 """
 
 import os

@@ -9,8 +9,8 @@ the first 100 training utterances in the order of speaker and utterance, and tra
 in two sets. SPHERE files are not copied; raw samples are written to `OUT/audio` as FLAC. `OUT/rejected.jsonl` contains
 every utterance without text or audio.
 
-Without a network, download an4_sphere.tar.gz from http://www.speech.cs.cmu.edu/databases/an4/ on another machine,
-unpack it, and give its folder `an4` as --an4.
+--download fetches NVIDIA's copy of CMU's archive. Without a network, download an4_sphere.tar.gz from
+http://www.speech.cs.cmu.edu/databases/an4/ on another machine, unpack it, and give its folder `an4` as --an4.
 """
 
 import re
@@ -24,13 +24,14 @@ from corpora.preparation import entry, pairs_of, read_splits, write_splits
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli.command_line import run_command
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.options import parse
 from asr_jax.data.manifests.readers.fields import InvalidEntry
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 
 RATE_HZ = 16_000
 NUM_DEV = 100
+SIZES = {"dev": NUM_DEV, "train": 848, "test": 130}
 FOLDERS = {"train": "an4_clstk", "test": "an4test_clstk"}
 SOURCE = "an4"
 # The checksum is that of NVIDIA's mirror; CMU publishes none.
@@ -43,6 +44,8 @@ LINE = re.compile(r"(?:<s> )?(?P<text>.*?)(?: </s>)? *\((?P<id>[^()]+)\)")
 
 def read_set(root: Path, name: str, audio: Path) -> list[Utterance | Rejected]:
     """Returns the utterances of the official training or test set, in the order of speaker and utterance.
+
+    An utterance without audio keeps its place, so that the border between dev and train is always the same.
 
     Args:
         root: Folder with `etc` and `wav`.
@@ -67,7 +70,7 @@ def read_set(root: Path, name: str, audio: Path) -> list[Utterance | Rejected]:
         try:
             path = _audio(root / "wav" / files[each], audio)
         except InvalidEntry as error:
-            rejected.append(Rejected(each, f"wav/{files[each]}", str(error)))
+            found.append(Rejected(each, f"wav/{files[each]}", str(error)))
         else:
             speaker = f"{SOURCE}-{_speaker_first(each)[0]}"
             found.append(entry(each, path, texts.get(each, ""), speaker=speaker, source=SOURCE))
@@ -82,7 +85,10 @@ def _id_and_text(line: str) -> tuple[str, str]:
 
 
 def _id_and_file(line: str) -> tuple[str, str]:
-    return line.strip().rpartition("/")[2], line.strip()
+    name = line.strip().rpartition("/")[2]
+    if "-" not in name:
+        raise InvalidEntry(f"{line!r}: expected a path that ends in UTTERANCE-SPEAKER, such as an251-fash-b")
+    return name, line.strip()
 
 
 def _speaker_first(name: str) -> tuple[str, ...]:
@@ -117,7 +123,7 @@ def prepare(an4: Path, out: Path) -> None:
     Raises:
         UserError: If the folder is not AN4, or all utterances are rejected.
     """
-    root = next((each for each in (an4, an4 / "an4") if (each / "etc/an4_train.fileids").exists()), None)
+    root = _root(an4)
     if root is None:
         raise UserError(
             f"{an4} has no etc/an4_train.fileids: expected the folder of the unpacked an4_sphere.tar.gz or "
@@ -126,7 +132,15 @@ def prepare(an4: Path, out: Path) -> None:
     audio = out.absolute() / "audio"
     train, test = (read_set(root.absolute(), name, audio) for name in ("train", "test"))
     found, rejected = read_splits({"dev": train[:NUM_DEV], "train": train[NUM_DEV:], "test": test})
+    sizes = {name: len(found[name]) for name in SIZES}
+    if sizes != SIZES:
+        print(f"warning: {sizes}, expected {SIZES}: error rates do not compare with those of the whole corpus")
     write_splits(out, {name: found[name] for name in ("train", "dev", "test")}, rejected)
+
+
+def _root(an4: Path) -> Path | None:
+    """Returns the folder with `etc` and `wav`: the given one or its subfolder; None if neither has them."""
+    return next((each for each in (an4, an4 / "an4") if (each / "etc/an4_train.fileids").exists()), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +157,14 @@ class AN4Options:
 
 def main(arguments: Sequence[str]) -> None:
     given = parse(AN4Options, arguments, prog="python scripts/prepare_an4.py", about=__doc__)
-    if given.download and not (given.an4 / "etc").is_dir():
-        unpack(fetch(ARCHIVE, given.an4), given.an4)
+    if given.download and not _root(given.an4):
+        try:
+            unpack(fetch(ARCHIVE, given.an4), given.an4)
+        except RunError as error:
+            raise RunError(
+                f"{error}. Without a network: unpack an4_sphere.tar.gz of http://www.speech.cs.cmu.edu/databases/an4/, "
+                "and give its folder as --an4"
+            ) from error
     prepare(given.an4, given.out)
 
 

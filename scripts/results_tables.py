@@ -79,9 +79,10 @@ def learning() -> str:
         found = read(f"learning_{name}")["trainings"]
         for system in dict.fromkeys(each["system"] for each in found):
             of = [each for each in found if each["system"] == system]
-            columns = (("dev, WER %", ".1f"), ("test, WER %", ".1f"), ("loss of the last 100", ".3g"))
-            rows.append([f"`{name}`", system, *(of_seeds([each[c] for each in of], form) for c, form in columns)])
-    return table("model | system | dev WER % (seeds) | test WER % (seeds) | loss of the last 100 updates", rows)
+            columns = (("dev, WER %", ".1f"), ("test, WER %", ".1f"), ("loss of the last 100", "#.3g"))
+            unit = {"zipformer": "per label", "quartznet": "per utterance"}[name]
+            rows.append([f"`{name}`", system, *(of_seeds([each[c] for each in of], form) for c, form in columns), unit])
+    return table("model | system | dev WER % (seeds) | test WER % (seeds) | loss of the last 100 updates | unit", rows)
 
 
 def steps() -> str:

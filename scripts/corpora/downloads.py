@@ -26,7 +26,7 @@ OF_THE_NETWORK = (urllib.error.URLError, http.client.HTTPException, ConnectionEr
 
 @dataclass(frozen=True)
 class Archive:
-    """Tar archive at a URL, with its publisher's checksum."""
+    """Tar archive at a URL, with the expected checksum."""
 
     url: str
     checksum: str
@@ -43,7 +43,7 @@ def fetch(archive: Archive, folder: Path) -> Path:
     An interrupted download is resumed, both immediately and by the next call.
 
     Raises:
-        RunError: If the server does not deliver the archive, or if its checksum is not the publisher's.
+        RunError: If the server does not deliver the archive, or if its checksum differs from the expected one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / archive.name
@@ -58,8 +58,8 @@ def fetch(archive: Archive, folder: Path) -> Path:
         if arrived == partial:
             partial.unlink()
         raise RunError(
-            f"{path}: its {kind} is {checksum}, expected {expected}: the file from {archive.url} is not the one that "
-            f"was published; {'download it again' if arrived == partial else 'remove the file'}, or use a mirror"
+            f"{path}: its {kind} is {checksum}, expected {expected}: the file from {archive.url} is another "
+            f"one; {'download it again' if arrived == partial else 'remove the file'}, or use a mirror"
         )
     return arrived.rename(path)
 

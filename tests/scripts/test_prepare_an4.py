@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from asr_jax.audio.io import read_audio
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from tests.support import SHARED
 
 REAL = SHARED / "data/read_speech/formats/an4"
@@ -94,3 +94,36 @@ def test_real_files(tmp_path, monkeypatch):
 def test_another_folder_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"has no etc/an4_train\.fileids: expected the folder of the unpacked"):
         prepare_an4.prepare(tmp_path, tmp_path / "out")
+
+
+def test_dev_and_train_have_the_same_border_without_some_audio(an4, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(prepare_an4, "NUM_DEV", 2)
+    (an4 / "wav/an4_clstk/faaa/an1-faaa-b.sph").unlink()
+    prepare_an4.prepare(an4, tmp_path / "out")
+    assert [each["id"] for each in manifest(tmp_path / "out", "dev")] == ["cen2-faaa-b"]
+    assert {each["speaker"] for each in manifest(tmp_path / "out", "train")} == {"an4-fccc", "an4-mbbb"}
+    assert "warning: {'dev': 1, 'train': 4, 'test': 2}, expected {'dev': 100, " in capsys.readouterr().out
+
+
+def test_a_file_name_without_a_speaker_is_named(an4, tmp_path):
+    with (an4 / "etc/an4_test.fileids").open("a") as file:
+        file.write("an4test_clstk/m/readme\n")
+    prepare_an4.prepare(an4, tmp_path / "out")
+    [rejected] = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    assert "expected a path that ends in UTTERANCE-SPEAKER" in rejected["reason"]
+
+
+def test_a_failed_download_says_what_to_do_without_a_network(tmp_path, monkeypatch):
+    def fetch(archive, folder):
+        raise RunError(f"{archive.url}: no route")
+
+    monkeypatch.setattr(prepare_an4, "fetch", fetch)
+    with pytest.raises(
+        RunError, match=r"no route\. Without a network: unpack an4_sphere\.tar\.gz of http://www\.speech"
+    ):
+        prepare_an4.main(["--an4", str(tmp_path), "--out", str(tmp_path / "out"), "--download"])
+
+
+def test_an_unpacked_corpus_is_not_downloaded_again(an4, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_an4, "fetch", lambda archive, folder: pytest.fail("it is there"))
+    prepare_an4.main(["--an4", str(an4.parent), "--out", str(tmp_path / "out"), "--download"])
