@@ -29,7 +29,7 @@ def test_a_fresh_clone_trains_and_a_second_run_does_only_the_rest(tmp_path):
     output, seconds = quickstart(clone, tmp_path / "cache")
     summary = json.loads((clone / "runs/quickstart/summary.json").read_text())
     print(f"{seconds:.0f} s, WER {summary['wer']:.2%}")
-    assert summary["wer"] <= 0.05
+    assert summary["wer"] <= 0.075
     assert {"cer", "train_seconds", "corpus_seconds", "steps", "parameters"} <= summary.keys()
     for name in ("checkpoint", "events", "curves", "reference texts"):
         assert name in output
