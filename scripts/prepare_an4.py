@@ -134,7 +134,7 @@ def prepare(an4: Path, out: Path) -> None:
     found, rejected = read_splits({"dev": train[:NUM_DEV], "train": train[NUM_DEV:], "test": test})
     sizes = {name: len(found[name]) for name in SIZES}
     if sizes != SIZES:
-        print(f"warning: {sizes}, expected {SIZES}: error rates do not compare with those of the whole corpus")
+        print(f"warning: numbers of utterances {sizes}, expected {SIZES}: error rates are of a part of AN4")
     write_splits(out, {name: found[name] for name in ("train", "dev", "test")}, rejected)
 
 

@@ -34,12 +34,15 @@ has_originals = pytest.mark.skipif(
 @pytest.mark.slow
 @has_originals
 def test_quartznet_of_both_systems_has_equal_losses(tmp_path):
-    """Neither has dropout, so only rounding differs."""
-    for name, seeds in (("train", range(12)), ("dev", range(2)), ("test", range(2))):
+    """Neither has dropout, so only rounding differs.
+
+    16 utterances fill all batches. With a padding row, which the original never has, losses differ by 4e-4.
+    """
+    for name, seeds in (("train", range(16)), ("dev", range(2)), ("test", range(2))):
         lines = []
         for seed in seeds:
             audio = write(tmp_path / name / f"{seed}.wav", noise(seed, 16000 + 800 * seed))
-            lines.append(json.dumps({"audio_path": str(audio), "text": f"{name} number {'abcdefghijkl'[seed]}"}))
+            lines.append(json.dumps({"audio_path": str(audio), "text": f"{name} number {'abcdefghijklmnop'[seed]}"}))
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     config, out = tmp_path / "config.py", tmp_path / "out.json"
     text = learning.CONFIG.read_text().replace("data/an4/manifests", str(tmp_path))

@@ -102,7 +102,10 @@ def test_dev_and_train_have_the_same_border_without_some_audio(an4, tmp_path, mo
     prepare_an4.prepare(an4, tmp_path / "out")
     assert [each["id"] for each in manifest(tmp_path / "out", "dev")] == ["cen2-faaa-b"]
     assert {each["speaker"] for each in manifest(tmp_path / "out", "train")} == {"an4-fccc", "an4-mbbb"}
-    assert "warning: {'dev': 1, 'train': 4, 'test': 2}, expected {'dev': 100, " in capsys.readouterr().out
+    assert (
+        "warning: numbers of utterances {'dev': 1, 'train': 4, 'test': 2}, expected {'dev': 100, "
+        in capsys.readouterr().out
+    )
 
 
 def test_a_file_name_without_a_speaker_is_named(an4, tmp_path):
