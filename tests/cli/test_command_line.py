@@ -361,4 +361,4 @@ def test_a_run_is_continued_by_its_folder_alone(tmp_path):
     again = parse_experiment(arguments, prog="train")
     assert again.seed == 7
     assert again.training.num_updates == 9
-    assert differences(before, again) == [("training.num_updates", 1800, 9)]
+    assert differences(before, again) == [("training.num_updates", before.training.num_updates, 9)]
