@@ -1,6 +1,7 @@
 """Base classes of encoders and of their settings."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from flax import linen as nn
@@ -9,7 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Encoded, Frames
-from asr_jax.core.settings import PositiveInt, ShareBelow1, settings
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import Tree
+from asr_jax.core.settings import NonNegativeInt, PositiveInt, ShareBelow1, settings
 from asr_jax.core.sharding import ModelRules
 from asr_jax.nn.activations import ActivationName
 from asr_jax.nn.conformer.modules import ConvNorm
@@ -17,6 +20,18 @@ from asr_jax.nn.conformer.striding import Subsampling
 from asr_jax.nn.model_axis import ATTENTION, FEED_FORWARD
 from asr_jax.nn.remat import Remat
 from asr_jax.nn.wav2vec.span_masks import SpanMask
+
+
+@dataclass(frozen=True)
+class StreamWindow:
+    """Windows of input frames that `Encoder.stream` reads. Window n of a stream begins at input frame n · `shift`."""
+
+    size: int
+    """Number of input frames of a window."""
+    shift: int
+    """Distance in input frames between the beginnings of two windows. At most `size`."""
+    outputs: int
+    """Number of output frames of a window that is full."""
 
 
 class Encoder(nn.Module):
@@ -44,6 +59,49 @@ class Encoder(nn.Module):
     def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
         """Returns the number of frames of each tap, by its name, for a number of input frames; for ints and arrays."""
         return {}
+
+    @property
+    def stream_window(self) -> StreamWindow:
+        """Windows that `stream` reads.
+
+        Raises:
+            UserError: If the encoder cannot stream.
+        """
+        raise UserError(
+            f"{type(self).__name__.removesuffix('Encoder')} cannot stream, because its outputs depend on the whole "
+            "recording: transcribe whole recordings, or train a model that streams (docs/streaming.md)"
+        )
+
+    def initial_state(self, num_rows: int) -> Tree:
+        """Returns the state of `num_rows` streams before their first window.
+
+        The first axis of each array has the streams. Its size does not grow with the length of a stream.
+
+        Raises:
+            UserError: If the encoder cannot stream.
+        """
+        self.stream_window  # noqa: B018  raises
+        raise NotImplementedError
+
+    def stream(self, state: Tree, frames: Frames) -> tuple[Tree, Frames]:
+        """Encodes the next window of each stream.
+
+        The outputs of all windows of a stream, in sequence, equal the output of `__call__` for the whole stream.
+
+        Args:
+            state: State before the window.
+            frames: Window of each stream, `[B, stream_window.size, F]`. A length below the size means that the stream
+                ends in the window; 0 means that it has ended before, or that the row has no stream.
+
+        Returns:
+            State after the window, and the output frames, `[B, stream_window.outputs, D]`. A stream of N frames has
+            `output_length(N)` output frames in all.
+
+        Raises:
+            UserError: If the encoder cannot stream.
+        """
+        self.stream_window  # noqa: B018  raises
+        raise NotImplementedError
 
 
 class MaskingEncoder(Encoder):
@@ -117,6 +175,20 @@ class EncoderSettings:
     def build(self, *, dtype: DTypeLike) -> Encoder:
         """Creates the module, which computes in `dtype` with float32 parameters."""
         raise NotImplementedError
+
+
+@settings
+class Context:
+    """Frames that attention sees: those of the frame's own chunk, and some before the chunk."""
+
+    chunk_frames: PositiveInt | None = None
+    """Length of a chunk in frames. None: one chunk, which is the whole utterance."""
+    left_frames: NonNegativeInt | None = None
+    """Number of frames before the chunk. None: all frames before it."""
+
+    def problems(self) -> Iterator[str]:
+        if self.chunk_frames is None and self.left_frames is not None:
+            yield f"left_frames is {self.left_frames}: expected None without chunk_frames"
 
 
 @settings
