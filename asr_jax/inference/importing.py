@@ -27,7 +27,7 @@ from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.batching.limits import bucket_of
-from asr_jax.inference.exporting import shared_weights
+from asr_jax.inference.shared_folders import shared_weights
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
 from asr_jax.inference.trained import IMPORTED, tokenizer_files
 from asr_jax.observe.tables import quantity
@@ -57,7 +57,7 @@ def import_model(source: Path, out: Path, *, given: SuppliedParts = NOTHING) -> 
     """Imports a published model: writes a run with one checkpoint and no training state.
 
     Args:
-        source: File or folder of the model, or a folder of `exporting.write_shared`.
+        source: File or folder of the model, or a folder of `shared_folders.write_shared`.
         out: Folder to write. It must not exist or must be empty.
         given: Parts that the file does not contain.
 
@@ -136,7 +136,7 @@ def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, in
 
 
 def _read_shared(folder: Path) -> Published:
-    """Reads the model, tokenizer and weights of a folder of `exporting.write_shared`.
+    """Reads the model, tokenizer and weights of a folder of `shared_folders.write_shared`.
 
     Raises:
         UserError: If the weights do not fit the model.

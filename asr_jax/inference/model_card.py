@@ -11,7 +11,7 @@ from asr_jax.core.files import write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.run_folder import CARD, EVENTS, EXPERIMENT, RESULTS
 from asr_jax.core.text_files import json_text
-from asr_jax.inference.exporting import FOLDERS, OURS
+from asr_jax.inference.shared_folders import FOLDERS, OURS
 from asr_jax.metrics.measure import ALL
 from asr_jax.observe.events import read_events
 from asr_jax.observe.progress import set_rows

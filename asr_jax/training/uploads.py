@@ -11,7 +11,7 @@ from pathlib import Path
 from asr_jax.config import Experiment
 from asr_jax.core.processes import EXPLICIT, is_main, on_main
 from asr_jax.core.run_folder import UPLOAD_LOG
-from asr_jax.inference.exporting import OURS
+from asr_jax.inference.shared_folders import OURS
 from asr_jax.inference.uploading import uploaded
 from asr_jax.observe.events import EventLog
 from asr_jax.pretrained.formats import format_of

@@ -1,0 +1,305 @@
+"""Recognisers as files that sherpa-onnx runs: its kinds of models, their features, metadata and tokens.
+
+Source: k2-fsa/sherpa-onnx, sherpa-onnx/csrc (`offline-*-model.cc`, `features.h`, `symbol-table.cc`) and
+sherpa-onnx/python/sherpa_onnx/offline_recognizer.py, version 2.0.1.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asr_jax.audio.features import FULL_SCALE, FrontEnd, KaldiFbank, MelFrontEnd, Waveform
+from asr_jax.audio.logmel import LogMel
+from asr_jax.audio.stages import Normalise, NormaliseByDataSet, Stack
+from asr_jax.core.batch import Frames, length_mask
+from asr_jax.core.errors import UserError
+from asr_jax.exporting.parts import Features, Part, Parts, least_samples, symbols
+from asr_jax.heads.ctc import CTCHead
+from asr_jax.heads.paraformer import ParaformerHead
+from asr_jax.heads.transducer import TransducerHead
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
+from asr_jax.text.mixed import MixedTokenizer
+from asr_jax.text.tokenizers import Tokenizer
+
+ICEFALL = KaldiFbank()
+"""Bins of sherpa-onnx's kinds `zipformer_ctc` and `transducer`."""
+FIRE_RED = KaldiFbank(high_hz=0.0, snip_edges=True, scale=FULL_SCALE)
+"""Bins of sherpa-onnx's kind `fire_red_asr_ctc`."""
+FUNASR = replace(FIRE_RED, window="hamming")
+"""Bins of sherpa-onnx's kind `paraformer`."""
+SPACE, BLANK = "▁", "<blk>"
+SECONDS_OF_FRAME = {"omnilingual_asr_ctc": 0.02}
+"""Seconds per output frame by which sherpa-onnx computes times, by kind; 0.04 for the others."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model in the form of one of sherpa-onnx's kinds."""
+
+    name: str
+    """Kind, which is also the function of `sherpa_onnx.OfflineRecognizer` after `from_`."""
+    parts: Sequence[Part]
+    tokens: Sequence[str]
+    """Symbol of each label."""
+    metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Metadata of files, by the name of the part."""
+    lengths: Any = np.int64
+    """Type of lengths in the files."""
+    remarks: Sequence[str] = ()
+
+    @property
+    def seconds_of_frame(self) -> float:
+        """Seconds per output frame by which sherpa-onnx computes times."""
+        return SECONDS_OF_FRAME.get(self.name, 0.04)
+
+
+def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
+    """Returns a recogniser in the form of one of sherpa-onnx's kinds.
+
+    Raises:
+        UserError: If no kind has the model's head or front-end.
+    """
+    head, front_end = parts.model.heads[parts.head], parts.model.front_end
+    if isinstance(head, CTCHead):
+        return _ctc(parts, tokenizer, front_end)
+    if isinstance(head, TransducerHead):
+        return _transducer(parts, tokenizer, front_end)
+    if isinstance(head, ParaformerHead):
+        return _paraformer(parts, tokenizer, front_end)
+    parts.of(Features.of_samples(parts))  # raises
+    raise AssertionError(head)
+
+
+def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
+    outputs = {"name": "model", "outputs": ("log_probs", "log_probs_lengths")}
+    tokens = symbols_of(tokenizer, range(tokenizer.vocab_size))
+    if _bins(front_end) == ICEFALL:
+        [part] = parts.of(of_bins(parts, "x", "x_lens"))
+        return Kind("zipformer_ctc", [replace(part, **outputs)], tokens)
+    if _bins(front_end) == FIRE_RED:
+        [part] = parts.of(of_bins(parts, "x", "x_lens"))
+        zeros, ones = (",".join([value] * FIRE_RED.num_mels) for value in ("0", "1"))
+        about = {"model_type": "fire-red-asr-2-ctc", "cmvn_mean": zeros, "cmvn_inv_stddev": ones}
+        return Kind("fire_red_asr_ctc", [replace(part, **outputs)], tokens, {"model": about})
+    reason = _depends_on_level(front_end)
+    if reason:
+        raise UserError(
+            f"sherpa-onnx has no kind of CTC models with the front-end {type(front_end).__name__} of this run: its "
+            f"bins are Kaldi's (asr_jax.audio.presets.icefall or w2v_bert), and of models of samples it sets the level "
+            f"of each recording to 0 dB, but {reason}. Use --to onnx, whose files contain the front-end, or train with "
+            "the front-end icefall"
+        )
+    [part] = parts.of(of_level_samples(parts))
+    part = replace(part, outputs=("log_probs",), function=lambda samples: of(samples)[0]) if (of := part.function) else part
+    level = 20 * np.log10(level_of(parts.recording))
+    remarks = [
+        f"sherpa-onnx sets the level of each recording; the file sets it to {level:.0f} dB of full scale, which is that "
+        "of the recording above",
+    ]
+    return Kind("omnilingual_asr_ctc", [part], tokens, remarks=remarks if not isinstance(front_end, Waveform) else [])
+
+
+def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
+    head = parts.model.heads[parts.head]
+    assert isinstance(head, TransducerHead)
+    instead = "Use --to onnx, or train a transducer with StatelessPrediction and the front-end icefall"
+    if _bins(front_end) != ICEFALL:
+        raise UserError(
+            f"sherpa-onnx computes the features of transducers, which are not those of this run's front-end, "
+            f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). {instead}"
+        )
+    prediction = head.settings.prediction
+    if not isinstance(prediction, StatelessPrediction) or head.durations:
+        has = "durations" if head.durations else f"the prediction network {type(prediction).__name__}"
+        raise UserError(
+            f"sherpa-onnx runs transducers of Kaldi's bins with a stateless prediction network and without durations, "
+            f"and this head has {has}. {instead}"
+        )
+    # The blank of sherpa-onnx's transducers is label 0.
+    order = np.asarray([head.blank_id, *(n for n in range(head.vocab_size) if n != head.blank_id)], np.int32)
+    label_of = np.concatenate([order, [-1]]).astype(np.int32)  # the last one is that of -1
+    encoder = parts.encoder(of_bins(parts, "x", "x_lens"))
+    decoder, joiner = parts.networks()
+
+    def of_labels(y: Any) -> Any:
+        return decoder.function(labels=jnp.asarray(label_of)[jnp.where(y < 0, head.vocab_size, y)])
+
+    def logits(encoder_out: Any, decoder_out: Any) -> Any:
+        return joiner.function(encoder_out=encoder_out, decoder_out=decoder_out)[:, order]
+
+    place = np.argsort(order)
+    example = np.where(decoder.example["labels"] < 0, -1, place[np.maximum(decoder.example["labels"], 0)])
+    decoder = replace(
+        decoder, function=of_labels, inputs={"y": decoder.inputs["labels"]}, example={"y": example.astype(np.int32)}
+    )
+    return Kind(
+        "transducer",
+        [encoder, decoder, replace(joiner, function=logits, outputs=("logit",))],
+        symbols_of(tokenizer, order),
+        {"decoder": {"vocab_size": head.vocab_size, "context_size": prediction.context}},
+    )
+
+
+def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
+    stages = front_end.then
+    is_known = stages and isinstance(stages[0], Stack) and stages[0].ends == "copies"
+    if _bins(front_end) != FUNASR or not is_known or not all(isinstance(e, NormaliseByDataSet) for e in stages[1:2]):
+        raise UserError(
+            f"sherpa-onnx computes the features of Paraformer, which are not those of this run's front-end, "
+            f"{type(front_end).__name__}: expected FunASR's (asr_jax.audio.presets.funasr). Use --to onnx"
+        )
+    if not isinstance(tokenizer, MixedTokenizer):
+        raise UserError(
+            f"sherpa-onnx joins the labels of Paraformer as FunASR does, and this run's tokenizer is of the kind "
+            f"{tokenizer.kind}: expected mixed. Use --to onnx"
+        )
+    head = parts.model.heads[parts.head]
+    assert isinstance(head, ParaformerHead)
+    stack, width = stages[0], stages[0].num_features(front_end.num_mels)  # type: ignore[attr-defined]
+    mean, deviation = np.zeros(width), np.ones(width)
+    if len(stages) > 1:
+        mean, deviation = np.asarray(stages[1].mean), np.asarray(stages[1].deviation)  # type: ignore[attr-defined]
+    [part] = parts.of(of_bins(parts, "speech", "speech_lengths", num_stages=min(len(stages), 2)))
+    names = list(symbols_of(tokenizer, range(tokenizer.vocab_size)))
+    names[head.end_id] = "</s>"
+    dropped = [label for label in head.settings.dropped_ids if label != head.end_id]
+    is_dropped = np.isin(np.arange(tokenizer.vocab_size), dropped)
+    compute = part.function
+
+    def function(speech: Any, speech_lengths: Any) -> Any:
+        log_probs, lengths = compute(speech=speech, speech_lengths=speech_lengths)
+        # sherpa-onnx reads queries up to the first end, whatever the number of labels is.
+        is_behind = ~length_mask(lengths, log_probs.shape[1])[:, :, None]
+        ends = jnp.asarray(np.where(np.arange(tokenizer.vocab_size) == head.end_id, 0.0, -1e4).astype(np.float32))
+        return jnp.where(is_behind, ends[None, None], log_probs), lengths
+
+    if dropped:
+        raise UserError(f"sherpa-onnx writes all labels of Paraformer, and dropped_ids is {tuple(np.flatnonzero(is_dropped))}")
+    about = {
+        "vocab_size": tokenizer.vocab_size,
+        "lfr_window_size": stack.num,  # type: ignore[attr-defined]
+        "lfr_window_shift": stack.every,
+        "neg_mean": ",".join(f"{-value:.8g}" for value in mean),
+        "inv_stddev": ",".join(f"{1 / value:.8g}" for value in deviation),
+    }
+    part = replace(part, function=function, outputs=("logits", "token_num"))
+    return Kind("paraformer", [part], names, {"model": about}, lengths=np.int32)
+
+
+def _bins(front_end: FrontEnd) -> FrontEnd | None:
+    """Returns the front-end without what does not change its bins in evaluation; None if it is not Kaldi's."""
+    if not isinstance(front_end, KaldiFbank):
+        return None
+    return replace(front_end, dither=0.0, then=(), padding=ICEFALL.padding)
+
+
+def of_bins(parts: Parts, values: str, lengths: str, *, num_stages: int = 0) -> Features:
+    """Returns mel bins and their numbers of frames as inputs; the front-end's further stages are within the part.
+
+    Args:
+        values: Name of the input [B T F].
+        lengths: Name of the input [B].
+        num_stages: Number of the front-end's stages that the inputs have passed.
+    """
+    front_end = parts.model.front_end
+    before, stages = replace(front_end, then=front_end.then[:num_stages]), front_end.then[num_stages:]
+
+    def frames(**inputs: Any) -> Frames:
+        found = Frames(inputs[values], inputs[lengths])
+        for stage in stages:
+            found = stage(found, step=None)
+        mask = length_mask(found.lengths, found.values.shape[1])[..., None]
+        return found.replace(values=jnp.where(mask, found.values, front_end.padding))
+
+    least = max(before.output_length(least_samples(parts.model)), 1)
+    rows, size = symbols("batch, frames", least=int(least))
+    samples = jnp.asarray(np.stack([parts.recording] * 2))
+    few = max(2 * len(parts.recording) // 3, 1)
+    made = before(samples, jnp.asarray([len(parts.recording), few], jnp.int32))
+    return Features(
+        frames,
+        {
+            values: jax.ShapeDtypeStruct((rows, size, before.num_features), jnp.float32),
+            lengths: jax.ShapeDtypeStruct((rows,), jnp.int32),
+        },
+        {values: np.asarray(made.values), lengths: np.asarray(made.lengths)},
+    )
+
+
+def of_level_samples(parts: Parts) -> Features:
+    """Returns the samples of one recording with mean 0 and variance 1 as input, `samples` [1 S].
+
+    They are multiplied by the level of the recording of the examples.
+    """
+    level = level_of(parts.recording) * FULL_SCALE
+    (size,) = symbols("samples", least=least_samples(parts.model))
+
+    def frames(samples: Any) -> Frames:
+        lengths = jnp.full(1, samples.shape[1], jnp.int32)
+        return parts.model.front_end(samples * level, lengths)
+
+    recording = parts.recording / FULL_SCALE
+    normal = (recording - recording.mean()) / np.sqrt(recording.var() + 1e-5)
+    return Features(
+        frames,
+        {"samples": jax.ShapeDtypeStruct((1, size), jnp.float32)},
+        {"samples": normal.astype(np.float32)[None]},
+    )
+
+
+def level_of(recording: np.ndarray) -> float:
+    """Returns the standard deviation of the samples of a recording, relative to full scale."""
+    return max(float(np.std(recording / FULL_SCALE)), 1e-4)
+
+
+def _depends_on_level(front_end: FrontEnd) -> str:
+    """Returns the reason why features change with the level of a recording; empty if they hardly do."""
+    if isinstance(front_end, LogMel) and front_end.normalise_samples:
+        return ""
+    if front_end.then and isinstance(front_end.then[0], Normalise):
+        return ""
+    what = "samples" if not isinstance(front_end, MelFrontEnd) else "bins"
+    return f"this front-end does not normalise {what} by the utterance"
+
+
+def symbols_of(tokenizer: Tokenizer, order: Sequence[int] | np.ndarray) -> list[str]:
+    """Returns the symbols of labels in sherpa-onnx's tokens.txt.
+
+    Args:
+        order: The run's label of each label of the file.
+
+    Raises:
+        UserError: If the tokenizer's texts cannot be written as joined symbols.
+    """
+    written = [_symbol(tokenizer, int(label)) for label in order]
+    if wrong := next((each for each in written if not each or len(each.split()) != 1), None):
+        raise UserError(f"the symbol {wrong!r} has spaces or is empty, which sherpa-onnx's tokens.txt cannot have")
+    return written
+
+
+def _symbol(tokenizer: Tokenizer, label: int) -> str:
+    symbol = tokenizer.symbols[label]
+    if symbol is None:
+        return BLANK
+    if label == tokenizer.unknown_id:  # as decoding writes it
+        return tokenizer.decode([label]).strip() or "<unk>"
+    return symbol.replace(" ", SPACE)
+
+
+def tokens_file(tokens: Sequence[str]) -> str:
+    """Returns the content of tokens.txt.
+
+    sherpa-onnx takes a vocabulary for one of bytes if its largest byte is 0xC6, the first byte of letters such as ư. One
+    more symbol, which no label has, prevents that.
+    """
+    lines = [f"{symbol} {label}" for label, symbol in enumerate(tokens)]
+    if max("".join(tokens).encode()) == 0xC6:
+        lines.append(f"\N{IDEOGRAPHIC NUMBER ZERO} {len(tokens)}")
+    return "\n".join(lines) + "\n"
+
+
+Make = Callable[[Parts, Tokenizer], Kind]

@@ -1,0 +1,243 @@
+"""Files of a recogniser for other programs, which are compared with the recogniser after they are written."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from jaxtyping import Int16
+
+from asr_jax.audio.errors import AudioError
+from asr_jax.audio.io import read_audio
+from asr_jax.core.errors import RunError, UserError, nearest
+from asr_jax.core.files import write_whole
+from asr_jax.core.paths import at_home
+from asr_jax.core.text_files import json_text
+from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.exporting.parts import Part, Parts
+from asr_jax.inference.shared_folders import OURS, write_model
+from asr_jax.inference.trained import Trained
+from asr_jax.pretrained.formats import FORMATS
+
+LARGEST = 1e-2
+"""Largest difference of outputs of files with weights in float32; above it, the export fails."""
+WEIGHTS = ("safetensors", *dict.fromkeys(each.names for each in FORMATS))
+"""Formats of weights: that of this package, and those of other systems."""
+PROGRAMS = ("onnx", "sherpa-onnx", "stablehlo")
+"""Formats of folders with programs."""
+NOISE_DB = -26.0
+"""Level of the noise that stands for a recording, in dB of full scale."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Comparison of a file with the recogniser on one recording."""
+
+    difference: float
+    """Largest absolute difference of all outputs."""
+    same_best: float
+    """Share of frames with the same best label."""
+
+
+def export(
+    trained: Trained,
+    out: Path,
+    *,
+    to: str,
+    head: str = "",
+    weights: Sequence[str] = ("f32",),
+    recording: str = "",
+    like: Path | None = None,
+) -> Iterator[str]:
+    """Writes a run for another program, and yields lines that describe what was written.
+
+    Args:
+        out: Folder or file to write, which must not exist.
+        to: Format, one of `PROGRAMS` or `WEIGHTS`.
+        head: Name of the head. Empty: the primary head.
+        weights: Types of weights of ONNX files, each in a file of its own: f32, f16, int8.
+        recording: Audio file that the files are tried with. Empty: one of the run's validation or training set, or
+            noise if there is none.
+        like: `.nemo` file from which everything except the weights is copied, for the format nemo.
+
+    Raises:
+        UserError: If the format does not have the model, or an option does not belong to the format.
+        RunError: If a file with weights in float32 has other outputs than the recogniser.
+    """
+    if to not in (*PROGRAMS, *WEIGHTS):
+        raise UserError(f"format {to!r}: expected one of {', '.join((*PROGRAMS, *WEIGHTS))}{nearest(to, WEIGHTS)}")
+    if out.exists():
+        raise UserError(f"{out} already exists: choose another name, or delete it")
+    if to in WEIGHTS:
+        names = OURS if to == "safetensors" else to
+        if names == OURS and out.suffix != ".safetensors":
+            raise UserError(f"{out}: expected a name that ends in .safetensors")
+        write_model(trained.variables, trained.experiment.model, trained.tokenizer, names=names, out=out, like=like)
+        blank = f"label {trained.tokenizer.blank_id} of {trained.tokenizer.vocab_size} is the blank"
+        yield f"{out}: the {trained.weights} weights of checkpoint {trained.updates} in the format {to}; {blank}"
+        return
+    samples, about = _recording(trained, recording)
+    yield f"tried with {about}"
+    parts = Parts(trained.model, trained.variables, head or trained.model.recognising, samples)
+    with _whole_folder(out) as folder:
+        write: Callable[..., Iterator[str]] = {"onnx": _onnx, "sherpa-onnx": _sherpa, "stablehlo": _stablehlo}[to]
+        yield from write(trained, parts, folder, weights)
+
+
+@contextmanager
+def _whole_folder(out: Path) -> Iterator[Path]:
+    """Yields a temporary folder beside `out`, which gets the name `out` if no error occurs."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as temporary:
+        folder = Path(temporary) / out.name
+        folder.mkdir()
+        yield folder
+        shutil.move(folder, out)
+
+
+def _recording(trained: Trained, path: str) -> tuple[Int16[np.ndarray, " S"], str]:
+    """Returns the recording that files are tried with, and its description."""
+    rate_hz, data = trained.model.front_end.rate_hz, trained.experiment.data
+    if path:
+        return read_audio(at_home(path), rate_hz=rate_hz), path
+    for source in (*data.validation, *data.train):
+        with suppress(UserError, AudioError, OSError):
+            location = Location.parse(read_utterances([source], role="validation")[0].location)
+            if location.shape is None:
+                return location.audio(rate_hz=rate_hz), f"{location}"
+    noise = np.random.default_rng(0).normal(size=3 * rate_hz) * 32767 * 10 ** (NOISE_DB / 20)
+    return np.clip(noise, -32767, 32767).astype(np.int16), "noise of 3 s, because no recording was found"
+
+
+def _stablehlo(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]) -> Iterator[str]:
+    from asr_jax.exporting.stablehlo import run_stablehlo, write_stablehlo
+
+    if tuple(weights) != ("f32",):
+        raise UserError(f"weights {' '.join(weights)}: expected f32 for stablehlo")
+    made = list(parts)
+    for part in made:
+        path = folder / f"{part.name}.stablehlo"
+        write_stablehlo(part, path)
+        yield _checked(path, part, run_stablehlo(path, part))
+    _describe(trained, parts, folder, made)
+
+
+def _onnx(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]) -> Iterator[str]:
+    made = list(parts)
+    for part in made:
+        yield from write_part(part, folder, weights, metadata={})
+    _describe(trained, parts, folder, made)
+
+
+def _sherpa(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]) -> Iterator[str]:
+    from asr_jax.exporting.sherpa import kind_of, tokens_file
+
+    kind = kind_of(parts, trained.tokenizer)
+    for part in kind.parts:
+        # An embedding is not quantised, and a quantised joint network changes more words than it saves memory.
+        chosen = weights if part.name in ("model", "encoder") else ["f32"]
+        yield from write_part(part, folder, chosen, metadata=kind.metadata.get(part.name, {}), lengths=kind.lengths)
+    write_whole(folder / "tokens.txt", tokens_file(kind.tokens))
+    shift_s = parts.model.frame_times(tap=parts.model.heads[parts.head].tap).shift_s
+    files = ", ".join(f'{"" if part.name == "model" else part.name + "="}"{part.name}.onnx"' for part in kind.parts)
+    yield f'sherpa_onnx.OfflineRecognizer.from_{kind.name}({files}, tokens="tokens.txt")'
+    if abs(shift_s - kind.seconds_of_frame) > 1e-6:
+        yield f"times of sherpa-onnx are to be multiplied by {shift_s / kind.seconds_of_frame:g}"
+    yield from kind.remarks
+
+
+def write_part(
+    part: Part, folder: Path, weights: Sequence[str], *, metadata: dict[str, Any], lengths: Any = np.int64
+) -> Iterator[str]:
+    """Writes the ONNX files of a part, compares them with it, and yields a line for each.
+
+    Args:
+        weights: Types of weights, each in a file of its own.
+        metadata: Metadata of the files.
+        lengths: Type of the integers that files take and return.
+    """
+    from asr_jax.exporting.onnx_files import WeightType, file_name, open_onnx, write_onnx
+    from asr_jax.exporting.to_onnx import to_onnx
+
+    if wrong := [each for each in weights if each not in get_args(WeightType)]:
+        raise UserError(f"weights {wrong[0]!r}: expected {', '.join(get_args(WeightType))}")
+    model = to_onnx(part.function, part.inputs, outputs=part.outputs, integers=lengths)
+    for kind in weights:
+        path = folder / file_name(part.name, kind)  # type: ignore[arg-type]
+        write_onnx(model, path, metadata=metadata, weights=kind)  # type: ignore[arg-type]
+        session = open_onnx(path)
+        given = {name: _of_type(each, lengths) for name, each in part.example.items()}
+        yield _checked(path, part, session.run(None, given), is_exact=kind == "f32")
+
+
+def _of_type(array: np.ndarray, lengths: Any) -> np.ndarray:
+    return array.astype(lengths) if np.issubdtype(array.dtype, np.integer) else array
+
+
+def _checked(path: Path, part: Part, found: Sequence[Any], *, is_exact: bool = True) -> str:
+    """Compares a file with its part, and returns a line about it.
+
+    Raises:
+        RunError: If the outputs of an exact file differ by more than `LARGEST`.
+    """
+    compared = compare(part.computed(), found)
+    if not compared.difference <= LARGEST and is_exact:  # also NaN
+        raise RunError(
+            f"{path.name}: its outputs differ by {compared.difference:.2g} from those of the run, expected at most "
+            f"{LARGEST:g}; the file is not kept. Please report this with the settings of the run"
+        )
+    share = "" if is_exact else f", the same best label in {compared.same_best:.2%} of all frames"
+    return f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, largest difference {compared.difference:.1e}{share}"
+
+
+def compare(expected: Sequence[np.ndarray], found: Sequence[Any]) -> Compared:
+    """Compares the outputs of a part with those of its file. Frames behind the lengths of rows do not count.
+
+    Args:
+        expected: Outputs of `Part.computed`: an array, lengths or other arrays.
+        found: Outputs of the file, in the same order.
+    """
+    first, other = np.asarray(expected[0]), np.asarray(found[0])
+    rest = list(zip(expected[1:], found[1:], strict=True))
+    if first.shape != other.shape:
+        return Compared(np.inf, 0.0)
+    difference = np.abs(first - other)
+    same = first.argmax(-1) == other.argmax(-1)
+    if first.ndim == 3 and rest:
+        lengths, others = rest.pop(0)
+        if not np.array_equal(lengths, others):
+            return Compared(np.inf, 0.0)
+        mask = np.arange(first.shape[1])[None] < lengths[:, None]
+        difference, same = difference[mask], same[mask]
+    differences = [np.max(difference, initial=0.0), *(np.max(np.abs(a - b), initial=0.0) for a, b in rest)]
+    return Compared(float(np.max(differences)), float(np.mean(same)) if same.size else 1.0)
+
+
+def _describe(trained: Trained, parts: Parts, folder: Path, made: Sequence[Part]) -> None:
+    """Writes model.json: what a program needs to know besides the files."""
+    times = parts.model.frame_times(tap=parts.model.heads[parts.head].tap)
+    tokenizer = trained.tokenizer
+    about = {
+        "rate_hz": parts.model.front_end.rate_hz,
+        "frame_s": times.shift_s,
+        "blank_id": tokenizer.blank_id,
+        "symbols": tokenizer.symbols,
+        "tokenizer": tokenizer.kind,
+        "checkpoint": trained.updates,
+        "weights": trained.weights,
+        "head": parts.head,
+        "parts": {
+            part.name: {
+                "inputs": {name: [*map(str, each.shape)] for name, each in part.inputs.items()},
+                "outputs": part.outputs,
+            }
+            for part in made
+        },
+    }
+    write_whole(folder / "model.json", json_text(about, indent=1) + "\n")
+
