@@ -14,7 +14,7 @@ from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.devices import traced_for
 from asr_jax.core.random_streams import row_keys
 from asr_jax.core.settings import Finite, NonNegativeFloat, PositiveFloat, PositiveInt, settings
-from asr_jax.core.shapes import Size, is_static
+from asr_jax.core.shapes import DimSize, is_static
 
 FULL_SCALE = 32768.0
 SAMPLES_AT_A_TIME = (6 * 16000, 48 * 16000)
@@ -157,7 +157,7 @@ class FrontEnd:
         mask = length_mask(frames.lengths, frames.values.shape[1])[..., None]
         return frames.replace(values=jnp.where(mask, frames.values, self.padding))
 
-    def _rows_at_a_time(self, num_rows: Size, num_samples: Size) -> Size:
+    def _rows_at_a_time(self, num_rows: DimSize, num_samples: DimSize) -> DimSize:
         """Returns the number of rows to compute at once, a divisor of `num_rows`."""
         return num_rows
 
@@ -186,7 +186,7 @@ class FrontEnd:
         raise NotImplementedError
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: Size, *, dithered: bool
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         """Returns the frames before the stages; padding frames may have any finite values."""
         raise NotImplementedError
@@ -208,7 +208,7 @@ class Waveform(FrontEnd):
         return num_samples
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: Size, *, dithered: bool
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         return samples[..., None]
 
@@ -259,7 +259,7 @@ class MelFrontEnd(FrontEnd):
     def _window_length(self) -> int:
         return int(self.rate_hz * self.window_ms / 1000)
 
-    def _rows_at_a_time(self, num_rows: Size, num_samples: Size) -> Size:
+    def _rows_at_a_time(self, num_rows: DimSize, num_samples: DimSize) -> DimSize:
         # With several devices, a loop over rows would gather the rows of all devices.
         if traced_for()[:2] != ("cpu", 1) or not is_static(num_rows, num_samples):
             return num_rows
@@ -302,7 +302,7 @@ class KaldiFbank(MelFrontEnd):
         return (num_samples + self._hop // 2) // self._hop
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: Size, *, dithered: bool
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         window = self._window_length
         fft_length = 1 << (window - 1).bit_length()

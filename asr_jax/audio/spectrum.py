@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import max_dim
 from jaxtyping import Array, Float, Float64, Int
 
-from asr_jax.core.shapes import Size, is_static, numbers
+from asr_jax.core.shapes import DimSize, is_static, numbers
 
 WindowShape = Literal["povey", "hann", "hann_periodic", "hann_centred", "hamming", "blackman"]
 Edges = Literal["mirror", "reflect", "zeros"]
@@ -54,7 +54,7 @@ def pre_emphasised(samples: Float[Array, "B S"], weight: float) -> Float[Array, 
 
 
 def windows(
-    samples: Float[Array, "B S"], num_frames: Size, *, window: int, hop: int, size: int
+    samples: Float[Array, "B S"], num_frames: DimSize, *, window: int, hop: int, size: int
 ) -> Float[Array, "B T size"]:
     """Splits the signal into overlapping windows.
 
@@ -83,7 +83,7 @@ def windows(
     return jnp.concatenate([*parts, zeros], axis=-1)
 
 
-def window_means(samples: Float[Array, "B S"], num_frames: Size, *, window: int, hop: int) -> Float[Array, "B T"]:
+def window_means(samples: Float[Array, "B S"], num_frames: DimSize, *, window: int, hop: int) -> Float[Array, "B T"]:
     """Computes the mean of each window.
 
     Args:
@@ -102,7 +102,7 @@ def window_means(samples: Float[Array, "B S"], num_frames: Size, *, window: int,
 def kaldi_windows(
     samples: Float[Array, "B S"],
     lengths: Int[Array, " B"],
-    num_frames: Size,
+    num_frames: DimSize,
     *,
     window: int,
     hop: int,
@@ -237,7 +237,7 @@ def _mirror_ends(
 
 
 def _blocks(
-    samples: Float[Array, "B S"], num_frames: Size, window: int, hop: int
+    samples: Float[Array, "B S"], num_frames: DimSize, window: int, hop: int
 ) -> tuple[Float[Array, "B N block"] | None, int, int]:
     """Splits the signal into blocks whose length divides the lengths of window and hop.
 
@@ -253,7 +253,7 @@ def _blocks(
     return _of_length(samples, num_blocks * block).reshape(samples.shape[0], num_blocks, block), per_window, per_hop
 
 
-def _of_length(samples: Float[Array, "B S"], size: Size) -> Float[Array, "B size"]:
+def _of_length(samples: Float[Array, "B S"], size: DimSize) -> Float[Array, "B size"]:
     """Truncates the signal to `size` samples, or extends it by zeros."""
     missing = max_dim(size - samples.shape[1], 0)
     longer = jnp.concatenate([samples, jnp.zeros((samples.shape[0], missing))], axis=1) if missing else samples

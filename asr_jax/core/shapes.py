@@ -10,16 +10,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Shaped
 
-Size = Any
+DimSize = Any
 """An int or a symbolic dimension, which has no public class."""
 
 
-def is_static(*sizes: Size) -> bool:
+def is_static(*sizes: DimSize) -> bool:
     """Returns whether all sizes are ints."""
     return not any(map(jax.export.is_symbolic_dim, sizes))
 
 
-def numbers(first: Size, after: Size) -> Any:
+def numbers(first: DimSize, after: DimSize) -> Any:
     """Returns the integers first, first + 1, …, after - 1: a constant of NumPy for ints, otherwise an array of JAX."""
     return (np if is_static(first, after) else jnp).arange(first, after)
+
+
+def first_frames(x: Shaped[Array, "B T ..."], num_frames: DimSize) -> Shaped[Array, "B S ..."]:
+    """Returns the first `num_frames` frames of `x`, at most T.
+
+    JAX cannot decide some comparisons of the symbolic dimension T, although it can decide them for an equal one.
+    """
+    if is_static(num_frames):
+        return x[:, :num_frames]
+    return jnp.take(x, jnp.arange(num_frames), axis=1, mode="clip")
