@@ -14,6 +14,7 @@ from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.devices import traced_for
 from asr_jax.core.random_streams import row_keys
 from asr_jax.core.settings import Finite, NonNegativeFloat, PositiveFloat, PositiveInt, settings
+from asr_jax.core.shapes import DimSize, is_static
 
 FULL_SCALE = 32768.0
 SAMPLES_AT_A_TIME = (6 * 16000, 48 * 16000)
@@ -119,9 +120,9 @@ class FrontEnd:
 
         `__call__` describes the arguments. Padding frames are undefined. `stacked` applies the remaining stages.
         """
-        keys = row_keys(key, len(audio)) if self.dither and key is not None else None
+        keys = row_keys(key, audio.shape[0]) if self.dither and key is not None else None
         group = self._rows_at_a_time(*audio.shape)
-        if group == len(audio):
+        if group == audio.shape[0]:
             return self._frames(audio, lengths, keys, step)
         rows = jax.tree.map(lambda of_rows: of_rows.reshape(-1, group, *of_rows.shape[1:]), (audio, lengths, keys))
 
@@ -156,7 +157,7 @@ class FrontEnd:
         mask = length_mask(frames.lengths, frames.values.shape[1])[..., None]
         return frames.replace(values=jnp.where(mask, frames.values, self.padding))
 
-    def _rows_at_a_time(self, num_rows: int, num_samples: int) -> int:
+    def _rows_at_a_time(self, num_rows: DimSize, num_samples: DimSize) -> DimSize:
         """Returns the number of rows to compute at once, a divisor of `num_rows`."""
         return num_rows
 
@@ -185,7 +186,7 @@ class FrontEnd:
         raise NotImplementedError
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         """Returns the frames before the stages; padding frames may have any finite values."""
         raise NotImplementedError
@@ -207,7 +208,7 @@ class Waveform(FrontEnd):
         return num_samples
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         return samples[..., None]
 
@@ -258,9 +259,9 @@ class MelFrontEnd(FrontEnd):
     def _window_length(self) -> int:
         return int(self.rate_hz * self.window_ms / 1000)
 
-    def _rows_at_a_time(self, num_rows: int, num_samples: int) -> int:
+    def _rows_at_a_time(self, num_rows: DimSize, num_samples: DimSize) -> DimSize:
         # With several devices, a loop over rows would gather the rows of all devices.
-        if traced_for()[:2] != ("cpu", 1):
+        if traced_for()[:2] != ("cpu", 1) or not is_static(num_rows, num_samples):
             return num_rows
         least, most = SAMPLES_AT_A_TIME
         sizes = [few for few in range(1, num_rows + 1) if num_rows % few == 0 and few * num_samples <= most]
@@ -301,7 +302,7 @@ class KaldiFbank(MelFrontEnd):
         return (num_samples + self._hop // 2) // self._hop
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         window = self._window_length
         fft_length = 1 << (window - 1).bit_length()

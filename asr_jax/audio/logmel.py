@@ -11,6 +11,7 @@ from asr_jax.audio.mel import mel_bank
 from asr_jax.audio.spectrum import Edges, extended, mel_energies, noise_power, pre_emphasised, windows
 from asr_jax.core.batch import length_mask
 from asr_jax.core.settings import PositiveFloat, PositiveInt, settings
+from asr_jax.core.shapes import DimSize
 
 
 @settings
@@ -60,7 +61,7 @@ class LogMel(MelFrontEnd):
         return (frames + 1) * (num_samples > 0) if self.framing == "both_ends" else frames
 
     def _values(
-        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: int, *, dithered: bool
+        self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
     ) -> Float[Array, "B T D"]:
         window, hop = self._window_length, self._hop
         if self.normalise_samples:

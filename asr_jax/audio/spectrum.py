@@ -6,7 +6,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import max_dim
 from jaxtyping import Array, Float, Float64, Int
+
+from asr_jax.core.shapes import DimSize, is_static, numbers
 
 WindowShape = Literal["povey", "hann", "hann_periodic", "hann_centred", "hamming", "blackman"]
 Edges = Literal["mirror", "reflect", "zeros"]
@@ -35,7 +38,7 @@ def extended(
     before = max(-first, 0)
     if edges == "zeros":
         samples = jnp.where(jnp.arange(samples.shape[1])[None] < lengths[:, None], samples, 0.0)
-        silence = [jnp.zeros((len(samples), size)) for size in (before, after)]
+        silence = [jnp.zeros((samples.shape[0], size)) for size in (before, after)]
         samples = jnp.concatenate([silence[0], samples, silence[1]], axis=1)
     else:
         samples = _mirror_ends(samples, lengths, before=before, after=after, repeats_last=edges == "mirror")
@@ -46,12 +49,12 @@ def pre_emphasised(samples: Float[Array, "B S"], weight: float) -> Float[Array, 
     """Subtracts `weight` times the previous sample from each sample; the first sample does not change."""
     if not weight:
         return samples
-    before = jnp.concatenate([jnp.zeros((len(samples), 1)), samples[:, :-1]], axis=1)
+    before = jnp.concatenate([jnp.zeros((samples.shape[0], 1)), samples[:, :-1]], axis=1)
     return samples - weight * before
 
 
 def windows(
-    samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int, size: int
+    samples: Float[Array, "B S"], num_frames: DimSize, *, window: int, hop: int, size: int
 ) -> Float[Array, "B T size"]:
     """Splits the signal into overlapping windows.
 
@@ -68,19 +71,19 @@ def windows(
     Returns:
         Windows `[B, num_frames, size]`.
     """
-    rows = len(samples)
+    rows = samples.shape[0]
     zeros = jnp.zeros((rows, num_frames, size - window))
     blocks, per_window, per_hop = _blocks(samples, num_frames, window, hop)
     if blocks is None:
         needed = _of_length(samples, (num_frames - 1) * hop + window)
-        positions = hop * np.arange(num_frames)[:, None] + np.arange(window)[None]
+        positions = hop * numbers(0, num_frames)[:, None] + np.arange(window)[None]
         return jnp.concatenate([needed[:, positions], zeros], axis=-1)
     last = (num_frames - 1) * per_hop + 1
     parts = [blocks[:, i : i + last : per_hop] if num_frames else blocks for i in range(per_window)]
     return jnp.concatenate([*parts, zeros], axis=-1)
 
 
-def window_means(samples: Float[Array, "B S"], num_frames: int, *, window: int, hop: int) -> Float[Array, "B T"]:
+def window_means(samples: Float[Array, "B S"], num_frames: DimSize, *, window: int, hop: int) -> Float[Array, "B T"]:
     """Computes the mean of each window.
 
     Args:
@@ -99,7 +102,7 @@ def window_means(samples: Float[Array, "B S"], num_frames: int, *, window: int, 
 def kaldi_windows(
     samples: Float[Array, "B S"],
     lengths: Int[Array, " B"],
-    num_frames: int,
+    num_frames: DimSize,
     *,
     window: int,
     hop: int,
@@ -221,9 +224,12 @@ def _mirror_ends(
         back = round_trip - 1 - place if repeats_last else round_trip - place
         return jnp.take_along_axis(samples, jnp.minimum(place, back), axis=1)
 
+    if not is_static(*samples.shape):  # the scatter below is faster, but other runtimes have no equivalent
+        positions = jnp.arange(samples.shape[1] + before + after) - before
+        return mirrored(positions[None] + jnp.zeros_like(length))
     front = mirrored(jnp.arange(-before, 0)[None] + jnp.zeros_like(length))
     behind = mirrored(lengths[:, None] + jnp.arange(after)[None])
-    padded = jnp.concatenate([samples, jnp.zeros((len(samples), after))], axis=1)
+    padded = jnp.concatenate([samples, jnp.zeros((samples.shape[0], after))], axis=1)
     padded = jax.vmap(lambda row, tail, start: jax.lax.dynamic_update_slice(row, tail, (start,)))(
         padded, behind, lengths
     )
@@ -231,7 +237,7 @@ def _mirror_ends(
 
 
 def _blocks(
-    samples: Float[Array, "B S"], num_frames: int, window: int, hop: int
+    samples: Float[Array, "B S"], num_frames: DimSize, window: int, hop: int
 ) -> tuple[Float[Array, "B N block"] | None, int, int]:
     """Splits the signal into blocks whose length divides the lengths of window and hop.
 
@@ -244,11 +250,11 @@ def _blocks(
     if per_window > MAX_BLOCKS:
         return None, per_window, per_hop
     num_blocks = (num_frames - 1) * per_hop + per_window if num_frames else 0
-    return _of_length(samples, num_blocks * block).reshape(len(samples), num_blocks, block), per_window, per_hop
+    return _of_length(samples, num_blocks * block).reshape(samples.shape[0], num_blocks, block), per_window, per_hop
 
 
-def _of_length(samples: Float[Array, "B S"], size: int) -> Float[Array, "B size"]:
+def _of_length(samples: Float[Array, "B S"], size: DimSize) -> Float[Array, "B size"]:
     """Truncates the signal to `size` samples, or extends it by zeros."""
-    missing = max(size - samples.shape[1], 0)
-    longer = jnp.concatenate([samples, jnp.zeros((len(samples), missing))], axis=1) if missing else samples
-    return longer[:, : max(size, 0)]
+    missing = max_dim(size - samples.shape[1], 0)
+    longer = jnp.concatenate([samples, jnp.zeros((samples.shape[0], missing))], axis=1) if missing else samples
+    return longer[:, : max_dim(size, 0)]

@@ -15,6 +15,7 @@ from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import UserError
 from asr_jax.core.paths import at_home
 from asr_jax.core.settings import Finite, PositiveFloat, PositiveInt, settings
+from asr_jax.core.shapes import numbers
 from asr_jax.core.text_files import TextError, read_text
 
 ALL = Ramp((1.0,), (1.0,))
@@ -213,13 +214,13 @@ class Stack(Stage):
         num_frames = values.shape[1]
         num_after = self.output_length(num_frames)
         before = (self.num - 1) // 2 if self.ends == "copies" else 0
-        place = self.every * np.arange(num_after)[:, None] + np.arange(self.num)[None] - before
+        place = self.every * numbers(0, num_after)[:, None] + np.arange(self.num)[None] - before
         inside = jnp.clip(place[None], 0, jnp.maximum(lengths, 1)[:, None, None] - 1)
-        joined = jnp.take_along_axis(values, inside.reshape(len(values), num_after * self.num, 1), axis=1)
+        joined = jnp.take_along_axis(values, inside.reshape(values.shape[0], num_after * self.num, 1), axis=1)
         if self.ends == "zeros":
             is_there = jnp.asarray(place)[None] < lengths[:, None, None]
-            joined = jnp.where(is_there.reshape(len(values), num_after * self.num, 1), joined, 0.0)
-        joined = joined.reshape(len(values), num_after, self.num * values.shape[2])
+            joined = jnp.where(is_there.reshape(values.shape[0], num_after * self.num, 1), joined, 0.0)
+        joined = joined.reshape(values.shape[0], num_after, self.num * values.shape[2])
         return Frames(joined, self.output_length(lengths))
 
 

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Int16, Int32, Real, Shaped
 
 from asr_jax.core.pytrees import AnyArray, Tree
+from asr_jax.core.shapes import DimSize
 
 
 class Batch(struct.PyTreeNode):
@@ -79,7 +80,7 @@ def no_such_tap(name: str, taps: Iterable[str]) -> str:
     return f"tap is {name!r}: expected one of the encoder's taps ({there}); name it there, encoder.taps=({name!r},)"
 
 
-def length_mask(lengths: Int[Array, " B"], num_frames: int) -> Bool[Array, "B T"]:
+def length_mask(lengths: Int[Array, " B"], num_frames: DimSize) -> Bool[Array, "B T"]:
     """Returns a mask that is True on the first `lengths[b]` of `num_frames` frames."""
     return jnp.arange(num_frames)[None] < lengths[:, None]
 

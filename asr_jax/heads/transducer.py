@@ -16,6 +16,7 @@ from asr_jax.core.matmul_precision import float32_product
 from asr_jax.core.pytrees import Tree, pick
 from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, between, settings
+from asr_jax.core.shapes import DimSize
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import LabelAxis, LabelHead, RecognisingHead, sum_counted
 from asr_jax.kernels.implementations import preferred
@@ -360,7 +361,7 @@ class TransducerHead(RecognisingHead):
         """Durations of labels. Their logits follow the logits of the labels."""
         return self.settings.durations
 
-    def begin(self, num_rows: int) -> dict[str, Any]:
+    def begin(self, num_rows: DimSize) -> dict[str, Any]:
         """Returns the state of the prediction network before the first label, with its projected output.
 
         Args:

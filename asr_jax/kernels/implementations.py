@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from asr_jax.core.devices import traced_for
 from asr_jax.core.errors import UserError
+from asr_jax.core.shapes import is_static
 from asr_jax.core.targets import name_of
 from asr_jax.core.text_files import read_text
 
@@ -166,8 +167,10 @@ def preferred(kernel: str, *arrays: Any, reason_against: Callable[[str], str] = 
     """Returns the kernel that "auto" is: the one of the setting, otherwise that of `FASTEST`. Empty: a program of XLA.
 
     The kernel of the setting may be unable to compute the arrays. `FASTEST` is used within `tracing_for` alone: in
-    training, validation, evaluation and plans.
+    training, validation, evaluation and plans. Arrays of symbolic sizes have no kernel.
     """
+    if not is_static(*(size for each in arrays for size in each.shape)):
+        return ""
     devices = traced_for()
     chosen = dict(devices.kernels).get(kernel, "")
     if chosen and KERNELS[chosen][1] == devices.platform:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import ShareBelow1, settings
+from asr_jax.core.shapes import DimSize, numbers
 from asr_jax.models.encoder import Encoder, SubsamplingEncoder
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.conformer.striding import Subsample, strided_length
@@ -194,12 +194,12 @@ class ConformerEncoder(Encoder):
     def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
         return dict.fromkeys(self.settings.taps, self.output_length(num_frames))
 
-    def _positions(self, num_frames: int, step: Step) -> Float[Array, "R D"]:
+    def _positions(self, num_frames: DimSize, step: Step) -> Float[Array, "R D"]:
         width = self.settings.dim
         if self.settings.positions == "rel_pos":
             encodings = relative_sinusoids(num_frames, width)
         else:
-            encodings = sinusoids(np.arange(num_frames, dtype=np.float64), width)
+            encodings = sinusoids(numbers(0, num_frames), width)
         dropout = nn.Dropout(self.settings.position_dropout)  # shared by the rows
         return dropout(jnp.asarray(encodings, self.dtype), deterministic=step is None)
 

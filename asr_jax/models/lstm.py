@@ -88,5 +88,7 @@ class LSTMEncoderModule(Encoder):
 
 def stacked(x: Float[Array, "B T D"], num: int) -> Float[Array, "B S E"]:
     """Concatenates each `num` successive frames. Missing frames at the end are zeros."""
-    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % num), (0, 0)))
-    return x.reshape(len(x), -1, num * x.shape[2])
+    rows, num_frames, width = x.shape
+    num_stacked = -(-num_frames // num)
+    x = jnp.pad(x, ((0, 0), (0, num_stacked * num - num_frames), (0, 0)))
+    return x.reshape(rows, num_stacked, num * width)

@@ -30,6 +30,7 @@ from asr_jax.nn.quartznet.time_conv import (
     SqueezeExcite,
     TimeConv,
     TimeWindow,
+    every,
     shuffled,
     strided,
 )
@@ -311,6 +312,6 @@ class Projection(nn.Module):
             Residual of the block.
         """
         block, settings = self.block, self.settings
-        x = settings.masked(x.astype(self.dtype), given)[:, :: block.total_stride]
+        x = every(settings.masked(x.astype(self.dtype), given), block.total_stride)
         x = Pointwise(block.width, 1, self.dtype, name="pointwise")(x)
         return settings.normaliser(block.width, name="norm")(x, lengths, use_running=step is None)

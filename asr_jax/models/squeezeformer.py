@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import settings
+from asr_jax.core.shapes import DimSize, numbers
 from asr_jax.models.encoder import Encoder, SubsamplingEncoder
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.conformer.squeezeformer import (
@@ -254,12 +254,12 @@ class SqueezeformerEncoder(Encoder):
         taps = {name: Frames(named[name], num) for name, num in self.tap_lengths(frames.lengths).items()}
         return Encoded(frames=Frames(x, lengths), taps=taps)
 
-    def _positions(self, num_frames: int) -> Float[Array, "R D"] | None:
+    def _positions(self, num_frames: DimSize) -> Float[Array, "R D"] | None:
         if self.settings.positions == "abs_pos":
             return None
         return jnp.asarray(relative_sinusoids(num_frames, self.settings.dim), self.dtype)
 
-    def _allowed(self, lengths: Int[Array, " B"], num_frames: int) -> Bool[Array, "B #T T"]:
+    def _allowed(self, lengths: Int[Array, " B"], num_frames: DimSize) -> Bool[Array, "B #T T"]:
         keys = length_mask(lengths, num_frames)
         return keys[:, None] if self.settings.mask_padding else keys[:, None] & keys[:, :, None]
 
@@ -300,8 +300,7 @@ class Embedding(nn.Module):
         if settings.scale_input:
             x *= settings.dim**0.5
         if settings.positions == "abs_pos":
-            places = np.arange(x.shape[1], dtype=np.float64)
-            x += jnp.asarray(sinusoids(places, settings.dim), self.dtype)[None]
+            x += jnp.asarray(sinusoids(numbers(0, x.shape[1]), settings.dim), self.dtype)[None]
         x = Dropout(settings.dropout)(x, step=step)
         return normed("norm", x, settings.details.eps)
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask, zero_padding
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelow1, settings
+from asr_jax.core.shapes import DimSize
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, MaskedEncoder
 from asr_jax.nn.activations import ActivationName
@@ -197,7 +198,7 @@ class W2VBertEncoder(Encoder):
             x = jnp.where(hidden[:, None], 0, x)
         return x
 
-    def _positions(self, num_frames: int) -> Float[Array, "R D"] | None:
+    def _positions(self, num_frames: DimSize) -> Float[Array, "R D"] | None:
         if self.settings.positions != "relative":
             return None
         return jnp.asarray(relative_sinusoids(num_frames, self.settings.dim), self.dtype)

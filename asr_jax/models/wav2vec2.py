@@ -322,7 +322,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
         """Replaces the frames of `mask` with a learned vector and, in training, sets random channels to 0."""
         hidden = self.param("mask", nn.initializers.uniform(1.0), x.shape[-1:]).astype(x.dtype)
         channels = self.settings.channel_mask
-        silent = jnp.zeros((len(x), x.shape[-1]), bool)
+        silent = jnp.zeros((x.shape[0], x.shape[-1]), bool)
         if step is not None and channels.probability:
             silent = channels(self.make_rng("mask"), jnp.full(len(x), x.shape[-1]), x.shape[-1])
         silent = silent[:, None]

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
 from asr_jax.core.settings import PositiveFloat, PositiveInt, ShareBelow1, between, settings
+from asr_jax.core.shapes import DimSize
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
@@ -279,7 +280,7 @@ class ZipformerEncoder(Encoder):
         inner, outputs = {"embed": x}, []
         masks = feature_masks(
             self.make_rng("dropout") if settings.skip and step is not None else None,
-            len(x),
+            x.shape[0],
             widths=settings.dims,
             unmasked=settings.unmasked_dims,
             dtype=self.dtype,
@@ -351,13 +352,13 @@ class ZipformerStack(nn.Module):
         x = upsample(x, factor=factor, num_frames=original.shape[1])
         return Bypass(name="bypass")(original, x, regularise=regularise)
 
-    def _positions(self, num_frames: int, step: Step) -> Float[Array, "R P"]:
+    def _positions(self, num_frames: DimSize, step: Step) -> Float[Array, "R P"]:
         positions = jnp.asarray(compact_positions(num_frames, self.settings.positions_dim), self.dtype)
         if step is None or not self.settings.skip:
             return positions
         return nn.Dropout(POSITION_DROPOUT)(positions, deterministic=False)  # shared by the rows
 
-    def _allowed(self, num_frames: int, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
+    def _allowed(self, num_frames: DimSize, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
         """Keys (last axis) within the row's length and, with chunks, in the query's chunk or its left context."""
         keys = length_mask(lengths, num_frames)[:, None, :]
         if self.sizes.chunk_frames is None:

@@ -8,6 +8,8 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from asr_jax.core.shapes import is_static
+
 
 def uniform(bound: float) -> Callable[..., Array]:
     """Returns an initializer that draws uniformly from [-bound, bound)."""
@@ -55,6 +57,8 @@ def project(x: Float[Array, "*rest D"], kernel: Float[Array, "D E"]) -> Float[Ar
     The gradient of the kernel is then a product of two matrices. Without flattening, XLA on CPUs writes the input of
     that product once more, transposed (BUILD_NOTES.md).
     """
+    if not is_static(*x.shape):
+        return x @ kernel
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
+from asr_jax.core.shapes import is_static
 from asr_jax.kernels.depthwise_conv import reference, xla
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, Window
 from asr_jax.kernels.gradients import of_inputs
@@ -77,7 +78,7 @@ def depthwise_conv_2d(
     if x.shape[-1] not in (1, kernel.shape[-1]):
         raise ValueError(f"x has {x.shape[-1]} channels but the kernel has {kernel.shape[-1]}")
     for frames, pads, taps, dilation in zip(x.shape[1:3], padding, kernel.shape, dilations, strict=False):
-        if frames + sum(pads) < dilation * (taps - 1) + 1:
+        if is_static(frames) and frames + sum(pads) < dilation * (taps - 1) + 1:
             raise ValueError(
                 f"{frames} frames padded by {pads} are fewer than the span of the kernel's {taps} taps"
                 + (f" with a dilation of {dilation}" if dilation > 1 else "")

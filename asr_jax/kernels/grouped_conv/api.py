@@ -6,6 +6,7 @@ from typing import Literal
 import jax
 from jaxtyping import Array, Float
 
+from asr_jax.core.shapes import is_static
 from asr_jax.kernels.grouped_conv import reference, xla
 
 Implementation = Literal["auto", "reference", "xla"]
@@ -38,8 +39,10 @@ def grouped_conv(
             f"{kernel.shape[2]} output channels: expected whole groups of channels"
         )
     forms = {name: partial(module.conv, groups=groups) for name, module in (("reference", reference), ("xla", xla))}
-    if implementation == "auto":
+    if implementation == "auto" and is_static(*x.shape):
         return jax.lax.platform_dependent(x, kernel, cpu=forms["xla"], default=forms["reference"])
+    if implementation == "auto":
+        return forms["reference"](x, kernel)  # the other one has a list of blocks
     if implementation not in forms:
         raise ValueError(f"implementation is {implementation!r}: expected auto, {' or '.join(forms)}")
     return forms[implementation](x, kernel)

@@ -73,8 +73,8 @@ def attention_mask_4d(
 
 
 def _masked_sum(lengths: Array, *arrays: Array, axis: int, implementation: Implementation) -> Array:
-    if len(lengths) != len(arrays[0]):
-        raise ValueError(f"{len(lengths)} lengths for {len(arrays[0])} rows: expected one for each row")
+    if lengths.shape[0] != arrays[0].shape[0]:
+        raise ValueError(f"{lengths.shape[0]} lengths for {arrays[0].shape[0]} rows: expected one for each row")
     return module_of("masking", implementation, arrays[0]).masked_sum(lengths, *arrays, axis=axis)
 
 

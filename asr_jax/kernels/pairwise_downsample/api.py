@@ -33,7 +33,7 @@ def pairwise_downsample(
     """
     if not len(logits):
         raise ValueError("there are 0 logits: expected one for each frame of a group")
-    if len(lengths) != len(x):
-        raise ValueError(f"{len(lengths)} lengths for {len(x)} rows: expected one for each row")
+    if lengths.shape[0] != x.shape[0]:
+        raise ValueError(f"{lengths.shape[0]} lengths for {x.shape[0]} rows: expected one for each row")
     weights = group_weights(logits, lengths, x.shape[1])
     return module_of("pairwise_downsample", implementation, x).weighted_sums(x, weights)

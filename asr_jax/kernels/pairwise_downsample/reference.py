@@ -5,10 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
+from asr_jax.core.shapes import DimSize
 from asr_jax.kernels.log_space import NEVER
 
 
-def group_weights(logits: Float[Array, " G"], lengths: Int[Array, " B"], num_frames: int) -> Float[Array, "B S G"]:
+def group_weights(logits: Float[Array, " G"], lengths: Int[Array, " B"], num_frames: DimSize) -> Float[Array, "B S G"]:
     """Returns the weights of the frames of each group, which sum to 1 over the valid ones; 0 for the others.
 
     Args:
@@ -16,7 +17,7 @@ def group_weights(logits: Float[Array, " G"], lengths: Int[Array, " B"], num_fra
         num_frames: Number of frames of the batch, which make S groups; the last one may lack frames.
     """
     size, num_groups = len(logits), -(-num_frames // len(logits))
-    valid = length_mask(jnp.minimum(lengths, num_frames), num_groups * size).reshape(len(lengths), num_groups, size)
+    valid = length_mask(jnp.minimum(lengths, num_frames), num_groups * size).reshape(lengths.shape[0], num_groups, size)
     # The softmax of the valid logits alone: with all of them, the weights of a group could all be rounded to 0.
     weights = jax.nn.softmax(jnp.where(valid, logits.astype(jnp.float32)[None, None], NEVER), axis=-1)
     return jnp.where(valid, weights, 0.0)

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.matmul_precision import float32_product
+from asr_jax.core.shapes import is_static
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.glu.api import glu
 from asr_jax.kernels.masking.api import mask_time
@@ -93,7 +94,7 @@ class RelativeAttention(nn.Module):
         else:
             offsets = self._heads(Linear(width, use_bias=False, dtype=self.dtype, name="positions")(positions))
             by_content, by_position = tied_biases(self, self.num_heads, width) if biases is None else biases
-            if lengths is not None and self.implementation not in ("auto", "reference"):
+            if lengths is not None and self.implementation not in ("auto", "reference") and is_static(*x.shape):
                 queries = (query + per_head(by_content, query), query + per_head(by_position, query))
                 mixed = relative_attention(
                     *queries,

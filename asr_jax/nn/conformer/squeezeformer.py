@@ -11,6 +11,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.shapes import is_static
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.masking.api import mask_time
 from asr_jax.nn.linear import Linear, per_channel, uniform
@@ -87,11 +88,18 @@ class ReduceTime(nn.Module):
         initial = uniform(size**-0.5)
         kernel, bias = self.param("kernel", initial, (size, width)), self.param("bias", initial, (width,))
         x = mask_time(x, lengths)
-        zero_frame = num_frames % 2 if before == 0 and not self.mask_padding else 0
-        behind = size - 2 - before + num_frames % 2 - zero_frame
+        is_odd = 2 * -(-num_frames // 2) - num_frames
+        zero_frame = is_odd if before == 0 and not self.mask_padding else 0
+        behind = size - 2 - before
+        if is_static(num_frames):
+            behind += is_odd - zero_frame
+        else:  # convolutions have static padding
+            x = jnp.pad(x, ((0, 0), (0, is_odd), (0, 0)))
         y = depthwise_conv(x, kernel, padding=(before, behind), stride=2)
         y = Linear(width, dtype=self.dtype, name="pointwise")(y + per_channel(bias, y))
-        return jnp.pad(y, ((0, 0), (0, zero_frame), (0, 0)))
+        if is_static(num_frames):
+            return jnp.pad(y, ((0, 0), (0, zero_frame), (0, 0)))
+        return jnp.where((jnp.arange(y.shape[1]) < y.shape[1] - zero_frame)[None, :, None], y, 0)
 
 
 class RecoverTime(nn.Module):

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask, zero_padding
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, ShareBelow1, settings
+from asr_jax.core.shapes import DimSize
 from asr_jax.nn.linear import Linear, uniform
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
@@ -60,7 +61,7 @@ class Fired(NamedTuple):
     """Frame after the last frame of each label. Labels that are not completed end after all frames."""
 
 
-def integrate(weights: Float[Array, "B T"], *, size: int, num_labels: Float[Array, " B"] | None = None) -> Fired:
+def integrate(weights: Float[Array, "B T"], *, size: DimSize, num_labels: Float[Array, " B"] | None = None) -> Fired:
     """Integrates weights over time. Each time that the integral reaches a whole number, the next label begins.
 
     A frame completes at most one label: with weights above 1, the label has all integrals that end in it. The integral

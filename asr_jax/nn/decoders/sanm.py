@@ -12,9 +12,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import AnyArray
+from asr_jax.core.shapes import DimSize, numbers
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.nn.attention import attention_weights
 from asr_jax.nn.linear import Linear, uniform
+from asr_jax.nn.positions import sines_and_cosines
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import Dropout
@@ -120,7 +123,7 @@ def mixed(weights: Float[Array, "B H U T"], value: Float[Array, "B T D"]) -> Flo
     return found.reshape(*found.shape[:2], -1)
 
 
-def positions_from_one(num_frames: int, width: int) -> Float[np.ndarray, "T D"]:
+def positions_from_one(num_frames: DimSize, width: int) -> Float[AnyArray, "T D"]:
     """Sinusoidal encodings of the positions 1, 2, …: all sines, then all cosines; float32.
 
     Source: `SinusoidalPositionEncoder` in FunASR's funasr/models/transformer/embedding.py at commit 3c58cb56.
@@ -132,5 +135,5 @@ def positions_from_one(num_frames: int, width: int) -> Float[np.ndarray, "T D"]:
         raise ValueError(f"the width of positions is {width}: expected an even number of 4 or more")
     half = width // 2
     rates = np.exp(-np.arange(half) * (np.log(10000.0) / (half - 1)))
-    angles = np.arange(1, num_frames + 1)[:, None] * rates
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+    parts = sines_and_cosines(numbers(1, num_frames + 1), rates)
+    return parts[0].__array_namespace__().concatenate(parts, axis=1).astype(np.float32)

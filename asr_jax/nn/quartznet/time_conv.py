@@ -77,7 +77,7 @@ class TimeConv(nn.Module):
         bound = xavier(taps * ins, taps * self.features)
         kernel = self.param("kernel", uniform(bound), (taps, ins, self.features)).astype(self.dtype)
         if taps == self.groups == 1:
-            return project(x[:, :: window.stride], kernel[0])
+            return project(every(x, window.stride), kernel[0])
         y = jax.lax.conv_general_dilated(
             x,
             kernel,
@@ -110,7 +110,7 @@ class SqueezeExcite(nn.Module):
         width, narrow, frames = x.shape[-1], x.shape[-1] // self.reduction, self.frames
         wide = zero_padding(x.astype(jnp.float32), lengths)
         seen = length_mask(lengths, x.shape[1])
-        if 0 < frames < x.shape[1] and step is not None:
+        if step is not None and 0 < frames < x.shape[1]:
             room = jnp.maximum(lengths - frames, 0)
             start = jnp.floor(jax.random.uniform(self.make_rng("dropout")) * room).astype(jnp.int32)
             seen &= ~length_mask(start, x.shape[1]) & length_mask(start + frames, x.shape[1])
@@ -128,6 +128,11 @@ def shuffled(x: Float[Array, "B T D"], groups: int) -> Float[Array, "B T D"]:
     if groups == 1:
         return x
     return x.reshape(*x.shape[:2], groups, -1).swapaxes(-1, -2).reshape(x.shape)
+
+
+def every(x: Float[Array, "B T D"], stride: int) -> Float[Array, "B S D"]:
+    """Returns every `stride`-th frame, S = `strided(T, stride)`."""
+    return x if stride == 1 else jax.lax.slice_in_dim(x, 0, None, stride, axis=1)
 
 
 def strided(num_frames: Any, stride: int) -> Any:

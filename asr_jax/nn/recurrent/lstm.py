@@ -176,7 +176,7 @@ class LSTM(nn.Module):
         settings = self.settings
         check_runs(settings.implementation)
         by_cudnn = settings.implementation == "cudnn" and step is not None
-        zeros = jnp.zeros((len(x), self.dim), self.dtype)
+        zeros = jnp.zeros((x.shape[0], self.dim), self.dtype)
         passed = None
         if step is not None and passed_after is not None and self.is_mutable_collection(PASSED):
             passed = self._passed(len(x), by_cudnn=by_cudnn)
@@ -190,7 +190,7 @@ class LSTM(nn.Module):
             hiddens.append(x)
             cells.append(cell)
             if settings.batch_norm:
-                counted = jnp.full(len(x), x.shape[1]) if lengths is None else lengths
+                counted = jnp.full(x.shape[0], x.shape[1]) if lengths is None else lengths
                 x = BatchNorm(name=f"norm_{number}")(x, counted, use_running=step is None).astype(self.dtype)
             x = Dropout(settings.dropout)(x, step=step)
         if by_cudnn:

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.settings import PositiveInt, settings
+from asr_jax.core.shapes import DimSize
 from asr_jax.nn.linear import uniform
 from asr_jax.nn.recurrent.lstm import LSTM, LSTMSettings, LSTMState
 from asr_jax.nn.recurrent.state_passing import PASSED
@@ -34,7 +35,7 @@ class Prediction(nn.Module):
         """
         raise NotImplementedError
 
-    def start(self, num_rows: int) -> Any:
+    def start(self, num_rows: DimSize) -> Any:
         """Returns the output and the state before the first label: a tree of arrays whose first axis has the rows."""
         raise NotImplementedError
 
@@ -95,7 +96,7 @@ class LSTMPredictionModule(Prediction):
         self.lstm = LSTM(settings.dim, settings.num_layers, settings, self.dtype)
 
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
-        first = jnp.zeros((len(labels), 1, self.settings.dim), self.dtype)
+        first = jnp.zeros((labels.shape[0], 1, self.settings.dim), self.dtype)
         if step is not None and self.is_mutable_collection(PASSED):
             # The last label and the state before it continue a sequence of labels. Labels are stored plus 1; 0: none.
             before = self.get_variable(PASSED, "label", jnp.zeros(len(labels), jnp.int32))
@@ -105,7 +106,7 @@ class LSTMPredictionModule(Prediction):
         embedded = jnp.concatenate([first, self._embedded(labels)], axis=1)
         return self.lstm(embedded, lengths + 1, step=step, passed_after=lengths)[0]
 
-    def start(self, num_rows: int) -> Any:
+    def start(self, num_rows: DimSize) -> Any:
         shape = (self.settings.num_layers, num_rows, self.settings.dim)
         zeros = LSTMState(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
         return self._after(jnp.zeros((num_rows, 1, self.settings.dim), self.dtype), zeros)
@@ -184,7 +185,7 @@ class StatelessPredictionModule(Prediction):
             return embedded
         return regularise.balance(self._convolved(jnp.pad(embedded, ((0, 0), (before, 0), (0, 0)))), **BALANCED)
 
-    def start(self, num_rows: int) -> Any:
+    def start(self, num_rows: DimSize) -> Any:
         labels = jnp.full((num_rows, self.settings.context), -1, jnp.int32).at[:, -1].set(self.blank_id)
         return self._after(labels)
 

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from asr_jax.core.devices import traced_for
+from asr_jax.core.shapes import DimSize
 from asr_jax.kernels.grouped_conv.api import grouped_conv
 from asr_jax.nn.activations import gelu
 from asr_jax.nn.attention import attention_weights
@@ -125,11 +126,12 @@ class Shorten(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B S D"]:
-        width = x.shape[-1]
-        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % self.factor), (0, 0)))
+        rows, num_frames, width = x.shape
+        num_groups = -(-num_frames // self.factor)
+        x = jnp.pad(x, ((0, 0), (0, num_groups * self.factor - num_frames), (0, 0)))
         if self.resample == "naive":
-            return x.reshape(len(x), -1, self.factor, width).mean(axis=2)
-        side_by_side = x.reshape(len(x), -1, self.factor * width)
+            return x.reshape(rows, num_groups, self.factor, width).mean(axis=2)
+        side_by_side = x.reshape(rows, num_groups, self.factor * width)
         return Linear(width, deviation=INITIAL_DEVIATION, dtype=self.dtype, name="project")(side_by_side)
 
 
@@ -142,7 +144,7 @@ class Lengthen(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B S D"], num_frames: int) -> Float[Array, "B T D"]:
+    def __call__(self, x: Float[Array, "B S D"], num_frames: DimSize) -> Float[Array, "B T D"]:
         rows, _, width = x.shape
         if self.resample == "linear":
             x = Linear(self.factor * width, deviation=INITIAL_DEVIATION, dtype=self.dtype, name="project")(x)

@@ -8,6 +8,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.shapes import is_static
 from asr_jax.nn.activations import gelu
 from asr_jax.nn.linear import per_channel, project
 from asr_jax.nn.normalization import GroupNorm, normed
@@ -109,8 +110,9 @@ def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride
     frames = (x.shape[1] - size) // stride + 1
     spanned = -(-size // stride)
     needed = (frames + spanned - 1) * stride
-    x = jnp.pad(x[:, :needed], ((0, 0), (0, max(needed - x.shape[1], 0)), (0, 0)))
-    blocks = x.reshape(len(x), -1, stride * width)
+    missing = max(needed - x.shape[1], 0) if is_static(needed) else spanned * stride  # enough for all sizes
+    x = jnp.pad(x[:, :needed], ((0, 0), (0, missing), (0, 0)))[:, :needed]
+    blocks = x.reshape(x.shape[0], -1, stride * width)
     if size * width <= FEW:
         seen = jnp.concatenate([blocks[:, number : number + frames] for number in range(spanned)], axis=-1)
         return project(seen[..., : size * width], kernel.reshape(size * width, -1))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from asr_jax.core.shapes import DimSize
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import kept_of_rows
 
@@ -58,7 +59,7 @@ def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: S
 
 
 def feature_masks(
-    key: PRNGKeyArray | None, num_rows: int, *, widths: tuple[int, ...], unmasked: tuple[int, ...], dtype: DTypeLike
+    key: PRNGKeyArray | None, num_rows: DimSize, *, widths: tuple[int, ...], unmasked: tuple[int, ...], dtype: DTypeLike
 ) -> list[Float[Array, "B 1 _"] | None]:
     """Draws masks of channels, which are consistent across stacks: the same rows are masked in every stack.
 

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import length_mask
+from asr_jax.core.shapes import DimSize, first_frames
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
 from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
@@ -67,13 +68,13 @@ class ConvEmbedding(nn.Module):
                 f"the embedding needs batches of at least {FEWEST_FRAMES} frames, got {x.shape[1]}: pad the batch"
             )
         regularise = Regulariser.of(self, step=step, use=self.regularise)
-        first, second, third = self.channels
+        (first, second, third), num_frames = self.channels, x.shape[1]
         x = Conv3x3(first, pads=((0, 0), (1, 1)), name="conv_0")(x[..., None].astype(self.dtype))
         x = regularise.scale(x, 0.2)
         x = swoosh_r(regularise.balance(x, max_abs=1.0, mask=self._mask(lengths - 2, x)))
         x = Conv3x3(second, (2, 2), name="conv_1")(x)
         x = swoosh_r(regularise.balance(x, max_abs=4.0, mask=self._mask((lengths - 3) // 2, x)))
-        x = Conv3x3(third, (1, 2), name="conv_2")(x)
+        x = first_frames(Conv3x3(third, (1, 2), name="conv_2")(x), embedding_length(num_frames))
         regularise.mask = mask = self._mask(embedding_length(lengths), x)
         x = swoosh_r(regularise.balance(x, max_abs=4.0))
         x = ConvNeXt(self.skip, self.dtype, name="convnext")(x, mask, step=step, regularise=regularise)
@@ -147,7 +148,7 @@ def repeat_last(x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Float[Ar
     return jnp.where(length_mask(lengths, x.shape[1])[:, :, None], x, last)
 
 
-def upsample(x: Float[Array, "B S D"], *, factor: int, num_frames: int) -> Float[Array, "B T D"]:
+def upsample(x: Float[Array, "B S D"], *, factor: int, num_frames: DimSize) -> Float[Array, "B T D"]:
     """Upsamples by repeating each frame `factor` times.
 
     Args:
