@@ -35,8 +35,9 @@ def made(name: str, out: Any) -> Tensor:
 # Functions of elements. The inputs have one shape. Those that are constant along an axis are stored with size 1.
 
 UNARY = {
-    "abs": "Abs", "ceil": "Ceil", "cos": "Cos", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log", "neg": "Neg",
-    "not": "Not", "logistic": "Sigmoid", "sign": "Sign", "sin": "Sin", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
+    "abs": "Abs", "acos": "Acos", "asin": "Asin", "atan": "Atan", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh",
+    "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log", "neg": "Neg",
+    "not": "Not", "logistic": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
 BINARY = {
     "add": "Add", "add_any": "Add", "div": "Div", "eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater",
