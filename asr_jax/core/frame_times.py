@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-MANY = 4096
-"""Number of input frames over which an encoder's hop is measured; the hop must be smaller."""
+MANY = 2**22
+"""Number of input frames over which an encoder's hop is measured: exactly, if the hop has at most 1,448 of them."""
 
 
 @dataclass(frozen=True)

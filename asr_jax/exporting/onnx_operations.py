@@ -36,8 +36,8 @@ def made(name: str, out: Any) -> Tensor:
 
 UNARY = {
     "abs": "Abs", "acos": "Acos", "asin": "Asin", "atan": "Atan", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh",
-    "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log", "neg": "Neg",
-    "not": "Not", "logistic": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
+    "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log", "neg": "Neg", "not": "Not", "logistic": "Sigmoid",
+    "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
 BINARY = {
     "add": "Add", "add_any": "Add", "div": "Div", "eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater",

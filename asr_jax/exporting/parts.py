@@ -1,7 +1,7 @@
 """Parts of recognisers as functions of arrays: each becomes a program or an ONNX file of its own."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -77,9 +77,8 @@ class Parts:
     def _whole(self, features: "Features", outputs: tuple[str, ...]) -> Part:
         def function(**inputs: Any) -> Any:
             batch = _batch(features.frames(**inputs))
-            found = self.model.apply(self.variables, batch, head=self.head, method="emit")
-            frames: Frames = found[self.head]  # type: ignore[index]
-            return frames.values, frames.lengths
+            found: Any = self.model.apply(self.variables, batch, head=self.head, method="emit")
+            return found[self.head].values, found[self.head].lengths
 
         return features.part("model", function, outputs)
 
@@ -88,9 +87,9 @@ class Parts:
         head = self.head
 
         def projected(module: Recogniser, batch: Batch) -> Any:
-            encoded = module.encode(batch, step=None)
-            frames = encoded.at(module.heads[head].tap)  # type: ignore[attr-defined]
-            return module.heads[head].of_frames(frames.values), frames.lengths  # type: ignore[attr-defined]
+            own: Any = module.heads[head]
+            frames = module.encode(batch, step=None).at(own.tap)
+            return own.of_frames(frames.values), frames.lengths
 
         def function(**inputs: Any) -> Any:
             return self.model.apply(self.variables, _batch(features.frames(**inputs)), method=projected)
@@ -125,7 +124,7 @@ class Parts:
             labels = jax.ShapeDtypeStruct((rows, size), jnp.int32)
             start = np.full((2, size), -1, np.int32)
             start[:, -1] = blank_id
-            start[1] = [n for n in range(head.vocab_size) if n != blank_id][0]
+            start[1] = next(n for n in range(head.vocab_size) if n != blank_id)
             return Part("decoder", of_labels, {"labels": labels}, ("decoder_out",), {"labels": start})
         first = jax.tree.map(np.asarray, self.call("begin", 1))
 
@@ -140,7 +139,7 @@ class Parts:
 
         sizes = {name: jax.ShapeDtypeStruct((rows, *first[name].shape[1:]), jnp.float32) for name in ("hidden", "cell")}
         zeros = {name: np.zeros((2, *first[name].shape[1:]), np.float32) for name in sizes}
-        label = [n for n in range(head.vocab_size) if n != blank_id][0]
+        label = next(n for n in range(head.vocab_size) if n != blank_id)
         return Part(
             "decoder",
             of_label,
@@ -204,7 +203,7 @@ class Features:
 def symbols(names: str, *, least: int = 1) -> tuple[Any, ...]:
     """Returns symbolic dimensions, the last one of which is at least `least`."""
     last = names.rpartition(",")[2].strip()
-    return jax.export.symbolic_shape(names, constraints=[f"{last} >= {least}"] if least > 1 else ())
+    return tuple(jax.export.symbolic_shape(names, constraints=[f"{last} >= {least}"] if least > 1 else ()))
 
 
 def least_samples(model: Recogniser) -> int:
@@ -230,8 +229,3 @@ def _batch(frames: Frames) -> Batch:
         weights=jnp.ones(rows, jnp.float32),
         utterances=jnp.full(rows, -1, jnp.int32),
     )
-
-
-def renamed(part: Part, **changes: Any) -> Part:
-    """Returns a part with other names or another function."""
-    return replace(part, **changes)

@@ -4,7 +4,7 @@ Source: k2-fsa/sherpa-onnx, sherpa-onnx/csrc (`offline-*-model.cc`, `features.h`
 sherpa-onnx/python/sherpa_onnx/offline_recognizer.py, version 2.0.1.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,16 +75,15 @@ def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
 
 
 def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
-    outputs = {"name": "model", "outputs": ("log_probs", "log_probs_lengths")}
     tokens = symbols_of(tokenizer, range(tokenizer.vocab_size))
     if _bins(front_end) == ICEFALL:
         [part] = parts.of(of_bins(parts, "x", "x_lens"))
-        return Kind("zipformer_ctc", [replace(part, **outputs)], tokens)
+        return Kind("zipformer_ctc", [part], tokens)
     if _bins(front_end) == FIRE_RED:
         [part] = parts.of(of_bins(parts, "x", "x_lens"))
         zeros, ones = (",".join([value] * FIRE_RED.num_mels) for value in ("0", "1"))
         about = {"model_type": "fire-red-asr-2-ctc", "cmvn_mean": zeros, "cmvn_inv_stddev": ones}
-        return Kind("fire_red_asr_ctc", [replace(part, **outputs)], tokens, {"model": about})
+        return Kind("fire_red_asr_ctc", [part], tokens, {"model": about})
     reason = _depends_on_level(front_end)
     if reason:
         raise UserError(
@@ -94,13 +93,10 @@ def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
             "the front-end icefall"
         )
     [part] = parts.of(of_level_samples(parts))
-    part = replace(part, outputs=("log_probs",), function=lambda samples: of(samples)[0]) if (of := part.function) else part
-    level = 20 * np.log10(level_of(parts.recording))
-    remarks = [
-        f"sherpa-onnx sets the level of each recording; the file sets it to {level:.0f} dB of full scale, which is that "
-        "of the recording above",
-    ]
-    return Kind("omnilingual_asr_ctc", [part], tokens, remarks=remarks if not isinstance(front_end, Waveform) else [])
+    compute, level = part.function, 20 * np.log10(level_of(parts.recording))
+    part = replace(part, outputs=("log_probs",), function=lambda samples: compute(samples=samples)[0])
+    remark = f"levels of recordings: sherpa-onnx removes them, and the file sets {level:.0f} dB, as of the one above"
+    return Kind("omnilingual_asr_ctc", [part], tokens, remarks=[] if isinstance(front_end, Waveform) else [remark])
 
 
 def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
@@ -122,23 +118,24 @@ def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
     # The blank of sherpa-onnx's transducers is label 0.
     order = np.asarray([head.blank_id, *(n for n in range(head.vocab_size) if n != head.blank_id)], np.int32)
     label_of = np.concatenate([order, [-1]]).astype(np.int32)  # the last one is that of -1
-    encoder = parts.encoder(of_bins(parts, "x", "x_lens"))
-    decoder, joiner = parts.networks()
+    prediction_network, joint = parts.networks()
 
     def of_labels(y: Any) -> Any:
-        return decoder.function(labels=jnp.asarray(label_of)[jnp.where(y < 0, head.vocab_size, y)])
+        return prediction_network.function(labels=jnp.asarray(label_of)[jnp.where(y < 0, head.vocab_size, y)])
 
     def logits(encoder_out: Any, decoder_out: Any) -> Any:
-        return joiner.function(encoder_out=encoder_out, decoder_out=decoder_out)[:, order]
+        return joint.function(encoder_out=encoder_out, decoder_out=decoder_out)[:, order]
 
-    place = np.argsort(order)
-    example = np.where(decoder.example["labels"] < 0, -1, place[np.maximum(decoder.example["labels"], 0)])
-    decoder = replace(
-        decoder, function=of_labels, inputs={"y": decoder.inputs["labels"]}, example={"y": example.astype(np.int32)}
-    )
+    labels, place = prediction_network.example["labels"], np.argsort(order)
+    example = np.where(labels < 0, -1, place[np.maximum(labels, 0)]).astype(np.int32)
+    inputs = {"y": prediction_network.inputs["labels"]}
     return Kind(
         "transducer",
-        [encoder, decoder, replace(joiner, function=logits, outputs=("logit",))],
+        [
+            parts.encoder(of_bins(parts, "x", "x_lens")),
+            replace(prediction_network, function=of_labels, inputs=inputs, example={"y": example}),
+            replace(joint, function=logits, outputs=("logit",)),
+        ],
         symbols_of(tokenizer, order),
         {"decoder": {"vocab_size": head.vocab_size, "context_size": prediction.context}},
     )
@@ -146,8 +143,9 @@ def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
 
 def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
     stages = front_end.then
-    is_known = stages and isinstance(stages[0], Stack) and stages[0].ends == "copies"
-    if _bins(front_end) != FUNASR or not is_known or not all(isinstance(e, NormaliseByDataSet) for e in stages[1:2]):
+    stack = stages[0] if stages else None
+    has_statistics = all(isinstance(each, NormaliseByDataSet) for each in stages[1:2])
+    if _bins(front_end) != FUNASR or not isinstance(stack, Stack) or stack.ends != "copies" or not has_statistics:
         raise UserError(
             f"sherpa-onnx computes the features of Paraformer, which are not those of this run's front-end, "
             f"{type(front_end).__name__}: expected FunASR's (asr_jax.audio.presets.funasr). Use --to onnx"
@@ -159,15 +157,17 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
         )
     head = parts.model.heads[parts.head]
     assert isinstance(head, ParaformerHead)
-    stack, width = stages[0], stages[0].num_features(front_end.num_mels)  # type: ignore[attr-defined]
+    width = front_end.num_features
     mean, deviation = np.zeros(width), np.ones(width)
     if len(stages) > 1:
         mean, deviation = np.asarray(stages[1].mean), np.asarray(stages[1].deviation)  # type: ignore[attr-defined]
     [part] = parts.of(of_bins(parts, "speech", "speech_lengths", num_stages=min(len(stages), 2)))
     names = list(symbols_of(tokenizer, range(tokenizer.vocab_size)))
     names[head.end_id] = "</s>"
-    dropped = [label for label in head.settings.dropped_ids if label != head.end_id]
-    is_dropped = np.isin(np.arange(tokenizer.vocab_size), dropped)
+    if dropped := {*head.settings.dropped_ids} - {head.end_id}:
+        raise UserError(
+            f"sherpa-onnx writes all labels of Paraformer, and dropped_ids has {sorted(dropped)}: --to onnx"
+        )
     compute = part.function
 
     def function(speech: Any, speech_lengths: Any) -> Any:
@@ -177,11 +177,9 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
         ends = jnp.asarray(np.where(np.arange(tokenizer.vocab_size) == head.end_id, 0.0, -1e4).astype(np.float32))
         return jnp.where(is_behind, ends[None, None], log_probs), lengths
 
-    if dropped:
-        raise UserError(f"sherpa-onnx writes all labels of Paraformer, and dropped_ids is {tuple(np.flatnonzero(is_dropped))}")
     about = {
         "vocab_size": tokenizer.vocab_size,
-        "lfr_window_size": stack.num,  # type: ignore[attr-defined]
+        "lfr_window_size": stack.num,
         "lfr_window_shift": stack.every,
         "neg_mean": ",".join(f"{-value:.8g}" for value in mean),
         "inv_stddev": ",".join(f"{1 / value:.8g}" for value in deviation),
@@ -293,13 +291,10 @@ def _symbol(tokenizer: Tokenizer, label: int) -> str:
 def tokens_file(tokens: Sequence[str]) -> str:
     """Returns the content of tokens.txt.
 
-    sherpa-onnx takes a vocabulary for one of bytes if its largest byte is 0xC6, the first byte of letters such as ư. One
-    more symbol, which no label has, prevents that.
+    sherpa-onnx takes a vocabulary for one of bytes if its largest byte is 0xC6, the first byte of letters such as ư.
+    One more symbol, which no label has, prevents that.
     """
     lines = [f"{symbol} {label}" for label, symbol in enumerate(tokens)]
     if max("".join(tokens).encode()) == 0xC6:
         lines.append(f"\N{IDEOGRAPHIC NUMBER ZERO} {len(tokens)}")
     return "\n".join(lines) + "\n"
-
-
-Make = Callable[[Parts, Tokenizer], Kind]

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +70,7 @@ def export(
         RunError: If a file with weights in float32 has other outputs than the recogniser.
     """
     if to not in (*PROGRAMS, *WEIGHTS):
-        raise UserError(f"format {to!r}: expected one of {', '.join((*PROGRAMS, *WEIGHTS))}{nearest(to, WEIGHTS)}")
+        raise UserError(f"format {to!r}: expected one of {', '.join((*PROGRAMS, *WEIGHTS))}{nearest(to, (*PROGRAMS, *WEIGHTS))}")
     if out.exists():
         raise UserError(f"{out} already exists: choose another name, or delete it")
     if to in WEIGHTS:
@@ -152,7 +152,7 @@ def _sherpa(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]
 
 
 def write_part(
-    part: Part, folder: Path, weights: Sequence[str], *, metadata: dict[str, Any], lengths: Any = np.int64
+    part: Part, folder: Path, weights: Sequence[str], *, metadata: Mapping[str, Any], lengths: Any = np.int64
 ) -> Iterator[str]:
     """Writes the ONNX files of a part, compares them with it, and yields a line for each.
 
@@ -240,4 +240,3 @@ def _describe(trained: Trained, parts: Parts, folder: Path, made: Sequence[Part]
         },
     }
     write_whole(folder / "model.json", json_text(about, indent=1) + "\n")
-

@@ -27,8 +27,8 @@ from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.batching.limits import bucket_of
-from asr_jax.inference.shared_folders import shared_weights
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
+from asr_jax.inference.shared_folders import shared_weights
 from asr_jax.inference.trained import IMPORTED, tokenizer_files
 from asr_jax.observe.tables import quantity
 from asr_jax.optim.ema import EMA

@@ -10,8 +10,8 @@ import jax
 from asr_jax.core.files import held, write_whole
 from asr_jax.core.run_folder import UPLOAD, UPLOAD_LOCK
 from asr_jax.core.text_files import read_text
-from asr_jax.inference.shared_folders import write_shared
 from asr_jax.inference.model_card import results_of, write_card
+from asr_jax.inference.shared_folders import write_shared
 from asr_jax.inference.trained import load_trained
 from asr_jax.pretrained.hub import Upload, send
 

@@ -24,6 +24,7 @@ def same(stride):
         (lambda num: same(4)(num // 160), 160, 640, -240.0),  # frames 0, 4, 8 …: 640 long, the first from sample -240
         (lambda num: valid(5, 2)(valid(400, 160)(num)), 160, 320, 120.0 + 1.5 * 160),
         (same(4), 1, 4, -1.5),
+        (valid(400, 320), 1, 320, 40.0),  # the convolutions of wav2vec 2.0
     ],
 )
 def test_shift_and_first(output_length, hop, shift, first):

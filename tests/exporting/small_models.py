@@ -21,7 +21,11 @@ SMALL = {"dim": 24, "num_layers": 2, "num_heads": 2, "kernel_size": 5}
 ZIPFORMER = Zipformer.tiny(
     dims=(16, 24, 24, 16), unmasked_dims=(16, 24, 24, 16), feedforward_dims=(24,) * 4, num_heads=(2,) * 4
 )
-CONVOLUTIONS = (ConvBlock(24, 5, stride=2, residual="none"), ConvBlock(24, 5, repeat=2), ConvBlock(32, 1, separable=False))
+CONVOLUTIONS = (
+    ConvBlock(24, 5, stride=2, residual="none"),
+    ConvBlock(24, 5, repeat=2),
+    ConvBlock(32, 1, separable=False),
+)
 LAYERS = (WaveformConv(16, 10, 5), *(WaveformConv(16, 3, 2),) * 4, *(WaveformConv(16, 2, 2),) * 2)
 STATELESS = Transducer(prediction=StatelessPrediction(16), joint_dim=24, activation="tanh", dropout=0.0)
 RECURRENT = Transducer(prediction=LSTMPrediction(16, num_layers=2), joint_dim=24, dropout=0.0)

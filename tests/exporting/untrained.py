@@ -32,17 +32,21 @@ def experiment_of(model: Model) -> Experiment:
 
 
 def untrained(model: Model, tokenizer: Tokenizer = LETTERS, *, folder: Path = Path("untrained")) -> Trained:
-    """Returns a recogniser whose weights are random, including biases and statistics."""
+    """Returns a recogniser whose weights are random, including biases and statistics.
+
+    The weights of heads are large, so that the best label changes from frame to frame.
+    """
     experiment = experiment_of(model)
     module = make_model(experiment, tokenizer)
     init = fast_jit(lambda key: module.init({"params": key, "dropout": key}, example_batch(module), step=None))
     made = init(jax.random.key(0))
     rng = np.random.default_rng(0)
     changed = {
-        path: np.asarray(value) + rng.uniform(0.0, 0.05, value.shape).astype(value.dtype)
+        path: np.asarray(value) * (20 if path.endswith("/output/kernel") else 1)
+        + rng.uniform(0.0, 0.05, value.shape).astype(value.dtype)
         for path, value in flatten({"params": made["params"], "batch_stats": made.get("batch_stats", {})}).items()
     }
-    variables: Any = {"batch_stats": {}, **unflatten(changed)}
+    variables: Any = jax.device_put({"batch_stats": {}, **unflatten(changed)})
     return Trained(
         experiment=experiment,
         model=module,

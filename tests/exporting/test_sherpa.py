@@ -1,0 +1,121 @@
+"""sherpa-onnx recognises the texts of the run, for each of its kinds of models."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exporting.small_models import MODELS, STATELESS
+from exporting.test_targets import recordings, trained_of
+from exporting.untrained import LETTERS, untrained
+
+from asr_jax.api import Run
+from asr_jax.audio import presets
+from asr_jax.audio.io import write_flac
+from asr_jax.core.errors import UserError
+from asr_jax.exporting.sherpa import symbols_of, tokens_file
+from asr_jax.exporting.targets import export
+from asr_jax.text.characters import CharacterTokenizer
+
+KINDS = {
+    "zipformer": "zipformer_ctc",
+    "w2v_bert": "fire_red_asr_ctc",
+    "quartznet": "omnilingual_asr_ctc",
+    "wav2vec2": "omnilingual_asr_ctc",
+    "paraformer": "paraformer",
+    "transducer": "transducer",
+}
+RECOGNISE = """
+import json, sys, numpy as np, sherpa_onnx, soundfile
+folder, kind, method, weights, *paths = sys.argv[1:]
+whole = {"decoder": f"{folder}/decoder.onnx", "joiner": f"{folder}/joiner.onnx", "decoding_method": method}
+model = f"{folder}/{'encoder' if kind == 'transducer' else 'model'}{weights}.onnx"
+name = {"transducer": "encoder", "paraformer": "paraformer"}.get(kind, "model")
+make = getattr(sherpa_onnx.OfflineRecognizer, f"from_{kind}")
+recogniser = make(**{name: model}, tokens=f"{folder}/tokens.txt", **(whole if kind == "transducer" else {}))
+texts = []
+for path in paths:
+    samples, rate = soundfile.read(path, dtype="float32")
+    stream = recogniser.create_stream()
+    stream.accept_waveform(rate, samples)
+    recogniser.decode_stream(stream)
+    texts.append(stream.result.text)
+print(json.dumps(texts))
+"""
+
+
+def texts_of_sherpa(folder: Path, kind: str, paths: list[Path], *, method: str = "greedy_search") -> list[str]:
+    """sherpa-onnx ends the process if a file is wrong, so it runs in one of its own."""
+    command = [sys.executable, "-c", RECOGNISE, str(folder), kind, method, "", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def written(tmp_path: Path, *seconds: float) -> list[Path]:
+    paths = []
+    for place, samples in enumerate(recordings(*seconds)):
+        # Parts of other loudness, so that the labels of frames differ.
+        envelope = 0.05 + np.abs(np.sin(np.arange(len(samples)) / 1500 * (place + 1)))
+        paths.append(tmp_path / f"{place}.flac")
+        write_flac(paths[-1], (samples * envelope).astype(np.int16), 16000)
+    return paths
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "w2v_bert" else pytest.mark.slow) for n in KINDS])
+def test_texts_are_those_of_the_run(name: str, tmp_path: Path) -> None:
+    trained, paths = trained_of(name), written(tmp_path, 1.3, 2.1, 3.0)
+    lines = list(export(trained, tmp_path / "out", to="sherpa-onnx", recording=str(paths[0])))
+    assert any(f"OfflineRecognizer.from_{KINDS[name]}(" in line for line in lines)
+    # Each recording alone: sherpa-onnx sets its level for models of samples, and the file sets that of the first one.
+    paths = paths[:1] if name == "quartznet" else paths
+    expected = [Run(trained).transcribe(path).text for path in paths]
+    assert len(set("".join(expected))) > 2
+    found = texts_of_sherpa(tmp_path / "out", KINDS[name], paths)
+    assert [text.strip() for text in found] == [text.strip() for text in expected]
+
+
+@pytest.mark.slow
+def test_beam_search_of_transducers_runs(tmp_path: Path) -> None:
+    trained, paths = trained_of("transducer"), written(tmp_path, 1.3, 2.1)
+    list(export(trained, tmp_path / "out", to="sherpa-onnx"))
+    assert all(texts_of_sherpa(tmp_path / "out", "transducer", paths, method="modified_beam_search"))
+
+
+def test_tokens_are_written_as_sherpa_reads_them() -> None:
+    assert symbols_of(LETTERS, range(3)) == ["<blk>", "a", "b"]
+    assert symbols_of(LETTERS, [9]) == ["▁"]
+    assert tokens_file(["<blk>", "a"]) == "<blk> 0\na 1\n"
+    vietnamese = CharacterTokenizer((None, "a", "ơ"), "none")
+    assert tokens_file(symbols_of(vietnamese, range(3))).splitlines()[-1] == "〇 3"
+    with pytest.raises(UserError, match="has spaces or is empty"):
+        symbols_of(CharacterTokenizer((None, "a\u2003b"), "none"), range(2))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (MODELS["lstm_transducer"], r"which are not those of this run's front-end, LogMel: expected Kaldi's bins"),
+        (
+            replace(MODELS["transducer"], heads={"transducer": replace(STATELESS, durations=(0, 1, 2))}),
+            r"without durations, and this head has durations",
+        ),
+        (
+            replace(MODELS["conformer"], front_end=presets.whisper()),
+            r"no kind of CTC models with the front-end LogMel .* this front-end does not normalise bins",
+        ),
+        (
+            replace(MODELS["wav2vec2"], front_end=presets.wav2vec2()),
+            r"this front-end does not normalise samples by the utterance. Use --to onnx",
+        ),
+        (replace(MODELS["paraformer"], primary="ctc"), r"no kind of CTC models with the front-end KaldiFbank"),
+        (MODELS["paraformer"], r"tokenizer is of the kind characters: expected mixed"),
+    ],
+)
+def test_models_that_sherpa_does_not_run_are_refused(model, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        list(export(untrained(model), tmp_path / "out", to="sherpa-onnx"))
+    assert not list(tmp_path.iterdir())

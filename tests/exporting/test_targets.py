@@ -1,0 +1,187 @@
+"""Files for other programs: ONNX by onnxruntime and StableHLO by JAX compute what the run computes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import onnxruntime
+import pytest
+from exporting.small_models import MODELS
+from exporting.untrained import untrained
+from support import assert_close, assert_within, max_abs
+
+from asr_jax.core.batch import Batch
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.pytrees import flatten
+from asr_jax.exporting import targets
+from asr_jax.exporting.targets import compare, export
+from asr_jax.inference.trained import Trained
+from asr_jax.pretrained.formats import load_weights
+from asr_jax.text.mixed import MixedTokenizer
+
+MIXED = MixedTokenizer((None, "<unk>", "a", "b@@", "hello", "你", "好"), "none")
+QUICK = ("quartznet", "w2v_bert")
+RATE_HZ = 16000
+
+
+def trained_of(name: str) -> Trained:
+    return untrained(MODELS[name], MIXED) if name == "paraformer" else untrained(MODELS[name])
+
+
+def recordings(*seconds: float) -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    return [(rng.normal(size=int(RATE_HZ * each)) * 3000).astype(np.int16) for each in seconds]
+
+
+def log_probs(trained: Trained, audio: list[np.ndarray], head: str) -> list[np.ndarray]:
+    """Frame-wise outputs of recordings, each computed alone from int16 samples, as recognition does."""
+    found = []
+    for samples in audio:
+        batch = Batch(
+            audio=samples[None],
+            features=None,
+            lengths=np.asarray([len(samples)], np.int32),
+            tokens=np.zeros((1, 0), np.int32),
+            token_lengths=np.zeros(1, np.int32),
+            weights=np.ones(1, np.float32),
+            utterances=np.zeros(1, np.int32),
+        )
+        frames = trained.model.apply(trained.variables, jax.device_put(batch), head=head, method="emit")[head]
+        found.append(np.asarray(frames.values)[0, : int(frames.lengths[0])])
+    return found
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MODELS])
+def test_onnx_files_compute_what_the_run_computes(name: str, tmp_path: Path) -> None:
+    """One file takes recordings of several lengths, alone and in a batch with padding."""
+    trained, out = trained_of(name), tmp_path / "out"
+    lines = list(export(trained, out, to="onnx", weights=("f32", "int8")))
+    head = trained.model.recognising
+    about = json.loads((out / "model.json").read_text())
+    assert about["head"] == head
+    assert set(about["parts"]) == ({"model"} if "model.onnx" in lines[1] else {"encoder", "decoder", "joiner"})
+    files = {f"{part}{kind}.onnx" for part in about["parts"] for kind in ("", ".int8")}
+    assert {path.name for path in out.iterdir()} == files | {"model.json"}
+    if "model" not in about["parts"]:
+        return  # their outputs were compared by the export
+    session = onnxruntime.InferenceSession(out / "model.onnx")
+    audio = recordings(0.7, 1.6)
+    expected = log_probs(trained, audio, head)
+    padded = np.stack([np.pad(each, (0, 2 * RATE_HZ - len(each))) for each in audio])
+    values, lengths = session.run(None, given(padded, [len(each) for each in audio]))
+    for row, want in enumerate(expected):
+        assert lengths[row] == len(want)
+        assert_within(max_abs(values[row, : len(want)], want), 1e-3, what=f"{name} in a batch")
+        alone, _ = session.run(None, given(audio[row][None], [len(audio[row])]))
+        assert_within(max_abs(alone[0], want) if alone.shape[1] == len(want) else 0.0, 1e-3, what=f"{name} alone")
+
+
+def given(audio: np.ndarray, lengths: list[int]) -> dict[str, np.ndarray]:
+    return {"audio": audio.astype(np.float32) / 32768, "audio_lengths": np.asarray(lengths, np.int64)}
+
+
+@pytest.mark.parametrize(
+    "name", ["conformer", *(pytest.param(each, marks=pytest.mark.slow) for each in ("zipformer", "paraformer"))]
+)
+def test_stablehlo_runs_with_other_sizes(name: str, tmp_path: Path) -> None:
+    trained, out = trained_of(name), tmp_path / "out"
+    list(export(trained, out, to="stablehlo"))
+    call = jax.export.deserialize(bytearray((out / "model.stablehlo").read_bytes())).call
+    audio = recordings(0.9, 0.4, 1.1)
+    padded = np.stack([np.pad(each, (0, 2 * RATE_HZ - len(each))) for each in audio])
+    values, lengths = call(padded.astype(np.float32) / 32768, np.asarray([len(each) for each in audio], np.int32))
+    for row, want in enumerate(log_probs(trained, audio, trained.model.recognising)):
+        assert lengths[row] == len(want)
+        assert_within(max_abs(values[row, : len(want)], want), 1e-3, what=name)
+
+
+def test_prediction_and_joint_network_follow_the_labels(tmp_path: Path) -> None:
+    """The network of LSTM layers takes its states as inputs and gives those after the label."""
+    trained, out = trained_of("lstm_transducer"), tmp_path / "out"
+    from asr_jax.exporting.parts import Parts
+
+    parts = Parts(trained.model, trained.variables, "transducer", recordings(0.5)[0])
+    decoder, _ = parts.networks()
+    labels = np.asarray([[2, 5, 1]], np.int32)
+
+    def projected(module, labels):
+        head = module.heads["transducer"]
+        return head.of_labels(head.prediction(labels, np.asarray([3], np.int32), step=None))
+
+    expected = np.asarray(trained.model.apply(trained.variables, labels, method=projected))[0]
+    state = {name: decoder.example[name][:1] for name in ("hidden", "cell")}
+    for place, label in enumerate([trained.tokenizer.blank_id, *labels[0]]):
+        output, *after = decoder.computed({"label": np.asarray([label], np.int32), **state})
+        assert_close(output[0], expected[place], rtol=1e-5, atol=1e-6)
+        state = dict(zip(state, after, strict=True))
+    assert not out.exists()
+
+
+def test_weights_are_written_for_other_systems(tmp_path: Path) -> None:
+    trained = trained_of("zipformer")
+    [line] = export(trained, tmp_path / "a.safetensors", to="safetensors")
+    assert "averaged weights of checkpoint 0" in line
+    weights, symbols = load_weights(tmp_path / "a.safetensors")
+    assert symbols == list(trained.tokenizer.symbols)
+    assert weights.keys() == {path for path in flatten(trained.variables) if not path.startswith("batch_stats/")} | {
+        path for path in weights if path.startswith("batch_stats/")
+    }
+    list(export(trained, tmp_path / "icefall.pt", to="icefall"))
+    assert "encoder_embed.conv.0.weight" in load_weights(tmp_path / "icefall.pt")[0]
+
+
+def test_a_file_with_other_outputs_is_an_error_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = targets.Part.computed
+    monkeypatch.setattr(targets.Part, "computed", lambda part: [computed(part)[0] + 0.02, *computed(part)[1:]])
+    with pytest.raises(RunError, match=r"model.onnx: its outputs differ by 0.02 .* expected at most 0.01"):
+        list(export(trained_of("quartznet"), tmp_path / "out", to="onnx"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_differences_behind_the_lengths_do_not_count() -> None:
+    first, lengths = np.zeros((2, 3, 4)), np.asarray([3, 1])
+    other = first.copy()
+    other[1, 1:] = 5
+    assert compare([first, lengths], [other, lengths]).difference == 0
+    other[1, 0, 2] = 1
+    assert compare([first, lengths], [other, lengths]).difference == 1
+    assert compare([first, lengths], [other, lengths]).same_best == 0.75
+    assert compare([first, lengths], [first, lengths + 1]).difference == np.inf
+    assert np.isnan(compare([first, lengths], [first + np.nan, lengths]).difference)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": "onxx"}, r"format 'onxx': expected one of onnx, sherpa-onnx, .*did you mean"),
+        ({"to": "safetensors"}, r"expected a name that ends in .safetensors"),
+        ({"to": "stablehlo", "weights": ("int8",)}, r"weights int8: expected f32 for stablehlo"),
+        ({"to": "onnx", "weights": ("int4",)}, r"weights 'int4': expected f32, f16, int8"),
+        ({"to": "keras"}, r"QuartzNet has no weight names of the system keras"),
+        ({"to": "icefall"}, r"QuartzNet has no weight names of the system icefall"),
+    ],
+)
+def test_wrong_options_are_named(options: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        list(export(trained_of("quartznet"), tmp_path / "out", **options))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_folder_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="already exists: choose another name"):
+        list(export(trained_of("quartznet"), tmp_path, to="onnx"))
+
+
+def test_heads_with_a_decoder_are_refused(tmp_path: Path) -> None:
+    from asr_jax.heads.attention_decoder import AttentionDecoder
+    from asr_jax.heads.ctc import CTC
+    from asr_jax.nn.decoders.label_decoder import LabelDecoder
+
+    decoder = LabelDecoder(dim=16, num_layers=1, attention_dim=16, num_heads=2, feedforward_dim=16)
+    model = replace(
+        MODELS["quartznet"], heads={"attention": AttentionDecoder(decoder=decoder), "ctc": CTC()}, primary="attention"
+    )
+    with pytest.raises(UserError, match=r"head attention \(AttentionDecoder\) .* --head ctc"):
+        list(export(untrained(model), tmp_path / "out", to="onnx"))
