@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
@@ -14,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import Share, settings
+from asr_jax.core.shapes import numbers
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import LabelAxis, RecognisingHead, share_of_counted, sum_counted
 from asr_jax.heads.label_queries import (
@@ -292,7 +292,7 @@ class Query(nn.Module):
         if self.settings.enhanced:
             return nn.silu(x).astype(self.dtype)
         drop = Dropout(self.settings.decoder.dropout)
-        positions = sinusoids(np.arange(x.shape[1], dtype=np.float64), width)[None]
+        positions = sinusoids(numbers(0, x.shape[1]), width)[None]
         x = nn.relu(drop(x, step=step)) * width**0.5 + positions
         return drop(x, step=step).astype(self.dtype)
 

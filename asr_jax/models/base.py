@@ -1,5 +1,6 @@
 """Base classes of encoders, and the Recogniser of front-end, augmentations, encoder and heads."""
 
+import bisect
 import functools
 import itertools
 import math
@@ -223,6 +224,18 @@ class Recogniser(nn.Module):
             of_features: Whether `lengths` counts frames of features instead of samples.
         """
         return self._lengths(lengths if of_features else self.front_end.output_length(lengths))[tap]
+
+    def fewest_inputs(self, *, of_features: bool = False) -> int:
+        """Smallest number of samples, or of frames of features, with a frame of the output and of each tap.
+
+        Programs for batches of any length (`core.shapes`) have this number as the lower bound of the length.
+        """
+
+        def num_frames(number: int) -> int:
+            return min(self._lengths(number if of_features else self.front_end.output_length(number)).values())
+
+        enough = next(2**power for power in itertools.count() if num_frames(2**power))
+        return 1 + bisect.bisect_left(range(1, enough + 1), 1, key=num_frames)
 
     @property
     def label_length(self) -> Callable[..., Any]:

@@ -16,6 +16,8 @@ def compact_positions(num_frames: DimSize, width: int) -> Float[AnyArray, "R P"]
     ones coarsely. The encoding interleaves cosines and sines of 1 to width/2 times this angle. The last value is 1, for
     a bias.
 
+    For a symbolic `num_frames` they are computed in float32, and differ by up to 5e-6.
+
     Source: `CompactRelPositionalEncoding` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
 
     Raises:
