@@ -24,6 +24,7 @@ from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import utterances_of_rows
 from asr_jax.core.settings import PositiveInt, settings
+from asr_jax.core.shapes import DimSize
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -174,7 +175,7 @@ class Recogniser(nn.Module):
         denominators = {name: head.denominators(lengths, batch, mask=mask) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in denominators.items() for term, value in terms.items()}
 
-    def _mask(self, lengths: Int[Array, " B"], size: int, sub_batches: int) -> Bool[Array, "B T"] | None:
+    def _mask(self, lengths: Int[Array, " B"], size: DimSize, sub_batches: int) -> Bool[Array, "B T"] | None:
         """Draws the frames to mask. None without a random stream "mask", as in recognition."""
         if not isinstance(self.encoder, MaskingEncoder) or not self.has_rng("mask"):
             return None

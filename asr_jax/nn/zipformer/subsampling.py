@@ -135,9 +135,10 @@ class Downsample(nn.Module):
             return pairwise_downsample(x, logits, lengths)
         if self.mask_padding:
             x = repeat_last(x, lengths)
-        if more := -x.shape[1] % self.factor:
+        num_groups = -(-x.shape[1] // self.factor)
+        if more := num_groups * self.factor - x.shape[1]:
             x = jnp.concatenate([x, jnp.repeat(x[:, -1:], more, axis=1)], axis=1)
-        groups = x.reshape(x.shape[0], -1, self.factor, x.shape[-1])
+        groups = x.reshape(x.shape[0], num_groups, self.factor, x.shape[-1])
         weights = jax.nn.softmax(logits).astype(x.dtype)
         return reduce(operator.add, [groups[:, :, i] * weights[i] for i in range(self.factor)])
 
