@@ -33,6 +33,8 @@ from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.wav2vec2 import Hourglass
 from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
+from asr_jax.nn.decoders.sanm import positions_from_one
+from asr_jax.nn.positions import compact_positions, relative_sinusoids
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, PredictionSettings, StatelessPrediction
 
 slow = pytest.mark.slow
@@ -121,6 +123,20 @@ def drawn(init: Callable[..., Any], *given: Any) -> Any:
         )
         for path, leaf in shapes.items()
     })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("positions", "width", "limit"),
+    [(compact_positions, 48, 2e-5), (relative_sinusoids, 256, 5e-6), (positions_from_one, 256, 5e-6)],
+)
+def test_positions(positions: Callable[..., Any], width: int, limit: float) -> None:
+    """Encodings of 3,000 frames, for which a product of position and rate has an error of 1e-4 in float32."""
+    (size,) = export.symbolic_shape("t", constraints=["t >= 1"])
+    shape = jax.ShapeDtypeStruct((size,), jnp.float32)
+    program = export.export(jax.jit(lambda x: positions(x.shape[0], width)))(shape)
+    for num_frames in (1, 3000):
+        found = program.call(jnp.zeros(num_frames))
+        assert_within(max_abs(found, positions(num_frames, width)), limit, what=f"positions of {num_frames} frames")
 
 
 def statistics(width: int) -> NormaliseByDataSet:
