@@ -8,6 +8,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Frames, length_mask
+from asr_jax.core.shapes import DimSize
 from asr_jax.losses.ctc_align import align
 
 AlignmentMode = Literal["viterbi", "uniform", "greedy"]
@@ -74,7 +75,7 @@ def greedy_runs(log_probs: Frames, *, blank_id: int) -> Runs:
     return Runs(jnp.where(is_label, number - 1, -1), path, jnp.max(number, axis=1, initial=0))
 
 
-def members(runs: Runs, size: int) -> Float[Array, "B U T"]:
+def members(runs: Runs, size: DimSize) -> Float[Array, "B U T"]:
     """Returns 1 for the frames of each of the first `size` queries, otherwise 0."""
     return (runs.query[:, None] == jnp.arange(size)[None, :, None]).astype(jnp.float32)
 
@@ -86,7 +87,7 @@ def mean_over(weights: Float[Array, "B U T"], values: Float[Array, "B T V"]) -> 
     return jnp.einsum("but,btv->buv", shares, values, precision=jax.lax.Precision.HIGHEST)
 
 
-def spans(runs: Runs, size: int) -> tuple[Int[Array, "B U"], Int[Array, "B U"]]:
+def spans(runs: Runs, size: DimSize) -> tuple[Int[Array, "B U"], Int[Array, "B U"]]:
     """Returns the first frame of each query, and the frame after its last one; 0 for queries without frames."""
     inside = members(runs, size) > 0
     place = jnp.arange(runs.query.shape[1], dtype=jnp.int32)[None, None]
@@ -99,7 +100,7 @@ def gated_queries(
     runs: Runs,
     boundaries: Float[Array, "B T"],
     *,
-    size: int,
+    size: DimSize,
 ) -> tuple[Float[Array, "B U F"], Float[Array, "B U"]]:
     """Returns the features of each query of the enhanced Paraformer-v2, F = 2V + 4, and its confidence, from 0.05 to 1.
 

@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
@@ -14,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames, length_mask, no_such_tap, zero_padding
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import Share, settings
+from asr_jax.core.shapes import DimSize, numbers
 from asr_jax.core.sums import Sum, Sums
 from asr_jax.heads.base import LabelAxis, RecognisingHead, share_of_counted, sum_counted
 from asr_jax.heads.label_queries import (
@@ -118,7 +118,7 @@ class ParaformerV2(ParallelHead):
             return LabelAxis(0)
         return LabelAxis(0) if part == "draft" else None
 
-    def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> "ParaformerV2Head":
+    def build(self, *, vocab_size: DimSize, blank_id: int, dtype: DTypeLike) -> "ParaformerV2Head":
         if max(self.dropped_ids, default=0) >= vocab_size:
             raise ValueError(
                 f"dropped_ids is {self.dropped_ids}: expected ids below the number of labels, {vocab_size}"
@@ -219,7 +219,7 @@ class ParaformerV2Head(RecognisingHead):
     def _frames_weight(self, frame_lengths: Int[Array, " B"], batch: Batch) -> Float[Array, ""]:
         return sum_counted(self.feasible(frame_lengths, batch), frame_lengths, batch.weights)
 
-    def _decoded(self, encoded: Encoded, frames: Frames, runs: Runs, size: int, step: Step) -> Decoded:
+    def _decoded(self, encoded: Encoded, frames: Frames, runs: Runs, size: DimSize, step: Step) -> Decoded:
         """Returns the decoder's output for `size` queries."""
         enhanced = self.settings.enhanced
         posteriors = self._posteriors(encoded, self.settings.ctc)
@@ -292,7 +292,7 @@ class Query(nn.Module):
         if self.settings.enhanced:
             return nn.silu(x).astype(self.dtype)
         drop = Dropout(self.settings.decoder.dropout)
-        positions = sinusoids(np.arange(x.shape[1], dtype=np.float64), width)[None]
+        positions = sinusoids(numbers(0, x.shape[1]), width)[None]
         x = nn.relu(drop(x, step=step)) * width**0.5 + positions
         return drop(x, step=step).astype(self.dtype)
 

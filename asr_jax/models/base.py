@@ -1,5 +1,6 @@
 """Base classes of encoders, and the Recogniser of front-end, augmentations, encoder and heads."""
 
+import bisect
 import functools
 import itertools
 import math
@@ -23,6 +24,7 @@ from asr_jax.core.precision import Precision, compute_dtype
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.random_streams import utterances_of_rows
 from asr_jax.core.settings import PositiveInt, settings
+from asr_jax.core.shapes import DimSize
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
@@ -173,7 +175,7 @@ class Recogniser(nn.Module):
         denominators = {name: head.denominators(lengths, batch, mask=mask) for name, head in self.heads.items()}
         return {f"{name}/{term}": value for name, terms in denominators.items() for term, value in terms.items()}
 
-    def _mask(self, lengths: Int[Array, " B"], size: int, sub_batches: int) -> Bool[Array, "B T"] | None:
+    def _mask(self, lengths: Int[Array, " B"], size: DimSize, sub_batches: int) -> Bool[Array, "B T"] | None:
         """Draws the frames to mask. None without a random stream "mask", as in recognition."""
         if not isinstance(self.encoder, MaskingEncoder) or not self.has_rng("mask"):
             return None
@@ -223,6 +225,18 @@ class Recogniser(nn.Module):
             of_features: Whether `lengths` counts frames of features instead of samples.
         """
         return self._lengths(lengths if of_features else self.front_end.output_length(lengths))[tap]
+
+    def fewest_inputs(self, *, of_features: bool = False) -> int:
+        """Smallest number of samples, or of frames of features, with a frame of the output and of each tap.
+
+        Programs for batches of any length (`core.shapes`) have this number as the lower bound of the length.
+        """
+
+        def num_frames(number: int) -> int:
+            return min(self._lengths(number if of_features else self.front_end.output_length(number)).values())
+
+        enough = next(2**power for power in itertools.count() if num_frames(2**power))
+        return 1 + bisect.bisect_left(range(1, enough + 1), 1, key=num_frames)
 
     @property
     def label_length(self) -> Callable[..., Any]:

@@ -16,6 +16,8 @@ def compact_positions(num_frames: DimSize, width: int) -> Float[AnyArray, "R P"]
     ones coarsely. The encoding interleaves cosines and sines of 1 to width/2 times this angle. The last value is 1, for
     a bias.
 
+    For a symbolic `num_frames` they are computed in float32, and differ by up to 5e-6.
+
     Source: `CompactRelPositionalEncoding` in icefall's egs/librispeech/ASR/zipformer/zipformer.py.
 
     Raises:
@@ -86,16 +88,18 @@ def clipped_distances(scores: Float[Array, "... T R"], left: int) -> Float[Array
     is avoided.
     """
     *rest, num_frames, num_distances = scores.shape
-    distance = jnp.arange(num_frames)[None] - jnp.arange(num_frames)[:, None]
-    distance = distance.reshape(*(1 for _ in rest), num_frames, num_frames)
     if not is_static(num_frames):
-        return jnp.take_along_axis(scores, jnp.clip(distance + left, 0, num_distances - 1), axis=-1)
+        place = jnp.arange(num_frames)[None] - jnp.arange(num_frames)[:, None] + left
+        place = place.reshape(*(1 for _ in rest), num_frames, num_frames)
+        return jnp.take_along_axis(scores, jnp.clip(place, 0, num_distances - 1), axis=-1)
     size = max(num_distances, num_frames + 1)
     pads = [(0, 0, 0)] * len(rest)
     flat = jax.lax.pad(scores, jnp.zeros((), scores.dtype), [*pads, (0, 0, 0), (0, size - num_distances, 0)])
     flat = flat.reshape(*rest, num_frames * size)
     flat = jax.lax.pad(flat, jnp.zeros((), scores.dtype), [*pads, (-left, max(left - num_frames, 0), 0)])
     near = flat[..., : num_frames * (size - 1)].reshape(*rest, num_frames, size - 1)[..., :num_frames]
+    distance = jnp.arange(num_frames)[None] - jnp.arange(num_frames)[:, None]
+    distance = distance.reshape(*(1 for _ in rest), num_frames, num_frames)
     before = jnp.where(distance < -left, scores[..., :1], near)
     return jnp.where(distance > num_distances - 1 - left, scores[..., -1:], before)
 

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.fft import next_fast_len
 
+from asr_jax.core.shapes import DimSize
 from asr_jax.kernels.depthwise_conv.reference import Padding, Pair, Window
 
 Places = Sequence[tuple[Pair, Pair]]
@@ -41,7 +42,11 @@ def conv(x: Array, kernel: Array, *, window: Window) -> Array:
 
 
 def _sum_of_products(
-    padded: Float[Array, "B P Q C"], kernel: Float[Array, "K L D"], places: Places, size: Sequence[int], strides: Pair
+    padded: Float[Array, "B P Q C"],
+    kernel: Float[Array, "K L D"],
+    places: Places,
+    size: Sequence[DimSize],
+    strides: Pair,
 ) -> Float[Array, "B S G D"]:
     """Returns the sum over `places` of the strided input from a tap's first frame and bin on, multiplied by the tap."""
     weights, num_rows, num_channels = kernel.astype(jnp.float32)[None, None], padded.shape[0], padded.shape[-1]
