@@ -25,7 +25,10 @@ from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """Windows of input frames that `Encoder.stream` reads. Window n of a stream begins at input frame n · `shift`."""
+    """Windows of input frames that `Encoder.stream` reads.
+
+    Window n of a stream begins at input frame n · `shift` - `before`.
+    """
 
     size: int
     """Number of input frames of a window."""
@@ -33,6 +36,9 @@ class StreamWindow:
     """Distance in input frames between the beginnings of two windows. At most `size`."""
     outputs: int
     """Number of output frames of a window that is full."""
+    before: int = 0
+    """Number of frames that the first window has before the first frame of a stream. Their values do not matter, but
+    the lengths of windows include them."""
 
 
 class Encoder(nn.Module):
@@ -206,8 +212,8 @@ class StreamingEncoder(EncoderSettings):
     """Base class of settings of encoders that can compute attention in chunks, for streaming."""
 
     contexts: tuple[Context, ...] = (Context(),)
-    """Contexts of attention, in frames of the layers. Training draws one for each batch; evaluation and streaming use the
-    first one."""
+    """Contexts of attention, in frames of the layers. Training draws one for each update; evaluation and streaming use
+    the first one."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

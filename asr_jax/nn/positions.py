@@ -43,14 +43,20 @@ def sinusoids(positions: Float[np.ndarray, " N"], width: int) -> Float[np.ndarra
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(angles), width).astype(np.float32)
 
 
-def relative_sinusoids(num_frames: int, width: int) -> Float[np.ndarray, "R D"]:
-    """Sinusoidal encodings of the R = 2 · num_frames - 1 relative positions t - s of query t and key s.
+def relative_sinusoids(num_frames: int, width: int, *, before: int = 0) -> Float[np.ndarray, "R D"]:
+    """Sinusoidal encodings of the R = 2 · num_frames - 1 + before relative positions t - s of query t and key s.
 
-    They are ordered by the offset s - t, from -(num_frames - 1) to num_frames - 1, as `kernels.relative_shift` expects.
+    They are ordered by the offset s - t, from -(num_frames - 1) - before to num_frames - 1, as
+    `kernels.relative_shift` expects.
+
+    Args:
+        num_frames: Number of queries.
+        width: Width of an encoding. Must be even.
+        before: Number of keys before the first query.
 
     Source: Transformer-XL (arXiv:1901.02860), appendix B.
     """
-    return sinusoids(-np.arange(-(num_frames - 1), num_frames, dtype=np.float64), width)
+    return sinusoids(-np.arange(-(num_frames - 1) - before, num_frames, dtype=np.float64), width)
 
 
 def clipped_distances(scores: Float[Array, "... T R"], left: int) -> Float[Array, "... T T"]:
