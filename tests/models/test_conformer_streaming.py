@@ -56,15 +56,15 @@ def encode(settings: Conformer, frames: Frames, key: Any = None, step: Any = Non
 def windows_of(values: np.ndarray, window: StreamWindow, *, first: int) -> Iterator[tuple[np.ndarray, int]]:
     """Yields the windows of a stream with their lengths. The stream begins at window `first` and ends once.
 
-    Values outside of the stream are not 0, because they do not matter.
+    Values outside of the stream are not 0, because they do not matter. The length of the first window includes the
+    frames before the stream.
     """
     for number in range(-first, 7 - first):
         begin = number * window.shift - window.before
-        part = values[max(begin, 0) : max(begin + window.size, 0)] if number >= 0 else values[:0]
-        skipped = min(max(-begin, 0), window.size)
+        count = max(min(len(values) - begin, window.size), 0) if number >= 0 else 0
         given = np.full((window.size, values.shape[1]), 7.0, np.float32)
-        given[skipped : skipped + len(part)] = part
-        yield given, skipped + len(part) if len(part) else 0
+        given[max(-begin, 0) : count] = values[max(begin, 0) : max(begin + count, 0)]
+        yield given, count
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -74,8 +74,8 @@ def test_windows_equal_the_whole_utterance(settings: Conformer) -> None:
     window, rng, traces = encoder.stream_window, np.random.default_rng(1), list[Any]()
     end = window.size - window.before  # of the first window
     # Ends at the end of a window, in the first and the last frame of one, within one, and in the first window.
-    lengths = np.array([end + 2 * window.size, end + window.size + 1, end + window.size - 1, end + 5, 3, 1])
-    firsts = (0, 0, 2, 1, 3, 0)
+    lengths = np.array([end + 2 * window.size, end + window.size + 1, end + window.size - 1, end + 5, 3, 1, 0])
+    firsts = (0, 0, 2, 1, 3, 0, 0)
     values = rng.normal(size=(len(lengths), lengths.max(), BINS)).astype(np.float32)
     valid = np.arange(lengths.max()) < lengths[:, None]
     padding = 0.0 if settings.mask_padding else 7.0
