@@ -211,6 +211,9 @@ class ConformerEncoder(Encoder):
             return strided_length(num_frames, self.settings.subsampling_factor, before=2) * (num_frames > 0)
         return strided_length(num_frames, self.settings.subsampling_factor)
 
+    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.settings.taps, self.output_length(num_frames))
+
     @property
     def stream_window(self) -> StreamWindow:
         settings, context = self.settings, self.settings.contexts[0]
@@ -228,7 +231,8 @@ class ConformerEncoder(Encoder):
         return StreamWindow(size, size, context.chunk_frames, before=settings.subsampling_factor - 1)
 
     def initial_state(self, num_rows: int) -> Tree:
-        settings, _, left_frames = self.settings, self.stream_window, self.settings.contexts[0].left_frames
+        self.stream_window  # noqa: B018  raises
+        settings, left_frames = self.settings, self.settings.contexts[0].left_frames
         keys = (num_rows, settings.num_layers, left_frames, settings.num_heads, settings.dim // settings.num_heads)
         convolution = (num_rows, settings.num_layers, settings.kernel_size - 1, settings.dim)
         sizes = {"keys": keys, "values": keys, "convolution": convolution}
@@ -329,9 +333,6 @@ class ConformerEncoder(Encoder):
             return sizes[0]
         chunk_frames, left_frames = jax.random.choice(self.make_rng("dropout"), jnp.array(sizes))
         return chunk_frames, left_frames
-
-    def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
-        return dict.fromkeys(self.settings.taps, self.output_length(num_frames))
 
     def _positions(self, num_frames: int, step: Step, *, before: int) -> Float[Array, "R D"]:
         width = self.settings.dim

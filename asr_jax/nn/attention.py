@@ -38,11 +38,9 @@ def attention_softmax(scores: Float[Array, "*rest S"], dtype: DTypeLike) -> Floa
 def chunk_mask(num_queries: int, num_keys: int, chunk_frames: Any, left_frames: Any) -> Bool[Array, "T S"]:
     """Returns a mask that is True for the keys in a query's chunk and for those up to `left_frames` before the chunk.
 
-    The last query is at the last key. A chunk begins at the first query.
+    The last query is at the last key. A chunk begins at the first query. There are at most as many queries as keys.
 
     Args:
-        num_queries: Number of queries, at most `num_keys`.
-        num_keys: Number of keys.
         chunk_frames: Length of a chunk in frames; an int or an array.
         left_frames: Number of frames before the chunk; an int or an array.
     """

@@ -116,8 +116,8 @@ def initial_cache(num_rows: int, num_bins: int, channels: int, factor: int, *, d
     Args:
         num_rows: Number of streams.
         num_bins: Number of bins of the input.
-        channels: Channels of the convolutions.
-        factor: Subsampling factor.
+        channels: As in `Subsample`.
+        factor: As in `Subsample`.
         dtype: Data type that the module computes in.
     """
     cache, inputs = Cache(), 1
