@@ -62,7 +62,7 @@ def test_flags_exist(page, flags):
     assert not named - flags
 
 
-@pytest.mark.parametrize("name", ["models.md", "front-ends.md"])
+@pytest.mark.parametrize("name", ["models.md", "front-ends.md", "streaming.md"])
 def test_examples_run(name):
     scope: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(), re.DOTALL):

@@ -22,14 +22,15 @@ from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.exporting.parts import Part, Parts
 from asr_jax.inference.shared_folders import OURS, write_model
 from asr_jax.inference.trained import Trained
-from asr_jax.pretrained.formats import FORMATS
+from asr_jax.pretrained.formats import FORMATS as WEIGHT_FORMATS
 
 LARGEST = 1e-2
 """Largest difference of outputs of files with weights in float32; above it, the export fails."""
-WEIGHTS = ("safetensors", *dict.fromkeys(each.names for each in FORMATS))
+WEIGHTS = ("safetensors", *dict.fromkeys(each.names for each in WEIGHT_FORMATS))
 """Formats of weights: that of this package, and those of other systems."""
 PROGRAMS = ("onnx", "sherpa-onnx", "stablehlo")
 """Formats of folders with programs."""
+FORMATS = (*PROGRAMS, *WEIGHTS)
 NOISE_DB = -26.0
 """Level of the noise that stands for a recording, in dB of full scale."""
 
@@ -69,8 +70,8 @@ def export(
         UserError: If the format does not have the model, or an option does not belong to the format.
         RunError: If a file with weights in float32 has other outputs than the recogniser.
     """
-    if to not in (*PROGRAMS, *WEIGHTS):
-        raise UserError(f"format {to!r}: expected one of {', '.join((*PROGRAMS, *WEIGHTS))}{nearest(to, (*PROGRAMS, *WEIGHTS))}")
+    if to not in FORMATS:
+        raise UserError(f"format {to!r}: expected one of {', '.join(FORMATS)}{nearest(to, FORMATS)}")
     if out.exists():
         raise UserError(f"{out} already exists: choose another name, or delete it")
     if to in WEIGHTS:

@@ -86,7 +86,7 @@ class Converter:
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *inputs), strict=True))
 
         def read(variable: Any) -> Any:
-            return np.asarray(variable.val, variable.aval.dtype) if isinstance(variable, Literal) else values[variable]
+            return np.asarray(variable.val) if isinstance(variable, Literal) else values[variable]
 
         for equation in jaxpr.eqns:
             found = self.equation(equation, [read(variable) for variable in equation.invars])

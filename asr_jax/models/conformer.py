@@ -2,23 +2,28 @@
 
 Source: Gulati et al. 2020, "Conformer: Convolution-augmented Transformer for Speech Recognition" (arXiv:2005.08100);
 Rekesh et al. 2023, "Fast Conformer with Linearly Scalable Attention for Efficient Speech Recognition"
-(arXiv:2305.05084); NeMo's nemo/collections/asr/modules/conformer_encoder.py at commit 8cfedd72.
+(arXiv:2305.05084); NeMo's nemo/collections/asr/modules/conformer_encoder.py at commit 8cfedd72. Streaming: Noroozi et
+al. 2023, "Stateful Conformer with Cache-based Inference for Streaming Automatic Speech Recognition" (arXiv:2312.17279).
 """
 
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import ShareBelow1, settings
 from asr_jax.core.shapes import DimSize, numbers
-from asr_jax.models.encoder import Encoder, SubsamplingEncoder
+from asr_jax.models.encoder import Context, Encoder, StreamingEncoder, StreamWindow, SubsamplingEncoder
+from asr_jax.nn.attention import chunk_mask
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
-from asr_jax.nn.conformer.striding import Subsample, strided_length
+from asr_jax.nn.conformer.striding import Subsample, initial_cache, strided_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.normalization import normed
@@ -34,6 +39,11 @@ FAST: dict[FastSize, dict[str, Any]] = {
     "xlarge": {"dim": 1024, "num_layers": 24, "num_heads": 8, "scale_input": False},
     "xxlarge": {"dim": 1024, "num_layers": 42, "num_heads": 8, "scale_input": False, "kernel_size": 5},
 }
+STREAMING = tuple(Context(chunk_frames, 70) for chunk_frames in (14, 7, 2, 1))
+"""Contexts of NeMo's streaming FastConformer, `att_context_size` [[70, 13], [70, 6], [70, 1], [70, 0]]."""
+UNLIMITED = 2**30
+"""Number of frames that is larger than any utterance."""
+HOW_TO_STREAM = "and a model that was trained for it, see Conformer.fast_streaming (docs/streaming.md)"
 ParaformerVariant = Literal["xs", "s", "small", "sm", "m", "medium", "ml", "l", "large"]
 PARAFORMER: dict[str, int] = {
     **dict.fromkeys(("xs", "s", "small"), 256),
@@ -44,7 +54,7 @@ PARAFORMER: dict[str, int] = {
 
 
 @settings
-class Conformer(SubsamplingEncoder):
+class Conformer(StreamingEncoder, SubsamplingEncoder):
     """Settings of Conformer. The defaults are the large Conformer-CTC of NeMo."""
 
     num_layers = 18
@@ -54,6 +64,8 @@ class Conformer(SubsamplingEncoder):
     """Whether the convolution modules have biases."""
     input_dropout: ShareBelow1 = 0.1
     """Dropout rate before the first layer."""
+    causal: bool = False
+    """Whether subsampling and convolutions see no later frames, for streaming."""
     position_dropout: ShareBelow1 = 0.0
     """Dropout rate of the position encodings."""
     attention: Literal["auto", "xla"] = "auto"
@@ -66,6 +78,13 @@ class Conformer(SubsamplingEncoder):
             yield f"attention is {self.attention}: expected auto for positions {self.positions}"
         if self.attention != "auto" and self.attention_dropout:
             yield f"attention_dropout is {self.attention_dropout}: expected 0 for attention {self.attention}"
+        if self.attention != "auto" and self.has_chunks:
+            yield f"attention is {self.attention}: expected auto for contexts with chunk_frames"
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether attention is limited by some context."""
+        return self.contexts != (Context(),)
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Conformer":
@@ -117,6 +136,25 @@ class Conformer(SubsamplingEncoder):
         return cls(**{**sizes, **FAST[size], **changes})
 
     @classmethod
+    def fast_streaming(cls, size: FastSize = "large", **changes: Any) -> "Conformer":
+        """NeMo's streaming FastConformer at 12.5 Hz with chunks of 14, 7, 2 and 1 frames; evaluation uses the first.
+
+        The size large (109 M parameters without the head) has 17 layers, as published. The others are those of `fast`.
+
+        Source: examples/asr/conf/fastconformer/cache_aware_streaming in NeMo.
+
+        Raises:
+            ValueError: If there is no such size.
+        """
+        sizes = {
+            "causal": True,
+            "norm": "layer",
+            "contexts": STREAMING,
+            **({"num_layers": 17} if size == "large" else {}),
+        }
+        return cls.fast(size, **{**sizes, **changes})
+
+    @classmethod
     def paraformer(cls, variant: ParaformerVariant = "medium", **changes: Any) -> "Conformer":
         """Encoder of the Rust trainer's Paraformer-v2 (`--architecture paraformer --variant VARIANT`), at 25 Hz.
 
@@ -155,49 +193,151 @@ class Conformer(SubsamplingEncoder):
 
 
 class ConformerEncoder(Encoder):
-    """Conformer encoder, [B T num_mels] to [B S dim] with S = ⌈T / subsampling_factor⌉."""
+    """Conformer encoder, [B T num_mels] to [B S dim].
+
+    S is ⌈T / f⌉, where f is the subsampling factor, or ⌈(T + f - 1) / f⌉ with causal subsampling, as in NeMo.
+    """
 
     settings: Conformer
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
-        settings = self.settings
-        settings.check_frames(frames.values)
-        subsample = Subsample(
-            settings.subsampling_channels or settings.dim,
-            settings.subsampling_factor,
-            settings.subsampling,
-            mask_padding=settings.mask_padding,
-            dtype=self.dtype,
-            name="subsample",
-        )
-        x = Linear(settings.dim, dtype=self.dtype, name="embed")(subsample(frames.values, frames.lengths))
-        lengths = self.output_length(frames.lengths)
-        if settings.scale_input:
-            x *= settings.dim**0.5
-        positions = None if settings.positions == "none" else self._positions(x.shape[1], step)
-        if settings.positions == "abs_pos":
-            assert positions is not None
-            x, positions = x + positions[None], None
-        x = Dropout(settings.input_dropout)(x, step=step)
-        biases = tied_biases(self, settings.num_heads, settings.dim) if settings.tied_biases else None
-        allowed = length_mask(lengths, x.shape[1])[:, None]
-        layers = layer_stack(ConformerLayer, settings.num_layers, settings.remat)(settings, self.dtype, name="layers")
-        x, inner = layers(x, LayerInputs(allowed, lengths, step, positions, biases))
-        taps = {name: Frames(inner[int(name.removeprefix("layer_"))], lengths) for name in settings.taps}
-        return Encoded(frames=Frames(x, lengths), taps=taps)
+        encoded, inner = self._encode(frames, None, step=step)
+        taps = {name: encoded.replace(values=inner[int(name.removeprefix("layer_"))]) for name in self.settings.taps}
+        return Encoded(frames=encoded, taps=taps)
 
     def output_length(self, num_frames: Any) -> Any:
+        if self.settings.causal:
+            return strided_length(num_frames, self.settings.subsampling_factor, before=2) * (num_frames > 0)
         return strided_length(num_frames, self.settings.subsampling_factor)
 
     def tap_lengths(self, num_frames: Any) -> dict[str, Any]:
         return dict.fromkeys(self.settings.taps, self.output_length(num_frames))
 
-    def _positions(self, num_frames: DimSize, step: Step) -> Float[Array, "R D"]:
+    @property
+    def stream_window(self) -> StreamWindow:
+        settings, context = self.settings, self.settings.contexts[0]
+        for name, value, expected in (
+            ("causal", settings.causal, "True"),
+            ("contexts[0].chunk_frames", context.chunk_frames, "a number"),
+            ("contexts[0].left_frames", context.left_frames, "a number"),
+        ):
+            if value is None or value is False:
+                raise UserError(f"encoder.{name} is {value}: streaming needs {expected} {HOW_TO_STREAM}")
+        if settings.positions == "abs_pos":
+            raise UserError(f"encoder.positions is abs_pos: streaming needs rel_pos or none {HOW_TO_STREAM}")
+        assert context.chunk_frames is not None
+        size = context.chunk_frames * settings.subsampling_factor
+        return StreamWindow(size, size, context.chunk_frames, before=settings.subsampling_factor - 1)
+
+    def initial_state(self, num_rows: int) -> Tree:
+        self.stream_window  # noqa: B018  raises
+        settings, left_frames = self.settings, self.settings.contexts[0].left_frames
+        keys = (num_rows, settings.num_layers, left_frames, settings.num_heads, settings.dim // settings.num_heads)
+        convolution = (num_rows, settings.num_layers, settings.kernel_size - 1, settings.dim)
+        sizes = {"keys": keys, "values": keys, "convolution": convolution}
+        return {
+            "num_frames": jnp.zeros(num_rows, jnp.int32),
+            "subsample": initial_cache(
+                num_rows, settings.num_mels, self._channels, settings.subsampling_factor, dtype=self.dtype
+            ),
+            "layers": {name: jnp.zeros(size, self.dtype) for name, size in sizes.items()},
+        }
+
+    def stream(self, state: Tree, frames: Frames) -> tuple[Tree, Frames]:
+        window = self.stream_window
+        if frames.values.shape[1] != window.size:
+            raise ValueError(f"a window has {frames.values.shape[1]} frames, expected {window.size}")
+        encoded, after = self._encode(frames, state, step=None)
+        return after, encoded
+
+    @nn.compact
+    def _encode(self, frames: Frames, state: Tree | None, *, step: Step) -> tuple[Frames, Any]:
+        """Encodes whole utterances, or the next window of each stream with the state before it.
+
+        Returns:
+            Output frames, and the outputs of all layers if there are taps, or the state after the window.
+        """
+        settings = self.settings
+        settings.check_frames(frames.values)
+        subsample = Subsample(
+            self._channels,
+            settings.subsampling_factor,
+            settings.subsampling,
+            before=2 if settings.causal else 1,
+            mask_padding=settings.mask_padding,
+            dtype=self.dtype,
+            name="subsample",
+        )
+        if state is None:
+            before, lengths, x = 0, self.output_length(frames.lengths), subsample(frames.values, frames.lengths)
+        else:
+            before = state["layers"]["keys"].shape[2]
+            x, lengths, state = self._next_window(subsample, frames, state)
+        x = Linear(settings.dim, dtype=self.dtype, name="embed")(x)
+        if settings.scale_input:
+            x *= settings.dim**0.5
+        positions = None if settings.positions == "none" else self._positions(x.shape[1], step, before=before)
+        if settings.positions == "abs_pos":
+            assert positions is not None
+            x, positions = x + positions[None], None
+        x = Dropout(settings.input_dropout)(x, step=step)
+        biases = tied_biases(self, settings.num_heads, settings.dim) if settings.tied_biases else None
+        inputs = LayerInputs(self._allowed(lengths, x.shape[1], state, step), lengths, step, positions, biases)
+        axes = {"in_axes": nn.broadcast} if state is None else {"in_axes": (nn.broadcast, 1), "out_axes": 1}
+        stack = layer_stack(ConformerLayer, settings.num_layers, settings.remat, **axes)
+        layers = stack(settings, self.dtype, name="layers")
+        if state is None:
+            x, inner = layers(x, inputs)
+            return Frames(x, lengths), inner
+        x, cache = layers(x, inputs, state["layers"])
+        return Frames(x, lengths), {**state, "num_frames": state["num_frames"] + lengths, "layers": cache}
+
+    @property
+    def _channels(self) -> int:
+        return self.settings.subsampling_channels or self.settings.dim
+
+    def _next_window(
+        self, subsample: Subsample, frames: Frames, state: Tree
+    ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], Tree]:
+        """Returns the subsampled window, its lengths, and the state with the next cache of the subsampling."""
+        factor, is_first = self.settings.subsampling_factor, state["num_frames"] == 0
+        x, cache = subsample.stream(frames.values, frames.lengths, state["subsample"], is_first=is_first)
+        is_empty = is_first & (frames.lengths < factor)  # it has only frames before the stream
+        lengths = jnp.where(is_empty, 0, -(-frames.lengths // factor))
+        return x, lengths, {**state, "subsample": cache}
+
+    def _allowed(
+        self, lengths: Int[Array, " B"], num_frames: DimSize, state: Tree | None, step: Step
+    ) -> Bool[Array, "B #T S"]:
+        """Keys (last axis) within the row's length and, with chunks, in the query's chunk or its left context.
+
+        With a state, the first keys are those of the windows before.
+        """
+        allowed = length_mask(lengths, num_frames)[:, None]
+        if state is not None:
+            before = state["layers"]["keys"].shape[2]
+            exist = jnp.arange(before)[None] >= before - state["num_frames"][:, None]
+            allowed = jnp.concatenate([exist[:, None], allowed], axis=-1)
+        if self.settings.has_chunks:
+            allowed &= chunk_mask(num_frames, allowed.shape[-1], *self._context(step))[None]
+        return allowed
+
+    def _context(self, step: Step) -> tuple[Any, Any]:
+        """Chunk length and number of frames before a chunk: those of the first context, in training of a drawn one."""
+        sizes = [
+            (each.chunk_frames or UNLIMITED, UNLIMITED if each.left_frames is None else each.left_frames)
+            for each in self.settings.contexts
+        ]
+        if step is None or len(sizes) == 1:
+            return sizes[0]
+        chunk_frames, left_frames = jax.random.choice(self.make_rng("dropout"), jnp.array(sizes))
+        return chunk_frames, left_frames
+
+    def _positions(self, num_frames: DimSize, step: Step, *, before: int) -> Float[Array, "R D"]:
         width = self.settings.dim
         if self.settings.positions == "rel_pos":
-            encodings = relative_sinusoids(num_frames, width)
+            encodings = relative_sinusoids(num_frames, width, before=before)
         else:
             encodings = sinusoids(numbers(0, num_frames), width)
         dropout = nn.Dropout(self.settings.position_dropout)  # shared by the rows
@@ -207,7 +347,8 @@ class ConformerEncoder(Encoder):
 class ConformerLayer(nn.Module):
     """Conformer layer: half-step feed-forward, attention, convolution, half-step feed-forward, norm.
 
-    The signature is that of a body of `nn.scan`. With taps, the layer also returns its output for the scan to collect.
+    The signature is that of a body of `nn.scan`. The layer also returns an output for the scan to collect: in streaming
+    the cache for the next window, otherwise its frames if there are taps.
     """
 
     settings: Conformer
@@ -215,9 +356,9 @@ class ConformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], inputs: LayerInputs
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
-        settings, step = self.settings, inputs.step
+        self, x: Float[Array, "B T D"], inputs: LayerInputs, cache: dict[str, Array] | None = None
+    ) -> tuple[Float[Array, "B T D"], Any]:
+        settings, step, num_frames = self.settings, inputs.step, x.shape[1]
         x += 0.5 * Dropout(settings.dropout)(self._feed_forward("feed_forward_1", x, step=step), step=step)
         attention = RelativeAttention(
             settings.num_heads,
@@ -227,10 +368,11 @@ class ConformerLayer(nn.Module):
             dtype=self.dtype,
             name="attention",
         )
-        attended = attention(
+        attended, (keys, values) = attention.stream(
             normed("attention_norm", x),
             inputs.positions,
             inputs.allowed,
+            None if cache is None else (cache["keys"], cache["values"]),
             step=step,
             biases=inputs.biases,
             lengths=inputs.lengths,
@@ -239,15 +381,20 @@ class ConformerLayer(nn.Module):
         convolution = ConformerConvolution(
             settings.kernel_size,
             norm=settings.norm,
+            causal=settings.causal,
             use_bias=settings.convolution_bias,
             dtype=self.dtype,
             name="convolution",
         )
-        convolved = convolution(normed("convolution_norm", x), inputs.lengths, step=step)
+        before = None if cache is None else cache["convolution"]
+        convolved, entered = convolution.stream(normed("convolution_norm", x), inputs.lengths, before, step=step)
         x += Dropout(settings.dropout)(convolved, step=step)
         x += 0.5 * Dropout(settings.dropout)(self._feed_forward("feed_forward_2", x, step=step), step=step)
         x = normed("norm", x)
-        return x, x if settings.taps else None
+        if cache is None:
+            return x, x if settings.taps else None
+        seen = {"keys": keys, "values": values, "convolution": entered}
+        return x, {name: frames[:, num_frames:] for name, frames in seen.items()}
 
     def _feed_forward(self, name: str, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
         settings = self.settings

@@ -1,8 +1,9 @@
 """Base classes of encoders and of their settings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal, Self
 
 from flax import linen as nn
 from jax.typing import DTypeLike
@@ -24,7 +25,10 @@ from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """Windows of input frames that `Encoder.stream` reads. Window n of a stream begins at input frame n · `shift`."""
+    """Windows of input frames that `Encoder.stream` reads.
+
+    Window n of a stream begins at input frame n · `shift` - `before`.
+    """
 
     size: int
     """Number of input frames of a window."""
@@ -32,6 +36,9 @@ class StreamWindow:
     """Distance in input frames between the beginnings of two windows. At most `size`."""
     outputs: int
     """Number of output frames of a window that is full."""
+    before: int = 0
+    """Number of frames that the first window has before the first frame of a stream. Their values do not matter, but
+    the lengths of windows include them."""
 
 
 class Encoder(nn.Module):
@@ -189,6 +196,33 @@ class Context:
     def problems(self) -> Iterator[str]:
         if self.chunk_frames is None and self.left_frames is not None:
             yield f"left_frames is {self.left_frames}: expected None without chunk_frames"
+
+
+def contexts_of(chunks: tuple[int | None, ...], left: tuple[int | None, ...]) -> tuple[Context, ...]:
+    """Returns a context for each pair of a chunk length and a number of frames before the chunk.
+
+    A chunk of None, which is the whole utterance, has nothing before it. To give both lists the same chance in training
+    as if they were drawn independently, it is repeated for each number in `left`.
+    """
+    return tuple(Context(chunk, None if chunk is None else frames) for chunk, frames in product(chunks, left))
+
+
+@settings
+class StreamingEncoder(EncoderSettings):
+    """Base class of settings of encoders that can compute attention in chunks, for streaming."""
+
+    contexts: tuple[Context, ...] = (Context(),)
+    """Contexts of attention, in frames of the layers. Training draws one for each update; evaluation and streaming use
+    the first one."""
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if not self.contexts:
+            yield "contexts is empty: expected at least one context"
+
+    def with_context(self, context: Context) -> Self:
+        """Returns the settings with one context instead of all."""
+        return replace(self, contexts=(context,))
 
 
 @settings

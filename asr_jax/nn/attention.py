@@ -1,11 +1,14 @@
 """Weights of multi-head attention, with a softmax whose gradient needs only its result."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from asr_jax.core.matmul_precision import float32_product
+from asr_jax.core.shapes import DimSize
 from asr_jax.kernels.gradients import with_gradient
 from asr_jax.nn.remat import saved
 
@@ -31,6 +34,20 @@ def attention_softmax(scores: Float[Array, "*rest S"], dtype: DTypeLike) -> Floa
         return ((product - weights * jnp.sum(product, axis=-1, keepdims=True)).astype(scores.dtype),)
 
     return with_gradient(forward, backward)(scores)
+
+
+def chunk_mask(num_queries: DimSize, num_keys: DimSize, chunk_frames: Any, left_frames: Any) -> Bool[Array, "T S"]:
+    """Returns a mask that is True for the keys in a query's chunk and for those up to `left_frames` before the chunk.
+
+    The last query is at the last key. A chunk begins at the first query. There are at most as many queries as keys.
+
+    Args:
+        chunk_frames: Length of a chunk in frames; an int or an array.
+        left_frames: Number of frames before the chunk; an int or an array.
+    """
+    query, key = jnp.arange(num_queries)[:, None], jnp.arange(num_keys)[None] - (num_keys - num_queries)
+    chunk = query // chunk_frames * chunk_frames
+    return (key >= chunk - left_frames) & (key < chunk + chunk_frames)
 
 
 def attention_weights(

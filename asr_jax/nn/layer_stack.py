@@ -17,7 +17,7 @@ Biases = tuple[Float[Array, "H C"], Float[Array, "H C"]]
 class LayerInputs:
     """Inputs of all layers of an encoder's stack in addition to the frames."""
 
-    allowed: Bool[Array, "B #T T"]
+    allowed: Bool[Array, "B #T S"]
     """Keys (last axis) that each query may attend to."""
     lengths: Int[Array, " B"]
     step: Step

@@ -70,14 +70,20 @@ def sines_and_cosines(
     return jnp.sin(angles), jnp.cos(angles)
 
 
-def relative_sinusoids(num_frames: DimSize, width: int) -> Float[AnyArray, "R D"]:
-    """Sinusoidal encodings of the R = 2 · num_frames - 1 relative positions t - s of query t and key s.
+def relative_sinusoids(num_frames: DimSize, width: int, *, before: int = 0) -> Float[AnyArray, "R D"]:
+    """Sinusoidal encodings of the R = 2 · num_frames - 1 + before relative positions t - s of query t and key s.
 
-    They are ordered by the offset s - t, from -(num_frames - 1) to num_frames - 1, as `kernels.relative_shift` expects.
+    They are ordered by the offset s - t, from -(num_frames - 1) - before to num_frames - 1, as
+    `kernels.relative_shift` expects.
+
+    Args:
+        num_frames: Number of queries.
+        width: Width of an encoding. Must be even.
+        before: Number of keys before the first query.
 
     Source: Transformer-XL (arXiv:1901.02860), appendix B.
     """
-    return sinusoids(-numbers(-(num_frames - 1), num_frames), width)
+    return sinusoids(-numbers(-(num_frames - 1) - before, num_frames), width)
 
 
 def clipped_distances(scores: Float[Array, "... T R"], left: int) -> Float[Array, "... T T"]:

@@ -13,7 +13,9 @@ from asr_jax.core.errors import UserError
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
+from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.encoder import Context
 from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.pretrained.base import Description, Format, Heads, check_settings, ctc_rows, made
 from asr_jax.pretrained.huggingface import CONFIG, front_end_settings, model_type, read_json
@@ -56,30 +58,71 @@ def parakeet_rows(settings: Conformer, heads: Heads) -> list[Row]:
 def settings_of_nemo(given: Mapping[str, Any], path: Path) -> Conformer:
     """Returns the settings of a Conformer from the section `encoder` of a NeMo configuration.
 
+    The probabilities of contexts, which only training uses, are ignored.
+
     Args:
         path: File that contains the section, for messages.
 
     Raises:
         UserError: If a setting is missing or not supported.
     """
+    causal = bool(given.get("causal_downsampling"))
     check_settings(
         f"{path}: encoder",
-        given,
-        causal_downsampling=False,
+        {"conv_context_size": None, **given},
         reduction=None,
-        conv_context_size=None,
-        att_context_style="regular",
+        conv_context_size="causal" if causal else None,
+        att_context_style=("regular", "chunked_limited"),
     )
-    fields = encoder_fields(given, path, subsampling="striding")
+    fields = encoder_fields({**given, "att_context_size": None}, path, subsampling="striding")
     return made(
         path,
         Conformer,
         **fields,
+        contexts=_contexts_of_nemo(given, path),
+        causal=causal,
         use_bias=given.get("use_bias", True),
         convolution_bias=given.get("use_bias", True),
         input_dropout=given.get("dropout_pre_encoder", 0.1),
         position_dropout=given.get("dropout_emb", 0.1),
     )
+
+
+def _contexts_of_nemo(given: Mapping[str, Any], path: Path) -> tuple[Context, ...]:
+    """Returns the contexts of attention in a section `encoder`, which has one pair or a list of pairs.
+
+    A pair has the numbers of frames to the left and to the right, where -1 is unlimited. With the style
+    chunked_limited, the right context is that of the first frame of a chunk. The style regular limits the context of
+    each frame, which is the same as chunks of one frame if there is no right context.
+
+    Raises:
+        UserError: If this package has no such context.
+    """
+    pairs, style = given.get("att_context_size") or [-1, -1], given.get("att_context_style", "regular")
+    contexts = list[Context]()
+    for pair in pairs if isinstance(pairs[0], list) else [pairs]:
+        left, right = pair
+        if (left, right) == (-1, -1):
+            contexts.append(Context())
+        elif right == 0 or (right > 0 and style == "chunked_limited"):
+            contexts.append(Context(right + 1, None if left < 0 else left))
+        else:
+            raise UserError(
+                f"{path}: encoder.att_context_size is {pairs} and att_context_style is {style}: expected [-1, -1], a "
+                "right context of 0, or one above 0 with the style chunked_limited; this package has no attention to "
+                "a sliding window"
+            )
+    return tuple(contexts)
+
+
+def _check_parakeet(model: Model) -> None:
+    """Raises a UserError if a model is causal or has chunks, because Parakeet in transformers has neither."""
+    encoder = model.encoder
+    if isinstance(encoder, Conformer) and (encoder.causal or encoder.has_chunks):
+        raise UserError(
+            "encoder.causal and encoder.contexts are those of a streaming model, which Hugging Face's Parakeet is not: "
+            "expected --names nemo"
+        )
 
 
 PARAKEET_SETTINGS = {
@@ -203,6 +246,7 @@ HUGGINGFACE = Format(
     mark=r"^encoder\.subsampling\.",
     rows=parakeet_rows,
     unused=UNUSED,
+    check=_check_parakeet,
 )
 FORMATS = (NEMO, HUGGINGFACE)
 DESCRIPTIONS = (

@@ -104,15 +104,15 @@ def test_prediction_and_joint_network_follow_the_labels(tmp_path: Path) -> None:
 
     parts = Parts(trained.model, trained.variables, "transducer", recordings(0.5)[0])
     decoder, _ = parts.networks()
-    labels = np.asarray([[2, 5, 1]], np.int32)
+    labels, length = jax.device_put((np.asarray([[2, 5, 1]], np.int32), np.asarray([3], np.int32)))
 
     def projected(module, labels):
         head = module.heads["transducer"]
-        return head.of_labels(head.prediction(labels, np.asarray([3], np.int32), step=None))
+        return head.of_labels(head.prediction(labels, length, step=None))
 
     expected = np.asarray(trained.model.apply(trained.variables, labels, method=projected))[0]
     state = {name: decoder.example[name][:1] for name in ("hidden", "cell")}
-    for place, label in enumerate([trained.tokenizer.blank_id, *labels[0]]):
+    for place, label in enumerate([trained.tokenizer.blank_id, *np.asarray(labels[0])]):
         output, *after = decoder.computed({"label": np.asarray([label], np.int32), **state})
         assert_close(output[0], expected[place], rtol=1e-5, atol=1e-6)
         state = dict(zip(state, after, strict=True))

@@ -25,11 +25,12 @@ from asr_jax.data.batching.dataset import Data
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.encoder import Context
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.base import Format
 from asr_jax.pretrained.conformer import HUGGINGFACE, NEMO
 from asr_jax.pretrained.encoders import encoder_of, front_end_of
-from asr_jax.pretrained.formats import imported, load_weights, save_exported
+from asr_jax.pretrained.formats import exported, imported, load_weights, save_exported
 from asr_jax.pretrained.nemo_files import load_nemo, save_nemo
 from asr_jax.pretrained.torch_files import load_torch
 from asr_jax.text.characters import CharacterTokenizer
@@ -48,6 +49,7 @@ SETTINGS = {
     "tied": replace(TINY, tied_biases=True, norm="layer", subsampling_channels=None),
     "abs_pos": replace(TINY, positions="abs_pos", norm="batch_padded"),
     "published": Conformer.fast("medium", num_layers=2),
+    "streaming": replace(TINY, causal=True, norm="layer", contexts=(Context(2, 4),)),
 }
 
 
@@ -149,16 +151,47 @@ def test_settings_of_a_nemo_file(nemo: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "changes", "message"),
     [
-        ("encoder", {"att_context_style": "chunked_limited"}, "att_context_style is chunked_limited, expected regular"),
+        ("encoder", {"att_context_style": "local"}, "att_context_style is local, expected regular or chunked_limited"),
+        ("encoder", {"causal_downsampling": True}, "conv_context_size is None, expected causal"),
+        ("encoder", {"conv_context_size": "causal"}, "conv_context_size is causal, expected None"),
         ("encoder", {"subsampling": "vggnet"}, "subsampling is vggnet, expected striding or dw_striding"),
         ("encoder", {"n_heads": 3}, "multiple of num_heads"),
-        ("encoder", {"att_context_size": [70, 13]}, "att_context_size"),
+        ("encoder", {"att_context_size": [70, 13]}, r"att_context_size is \[70, 13\] and att_context_style is regular"),
+        ("encoder", {"att_context_size": [[70, 0], [70, -1]]}, r"att_context_size is \[\[70, 0\], \[70, -1\]\]"),
     ],
 )
 def test_nemo_files_of_other_models(tmp_path: Path, part: str, changes: dict[str, Any], message: str) -> None:
     path = written(tmp_path / "model.nemo", {**CONFIG, part: {**CONFIG[part], **changes}}, {})
     with pytest.raises(UserError, match=message):
         encoder_of(path)
+
+
+STREAMS = {"causal_downsampling": True, "conv_context_size": "causal", "conv_norm_type": "layer_norm"}
+
+
+@pytest.mark.parametrize(
+    ("style", "sizes", "contexts"),
+    [
+        ("chunked_limited", [[70, 13], [70, 0], [-1, 6], [-1, -1]], [(14, 70), (1, 70), (7, None), (None, None)]),
+        ("chunked_limited", [140, 27], [(28, 140)]),
+        ("regular", [70, 0], [(1, 70)]),
+        ("regular", None, [(None, None)]),
+    ],
+)
+def test_streaming_settings_of_a_nemo_file(tmp_path: Path, style: str, sizes: Any, contexts: list[Any]) -> None:
+    changes = {**STREAMS, "att_context_style": style, "att_context_size": sizes, "att_context_probs": None}
+    path = written(tmp_path / "model.nemo", {**CONFIG, "encoder": {**CONFIG["encoder"], **changes}}, {})
+    found = encoder_of(path)
+    assert isinstance(found, Conformer)
+    assert found.contexts == tuple(Context(*pair) for pair in contexts)
+    assert (found.causal, found.norm) == (True, "layer")
+
+
+def test_streaming_models_are_no_parakeets() -> None:
+    model = Model(encoder=replace(TINY, causal=True), front_end=nemo_preset(num_mels=16), heads={"ctc": CTC()})
+    assert exported(drawn(TINY, 5), model, "nemo")
+    with pytest.raises(UserError, match="expected --names nemo"):
+        exported(drawn(TINY, 5), model, "huggingface")
 
 
 def test_nemo_files_of_other_features(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ trainers. layer: layer norm over the channels of a frame.
 """
 
 
+KeysAndValues = tuple[Float[Array, "B _ H C"], Float[Array, "B _ H C"]]
+
+
 class RelativeAttention(nn.Module):
     """Multi-head self-attention with relative positions.
 
@@ -59,7 +62,6 @@ class RelativeAttention(nn.Module):
     have no dropout of weights, allow the first `lengths` keys, and return zeros for queries without keys."""
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(
         self,
         x: Float[Array, "B T D"],
@@ -81,11 +83,41 @@ class RelativeAttention(nn.Module):
             turned: Input of the query and key projections, such as `x` with rotary positions. None: `x`.
             lengths: Number of valid keys of each row, for implementations other than reference.
         """
+        return self.stream(x, positions, allowed, None, step=step, biases=biases, turned=turned, lengths=lengths)[0]
+
+    @nn.compact
+    def stream(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Float[Array, "R P"] | None,
+        allowed: Bool[Array, "B #T S"],
+        cache: KeysAndValues | None,
+        *,
+        step: Step = None,
+        biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
+        turned: Float[Array, "B T D"] | None = None,
+        lengths: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], KeysAndValues]:
+        """Applies attention to `x`, with keys and values of frames before `x`.
+
+        Args:
+            positions: As in `__call__`, with R = S + T - 1 offsets, where S is the number of all keys.
+            allowed: As in `__call__`, for all keys.
+            cache: Keys and values of the S - T frames before `x`. None: there are none.
+            biases: As in `__call__`.
+            turned: As in `__call__`.
+            lengths: As in `__call__`.
+
+        Returns:
+            Output, and the keys and values of all S frames.
+        """
         width, looking = x.shape[-1], x if turned is None else turned
         query, key, value = (
             self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(given))
             for name, given in (("query", looking), ("key", looking), ("value", x))
         )
+        if cache is not None:
+            key, value = (jnp.concatenate(pair, axis=1) for pair in zip(cache, (key, value), strict=True))
         # Scores are summed and kept in float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
         if positions is None:
             scores = float32_product("bthc,bshc->bhts", query, key)
@@ -106,7 +138,7 @@ class RelativeAttention(nn.Module):
                     implementation=self.implementation,
                 )
                 mixed = mixed.reshape(*x.shape[:2], width)
-                return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
+                return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed), (key, value)
             scores = float32_product("bthc,bshc->bhts", query + per_head(by_content, query), key)
             by_offset = float32_product("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
             # The barrier keeps XLA from recomputing the shift of the gradient for each of its uses.
@@ -118,7 +150,7 @@ class RelativeAttention(nn.Module):
             weights = jnp.where(allowed[:, None], weights, 0)
         weights = Dropout(self.dropout)(weights, step=step)
         mixed = jnp.einsum("bhts,bshc->bthc", weights, value).reshape(*x.shape[:2], width)
-        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
+        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed), (key, value)
 
     def _by_distance(self, query: Float[Array, "B T H C"], left: int, right: int) -> Float[Array, "B H T T"]:
         """Scores of the learned distance embeddings, by query (third axis) and key (last axis)."""
@@ -155,14 +187,32 @@ class ConformerConvolution(nn.Module):
     use_bias: bool = True
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B T D"]:
+        return self.stream(x, lengths, None, step=step)[0]
+
+    @nn.compact
+    def stream(
+        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], cache: Float[Array, "B K E"] | None, *, step: Step
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B S E"]]:
+        """Applies the module to `x`, after frames before `x`.
+
+        Args:
+            lengths: Number of valid frames of `x` in each row.
+            cache: Input of the depthwise convolution, which must be causal, in the kernel_size - 1 frames before `x`.
+                None: there are none.
+
+        Returns:
+            Output, and the input of the depthwise convolution in the frames of the cache and of `x`.
+        """
         width, size = x.shape[-1], self.kernel_size
         hidden = Linear(2 * width, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
         hidden = glu(hidden) if self.gated else nn.silu(hidden)
         hidden = mask_time(hidden, lengths)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
         padding = (size - 1, 0) if self.causal else ((size - 1) // 2, size // 2)
+        if cache is not None:
+            hidden, padding = jnp.concatenate([cache, hidden], axis=1), (0, 0)
+        entering = hidden
         hidden = saved(depthwise_conv(hidden, kernel, padding=padding))
         if self.use_bias:
             hidden += per_channel(self.param("bias", uniform(size**-0.5), hidden.shape[-1:]), hidden)
@@ -173,7 +223,7 @@ class ConformerConvolution(nn.Module):
             norm = BatchNorm(self.norm_momentum, self.norm_eps, padded, self.norm_ddof, name="norm")
             hidden = norm(hidden, lengths, use_running=step is None)
         hidden = ACTIVATIONS[self.activation](hidden)
-        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(hidden)
+        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(hidden), entering
 
 
 class ConformerFeedForward(nn.Module):
