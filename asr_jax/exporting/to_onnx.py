@@ -86,7 +86,10 @@ class Converter:
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *inputs), strict=True))
 
         def read(variable: Any) -> Any:
-            return np.asarray(variable.val) if isinstance(variable, Literal) else values[variable]
+            if not isinstance(variable, Literal):
+                return values[variable]
+            kind: Any = variable.aval
+            return np.asarray(variable.val, kind.dtype)
 
         for equation in jaxpr.eqns:
             found = self.equation(equation, [read(variable) for variable in equation.invars])

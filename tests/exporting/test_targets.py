@@ -91,7 +91,8 @@ def test_stablehlo_runs_with_other_sizes(name: str, tmp_path: Path) -> None:
     call = jax.export.deserialize(bytearray((out / "model.stablehlo").read_bytes())).call
     audio = recordings(0.9, 0.4, 1.1)
     padded = np.stack([np.pad(each, (0, 2 * RATE_HZ - len(each))) for each in audio])
-    values, lengths = call(padded.astype(np.float32) / 32768, np.asarray([len(each) for each in audio], np.int32))
+    inputs = given(padded, [len(each) for each in audio])
+    values, lengths = call(audio=inputs["audio"], audio_lengths=inputs["audio_lengths"].astype(np.int32))
     for row, want in enumerate(log_probs(trained, audio, trained.model.recognising)):
         assert lengths[row] == len(want)
         assert_within(max_abs(values[row, : len(want)], want), 1e-3, what=name)
