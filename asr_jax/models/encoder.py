@@ -1,8 +1,9 @@
 """Base classes of encoders and of their settings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal, Self
 
 from flax import linen as nn
 from jax.typing import DTypeLike
@@ -189,6 +190,33 @@ class Context:
     def problems(self) -> Iterator[str]:
         if self.chunk_frames is None and self.left_frames is not None:
             yield f"left_frames is {self.left_frames}: expected None without chunk_frames"
+
+
+def contexts_of(chunks: tuple[int | None, ...], left: tuple[int | None, ...]) -> tuple[Context, ...]:
+    """Returns a context for each pair of a chunk length and a number of frames before the chunk.
+
+    A chunk of None, which is the whole utterance, has nothing before it. To give both lists the same chance in training
+    as if they were drawn independently, it is repeated for each number in `left`.
+    """
+    return tuple(Context(chunk, None if chunk is None else frames) for chunk, frames in product(chunks, left))
+
+
+@settings
+class StreamingEncoder(EncoderSettings):
+    """Base class of settings of encoders that can compute attention in chunks, for streaming."""
+
+    contexts: tuple[Context, ...] = (Context(),)
+    """Contexts of attention, in frames of the layers. Training draws one for each batch; evaluation and streaming use the
+    first one."""
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if not self.contexts:
+            yield "contexts is empty: expected at least one context"
+
+    def with_context(self, context: Context) -> Self:
+        """Returns the settings with one context instead of all."""
+        return replace(self, contexts=(context,))
 
 
 @settings
