@@ -206,8 +206,8 @@ class StreamingEncoder(EncoderSettings):
     """Base class of settings of encoders that can compute attention in chunks, for streaming."""
 
     contexts: tuple[Context, ...] = (Context(),)
-    """Contexts of attention, in frames of the layers. Training draws one for each batch; evaluation and streaming use the
-    first one."""
+    """Contexts of attention, in frames of the layers. Training draws one for each update; evaluation and streaming use
+    the first one."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

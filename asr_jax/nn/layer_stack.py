@@ -17,7 +17,7 @@ Biases = tuple[Float[Array, "H C"], Float[Array, "H C"]]
 class LayerInputs:
     """Inputs of all layers of an encoder's stack in addition to the frames."""
 
-    allowed: Bool[Array, "B #T T"]
+    allowed: Bool[Array, "B #T S"]
     """Keys (last axis) that each query may attend to."""
     lengths: Int[Array, " B"]
     step: Step
@@ -27,6 +27,8 @@ class LayerInputs:
     """Biases that all layers have in common. None: each layer has its own."""
     feature_mask: Float[Array, "B 1 D"] | None = None
     """0 for the masked channels of each row, otherwise 1. None: no masks."""
+    context: Int[Array, ""] | None = None
+    """Index of the context of attention that was drawn in training. None: the first one."""
 
 
 def layer_stack(

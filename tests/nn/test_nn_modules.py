@@ -74,7 +74,7 @@ def test_self_attention_averages_values():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_does_not_reach_valid_frames_through_the_convolution(causal):
-    module = ConvolutionModule(5, causal=causal, chunk_frames=4 if causal else None)
+    module = ConvolutionModule(5, causal=causal, chunks=(4 if causal else None,))
     x, lengths = draw(2, 10, 4), np.array([10, 6])
     params = made(module, x, lengths, regularise=OFF)
     apply, changed = program(module, regularise=OFF), x.copy()
@@ -88,7 +88,7 @@ def test_padding_does_not_reach_valid_frames_through_the_convolution(causal):
 
 @pytest.mark.parametrize("chunk", [3, 20, None])
 def test_a_chunk_sees_itself_and_what_was_before(chunk):
-    module = ChunkDepthwiseConv(7, chunk)
+    module = ChunkDepthwiseConv(7, (chunk,))
     x, lengths = draw(1, 11, 2), np.array([11])
     params = made(module, x, lengths)
     differentiate = jax.jit(jax.jacobian(lambda x, params: module.apply(params, x, jnp.asarray(lengths)).sum(-1)))
@@ -101,7 +101,7 @@ def test_a_chunk_sees_itself_and_what_was_before(chunk):
 
 @pytest.mark.parametrize("chunk", [4, 20, None])
 def test_a_row_of_chunks_is_the_same_alone_and_in_a_bucket(chunk):
-    module = ChunkDepthwiseConv(7, chunk)
+    module = ChunkDepthwiseConv(7, (chunk,))
     x, lengths = np.pad(draw(2, 9, 2), ((0, 0), (0, 5), (0, 0))), np.array([14, 9])
     params = made(module, x, lengths)
     apply = program(module)
