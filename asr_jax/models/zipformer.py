@@ -60,7 +60,7 @@ PER_STACK = (
 class Zipformer(StreamingEncoder, LayeredEncoder, EncoderOfMels):
     """Settings of Zipformer, with tuples of one value per stack. The defaults are the medium size.
 
-    `contexts` are in frames of the embedding, which has half of the input's frame rate. With chunks they require causal;
+    `contexts` are in frames of the embedding, which has half of the input's frame rate. Chunks require causal.
     chunk_frames must be a multiple of each downsampling, and left_frames a multiple of chunk_frames.
     """
 
@@ -454,8 +454,8 @@ class ZipformerStack(nn.Module):
 
     def _positions(self, num_frames: int, left: int, step: Step) -> Float[Array, "R P"]:
         """Encodings of the offsets of all keys, which are `left` frames before the queries, and the queries' frames."""
-        positions = compact_positions(left + num_frames, self.settings.positions_dim)[: left + 2 * num_frames - 1]
-        positions = jnp.asarray(positions, self.dtype)
+        encodings = compact_positions(left + num_frames, self.settings.positions_dim)[: left + 2 * num_frames - 1]
+        positions = jnp.asarray(encodings, self.dtype)
         if step is None or not self.settings.skip:
             return positions
         return nn.Dropout(POSITION_DROPOUT)(positions, deterministic=False)  # shared by the rows
@@ -580,9 +580,7 @@ class ZipformerLayer(nn.Module):
         module = SelfAttention(self.sizes.value_dim, self.dtype, name=f"attention_{number}")
         return module(x, weights, regularise=regularise, extend=cache.extend(f"value_{number}"))
 
-    def _convolution(
-        self, number: int, x: Array, inputs: LayerInputs, regularise: Regulariser, cache: Cache
-    ) -> Array:
+    def _convolution(self, number: int, x: Array, inputs: LayerInputs, regularise: Regulariser, cache: Cache) -> Array:
         module = ConvolutionModule(
             self.sizes.kernel_size,
             causal=self.settings.causal,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 Extend = Callable[[Float[Array, "B T ..."]], Float[Array, "B S ..."]]
-"""Function that puts the kept frames of former windows before those of a window. Without streams, it changes nothing."""
+"""Function that puts the kept frames of former windows before those of a window. It changes nothing in whole rows."""
 
 
 def unextended(x: Float[Array, "B T ..."]) -> Float[Array, "B T ..."]:

@@ -64,7 +64,7 @@ class ChunkDepthwiseConv(nn.Module):
             extend: Function that puts `kernel_size // 2` frames of former windows before those of `x`.
         """
         size, width, num_frames = self.kernel_size, x.shape[-1], x.shape[1]
-        half, side = (size + 1) // 2, size // 2
+        half = (size + 1) // 2
         causal_kernel = self.param("causal_kernel", uniform(half**-0.5), (half, width))
         causal_bias = self.param("causal_bias", uniform(0.1), (width,))
         kernel = self.param("kernel", uniform(size**-0.5), (size, width))
@@ -91,7 +91,9 @@ class ChunkDepthwiseConv(nn.Module):
         return causal + within * _edge_scale(edges, position, ends).astype(x.dtype)
 
 
-def conv_within_equal_chunks(x: Float[Array, "B T D"], kernel: Float[Array, "K D"], chunk: int) -> Float[Array, "B T D"]:
+def conv_within_equal_chunks(
+    x: Float[Array, "B T D"], kernel: Float[Array, "K D"], chunk: int
+) -> Float[Array, "B T D"]:
     """Applies a symmetric depthwise convolution to each chunk by itself.
 
     Args:
@@ -107,7 +109,7 @@ def conv_within_equal_chunks(x: Float[Array, "B T D"], kernel: Float[Array, "K D
 def conv_within_chunks(
     x: Float[Array, "B T D"], kernel: Float[Array, "K D"], chunk: Int[Array, ""], *, shortest: int
 ) -> Float[Array, "B T D"]:
-    """Applies a symmetric depthwise convolution to each chunk by itself, with a length that the program is not made for.
+    """Applies a symmetric depthwise convolution to each chunk by itself, with a length that is known only at run time.
 
     Every G-th chunk is convolved together, with zeros in place of the others. They do not meet, since G - 1 of the
     shortest chunks are at least as long as half of the filter. This computes G convolutions with masks instead of one,
