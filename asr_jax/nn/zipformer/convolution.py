@@ -74,7 +74,7 @@ class ChunkDepthwiseConv(nn.Module):
         extended = extend(x)
         before = half - 1 - (extended.shape[1] - num_frames)
         causal = saved(depthwise_conv(extended, causal_kernel, padding=(before, 0))) + per_channel(causal_bias, x)
-        to_ends = [chunk is None and not self.ends_at_batch for chunk in self.chunks]
+        of_rows = [chunk is None and not self.ends_at_batch for chunk in self.chunks]
         chunks = [num_frames if chunk is None else chunk for chunk in self.chunks]
         chunks = [min(chunk, num_frames) for chunk in chunks] if self.ends_at_batch else chunks
         chunk = of_context(chunks, context)
@@ -85,9 +85,8 @@ class ChunkDepthwiseConv(nn.Module):
         within = saved(within) + per_channel(bias, x)
 
         position, ends = jnp.arange(num_frames)[None] % chunk, jnp.full((1, 1), chunk)
-        if any(to_ends):
-            to_its_end = jnp.asarray(of_context(to_ends, context))
-            ends = jnp.where(to_its_end, jnp.minimum(lengths, num_frames)[:, None], ends)
+        if any(of_rows):
+            ends = jnp.where(of_context(of_rows, context), jnp.minimum(lengths, num_frames)[:, None], ends)
         return causal + within * _edge_scale(edges, position, ends).astype(x.dtype)
 
 
@@ -137,11 +136,9 @@ def _edge_scale(
     `position` is the frame's index within its chunk, and `ends` is the length of the chunk.
     """
     size = edges.shape[1]
-    nothing = jnp.zeros_like(edges[:, :1])
-    left, right = jnp.concatenate([edges, nothing], axis=1)
-    from_end = position - ends + size
-    from_end = jnp.where((from_end >= 0) & (from_end < size), from_end, size)
-    return 1.0 + left[jnp.minimum(position, size)] + right[from_end]
+    # Products with 0 and 1, because the gradient of indexing would be a scatter over all frames.
+    left, right = (jax.nn.one_hot(place, size, dtype=edges.dtype) for place in (position, position - ends + size))
+    return 1.0 + left @ edges[0] + right @ edges[1]
 
 
 class ConvolutionModule(nn.Module):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from asr_jax.nn.schedules import Step
 from asr_jax.nn.stochastic import kept_of_rows
@@ -37,14 +37,14 @@ class StackSizes:
     """Number of frames of this stack that attention sees before a chunk, for each context. None: all."""
 
 
-def of_context(values: Sequence[int], context: Int[Array, ""] | None) -> int | Int[Array, ""]:
-    """Returns the value of a context, from the values of all contexts.
+def of_context(values: Sequence[int], context: Int[Array, ""] | None) -> int | Shaped[Array, ""]:
+    """Returns the value of a context, from the values of all contexts, which are ints or bools.
 
     Args:
         context: Index of the context that was drawn. None: the first one.
 
     Returns:
-        An int if it does not depend on the draw, otherwise an array.
+        An int or bool if it does not depend on the draw, otherwise an array.
     """
     return values[0] if context is None or len(set(values)) == 1 else jnp.asarray(values)[context]
 
