@@ -282,7 +282,7 @@ class ZipformerEncoder(Encoder):
         if missing := [name for name, there in needed.items() if not there]:
             raise UserError(
                 f"Zipformer cannot stream without {', '.join(missing)}: expected causal=True, mask_padding=True and a "
-                "first context with both numbers, such as --model.encoder.contexts 16,128 (docs/streaming.md)"
+                "first context with both numbers, such as contexts=(Context(16, 128),) (docs/streaming.md)"
             )
         assert chunk is not None
         if chunk % settings.output_downsampling:

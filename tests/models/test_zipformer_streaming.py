@@ -58,7 +58,7 @@ def recordings() -> list[np.ndarray]:
     "changes",
     [
         {},
-        {"output_downsampling": 1, "contexts": (Context(8, 8),)},
+        pytest.param({"output_downsampling": 1, "contexts": (Context(8, 8),)}, marks=pytest.mark.slow),
         pytest.param({"output_downsampling": 4, "contexts": (Context(4, 12),)}, marks=pytest.mark.slow),
         pytest.param({"downsampling": (2, 1), "contexts": (Context(2, 2),)}, marks=pytest.mark.slow),
     ],
@@ -83,16 +83,13 @@ def test_a_window_is_that_of_icefall() -> None:
 def test_arrays_of_the_state() -> None:
     state = TINY.build(dtype=jnp.bfloat16).initial_state(3)
     shapes = {path: leaf.shape for path, leaf in flatten(state).items()}
-    of_convolutions = {
-        f"stack_{n}/convolution_{c}": (3, n + 1, side, 8 + 4 * n) for n, side in ((0, 7), (1, 1)) for c in (1, 2)
-    }
-    of_values = {
-        f"stack_{n}/value_{v}": (3, n + 1, left, width) for n, left, width in ((0, 8, 8), (1, 2, 4)) for v in (1, 2)
-    }
-    keys = {"stack_0/key": (3, 1, 8, 8), "stack_1/key": (3, 2, 2, 6)}
-    nonlinear = {"stack_0/nonlinear": (3, 1, 8, 6), "stack_1/nonlinear": (3, 2, 2, 9)}
-    others = {"embed": (3, 3, 3, 4), "frames": (3,)}
-    assert shapes == of_convolutions | of_values | keys | nonlinear | others
+    expected = {"embed": (3, 3, 3, 4), "frames": (3,)}
+    expected |= {"stack_0/key": (3, 1, 8, 8), "stack_1/key": (3, 2, 2, 6)}
+    expected |= {"stack_0/nonlinear": (3, 1, 8, 6), "stack_1/nonlinear": (3, 2, 2, 9)}
+    for n in (1, 2):
+        expected |= {f"stack_0/value_{n}": (3, 1, 8, 8), f"stack_1/value_{n}": (3, 2, 2, 4)}
+        expected |= {f"stack_0/convolution_{n}": (3, 1, 7, 8), f"stack_1/convolution_{n}": (3, 2, 1, 12)}
+    assert shapes == expected
     assert state["stack_0"]["key"].dtype == jnp.bfloat16
 
 
@@ -113,6 +110,8 @@ def test_settings_that_cannot_stream(changes: dict[str, Any], message: str) -> N
 
 
 CONTEXTS = (Context(4, 8), Context(4), Context(8, 16), Context())
+OF_FIRST_STACK = {name: getattr(TINY, name)[:1] for name in (*PER_STACK, "unmasked_dims")}
+ONE_STACK = replace(TINY, **{**OF_FIRST_STACK, "downsampling": (2,)})
 
 
 def in_training(settings: Zipformer) -> Any:
@@ -132,8 +131,7 @@ def in_training(settings: Zipformer) -> Any:
 
 @pytest.mark.slow
 def test_training_draws_a_context_for_each_key_in_one_program() -> None:
-    second = {name: getattr(TINY, name)[:1] for name in (*PER_STACK, "unmasked_dims")} | {"downsampling": (2,)}
-    several = replace(TINY, **second, contexts=CONTEXTS)
+    several = replace(ONE_STACK, contexts=CONTEXTS)
     params = drawn(several.build(dtype=jnp.float32))
     values = np.random.default_rng(3).normal(size=(2, 61, 16)).astype(np.float32)
     frames, keys = Frames(values, np.array([61, 40], np.int32)), jax.random.split(jax.random.key(0), 24)
@@ -144,19 +142,19 @@ def test_training_draws_a_context_for_each_key_in_one_program() -> None:
         (place,) = [n for n, (loss, _) in enumerate(expected) if abs(float(found / loss) - 1) < 1e-5]
         counts[place] += 1
         if counts[place] == 1:
+            others = {path: np.asarray(leaf) for path, leaf in flatten(expected[place][1]).items()}
+            largest = {path: float(np.abs(leaf).max()) for path, leaf in others.items()}
             for path, leaf in flatten(gradients).items():
-                other = np.asarray(flatten(expected[place][1])[path])
-                assert_within(max_abs(leaf, other), 1e-4, scale=max(1.0, float(np.abs(other).max())), what=path)
+                scale = largest[path] + 1e-3 * max(largest.values())
+                assert_within(max_abs(leaf, others[path]), 1e-4, scale=scale, what=path)
     assert all(counts), counts
 
 
 def test_evaluation_uses_the_first_context() -> None:
-    rows = recordings()
-    encoders = [
-        replace(TINY, contexts=each).build(dtype=jnp.float32) for each in ((CONTEXTS[2], Context()), CONTEXTS[2:3])
-    ]
+    rows, settings = recordings()[:2], [replace(ONE_STACK, contexts=each) for each in (CONTEXTS[2:], CONTEXTS[2:3])]
+    encoders = [each.build(dtype=jnp.float32) for each in settings]
     params = drawn(encoders[0])
-    for found, each in zip(*(whole(encoder, params, rows[:2]) for encoder in encoders), strict=True):
+    for found, each in zip(*(whole(encoder, params, rows) for encoder in encoders), strict=True):
         np.testing.assert_array_equal(found, each)
 
 
