@@ -72,6 +72,14 @@ class TestZipformer(EncoderSuite):
         assert_within(max_abs(train(made.params, self.frames()).values, expected.values), 1e-5)
 
 
+@pytest.mark.slow
+class TestCausalZipformer(EncoderSuite):
+    """One stack whose attention and convolutions are computed in chunks, which training draws."""
+
+    settings = replace(ONE_STACK, num_layers=(1,), causal=True, contexts=(Context(4, 8), Context(8), Context()))
+    num_features = TINY.num_mels
+
+
 @cache
 def regularised(*, remat: Remat) -> tuple[Any, Any]:
     """Returns parameters, and a function of the two random streams: loss and gradients with regularisers and skips."""

@@ -15,7 +15,7 @@ def unextended(x: Float[Array, "B T ..."]) -> Float[Array, "B T ..."]:
 
 
 class Cache:
-    """Frames that a module keeps between the windows of streams, by name."""
+    """Frames that a module keeps between the windows of streams, each with a name."""
 
     def __init__(self, before: Mapping[str, Float[Array, "B K ..."]] | None) -> None:
         """Creates the cache for one window.
