@@ -326,6 +326,7 @@ class ZipformerEncoder(Encoder):
         return state
 
     def stream(self, state: Tree, frames: Frames) -> tuple[Tree, Frames]:
+        self.stream_window  # noqa: B018  raises
         encoded, state = self._encode(frames, state, step=None)
         return state, encoded.frames
 
