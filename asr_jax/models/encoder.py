@@ -25,7 +25,11 @@ from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """Windows of input frames that `Encoder.stream` reads. Window n of a stream begins at input frame n · `shift`."""
+    """Windows of input frames that `Encoder.stream` reads.
+
+    Window n of a stream begins at input frame n · `shift`. A stream of N frames has all windows with n · `shift` < N.
+    More than one of its last windows can be shorter than `size`.
+    """
 
     size: int
     """Number of input frames of a window."""

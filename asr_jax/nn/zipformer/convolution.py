@@ -123,9 +123,10 @@ def conv_within_chunks(
     side = len(kernel) // 2
     groups = 1 + -(-side // shortest)
     group = jnp.arange(x.shape[1]) // chunk % groups
-    own = (group[None] == jnp.arange(groups)[:, None]).astype(x.dtype)[:, None, :, None]
-    y = depthwise_conv((own * x[None]).reshape(-1, *x.shape[1:]), kernel, padding=(side, side))
-    return (own * y.reshape(groups, *x.shape)).sum(axis=0)
+    own = (group[None] == jnp.arange(groups)[:, None]).astype(x.dtype)[None, :, :, None]
+    parts = own * x[:, None]  # rows first, which may be on several devices
+    y = depthwise_conv(parts.reshape(-1, *x.shape[1:]), kernel, padding=(side, side))
+    return (own * y.reshape(parts.shape)).sum(axis=1)
 
 
 def _edge_scale(
