@@ -49,7 +49,7 @@ LONGEST_S = 30.0
 Windows have this length (`inference.long_audio`)."""
 ONLY_TRAINED_WITH = r"params/encoder/mask"
 """Path of the vector of masked frames, which some published models lack because only training uses it."""
-VERSION = 2
+VERSION = 3
 """Version of the folders of imported models. With another version, models in the cache are imported again."""
 
 

@@ -27,7 +27,8 @@ from asr_jax.nn.wav2vec.span_masks import SpanMask
 class StreamWindow:
     """Windows of input frames that `Encoder.stream` reads.
 
-    Window n of a stream begins at input frame n · `shift` - `before`.
+    Window n of a stream begins at input frame n · `shift` - `before`. A stream of N frames has all windows with
+    n · `shift` < N + `before`. More than one of its last windows can be shorter than `size`.
     """
 
     size: int

@@ -8,16 +8,19 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import PositiveFloat, PositiveInt, ShareBelow1, between, settings
 from asr_jax.core.shapes import DimSize
 from asr_jax.core.sharding import ModelRules
-from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder
+from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder, StreamingEncoder, StreamWindow
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.model_axis import FEED_FORWARD
 from asr_jax.nn.normalization import BiasNorm
@@ -25,10 +28,11 @@ from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.schedules import Step, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, kept_of_rows, whitening_limit
 from asr_jax.nn.zipformer.attention import AttentionWeights, NonlinearAttention, SelfAttention
+from asr_jax.nn.zipformer.cache import Cache
 from asr_jax.nn.zipformer.convolution import ConvolutionModule
 from asr_jax.nn.zipformer.layer import Bypass, FeedForward
-from asr_jax.nn.zipformer.stack import StackSizes, feature_masks, layer_skip_rates, to_width, widest
-from asr_jax.nn.zipformer.subsampling import ConvEmbedding, Downsample, embedding_length, upsample
+from asr_jax.nn.zipformer.stack import StackSizes, feature_masks, layer_skip_rates, of_context, to_width, widest
+from asr_jax.nn.zipformer.subsampling import NEIGHBOURS, ConvEmbedding, Downsample, embedding_length, upsample
 
 SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
 SKIP_FEED_FORWARD = piecewise_linear((0, 0.1), (4000, 0.01), (50000, 0.0))
@@ -54,8 +58,12 @@ PER_STACK = (
 
 
 @settings
-class Zipformer(LayeredEncoder, EncoderOfMels):
-    """Settings of Zipformer, with tuples of one value per stack. The defaults are the medium size."""
+class Zipformer(StreamingEncoder, LayeredEncoder, EncoderOfMels):
+    """Settings of Zipformer, with tuples of one value per stack. The defaults are the medium size.
+
+    `contexts` are in frames of the embedding, which has half of the input's frame rate. Chunks require causal.
+    chunk_frames must be a multiple of each downsampling, and left_frames a multiple of chunk_frames.
+    """
 
     num_mels: Annotated[int, between(7)] = 80
     """Number of mel bins of the input."""
@@ -92,12 +100,6 @@ class Zipformer(LayeredEncoder, EncoderOfMels):
     causal: bool = False
     """Whether the right context of convolutions ends with the chunk, for streaming. The parameters of such convolutions
     have other names and shapes."""
-    chunk_frames: PositiveInt | None = None
-    """Length of a chunk in frames of the embedding. Must be a multiple of every downsampling. Requires causal. None:
-    one chunk."""
-    left_context_frames: PositiveInt | None = None
-    """Left context of attention before a chunk in frames of the embedding, rounded down to whole chunks, at least one.
-    Requires chunk_frames. None: unlimited."""
     batches_per_update: PositiveFloat = 1.0
     """Number of batches of icefall's recipe (about 600 s of audio each) that an update counts for in the published
     schedules of dropout, skipping and regularisers, which run over 4000 to 50000 batches."""
@@ -111,7 +113,7 @@ class Zipformer(LayeredEncoder, EncoderOfMels):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        num_stacks, chunk, context = len(self.downsampling), self.chunk_frames, self.left_context_frames
+        num_stacks = len(self.downsampling)
         if not num_stacks:
             yield "downsampling is empty: expected at least one stack"
         for name in (*PER_STACK, "unmasked_dims"):
@@ -123,12 +125,14 @@ class Zipformer(LayeredEncoder, EncoderOfMels):
             yield f"kernel_sizes is {self.kernel_sizes}: expected odd numbers"
         if any(unmasked > dim for unmasked, dim in zip(self.unmasked_dims, self.dims, strict=False)):
             yield f"unmasked_dims is {self.unmasked_dims}: expected at most dims, {self.dims}"
-        if chunk is not None and not self.causal:
-            yield f"chunk_frames is {chunk}: expected None without causal"
-        if chunk is not None and any(chunk % factor for factor in self.downsampling):
-            yield f"chunk_frames is {chunk}: expected a multiple of each downsampling, {self.downsampling}"
-        if context is not None and chunk is None:
-            yield f"left_context_frames is {context}: expected None without chunk_frames"
+        for number, context in enumerate(self.contexts):
+            chunk, left, name = context.chunk_frames, context.left_frames, f"contexts[{number}]"
+            if chunk is not None and not self.causal:
+                yield f"{name}.chunk_frames is {chunk}: expected None without causal"
+            if chunk is not None and any(chunk % factor for factor in self.downsampling):
+                yield f"{name}.chunk_frames is {chunk}: expected a multiple of each downsampling, {self.downsampling}"
+            if chunk is not None and left is not None and (left == 0 or left % chunk):
+                yield f"{name}.left_frames is {left}: expected a multiple of chunk_frames, {chunk}"
 
     @classmethod
     def tiny(cls, **changes: Any) -> "Zipformer":
@@ -236,13 +240,12 @@ class Zipformer(LayeredEncoder, EncoderOfMels):
 
     def stacks(self) -> list[StackSizes]:
         """Returns the sizes of each stack."""
-        chunk, context = self.chunk_frames, self.left_context_frames
-        left_chunks = None if chunk is None or context is None else max(context // chunk, 1)
         stacks = []
         for values in zip(*(getattr(self, name) for name in PER_STACK), strict=True):
             sizes = dict(zip(StackSizes.__dataclass_fields__, values, strict=False))
-            chunk_frames = chunk and chunk // sizes["downsampling"]
-            stacks.append(StackSizes(**sizes, chunk_frames=chunk_frames, left_chunks=left_chunks))
+            frames = [(context.chunk_frames, context.left_frames) for context in self.contexts]
+            chunks, left = (tuple(n and n // sizes["downsampling"] for n in each) for each in zip(*frames, strict=True))
+            stacks.append(StackSizes(**sizes, chunks=chunks, left=left))
         return stacks
 
     @property
@@ -255,15 +258,90 @@ class ZipformerEncoder(Encoder):
     """Zipformer encoder, [B T num_mels] to [B S max(dims)] with S = output_length(T).
 
     By default it divides the frame rate by 4, such as from 100 Hz to 25 Hz.
+
+    Source of `stream`: `streaming_forward` in icefall's zipformer.py, subsampling.py and streaming_decode.py. Differs
+    from: icefall appends frames of silence to a stream, so that its last chunk is full. Here the last chunk is as long
+    as the stream.
     """
 
     settings: Zipformer
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
+        return self._encode(frames, None, step=step)[0]
+
+    @property
+    def stream_window(self) -> StreamWindow:
+        settings, context = self.settings, self.settings.contexts[0]
+        chunk = context.chunk_frames
+        needed = {
+            "causal": settings.causal,
+            "mask_padding": settings.mask_padding,
+            "contexts[0].chunk_frames": chunk is not None,
+            "contexts[0].left_frames": context.left_frames is not None,
+        }
+        if missing := [name for name, there in needed.items() if not there]:
+            raise UserError(
+                f"Zipformer cannot stream without {', '.join(missing)}: expected causal=True, mask_padding=True and a "
+                "first context with both numbers, such as contexts=(Context(16, 128),) (docs/streaming.md)"
+            )
+        assert chunk is not None
+        if chunk % settings.output_downsampling:
+            raise UserError(
+                f"Zipformer cannot stream with contexts[0].chunk_frames {chunk}: expected a multiple of "
+                f"output_downsampling, {settings.output_downsampling}"
+            )
+        return StreamWindow(2 * (chunk + NEIGHBOURS) + 7, 2 * chunk, chunk // settings.output_downsampling)
+
+    def initial_state(self, num_rows: int) -> Tree:
+        """Returns the state of `num_rows` streams before their first window.
+
+        Returns:
+            embed: Frames before the next chunk in the embedding, [B 3 F C].
+            frames: Number of frames of the embedding in former windows, [B].
+            stack_N: Frames of each layer before the next chunk, [B L K D]: K frames of keys, nonlinear attention and
+                values of both attentions, or of inputs of both convolutions.
+
+        Raises:
+            UserError: If the encoder cannot stream.
+        """
+        self.stream_window  # noqa: B018  raises
         settings = self.settings
+        bins = ((settings.num_mels - 1) // 2 - 1) // 2
+        state: Tree = {
+            "embed": jnp.zeros((num_rows, NEIGHBOURS, bins, settings.embed_channels[-1]), self.dtype),
+            "frames": jnp.zeros(num_rows, jnp.int32),
+        }
+        for number, sizes in enumerate(settings.stacks()):
+            left, side = sizes.left[0], sizes.kernel_size // 2
+            assert left is not None
+            shapes = {
+                "key": (left, sizes.num_heads * sizes.query_dim),
+                "nonlinear": (left, 3 * sizes.width // 4),
+                **{f"value_{n}": (left, sizes.num_heads * sizes.value_dim) for n in (1, 2)},
+                **{f"convolution_{n}": (side, sizes.width) for n in (1, 2)},
+            }
+            state[f"stack_{number}"] = {
+                name: jnp.zeros((num_rows, sizes.num_layers, *shape), self.dtype) for name, shape in shapes.items()
+            }
+        return state
+
+    def stream(self, state: Tree, frames: Frames) -> tuple[Tree, Frames]:
+        self.stream_window  # noqa: B018  raises
+        encoded, state = self._encode(frames, state, step=None)
+        return state, encoded.frames
+
+    @nn.compact
+    def _encode(
+        self, frames: Frames, state: Tree | None, *, step: Int[Array, ""] | None
+    ) -> tuple[Encoded, Tree | None]:
+        """Encodes whole rows, or windows of streams with a state."""
+        settings, context = self.settings, None
         settings.check_frames(frames.values)
+        if step is None:
+            settings = settings.with_context(settings.contexts[0])
+        elif len(settings.contexts) > 1:
+            context = jax.random.randint(self.make_rng("dropout"), (), 0, len(settings.contexts))
         batches = None if step is None else step * jnp.float32(settings.batches_per_update)
         embed = ConvEmbedding(
             settings.dims[0],
@@ -275,8 +353,10 @@ class ZipformerEncoder(Encoder):
             dtype=self.dtype,
             name="embed",
         )
-        x = embed(frames.values, frames.lengths, step=batches)
-        lengths = embedding_length(frames.lengths)
+        cache = Cache(state and {"embed": state["embed"]})
+        x = embed(frames.values, frames.lengths, step=batches, extend=cache.extend("embed", ahead=NEIGHBOURS))
+        lengths = jnp.minimum(embedding_length(frames.lengths), x.shape[1])
+        past, after = state and state["frames"], {}
         inner, outputs = {"embed": x}, []
         masks = feature_masks(
             self.make_rng("dropout") if settings.skip and step is not None else None,
@@ -289,15 +369,24 @@ class ZipformerEncoder(Encoder):
             skip_rates = layer_skip_rates(number, len(masks), sizes, step=batches)
             stack = ZipformerStack(settings, sizes, self.dtype, name=f"stack_{number}")
             x = to_width(x, sizes.width)
-            x = stack(x, lengths, skip_rates=skip_rates, feature_mask=feature_mask, step=batches)
+            x, after[f"stack_{number}"] = stack(
+                x,
+                lengths,
+                state and state[f"stack_{number}"],
+                past,
+                skip_rates=skip_rates,
+                feature_mask=feature_mask,
+                context=context,
+                step=batches,
+            )
             inner[f"stack_{number}"] = x
             outputs.append(x)
         x = widest(outputs)
         if settings.output_downsampling > 1:
             x = Downsample(settings.output_downsampling, settings.mask_padding, name="downsample")(x, lengths)
-        tap_lengths = self.tap_lengths(frames.lengths)
-        taps = {name: Frames(inner[name], tap_lengths[name]) for name in settings.taps}
-        return Encoded(frames=Frames(x, self.output_length(frames.lengths)), taps=taps)
+        taps = {name: Frames(inner[name], lengths) for name in settings.taps}
+        encoded = Encoded(frames=Frames(x, -(-lengths // settings.output_downsampling)), taps=taps)
+        return encoded, state and {**after, **(cache.after or {}), "frames": state["frames"] + lengths}
 
     def output_length(self, num_frames: Any) -> Any:
         return -(-embedding_length(num_frames) // self.settings.output_downsampling)
@@ -321,52 +410,70 @@ class ZipformerStack(nn.Module):
         self,
         x: Float[Array, "B T D"],
         lengths: Int[Array, " B"],
+        before: dict[str, Float[Array, "B L _ _"]] | None,
+        past: Int[Array, " B"] | None,
         *,
         skip_rates: Float[Array, " L"],
         feature_mask: Float[Array, "B 1 D"] | None,
+        context: Int[Array, ""] | None,
         step: Step,
-    ) -> Float[Array, "B T D"]:
+    ) -> tuple[Float[Array, "B T D"], dict[str, Float[Array, "B L _ _"]] | None]:
         """Applies the layers.
 
         Args:
             lengths: Length of each row in frames.
+            before: Frames that the layers kept from former windows of streams. None: rows are whole.
+            past: Number of frames of each stream in former windows. None: rows are whole.
             skip_rates: Probability that a row skips each layer in training.
             feature_mask: 0 for the masked channels of each row, otherwise 1. None: no masks.
+            context: Index of the context that was drawn. None: the first one.
 
         Returns:
-            Output frames at the input's frame rate.
+            Output frames at the input's frame rate, and the frames that the layers keep for the next window.
         """
         factor, original = self.sizes.downsampling, x
         if factor > 1:
             x = Downsample(factor, self.settings.mask_padding, name="downsample")(x, lengths)
             lengths = -(-lengths // factor)
-        positions, allowed = self._positions(x.shape[1], step), self._allowed(x.shape[1], lengths)
+        left = 0 if before is None else before["key"].shape[2]
+        if past is None:
+            allowed = self._allowed(x.shape[1], lengths, context)
+        else:
+            seen = jnp.arange(left)[None] >= left - (past // factor)[:, None]
+            allowed = jnp.concatenate([seen, length_mask(lengths, x.shape[1])], axis=1)[:, None]
+        positions = self._positions(x.shape[1], left, step)
         x = x if feature_mask is None else x * feature_mask
-        layers = layer_stack(ZipformerLayer, self.sizes.num_layers, self.settings.remat, in_axes=(0, nn.broadcast))(
-            self.settings, self.sizes, self.dtype, name="layers"
-        )
-        x, _ = layers(x, skip_rates, LayerInputs(allowed, lengths, step, positions, feature_mask=feature_mask))
+        layers = layer_stack(
+            ZipformerLayer, self.sizes.num_layers, self.settings.remat, in_axes=(0, 1, nn.broadcast), out_axes=1
+        )(self.settings, self.sizes, self.dtype, name="layers")
+        inputs = LayerInputs(allowed, lengths, step, positions, feature_mask=feature_mask, context=context)
+        x, after = layers(x, skip_rates, before, inputs)
         if factor == 1:
-            return x
+            return x, after
         regularise = Regulariser.of(self, step=step, use=self.settings.regularise)
         x = upsample(x, factor=factor, num_frames=original.shape[1])
-        return Bypass(name="bypass")(original, x, regularise=regularise)
+        return Bypass(name="bypass")(original, x, regularise=regularise), after
 
-    def _positions(self, num_frames: DimSize, step: Step) -> Float[Array, "R P"]:
-        positions = jnp.asarray(compact_positions(num_frames, self.settings.positions_dim), self.dtype)
+    def _positions(self, num_frames: DimSize, left: int, step: Step) -> Float[Array, "R P"]:
+        """Encodings of the offsets of all keys, which are `left` frames before the queries, and the queries' frames."""
+        encodings = compact_positions(left + num_frames, self.settings.positions_dim)[: left + 2 * num_frames - 1]
+        positions = jnp.asarray(encodings, self.dtype)
         if step is None or not self.settings.skip:
             return positions
         return nn.Dropout(POSITION_DROPOUT)(positions, deterministic=False)  # shared by the rows
 
-    def _allowed(self, num_frames: DimSize, lengths: Int[Array, " B"]) -> Bool[Array, "B #T T"]:
+    def _allowed(
+        self, num_frames: DimSize, lengths: Int[Array, " B"], context: Int[Array, ""] | None
+    ) -> Bool[Array, "B #T T"]:
         """Keys (last axis) within the row's length and, with chunks, in the query's chunk or its left context."""
         keys = length_mask(lengths, num_frames)[:, None, :]
-        if self.sizes.chunk_frames is None:
+        if set(self.sizes.chunks) == {None}:
             return keys
-        chunk = jnp.arange(num_frames) // self.sizes.chunk_frames
-        behind = chunk[:, None] - chunk[None, :]
-        most = num_frames if self.sizes.left_chunks is None else self.sizes.left_chunks
-        return keys & ((behind >= 0) & (behind <= most))[None]
+        chunks = [num_frames if chunk is None else chunk for chunk in self.sizes.chunks]
+        left = [num_frames if frames is None else frames for frames in self.sizes.left]
+        first = jnp.arange(num_frames) // (chunk := of_context(chunks, context)) * chunk  # of each frame's chunk
+        key = jnp.arange(num_frames)[None]
+        return keys & ((key < (first + chunk)[:, None]) & (key >= (first - of_context(left, context))[:, None]))[None]
 
 
 class ZipformerLayer(nn.Module):
@@ -381,36 +488,41 @@ class ZipformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], skip_rate: Float[Array, ""], inputs: LayerInputs
-    ) -> tuple[Float[Array, "B T D"], None]:
+        self,
+        x: Float[Array, "B T D"],
+        skip_rate: Float[Array, ""],
+        before: dict[str, Float[Array, "B _ _"]] | None,
+        inputs: LayerInputs,
+    ) -> tuple[Float[Array, "B T D"], dict[str, Float[Array, "B _ _"]] | None]:
         """Applies the layer.
 
         Args:
             skip_rate: Probability that a row skips the layer in training.
+            before: Frames that the layer kept from former windows of streams. None: rows are whole.
             inputs: Inputs of all layers of the stack.
 
         Returns:
-            Output frames, and None as the output for the scan to collect.
+            Output frames, and the frames that the layer keeps for the next window, which the scan collects.
         """
-        settings, step, original = self.settings, inputs.step, x
+        settings, step, original, cache = self.settings, inputs.step, x, Cache(before)
         mask = length_mask(inputs.lengths, x.shape[1]) if settings.mask_padding else None
         regularise = Regulariser.of(self, step=step, use=settings.regularise, mask=mask)
         keep = self._keep(x, skip_rate, step)
 
-        weights = self._attention_weights(x, inputs, regularise)
+        weights = self._attention_weights(x, inputs, regularise, cache)
         x += self._feed_forward(1, x, step, regularise)
         y = NonlinearAttention(self.dtype, name="nonlinear_attention")(
-            x, self._first_head(weights[0], step), regularise=regularise
+            x, self._first_head(weights[0], step), regularise=regularise, extend=cache.extend("nonlinear")
         )
         x += keep["attention"] * regularise.balance(y, **ADDED_BY_NONLINEAR_ATTENTION)
-        x += keep["attention"] * self._attention(1, x, weights, regularise)
-        x += keep["convolution_1"] * self._convolution(1, x, inputs.lengths, regularise)
+        x += keep["attention"] * self._attention(1, x, weights, regularise, cache)
+        x += keep["convolution_1"] * self._convolution(1, x, inputs, regularise, cache)
         y = self._feed_forward(2, x, step, regularise)
         x += keep["feed_forward_2"] * regularise.balance(y, **ADDED_BY_FEED_FORWARD_2)
         x = Bypass(name="bypass_middle")(original, x, regularise=regularise)
 
-        x += keep["attention"] * self._attention(2, x, weights, regularise)
-        x += keep["convolution_2"] * self._convolution(2, x, inputs.lengths, regularise)
+        x += keep["attention"] * self._attention(2, x, weights, regularise, cache)
+        x += keep["convolution_2"] * self._convolution(2, x, inputs, regularise, cache)
         y = self._feed_forward(3, x, step, regularise)
         x += keep["feed_forward_3"] * regularise.balance(y, **ADDED_BY_FEED_FORWARD_3)
         x = regularise.balance(x, min_positive=0.45, max_positive=0.55, min_abs=0.2, max_abs=4.0)
@@ -418,7 +530,7 @@ class ZipformerLayer(nn.Module):
         x = Bypass(name="bypass")(original, x, keep=keep["layer"], regularise=regularise)
         x = regularise.balance(x, min_positive=0.45, max_positive=0.55, min_abs=0.1, max_abs=4.0)
         x = regularise.whiten(x, limit=whitening_limit(4.0, ratio=3.0))
-        return x if inputs.feature_mask is None else x * inputs.feature_mask, None
+        return x if inputs.feature_mask is None else x * inputs.feature_mask, cache.after
 
     def _keep(self, x: Array, skip_rate: Array, step: Step) -> dict[str, Any]:
         """Draws, for each part of the layer, 0 for the rows that skip it and 1 for the others, [B 1 1]."""
@@ -430,7 +542,7 @@ class ZipformerLayer(nn.Module):
         drawn = kept_of_rows(self.make_rng("dropout"), jnp.stack(rates)[None], (len(x), len(parts)))
         return dict(zip(parts, drawn.T.astype(x.dtype)[:, :, None, None], strict=True))
 
-    def _first_head(self, weights: Float[Array, "B T T"], step: Step) -> Float[Array, "B T T"]:
+    def _first_head(self, weights: Float[Array, "B T S"], step: Step) -> Float[Array, "B T S"]:
         """Returns the weights of the first head or, in some calls in training, uniform weights over the same keys."""
         if step is None or not self.settings.skip:
             return weights
@@ -439,7 +551,9 @@ class ZipformerLayer(nn.Module):
         use = kept(self.make_rng("dropout"), CONSTANT_ATTENTION(step), ())
         return jnp.where(use, weights, constant.astype(weights.dtype))
 
-    def _attention_weights(self, x: Array, inputs: LayerInputs, regularise: Regulariser) -> Float[Array, "H B T T"]:
+    def _attention_weights(
+        self, x: Array, inputs: LayerInputs, regularise: Regulariser, cache: Cache
+    ) -> Float[Array, "H B T S"]:
         sizes = self.sizes
         module = AttentionWeights(
             sizes.num_heads,
@@ -450,24 +564,37 @@ class ZipformerLayer(nn.Module):
             name="attention_weights",
         )
         assert inputs.positions is not None
-        return module(x, inputs.positions, inputs.allowed, step=inputs.step, regularise=regularise)
+        return module(
+            x,
+            inputs.positions,
+            inputs.allowed,
+            step=inputs.step,
+            regularise=regularise,
+            extend=cache.extend("key"),
+        )
 
     def _feed_forward(self, number: int, x: Array, step: Step, regularise: Regulariser) -> Array:
         hidden_dim = self.sizes.feedforward_dim * (number + 2) // 4  # 3/4, 4/4 and 5/4 of feedforward_dim
         module = FeedForward(hidden_dim, self.settings.dropout_rates, self.dtype, name=f"feed_forward_{number}")
         return module(x, step=step, regularise=regularise)
 
-    def _attention(self, number: int, x: Array, weights: Array, regularise: Regulariser) -> Array:
+    def _attention(self, number: int, x: Array, weights: Array, regularise: Regulariser, cache: Cache) -> Array:
         module = SelfAttention(self.sizes.value_dim, self.dtype, name=f"attention_{number}")
-        return module(x, weights, regularise=regularise)
+        return module(x, weights, regularise=regularise, extend=cache.extend(f"value_{number}"))
 
-    def _convolution(self, number: int, x: Array, lengths: Array, regularise: Regulariser) -> Array:
+    def _convolution(self, number: int, x: Array, inputs: LayerInputs, regularise: Regulariser, cache: Cache) -> Array:
         module = ConvolutionModule(
             self.sizes.kernel_size,
             causal=self.settings.causal,
-            chunk_frames=self.sizes.chunk_frames,
+            chunks=self.sizes.chunks,
             ends_at_batch=not self.settings.mask_padding,
             dtype=self.dtype,
             name=f"convolution_{number}",
         )
-        return module(x, lengths, regularise=regularise)
+        return module(
+            x,
+            inputs.lengths,
+            regularise=regularise,
+            context=inputs.context,
+            extend=cache.extend(f"convolution_{number}"),
+        )

@@ -27,6 +27,8 @@ class LayerInputs:
     """Biases that all layers have in common. None: each layer has its own."""
     feature_mask: Float[Array, "B 1 D"] | None = None
     """0 for the masked channels of each row, otherwise 1. None: no masks."""
+    context: Int[Array, ""] | None = None
+    """Index of the context of attention that was drawn in training. None: the first one."""
 
 
 def layer_stack(

@@ -200,8 +200,8 @@ class Regulariser:
         return limit_values(x, self._drawn(LIMIT_CHANCE), minimum=self._now(minimum), maximum=self._now(maximum))
 
     def penalize_scores(
-        self, scores: Float[Array, "H B T T"], *, limit: float, penalty: float
-    ) -> Float[Array, "H B T T"]:
+        self, scores: Float[Array, "H B T S"], *, limit: float, penalty: float
+    ) -> Float[Array, "H B T S"]:
         """Applies `gradients.penalize_large` to scores between frames of `self.mask`, at random (`PENALIZE_CHANCE`).
 
         Args:

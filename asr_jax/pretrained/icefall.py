@@ -11,6 +11,7 @@ from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.base import HeadSettings
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.models.encoder import Context, contexts_of
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.decoders.label_decoder import LabelDecoder
 from asr_jax.nn.recurrent.prediction import StatelessPrediction
@@ -166,7 +167,8 @@ def zipformer_of(path: Path) -> Zipformer:
     """Returns the encoder settings of a checkpoint of icefall's zipformer recipe.
 
     Checkpoints of a training contain the settings. Exported ones contain only weights, whose shapes state all settings
-    except the number of attention heads; it follows from the widths of a head in the published sizes.
+    except the contexts of attention and the number of attention heads. The latter follows from the widths of a head in
+    the published sizes.
 
     Raises:
         UserError: If the file is not such a checkpoint, or the shapes do not fit these widths.
@@ -178,9 +180,27 @@ def zipformer_of(path: Path) -> Zipformer:
         given = {ours: tuple(map(int, loaded[theirs].split(","))) for ours, theirs in named.items()}
         given = {name: values * len(sizes["dims"]) if len(values) == 1 else values for name, values in given.items()}
         heads = {} if "num_heads" in given else _heads_by_width(state_dict(loaded), sizes)
-        return Zipformer(**{**sizes, "unmasked_dims": sizes["dims"], **heads, **given})
+        contexts = _contexts_of_training(loaded) if sizes["causal"] else (Context(),)
+        return Zipformer(**{**sizes, "unmasked_dims": sizes["dims"], **heads, **given}, contexts=contexts)
     except (KeyError, ValueError) as error:
         raise UserError(f"{path}: {error}; expected a Zipformer of icefall") from error
+
+
+def _contexts_of_training(loaded: Mapping[str, Any]) -> tuple[Context, ...]:
+    """Returns the contexts that a training of a causal model draws; an unlimited one if the file does not state them.
+
+    As in icefall, a chunk has at least one chunk before it, and the frames before a chunk are rounded down to chunks.
+    """
+    given = [loaded.get(name) for name in ("chunk_size", "left_context_frames")]
+    if not all(isinstance(numbers, str) for numbers in given):
+        return (Context(),)
+    chunks, left = (tuple(None if (n := int(text)) < 0 else n for text in str(each).split(",")) for each in given)
+    return tuple(
+        context
+        if context.chunk_frames is None or context.left_frames is None
+        else Context(chunk := context.chunk_frames, max(context.left_frames // chunk, 1) * chunk)
+        for context in contexts_of(chunks, left)
+    )
 
 
 def _sizes_of(weights: NamedWeights) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from asr_jax.core.paths import quoted
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.heads.ctc import CTC
 from asr_jax.models.base import Model
+from asr_jax.models.encoder import Context, StreamingEncoder
 from asr_jax.pretrained.base import Description, made
 from asr_jax.pretrained.encoders import DESCRIPTIONS, description_of
 from asr_jax.pretrained.formats import imported, is_weights, load_weights
@@ -41,6 +42,8 @@ class SuppliedParts:
     """Name of a front-end in `audio.presets`. Empty: that of the model."""
     model: Model | None = None
     """Settings of the model. None: those of the file."""
+    context: Context | None = None
+    """Context of attention. None: those of the model."""
     labels: TokenizerSettings | None = None
     """Settings of a tokenizer with a path or an alphabet, which is used if the model has none."""
 
@@ -104,6 +107,13 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
     assert model is not None
     if given.model and given.front_end:
         model = replace(given.model, front_end=preset(given.front_end))
+    if given.context:
+        if not isinstance(model.encoder, StreamingEncoder):
+            raise UserError(
+                f"{path}: attention of {type(model.encoder).__name__} has no chunks: expected a model that streams, "
+                "or no --chunk-frames"
+            )
+        model = replace(model, encoder=made(path, model.encoder.with_context, given.context))
     weights, symbols = load_weights(path)
     found, left = imported(weights, model)
     others = [each.others for each in ((described,) if described else DESCRIPTIONS) if each.others]

@@ -24,6 +24,8 @@ from asr_jax.inference import aligning, importing
 from asr_jax.inference import trained as trained_module
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.trained import load_trained
+from asr_jax.models.encoder import Context
+from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.published import read_published
 from asr_jax.training.initial_weights import read_initial_weights
 
@@ -72,6 +74,16 @@ def test_a_run_without_training(run: Path) -> None:
     assert (experiment.training.num_updates, experiment.training.num_epochs) == (0, 0)
     assert restore_meta(run / "checkpoints", 0)["source"] == str(SOURCE)
     assert (trained.longest_s, trained.limits.seconds) == (30.0, 240.0)  # on four devices
+
+
+def test_a_run_with_a_context_of_attention(tmp_path: Path) -> None:
+    source = str(CASES / "icefall_training" / "model.pt")
+    with pytest.raises(UserError, match="--left-frames is 64: expected --chunk-frames too"):
+        import_model.main([source, "--out", str(tmp_path / "run"), "--left-frames", "64"])
+    import_model.main([source, "--out", str(tmp_path / "run"), "--chunk-frames", "16", "--left-frames", "64"])
+    encoder = load_experiment(tmp_path / "run" / "experiment.json").model.encoder
+    assert isinstance(encoder, Zipformer)
+    assert encoder.contexts == (Context(16, 64),)
 
 
 def test_commands_take_the_run_and_the_file(

@@ -27,6 +27,7 @@ from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CONSISTENCY_WARMUP, CTC
 from asr_jax.models.base import repeated
+from asr_jax.models.encoder import Context
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.pretrained.icefall import ICEFALL
 
@@ -41,7 +42,7 @@ def settings_of(info: dict[str, Any], **changes: Any) -> Zipformer:
     """Returns the settings of a case."""
     config = info["config"]
     causal = info.get("causal", False)
-    chunk = {"chunk_frames": config["chunk"], "left_context_frames": config["left"]} if causal else {}
+    context = Context(config["chunk"], config["left"]) if causal else Context()
     num_stacks = len(config["ds"])
     return Zipformer(
         embed_channels=tuple(config["emb"]),
@@ -59,7 +60,7 @@ def settings_of(info: dict[str, Any], **changes: Any) -> Zipformer:
         causal=causal,
         mask_padding=False,
         taps=("embed", *(f"stack_{i}" for i in range(num_stacks))),
-        **chunk,
+        contexts=(context,),
         **changes,
     )
 
@@ -181,7 +182,7 @@ def test_the_same_weights_with_and_without_chunks(run: Run) -> None:
 
     A chunk as long as the batch has no effect; a shorter one has.
     """
-    whole = replace(run.settings, chunk_frames=None, left_context_frames=None)
+    whole = run.settings.with_context(Context())
     found, left = ICEFALL.find(part(run.arrays, "param/"), whole)
     assert left == []
     params, frames = unflatten(found)["params"]["encoder"], frames_of(run.arrays)
@@ -191,10 +192,10 @@ def test_the_same_weights_with_and_without_chunks(run: Run) -> None:
         values = fast_jit(lambda p: encoder.apply({"params": p}, frames, step=None).frames.values)(params)
         return np.asarray(values).transpose(1, 0, 2)
 
-    one_chunk = replace(whole, chunk_frames=max(run.settings.downsampling) * frames.values.shape[1])
+    one_chunk = whole.with_context(Context(max(run.settings.downsampling) * frames.values.shape[1]))
     none = output(whole)
     assert_within(max_abs(output(one_chunk), none), 1e-5, what="one chunk")
-    if (run.settings.chunk_frames or 0) < int(run.encoded.taps["embed"].lengths.max()):
+    if (run.settings.contexts[0].chunk_frames or 0) < int(run.encoded.taps["embed"].lengths.max()):
         assert max_abs(none, run.arrays["out/encoder_TNC"]) > 1e-3
 
 

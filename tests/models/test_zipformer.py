@@ -15,7 +15,7 @@ from support import assert_within, fast_jit, max_abs
 from asr_jax.cli.command_line import load_config
 from asr_jax.core.batch import Batch, Encoded, Frames
 from asr_jax.core.pytrees import flatten, num_elements
-from asr_jax.models.encoder import Encoder
+from asr_jax.models.encoder import Context, Encoder
 from asr_jax.models.zipformer import PER_STACK, Zipformer
 from asr_jax.nn.remat import Remat
 
@@ -70,6 +70,14 @@ class TestZipformer(EncoderSuite):
         train = fast_jit(lambda p, f: encoder.apply({"params": p}, f, step=jnp.int32(0), rngs=rngs).frames)
         expected = made.forward(made.params, self.frames())
         assert_within(max_abs(train(made.params, self.frames()).values, expected.values), 1e-5)
+
+
+@pytest.mark.slow
+class TestCausalZipformer(EncoderSuite):
+    """One stack whose attention and convolutions are computed in chunks, which training draws."""
+
+    settings = replace(ONE_STACK, num_layers=(1,), causal=True, contexts=(Context(4, 8), Context(8), Context()))
+    num_features = TINY.num_mels
 
 
 @cache
@@ -197,7 +205,7 @@ def test_the_program_does_not_grow_with_depth() -> None:
 
 @pytest.mark.slow
 def test_a_chunk_is_encoded_without_what_follows() -> None:
-    settings = replace(TINY, causal=True, chunk_frames=4, left_context_frames=8)
+    settings = replace(TINY, causal=True, contexts=(Context(4, 8),))
     encoder = settings.build(dtype=jnp.float32)
     values = np.random.default_rng(0).normal(size=(1, 64, 16)).astype(np.float32)
     lengths = jax.device_put(np.array([64]))
@@ -218,11 +226,12 @@ def test_a_chunk_is_encoded_without_what_follows() -> None:
         {"unmasked_dims": (99, 3)},
         {"dropout_end": 1.0},
         {"num_layers": (0, 1)},
-        {"chunk_frames": 4},
-        {"causal": True, "chunk_frames": 3},
+        {"contexts": (Context(4),)},
+        {"causal": True, "contexts": (Context(4), Context(3))},
         {"taps": ("stack_7",)},
-        {"causal": True, "left_context_frames": 8},
-        {"causal": True, "chunk_frames": 4, "left_context_frames": -5},
+        {"contexts": ()},
+        {"causal": True, "contexts": (Context(4, 6),)},
+        {"causal": True, "contexts": (Context(4, 0),)},
         {"positions_dim": 7},
         {"positions_dim": 0},
         {"feedforward_dims": (1, 8)},

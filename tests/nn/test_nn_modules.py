@@ -11,7 +11,12 @@ from support import approx, assert_close, assert_within, max_abs
 from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.stochastic import Regulariser
 from asr_jax.nn.zipformer.attention import AttentionWeights, SelfAttention
-from asr_jax.nn.zipformer.convolution import ChunkDepthwiseConv, ConvolutionModule
+from asr_jax.nn.zipformer.convolution import (
+    ChunkDepthwiseConv,
+    ConvolutionModule,
+    conv_within_chunks,
+    conv_within_equal_chunks,
+)
 from asr_jax.nn.zipformer.stack import StackSizes, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.zipformer.subsampling import Downsample, embedding_length, repeat_last, upsample
 
@@ -74,7 +79,7 @@ def test_self_attention_averages_values():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_does_not_reach_valid_frames_through_the_convolution(causal):
-    module = ConvolutionModule(5, causal=causal, chunk_frames=4 if causal else None)
+    module = ConvolutionModule(5, causal=causal, chunks=(4 if causal else None,))
     x, lengths = draw(2, 10, 4), np.array([10, 6])
     params = made(module, x, lengths, regularise=OFF)
     apply, changed = program(module, regularise=OFF), x.copy()
@@ -88,7 +93,7 @@ def test_padding_does_not_reach_valid_frames_through_the_convolution(causal):
 
 @pytest.mark.parametrize("chunk", [3, 20, None])
 def test_a_chunk_sees_itself_and_what_was_before(chunk):
-    module = ChunkDepthwiseConv(7, chunk)
+    module = ChunkDepthwiseConv(7, (chunk,))
     x, lengths = draw(1, 11, 2), np.array([11])
     params = made(module, x, lengths)
     differentiate = jax.jit(jax.jacobian(lambda x, params: module.apply(params, x, jnp.asarray(lengths)).sum(-1)))
@@ -101,12 +106,33 @@ def test_a_chunk_sees_itself_and_what_was_before(chunk):
 
 @pytest.mark.parametrize("chunk", [4, 20, None])
 def test_a_row_of_chunks_is_the_same_alone_and_in_a_bucket(chunk):
-    module = ChunkDepthwiseConv(7, chunk)
+    module = ChunkDepthwiseConv(7, (chunk,))
     x, lengths = np.pad(draw(2, 9, 2), ((0, 0), (0, 5), (0, 0))), np.array([14, 9])
     params = made(module, x, lengths)
     apply = program(module)
     y, alone = apply(params, x, lengths), apply(params, x[1:, :9], lengths[1:])
     assert_within(max_abs(alone[0], y[1, :9]), 1e-5)
+
+
+@pytest.mark.parametrize("chunk", [2, 5, 6, 30])
+def test_chunks_of_a_length_known_at_run_time_are_convolved_alone(chunk):
+    """The shortest chunk, 2, is shorter than half of the filter, so that more than two groups of chunks are needed."""
+    x, kernel = draw(2, 23, 3), draw(9, 3)
+    at_run_time = jax.jit(partial(conv_within_chunks, shortest=2))(x, kernel, jnp.asarray(chunk))
+    expected = jax.jit(partial(conv_within_equal_chunks, chunk=chunk))(x, kernel)
+    assert_within(max_abs(at_run_time, expected), 1e-5)
+
+
+@pytest.mark.parametrize("context", [0, 1, 2])
+def test_a_drawn_context_has_its_own_chunks(context):
+    chunks, x, lengths = (4, None, 6), draw(2, 14, 2), np.array([14, 9])
+    module, drawn = ChunkDepthwiseConv(7, chunks), jnp.asarray(context)
+    params = made(module, x, lengths)
+    apply = jax.jit(lambda params, x, lengths, context: module.apply(params, x, lengths, context=context))
+    found = np.asarray(apply(params, x, lengths, drawn))
+    expected = program(ChunkDepthwiseConv(7, chunks[context : context + 1]))(params, x, lengths)
+    for row, length in enumerate(lengths):
+        assert_within(max_abs(found[row, :length], expected[row, :length]), 1e-5)
 
 
 @pytest.mark.parametrize("factor", [2, 3])

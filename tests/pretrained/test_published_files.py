@@ -25,6 +25,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.base import Model
+from asr_jax.models.encoder import Context
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.pretrained.formats import exported, load_weights, save_exported, save_folder
@@ -160,6 +161,24 @@ def test_an_exported_checkpoint_of_icefall_states_its_sizes() -> None:
     training = read_published(source_of("icefall_training")).model.encoder
     heads = {"query_dims": (8, 8), "position_dims": (2, 2), "value_dims": (6, 6)}
     assert training == replace(expected, **heads, unmasked_dims=(12, 16), causal=True)
+
+
+def test_contexts_of_attention_are_those_of_the_training_or_given(tmp_path: Path) -> None:
+    stored = load_torch(source_of("icefall_training"))
+    save_torch({**stored, "chunk_size": "16,32,-1", "left_context_frames": "40,-1"}, tmp_path / "model.pt")
+    shutil.copy(CASES / "icefall_training" / "bpe.model", tmp_path)
+    encoder = read_published(tmp_path / "model.pt").model.encoder
+    assert isinstance(encoder, Zipformer)
+    chunks = (Context(16, 32), Context(16), Context(32, 32), Context(32), Context(), Context())
+    assert encoder.contexts == chunks  # 40 frames are rounded down to whole chunks, as in icefall
+    given = SuppliedParts(context=Context(16, 64))
+    assert read_published(tmp_path / "model.pt", given).model.encoder == encoder.with_context(Context(16, 64))
+    with pytest.raises(UserError, match=r"contexts\[0\].chunk_frames is 16: expected None without causal"):
+        read_published(source_of("icefall"), given)
+    with pytest.raises(UserError, match="attention of Wav2Vec2 has no chunks"):
+        read_published(
+            source_of("fairseq_former"), replace(given, tokenizer=str(CASES / "fairseq_former/dict.ltr.txt"))
+        )
 
 
 def test_heads_of_other_widths_need_settings(tmp_path: Path) -> None:

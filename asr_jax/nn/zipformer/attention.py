@@ -15,6 +15,7 @@ from asr_jax.nn.linear import Linear
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
+from asr_jax.nn.zipformer.cache import Extend, unextended
 
 # The score of masked keys is finite, which keeps the softmax of a row without valid keys finite. Its exp is exactly 0.
 MASKED_SCORE = -1000.0
@@ -41,17 +42,19 @@ class AttentionWeights(nn.Module):
         self,
         x: Float[Array, "B T D"],
         positions: Float[Array, "R P"],
-        allowed: Bool[Array, "B #T T"],
+        allowed: Bool[Array, "B #T S"],
         *,
         step: Step,
         regularise: Regulariser,
-    ) -> Float[Array, "{self.num_heads} B T T"]:
+        extend: Extend = unextended,
+    ) -> Float[Array, "{self.num_heads} B T S"]:
         """Computes the attention weights of all heads.
 
         Args:
-            positions: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order.
+            positions: Encodings of the R = T + S - 1 offsets of keys from queries, in ascending order.
             allowed: Keys (last axis) that each query may attend to.
             regularise: Regularisers of keys and scores.
+            extend: Function that puts the keys of former windows before those of `x`, of S in all.
 
         Returns:
             Weights in `dtype`, which sum to 1 over the keys (last axis).
@@ -61,7 +64,7 @@ class AttentionWeights(nn.Module):
         query, key, position_query = jnp.split(projected, [width, 2 * width], axis=-1)
         key = regularise.balance(key, min_positive=0.4, max_positive=0.6, min_abs=0.0, max_abs=100.0, chance=0.025)
         key = regularise.whiten(key, limit=whitening_limit(3.0), grad_scale=0.025, num_groups=heads)
-        query, key, position_query = (_split_heads(part, heads) for part in (query, key, position_query))
+        query, key, position_query = (_split_heads(part, heads) for part in (query, extend(key), position_query))
         scores = float32_product("hbtc,hbsc->hbts", query, key)
 
         offsets = Linear(heads * self.position_dim, 0.05, use_bias=False, dtype=self.dtype, name="positions")(positions)
@@ -88,10 +91,15 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], weights: Float[Array, "H B T T"], *, regularise: Regulariser
+        self,
+        x: Float[Array, "B T D"],
+        weights: Float[Array, "H B T S"],
+        *,
+        regularise: Regulariser,
+        extend: Extend = unextended,
     ) -> Float[Array, "B T D"]:
         heads = weights.shape[0]
-        values = _split_heads(Linear(heads * self.value_dim, dtype=self.dtype, name="in")(x), heads)
+        values = _split_heads(extend(Linear(heads * self.value_dim, dtype=self.dtype, name="in")(x)), heads)
         mixed = jnp.einsum("hbts,hbsc->hbtc", weights, values)
         mixed = mixed.transpose(1, 2, 0, 3).reshape(*x.shape[:2], heads * self.value_dim)
         y = Linear(x.shape[-1], 0.05, dtype=self.dtype, name="out")(mixed)
@@ -110,7 +118,12 @@ class NonlinearAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], weights: Float[Array, "B T T"], *, regularise: Regulariser
+        self,
+        x: Float[Array, "B T D"],
+        weights: Float[Array, "B T S"],
+        *,
+        regularise: Regulariser,
+        extend: Extend = unextended,
     ) -> Float[Array, "B T D"]:
         width = 3 * x.shape[-1] // 4
         gate, values, gate_after = jnp.split(Linear(3 * width, dtype=self.dtype, name="in")(x), 3, axis=-1)
@@ -122,7 +135,7 @@ class NonlinearAttention(nn.Module):
             max_abs=5.0,
         )
         values = regularise.whiten(values, limit=whitening_limit(5.0)) * jnp.tanh(gate)
-        mixed = jnp.einsum("bts,bsc->btc", weights, values) * gate_after
+        mixed = jnp.einsum("bts,bsc->btc", weights, extend(values)) * gate_after
         y = Linear(x.shape[-1], 0.05, dtype=self.dtype, name="out")(mixed)
         return regularise.whiten(y, limit=whitening_limit(5.0, ratio=3.0))
 

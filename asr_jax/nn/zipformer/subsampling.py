@@ -20,8 +20,11 @@ from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.schedules import Step, over_training
 from asr_jax.nn.stochastic import Regulariser, kept_of_rows, scheduled_dropout
+from asr_jax.nn.zipformer.cache import Extend, unextended
 
 SKIP_CONVNEXT = over_training(0.2, 0.015)
+NEIGHBOURS = 3
+"""Frames on each side that the ConvNeXt block reads."""
 FEWEST_FRAMES = 9
 """Least number of input frames of the embedding, from which it computes one frame."""
 
@@ -51,14 +54,17 @@ class ConvEmbedding(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
+    def __call__(
+        self, x: Float[Array, "B T F"], lengths: Int[Array, " B"], *, step: Step, extend: Extend = unextended
+    ) -> Float[Array, "B S D"]:
         """Embeds frames of features.
 
         Args:
             lengths: Length of each row in frames.
+            extend: Function that puts `NEIGHBOURS` frames of former windows before those of the ConvNeXt block.
 
         Returns:
-            Frames of the embedding, S = `embedding_length(T)`.
+            Frames of the embedding, S = `embedding_length(T)`; `NEIGHBOURS` less for windows of streams.
 
         Raises:
             ValueError: If T is less than `FEWEST_FRAMES`.
@@ -77,7 +83,7 @@ class ConvEmbedding(nn.Module):
         x = first_frames(Conv3x3(third, (1, 2), name="conv_2")(x), embedding_length(num_frames))
         regularise.mask = mask = self._mask(embedding_length(lengths), x)
         x = swoosh_r(regularise.balance(x, max_abs=4.0))
-        x = ConvNeXt(self.skip, self.dtype, name="convnext")(x, mask, step=step, regularise=regularise)
+        x = ConvNeXt(self.skip, self.dtype, name="convnext")(x, mask, step=step, regularise=regularise, extend=extend)
         x = Linear(self.features, dtype=self.dtype, name="out")(x.reshape(*x.shape[:2], -1))
         x = regularise.whiten(x, limit=over_training(4.0, 8.0), grad_scale=0.02)
         x = BiasNorm(name="norm")(x, regularise=regularise)
@@ -90,6 +96,9 @@ class ConvEmbedding(nn.Module):
 class ConvNeXt(nn.Module):
     """ConvNeXt block over [B T F C]: x + project(Swoosh-L(expand(depthwise 7×7(x)))).
 
+    The first and the last frames of whole rows have zeros beside them. In a window of a stream, the first ones have
+    frames of the former windows beside them, and the last three have no output, since their neighbours are not known.
+
     Source: `ConvNeXt` in icefall's egs/librispeech/ASR/zipformer/subsampling.py.
     """
 
@@ -99,13 +108,23 @@ class ConvNeXt(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T F C"], mask: Any, *, step: Step, regularise: Regulariser
-    ) -> Float[Array, "B T F C"]:
-        channels = x.shape[-1]
+        self,
+        x: Float[Array, "B T F C"],
+        mask: Any,
+        *,
+        step: Step,
+        regularise: Regulariser,
+        extend: Extend = unextended,
+    ) -> Float[Array, "B S F C"]:
+        channels, num_frames = x.shape[-1], x.shape[1]
         kernel = self.param("kernel", uniform(1 / 7), (7, 7, channels))
         bias = self.param("bias", uniform(1 / 7), (channels,))
         valid = x if mask is None else x * mask[:, :, None, None].astype(x.dtype)
-        y = depthwise_conv_2d(valid, kernel, padding=((3, 3), (3, 3))) + per_channel(bias, x)
+        valid = extend(valid)
+        known = valid.shape[1] - num_frames
+        x = x[:, : num_frames - known]
+        side = NEIGHBOURS - known
+        y = depthwise_conv_2d(valid, kernel, padding=((side, side), (3, 3))) + per_channel(bias, x)
         y = Linear(3 * channels, dtype=self.dtype, name="expand")(y)
         y = swoosh_l(regularise.balance(y, min_positive=0.3, max_positive=1.0, min_abs=0.75, max_abs=5.0))
         y = Linear(channels, 0.01, dtype=self.dtype, name="project")(y)

@@ -1,0 +1,162 @@
+"""Streams of Zipformer: outputs of whole recordings, for any batch of streams; contexts that training draws."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from streaming_suite import streamed, whole
+from support import assert_within, fast_jit, max_abs
+
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import flatten
+from asr_jax.models.encoder import Context, Encoder, contexts_of
+from asr_jax.models.zipformer import PER_STACK, Zipformer
+
+TINY = Zipformer(
+    num_mels=16,
+    embed_channels=(2, 3, 4),
+    downsampling=(1, 4),
+    dims=(8, 12),
+    num_layers=(1, 2),
+    unmasked_dims=(8, 12),
+    num_heads=(2, 2),
+    query_dims=(4, 3),
+    value_dims=(4, 2),
+    position_dims=(2, 2),
+    feedforward_dims=(8, 8),
+    kernel_sizes=(15, 3),
+    positions_dim=8,
+    dropout_start=0.0,
+    dropout_end=0.0,
+    causal=True,
+    contexts=(Context(4, 8),),
+    regularise=False,
+    skip=False,
+)
+LENGTHS = (64, 9, 50, 8, 33, 41, 47)
+"""They end before, in and after the first window, with full and with shorter chunks."""
+
+
+def drawn(encoder: Encoder) -> Any:
+    frames = Frames(np.zeros((1, 20, 16), np.float32), np.array([20]))
+    shapes = jax.eval_shape(partial(encoder.init, step=None), jax.random.key(0), frames)["params"]
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
+
+
+def recordings() -> list[np.ndarray]:
+    rng = np.random.default_rng(2)
+    return [rng.normal(size=(length, 16)).astype(np.float32) for length in LENGTHS]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param({"output_downsampling": 1, "contexts": (Context(8, 8),)}, marks=pytest.mark.slow),
+        pytest.param({"output_downsampling": 4, "contexts": (Context(4, 12),)}, marks=pytest.mark.slow),
+        pytest.param({"downsampling": (2, 1), "contexts": (Context(2, 2),)}, marks=pytest.mark.slow),
+    ],
+)
+def test_windows_give_the_outputs_of_the_whole(changes: dict[str, Any]) -> None:
+    encoder, rows = replace(TINY, **changes).build(dtype=jnp.float32), recordings()
+    params = drawn(encoder)
+    expected = whole(encoder, params, rows)
+    together = streamed(encoder, params, rows)
+    at_other_times = streamed(encoder, params, rows, starts=[0, 3, 2, 0, 5, 1, 1])
+    for found, later, each, length in zip(together, at_other_times, expected, LENGTHS, strict=True):
+        assert len(found) == len(later) == len(each) == encoder.output_length(length)
+        assert_within(max_abs(found, each), 1e-4, what="windows")
+        assert_within(max_abs(later, each), 1e-4, what="windows of streams that begin at other times")
+
+
+def test_a_window_is_that_of_icefall() -> None:
+    window = Zipformer(causal=True, contexts=(Context(16, 128),)).build(dtype=jnp.float32).stream_window
+    assert (window.size, window.shift, window.outputs) == (45, 32, 8)
+
+
+def test_arrays_of_the_state() -> None:
+    state = TINY.build(dtype=jnp.bfloat16).initial_state(3)
+    shapes = {path: leaf.shape for path, leaf in flatten(state).items()}
+    expected = {"embed": (3, 3, 3, 4), "frames": (3,)}
+    expected |= {"stack_0/key": (3, 1, 8, 8), "stack_1/key": (3, 2, 2, 6)}
+    expected |= {"stack_0/nonlinear": (3, 1, 8, 6), "stack_1/nonlinear": (3, 2, 2, 9)}
+    for n in (1, 2):
+        expected |= {f"stack_0/value_{n}": (3, 1, 8, 8), f"stack_1/value_{n}": (3, 2, 2, 4)}
+        expected |= {f"stack_0/convolution_{n}": (3, 1, 7, 8), f"stack_1/convolution_{n}": (3, 2, 1, 12)}
+    assert shapes == expected
+    assert state["stack_0"]["key"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"causal": False, "contexts": (Context(),)}, r"without causal, contexts\[0\].chunk_frames, contexts"),
+        ({"contexts": (Context(4), Context(4, 8))}, r"without contexts\[0\].left_frames:"),
+        ({"mask_padding": False}, "without mask_padding:"),
+        ({"output_downsampling": 3}, r"chunk_frames 4: expected a multiple of output_downsampling, 3"),
+    ],
+)
+def test_settings_that_cannot_stream(changes: dict[str, Any], message: str) -> None:
+    encoder = replace(TINY, **changes).build(dtype=jnp.float32)
+    for call in (lambda: encoder.stream_window, lambda: encoder.initial_state(1)):
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+CONTEXTS = (Context(4, 8), Context(4), Context(8, 16), Context())
+OF_FIRST_STACK = {name: getattr(TINY, name)[:1] for name in (*PER_STACK, "unmasked_dims")}
+ONE_STACK = replace(TINY, **{**OF_FIRST_STACK, "downsampling": (2,)})
+
+
+def in_training(settings: Zipformer) -> Any:
+    """Returns a program for the loss and its gradients in training, which has nothing random but the context.
+
+    It fails if it is traced twice.
+    """
+    encoder, traces = settings.build(dtype=jnp.float32), iter([None])
+
+    def loss(params: Any, frames: Frames, key: Any) -> Any:
+        next(traces)
+        values = encoder.apply({"params": params}, frames, step=jnp.int32(0), rngs={"dropout": key}).frames.values
+        return jnp.sum(values**2)
+
+    return fast_jit(jax.value_and_grad(loss))
+
+
+@pytest.mark.slow
+def test_training_draws_a_context_for_each_key_in_one_program() -> None:
+    several = replace(ONE_STACK, contexts=CONTEXTS)
+    params = drawn(several.build(dtype=jnp.float32))
+    values = np.random.default_rng(3).normal(size=(2, 61, 16)).astype(np.float32)
+    frames, keys = Frames(values, np.array([61, 40], np.int32)), jax.random.split(jax.random.key(0), 24)
+    expected = [in_training(several.with_context(each))(params, frames, keys[0]) for each in CONTEXTS]
+    program, counts = in_training(several), [0] * len(CONTEXTS)
+    for key in keys:
+        found, gradients = jax.device_get(program(params, frames, key))
+        (place,) = [n for n, (loss, _) in enumerate(expected) if abs(float(found / loss) - 1) < 1e-5]
+        counts[place] += 1
+        if counts[place] == 1:
+            others = {path: np.asarray(leaf) for path, leaf in flatten(expected[place][1]).items()}
+            largest = {path: float(np.abs(leaf).max()) for path, leaf in others.items()}
+            for path, leaf in flatten(gradients).items():
+                scale = largest[path] + 1e-3 * max(largest.values())
+                assert_within(max_abs(leaf, others[path]), 1e-4, scale=scale, what=path)
+    assert all(counts), counts
+
+
+def test_evaluation_uses_the_first_context() -> None:
+    rows, settings = recordings()[:2], [replace(ONE_STACK, contexts=each) for each in (CONTEXTS[2:], CONTEXTS[2:3])]
+    encoders = [each.build(dtype=jnp.float32) for each in settings]
+    params = drawn(encoders[0])
+    for found, each in zip(*(whole(encoder, params, rows) for encoder in encoders), strict=True):
+        np.testing.assert_array_equal(found, each)
+
+
+def test_contexts_of_all_pairs() -> None:
+    assert contexts_of((4, None), (8, None)) == (Context(4, 8), Context(4), Context(), Context())
