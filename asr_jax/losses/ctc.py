@@ -52,7 +52,7 @@ def ctc_loss(
         logits: Logits of V labels, including the blank.
         logit_lengths: Number of valid frames of each row.
         label_lengths: Number of valid labels of each row.
-        delay_penalty: λ of the delay penalty.
+        delay_penalty: λ, in nats per frame. 0: no penalty.
 
     Returns:
         Loss of each row, neither summed nor averaged, and whether each row is feasible.

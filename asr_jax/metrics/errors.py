@@ -152,12 +152,7 @@ def right_words(reference: Sequence[str], hypothesis: Sequence[str]) -> Bool[np.
 
 
 def right_pairs(reference: Sequence[str], hypothesis: Sequence[str]) -> Int64[np.ndarray, "P 2"]:
-    """Returns the places in both texts of the right words, by the alignment of `right_words`.
-
-    Args:
-        reference: Words of the reference.
-        hypothesis: Words of the hypothesis.
-    """
+    """Returns the places in both texts of the right words, by the alignment of `right_words`."""
     blocks = Levenshtein.editops(reference, hypothesis).as_matching_blocks()
     pairs = [(block.a + place, block.b + place) for block in blocks for place in range(block.size)]
     return np.array(pairs, np.int64).reshape(-1, 2)

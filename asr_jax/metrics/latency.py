@@ -51,11 +51,7 @@ def latencies(spoken: Sequence[TimedWord], recognised: Sequence[TimedWord], norm
 
 
 def num_words(words: Iterable[TimedWord], normaliser: str) -> int:
-    """Returns the number of words after normalising.
-
-    Args:
-        normaliser: Name of the normaliser.
-    """
+    """Returns the number of words after normalising."""
     return sum(1 for _ in _parts(words, normaliser))
 
 

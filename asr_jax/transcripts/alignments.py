@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.text_files import TextError, read_lines
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.utterances import Utterance
@@ -46,8 +47,8 @@ def spoken_words(paths: Sequence[Path], utterances: Sequence[Utterance]) -> dict
     if utterances and not spoken:
         example = f", such as {next(iter(found)).partition(' ')[0]}" if found else ""
         raise UserError(
-            f"{' '.join(map(str, paths))}: {len(found)} recordings{example}; expected recordings of the set, such as "
-            f"{utterances[0].id}"
+            f"{' '.join(map(str, paths))}: {counted(len(found), 'recording')}{example}; expected recordings of the "
+            f"set, such as {utterances[0].id}"
         )
     return spoken
 

@@ -27,7 +27,7 @@ class Word:
     """Whether a space precedes the word in the text. It does not matter for the first word."""
     emitted_s: float | None = field(default=None, compare=False)
     """End of the frame in which the search emitted the word's last label, in seconds from the start of the recording.
-    It is before `end_s` if the label has several frames. None: unknown. Words with the same text and times are equal."""
+    It is before `end_s` if the label has several frames. None: unknown. Comparisons of words ignore it."""
 
 
 @dataclass(frozen=True, slots=True)

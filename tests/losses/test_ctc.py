@@ -31,9 +31,7 @@ def enumerated(logits, labels, blank_id, delay_penalty=0.0):
     num_frames, vocabulary = logits.shape
     paths = itertools.product(range(vocabulary), repeat=num_frames)
     fitting = [path for path in paths if collapse(path, blank_id) == list(labels)]
-    scores = [
-        log_probs[range(num_frames), path].sum() + delay_penalty * earliness(path, blank_id) for path in fitting
-    ]
+    scores = [log_probs[range(num_frames), path].sum() + delay_penalty * earliness(path, blank_id) for path in fitting]
     return -np.logaddexp.reduce(scores) if fitting else np.inf
 
 

@@ -206,7 +206,9 @@ def exact_loss(logits, starts, labels):
     return enumerated(blank, label, num_frames, len(labels), RNNT)[0]
 
 
-@pytest.mark.parametrize("starts", [[[0, 0, 0, 0], [0, 0, 0, 0]], [[0, 0, 1, 1], [0, 1, 1, 0]]], ids=["whole", "pruned"])
+@pytest.mark.parametrize(
+    "starts", [[[0, 0, 0, 0], [0, 0, 0, 0]], [[0, 0, 1, 1], [0, 1, 1, 0]]], ids=["whole", "pruned"]
+)
 def test_the_delay_penalty_is_that_of_all_paths(starts):
     """Losses and gradients of logits in float64 against enumeration, with all label positions and with two of three."""
     starts, size = np.array(starts), 2 if np.any(starts) else 3
