@@ -182,9 +182,9 @@ def _to_losses(log_probability: Array, feasible: Array, added: Array | None) -> 
         feasible: Whether the row has enough frames.
         added: Value to add to the logarithm. None: it is 0, and losses are not negative.
     """
+    excluded = log_probability < NEVER / 2
     losses = jnp.maximum(-log_probability, 0) if added is None else -(log_probability + added)
-    possible = jnp.where(log_probability < NEVER / 2, jnp.inf, losses.astype(log_probability.dtype))
-    return jnp.where(feasible, possible, 0)
+    return jnp.where(feasible, jnp.where(excluded, jnp.inf, losses.astype(log_probability.dtype)), 0)
 
 
 def _occupancies(blanks: Array, entered: Array, emissions: Array, waiting: Array | None) -> Array:
@@ -196,8 +196,9 @@ def _occupancies(blanks: Array, entered: Array, emissions: Array, waiting: Array
         emissions: Log-probabilities of the blank and of each label.
         waiting: Delay penalty of blanks. None: 0.
     """
-    of_blank = emissions[..., :1] if waiting is None else emissions[..., :1] + waiting[None]
-    blank = blanks[:, 0] + blanks[::-1, 1, :, ::-1] + of_blank
+    blank = blanks[:, 0] + blanks[::-1, 1, :, ::-1] + emissions[..., :1]
+    if waiting is not None:
+        blank += waiting[None]
     label = entered[:, 0, :, 1:] + entered[::-1, 1, :, :0:-1] + emissions[..., 1:]
     # A softmax over both kinds of states; concatenating them first takes several times the memory and the time.
     largest = jnp.maximum(blank.max(-1), label.max(-1, initial=NEVER))[..., None]
