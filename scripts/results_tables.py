@@ -72,6 +72,19 @@ def an4() -> str:
     return table(header, rows)
 
 
+def delay_penalty() -> str:
+    """Error rates and emission latencies on strings of digits by delay penalty; all seeds."""
+    rows, found = [], read("delay_penalty")
+    for head, penalty in dict.fromkeys((each["head"], each["penalty"]) for each in found):
+        of = [each for each in found if (each["head"], each["penalty"]) == (head, penalty)]
+        times = {key: [1000 * each["latency"]["emission"][key] for each in of] for key in ("mean", "p50", "p90", "p99")}
+        percentiles = " / ".join(f"{mean(times[key]):.0f}" for key in ("p50", "p90", "p99"))
+        wer = of_seeds([100 * each["wer"] for each in of])
+        rows.append([head, f"{penalty:g}", wer, of_seeds(times["mean"], ".0f"), percentiles])
+    rows.sort(key=lambda row: row[0], reverse=True)
+    return table("head | λ | test WER % (seeds) | mean latency, ms (seeds) | 50 / 90 / 99 %, ms", rows)
+
+
 def learning() -> str:
     """Error rates and training losses of models and of their originals, which learn from equal batches; all seeds."""
     rows = []
@@ -387,9 +400,9 @@ def faults() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        an4, learning, accuracy, steps, smoke_runs, cold_start, inference, searches, data, transducer_loss,
-        compiled_programs, sharded_memory, scale_rings, scale_bytes, scale_times, scale_batches, scale_updates,
-        scale_memory, scale_plans, faults,
+        an4, delay_penalty, learning, accuracy, steps, smoke_runs, cold_start, inference, searches, data,
+        transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes, scale_times, scale_batches,
+        scale_updates, scale_memory, scale_plans, faults,
     )
 }  # fmt: skip
 

@@ -47,6 +47,7 @@ from asr_jax.data.manifests.reading import Utterances, read_utterances
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.calibration import calibrate
 from asr_jax.inference.importing import run_and_checkpoint
+from asr_jax.inference.latency import latency_of
 from asr_jax.inference.log_probs import LogProbs, check_ids
 from asr_jax.inference.losses import measure
 from asr_jax.inference.recognition import Recognition
@@ -62,9 +63,11 @@ from asr_jax.inference.scored_sets import (
 from asr_jax.inference.trained import Trained
 from asr_jax.inference.transcription import recognise_all
 from asr_jax.metrics.errors import Alignment, word_errors
+from asr_jax.metrics.latency import TimedWord
 from asr_jax.search.base import Decoding
 from asr_jax.text.normalise import CHOICES, check_normaliser
 from asr_jax.text.tokenizers import Tokenizer
+from asr_jax.transcripts.alignments import spoken_words
 from asr_jax.transcripts.transcript import Transcript
 
 KIND = "evaluation"
@@ -88,6 +91,9 @@ class EvaluateOptions(JobOptions, BatchOptions, RecognitionOptions):
     in these windows; tokens that begin in the window before are dropped. 0 0: other windows, joined by seams."""
     worst: Annotated[NonNegativeInt, arg(metavar="N")] = 0
     """Number of utterances with the most word errors to print for each set, with their aligned texts."""
+    latency: Annotated[tuple[Path, ...], arg(metavar="ALIGNMENT …")] = ()
+    """Files with the times of the spoken words, in CTM or as JSON lines of asr_jax.align. Prints the emission latency:
+    the time from the end of a word to the end of the frame in which the search emits its last label."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()
     """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
     by: Literal["source", "speaker", "length"] = "source"
@@ -140,6 +146,10 @@ def main(arguments: Sequence[str]) -> None:
         print(line, file=sys.stderr)
     if options.log_probs:
         check_ids(options.log_probs, utterances)
+    spoken = {
+        manifest: spoken_words(options.latency, list(of_set)) if options.latency else {}
+        for manifest, of_set in utterances.items()
+    }
     results, failed = [], list[str]()
     for run in options.runs:
         if recognises(run):
@@ -147,7 +157,7 @@ def main(arguments: Sequence[str]) -> None:
             for name in options.heads:
                 head = name or trained.model.recognising
                 decoding = decoding_in(trained.experiment.model, head, flags)
-                results.append(evaluate_run(trained, head, decoding, utterances, options, failed))
+                results.append(evaluate_run(trained, head, decoding, utterances, spoken, options, failed))
         else:
             check_options_of_losses(run, options, flags)
             results.append(evaluate_losses(load(run, options, options), utterances))
@@ -195,6 +205,7 @@ def evaluate_run(
     head: str,
     decoding: Decoding,
     utterances: Mapping[str, Utterances],
+    spoken: Mapping[str, Mapping[str, Sequence[TimedWord]]],
     options: EvaluateOptions,
     failed: list[str],
 ) -> dict[str, Any]:
@@ -204,6 +215,7 @@ def evaluate_run(
         trained: The weights and their run.
         head: Name of the recognising head.
         decoding: Settings of the search.
+        spoken: Spoken words with their times for each set, by the ids of recordings. Empty: latency is not measured.
         failed: Takes the reason if the predictions cannot be written. They end no command, since the figures remain.
 
     Returns:
@@ -231,6 +243,11 @@ def evaluate_run(
             data, found, trained.tokenizer, rows=rows, has_lines=bool(options.predictions), **how
         )
         about[manifest] = {"max_duration_s": data.longest_s} | changed_texts(of_set, trained.tokenizer, normaliser)
+        if spoken[manifest]:
+            frame_s = decoder.search.writer.times.shift_s
+            about[manifest]["latency"] = latency_of(
+                data, found, spoken[manifest], normaliser=normaliser, frame_s=frame_s
+            )
         settings = trained.experiment.model.heads[head]
         before = settings.unrefined(decoding)
         if before and not options.own_job:
@@ -373,7 +390,7 @@ def check_options_of_losses(run: Path, options: EvaluateOptions, flags: Sequence
     Raises:
         UserError: If an option or a flag requires recognised texts.
     """
-    given = given_flags(options, "predictions", "log_probs", "calibrate", "head")
+    given = given_flags(options, "predictions", "log_probs", "calibrate", "latency", "head")
     if given := given or list(flags[:1]):
         raise UserError(f"{run} has no head that recognises texts (it is only pre-trained): remove {given[0]}")
 
@@ -422,7 +439,7 @@ def check(options: EvaluateOptions) -> None:
         return
     if not options.json:
         raise UserError(f"--job {options.job} without --json OUT: expected a file, to which the jobs are joined")
-    if given := given_flags(options, "calibrate", "log_probs"):
+    if given := given_flags(options, "calibrate", "log_probs", "latency"):
         raise UserError(f"{given[0]} with --job: expected one job for all recordings")
     if others := [str(run) for run in options.runs if not recognises(run)]:
         raise UserError(f"--job with {', '.join(others)}: losses need whole batches; expected one job without --job")

@@ -87,6 +87,8 @@ def show_rates(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
             if changed := about_round_trip(manifest, counts["round_trip"]):
                 say(console, changed, style="bold yellow")
             say(console, about_confidence(manifest, counts["confidence"], is_calibrated=result["calibrated"]))
+            if latency := counts.get("latency"):
+                say(console, about_latency(manifest, latency))
             for line in about_worst(manifest, counts.get("worst", ())):
                 say(console, line)
         for line in after_calibration(result.get("calibration")):
@@ -230,6 +232,25 @@ def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated:
         f"words are correct; calibration error {percent(report['calibration_error'], digits=1)} "
         + ("(calibrated)" if is_calibrated else "(not calibrated: use --calibrate on validation data)")
     )
+
+
+def about_latency(manifest: str, latency: Mapping[str, Any]) -> str:
+    """Remark on the emission latency of a set.
+
+    Args:
+        manifest: Name of the set.
+        latency: Result of `inference.latency.latency_of`.
+    """
+    left = f"; {counted(latency['without_alignment'], 'utterance')} without times" * (latency["without_alignment"] > 0)
+    of_words = f"of {counted(latency['spoken_words'], 'spoken word')}{left}"
+    if not latency["words"]:
+        return f"{manifest}: no latency, because no word is right, {of_words}"
+    parts = []
+    for name, label in (("emission", "emission latency"), ("head", "starts of words"), ("tail", "ends of words")):
+        values = latency[name]
+        mean, *rest = (f"{1000 * values[each]:.0f}" for each in ("mean", "p50", "p90", "p99"))
+        parts.append(f"{label} {mean} ms on average, {' / '.join(rest)} ms at 50 / 90 / 99 %")
+    return f"{manifest}: {'; '.join(parts)}; from {latency['words']:,} words that are right, {of_words}"
 
 
 def after_calibration(found: Mapping[str, Any] | None) -> Iterator[str]:

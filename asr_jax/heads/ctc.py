@@ -36,6 +36,12 @@ class CTC(LabelHead):
     consistency: NonNegativeFloat = 0.0
     """Factor of the divergence between the views of an utterance (CR-CTC), for models with two views or more. The paper
     uses 0.2."""
+    delay_penalty: NonNegativeFloat = 0.0
+    """λ of the delay penalty in training and validation, in nats per frame, for models that recognise while audio
+    arrives: paths that emit labels early count more (`losses.ctc.ctc_loss`), which lowers the latency and may raise the
+    error rate. The reported loss includes it, as in icefall, and can be negative. Typical: 0.01 to 0.1 with 25 frames
+    per second; icefall's conformer_ctc3 uses 0.1. Source: Yao et al. 2023 (arXiv:2305.11539). Differs from: icefall,
+    which has no penalty during its warm-up: train without it at first, and continue with --init-from."""
     blank_weight: Finite = 0.0
     """Value that is added to the logit of the blank, or that replaces it (`blank_mode`), in training and in search. 0:
     the logit is unchanged in both modes, as in fairseq."""
@@ -79,7 +85,14 @@ class CTCHead(RecognisingHead):
     def __call__(self, encoded: Encoded, batch: Batch, *, step: Int[Array, ""] | None) -> Sums:
         frames = encoded.at(self.tap)
         logits = self._logits(self.dropout(frames.values, step=step))
-        losses, feasible = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=self.blank_id)
+        losses, feasible = ctc_loss(
+            logits,
+            frames.lengths,
+            batch.tokens,
+            batch.token_lengths,
+            blank_id=self.blank_id,
+            delay_penalty=self.settings.delay_penalty,
+        )
         rows, weight = batch.weights, self.weight(frames.lengths, batch)
         terms = {
             "loss": Sum(sum_counted(feasible, losses, rows), weight),

@@ -27,6 +27,7 @@ def ctc_loss(
     label_lengths: Int[Array, " B"],
     *,
     blank_id: int,
+    delay_penalty: float = 0.0,
 ) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
     """Computes the negative log-likelihood of each row's labels.
 
@@ -36,7 +37,12 @@ def ctc_loss(
     logits within the lengths result in a non-finite loss. Labels must not contain the blank, which is not checked here;
     `training.setup.check_labels` checks all labels before a run.
 
-    Source: Graves et al. 2006, "Connectionist temporal classification", equations 6-16.
+    With a delay penalty λ, λ · ((T - 1) / 2 - t) is added to the log-probability of a path for each label that begins
+    at frame t of T: paths that emit labels early count more. The loss includes it, and can be negative.
+
+    Source: Graves et al. 2006, "Connectionist temporal classification", equations 6-16; Yao et al. 2023
+    (arXiv:2305.11539) for the delay penalty, as in `ctc_loss` of k2 at commit 0042b744, which has T // 2 instead of
+    (T - 1) / 2: the gradient is the same.
     Differs from: the paper in its scaling (by a frame's largest state; occupancies are normalised per frame, which
     keeps the gradient of long rows precise); optax 0.2.8, in which infeasible rows have a loss of 1e5 and a gradient,
     losses can be negative, and the softmax of bfloat16 logits is computed in bfloat16. PyTorch's loss with
@@ -46,11 +52,12 @@ def ctc_loss(
         logits: Logits of V labels, including the blank.
         logit_lengths: Number of valid frames of each row.
         label_lengths: Number of valid labels of each row.
+        delay_penalty: λ, in nats per frame. 0: no penalty.
 
     Returns:
         Loss of each row, neither summed nor averaged, and whether each row is feasible.
     """
-    losses = _losses(logits, logit_lengths, labels, label_lengths, blank_id)
+    losses = _losses(logits, logit_lengths, labels, label_lengths, blank_id, delay_penalty)
     return losses, is_feasible(logit_lengths, labels, label_lengths)
 
 
@@ -67,28 +74,37 @@ def num_repeats(labels: Int[AnyArray, "B U"], label_lengths: Int[AnyArray, " B"]
     return repeats.sum(1)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _losses(logits: Array, logit_lengths: Array, labels: Array, label_lengths: Array, blank_id: int) -> Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _losses(
+    logits: Array, logit_lengths: Array, labels: Array, label_lengths: Array, blank_id: int, delay_penalty: float
+) -> Array:
     """Computes losses without a gradient, for which the forward direction is sufficient."""
     _, emissions = _emissions(logits, logit_lengths, labels, label_lengths, blank_id)
-    log_probability, _ = ctc_sweep(emissions, labels[None], label_lengths)
-    return _to_losses(log_probability, is_feasible(logit_lengths, labels, label_lengths))
+    emissions, waiting = _with_penalty(emissions, label_lengths, delay_penalty)
+    log_probability, _ = ctc_sweep(emissions, labels[None], label_lengths, None if waiting is None else waiting[None])
+    feasible = is_feasible(logit_lengths, labels, label_lengths)
+    return _to_losses(log_probability, feasible, _most_added(logit_lengths, label_lengths, delay_penalty))
 
 
 def _losses_forward(
-    logits: Array, logit_lengths: Array, labels: Array, label_lengths: Array, blank_id: int
+    logits: Array, logit_lengths: Array, labels: Array, label_lengths: Array, blank_id: int, delay_penalty: float
 ) -> tuple[Array, Residuals]:
     """Computes losses and the residuals of their gradient: occupancies from both directions, computed in one scan."""
     norms, emissions = _emissions(logits, logit_lengths, labels, label_lengths, blank_id)
-    log_probability, states = ctc_sweep(emissions, jnp.stack([labels, labels[:, ::-1]]), label_lengths)
-    occupancies = jnp.swapaxes(_occupancies(*states, emissions[..., :-1]), 0, 1)
+    emissions, waiting = _with_penalty(emissions, label_lengths, delay_penalty)
+    bonus = None if waiting is None else jnp.stack([waiting, waiting[:, ::-1]])
+    log_probability, states = ctc_sweep(emissions, jnp.stack([labels, labels[:, ::-1]]), label_lengths, bonus)
+    occupancies = jnp.swapaxes(_occupancies(*states, emissions[..., :-1], waiting), 0, 1)
     feasible = is_feasible(logit_lengths, labels, label_lengths)
     counted = length_mask(logit_lengths, logits.shape[1]) & feasible[:, None]
     symbols = _symbols(labels, label_lengths, blank_id)[:, :-1]
-    return _to_losses(log_probability, feasible), (logits, norms, occupancies, symbols, counted)
+    losses = _to_losses(log_probability, feasible, _most_added(logit_lengths, label_lengths, delay_penalty))
+    return losses, (logits, norms, occupancies, symbols, counted)
 
 
-def _losses_backward(blank_id: int, residuals: Residuals, cotangent: Array) -> tuple[Array, None, None, None]:
+def _losses_backward(
+    blank_id: int, delay_penalty: float, residuals: Residuals, cotangent: Array
+) -> tuple[Array, None, None, None]:
     """Computes the gradient, equation 16: softmax minus occupancies; exactly 0 in padding and in infeasible rows."""
     logits, norms, occupancies, symbols, counted = residuals
     scale, counted = cotangent[:, None, None], counted[..., None]
@@ -140,15 +156,49 @@ def _normalised(logits: Array, largest: Array, log_sum: Array) -> Array:
     return (logits.astype(log_sum.dtype) - largest) - log_sum
 
 
-def _to_losses(log_probability: Array, feasible: Array) -> Array:
-    """Returns non-negative losses: infinity if logits of -inf exclude every path, and 0 for infeasible rows."""
-    possible = jnp.where(log_probability < NEVER / 2, jnp.inf, jnp.maximum(-log_probability, 0))
-    return jnp.where(feasible, possible, 0)
+def _with_penalty(emissions: Array, label_lengths: Array, delay_penalty: float) -> tuple[Array, Array | None]:
+    """Returns the emissions with the delay penalty of labels, and the penalty of blanks after 0..U labels `[B U+1]`.
+
+    A label that begins at frame t is still to come in t frames. Each of these frames has the penalty -λ for it. After
+    the last label there is none, and none in padding.
+    """
+    if not delay_penalty:
+        return emissions, None
+    still_to_come = jnp.maximum(label_lengths[:, None] - jnp.arange(emissions.shape[2] - 1)[None], 0)
+    waiting = (-delay_penalty * still_to_come).astype(emissions.dtype)
+    return emissions + jnp.pad(waiting[:, 1:], ((0, 0), (1, 1)))[None], waiting
 
 
-def _occupancies(blanks: Array, entered: Array, emissions: Array) -> Array:
-    """Returns the probability, given the labels, of the blank (column 0) and of each label: `[T B U+1]`, from (14)."""
+def _most_added(logit_lengths: Array, label_lengths: Array, delay_penalty: float) -> Array | None:
+    """Returns λ · U · (T - 1) / 2 `[B]`: what the delay penalty adds for labels that all begin at frame 0."""
+    return delay_penalty * label_lengths * ((logit_lengths - 1) / 2) if delay_penalty else None
+
+
+def _to_losses(log_probability: Array, feasible: Array, added: Array | None) -> Array:
+    """Returns losses: infinity if logits of -inf exclude every path, and 0 for infeasible rows.
+
+    Args:
+        log_probability: Logarithm of the sum over all paths.
+        feasible: Whether the row has enough frames.
+        added: Value to add to the logarithm. None: it is 0, and losses are not negative.
+    """
+    excluded = log_probability < NEVER / 2
+    losses = jnp.maximum(-log_probability, 0) if added is None else -(log_probability + added)
+    return jnp.where(feasible, jnp.where(excluded, jnp.inf, losses.astype(log_probability.dtype)), 0)
+
+
+def _occupancies(blanks: Array, entered: Array, emissions: Array, waiting: Array | None) -> Array:
+    """Returns the probability, given the labels, of the blank (column 0) and of each label: `[T B U+1]`, from (14).
+
+    Args:
+        blanks: States of blanks in both directions.
+        entered: States of labels in both directions.
+        emissions: Log-probabilities of the blank and of each label.
+        waiting: Delay penalty of blanks. None: 0.
+    """
     blank = blanks[:, 0] + blanks[::-1, 1, :, ::-1] + emissions[..., :1]
+    if waiting is not None:
+        blank += waiting[None]
     label = entered[:, 0, :, 1:] + entered[::-1, 1, :, :0:-1] + emissions[..., 1:]
     # A softmax over both kinds of states; concatenating them first takes several times the memory and the time.
     largest = jnp.maximum(blank.max(-1), label.max(-1, initial=NEVER))[..., None]

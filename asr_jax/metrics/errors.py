@@ -146,11 +146,16 @@ def count_token_errors(
 
 def right_words(reference: Sequence[str], hypothesis: Sequence[str]) -> Bool[np.ndarray, " H"]:
     """Returns for each word of a hypothesis whether it is right, by an alignment with the fewest edits."""
-    is_right = np.ones(len(hypothesis), bool)
-    for tag, _, place in Levenshtein.editops(reference, hypothesis).as_list():
-        if tag != "delete":  # the position of a deletion is that of the next word, which may be right
-            is_right[place] = False
+    is_right = np.zeros(len(hypothesis), bool)
+    is_right[right_pairs(reference, hypothesis)[:, 1]] = True
     return is_right
+
+
+def right_pairs(reference: Sequence[str], hypothesis: Sequence[str]) -> Int64[np.ndarray, "P 2"]:
+    """Returns the places in both texts of the right words, by the alignment of `right_words`."""
+    blocks = Levenshtein.editops(reference, hypothesis).as_matching_blocks()
+    pairs = [(block.a + place, block.b + place) for block in blocks for place in range(block.size)]
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _edits(reference: Sequence[str | int], hypothesis: Sequence[str | int]) -> tuple[int, int, int, int]:

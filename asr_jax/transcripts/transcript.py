@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from asr_jax.text import segmentation
@@ -25,6 +25,9 @@ class Word:
     """Estimated probability that the word is right, in 0..1."""
     space: bool = True
     """Whether a space precedes the word in the text. It does not matter for the first word."""
+    emitted_s: float | None = field(default=None, compare=False)
+    """End of the frame in which the search emitted the word's last label, in seconds from the start of the recording.
+    It is before `end_s` if the label has several frames. None: unknown. Comparisons of words ignore it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ class _WordFrames(NamedTuple):
     """First frame; a fraction within a label of several words."""
     end: float
     """Frame after the last one."""
+    emitted: int
+    """Frame after the first frame of the last label."""
     log_prob: float
     """Mean log-probability of the labels."""
 
@@ -78,6 +80,7 @@ class Writer:
                 self.times.seconds(first_frame + word.end),
                 confidence,
                 word.space,
+                self.times.seconds(first_frame + word.emitted),
             )
             for word, confidence in zip(found, confidences.tolist(), strict=True)
         )
@@ -103,7 +106,8 @@ class Writer:
         words = split(text)
         if len(words) == 1:
             mean = float(np.mean(sequence.log_probs[first:end], dtype=np.float64))
-            yield _WordFrames(text, True, sequence.starts[first], sequence.ends[end - 1], mean)
+            emitted = sequence.starts[end - 1] + 1
+            yield _WordFrames(text, True, sequence.starts[first], sequence.ends[end - 1], emitted, mean)
             return
         runs = list(self._runs(sequence.tokens, first, end))
         if "".join(run for run, _, _ in runs) != text:
@@ -118,7 +122,8 @@ class Writer:
             last = at + len(word.text) - 1
             logps = sequence.log_probs[owners[at][0] : owners[last][1]]
             mean = float(np.mean(logps, dtype=np.float64))
-            yield _WordFrames(word.text, word.space, frames[at][0], frames[last][1], mean)
+            emitted = sequence.starts[owners[last][1] - 1] + 1
+            yield _WordFrames(word.text, word.space, frames[at][0], frames[last][1], emitted, mean)
             at = last + 1
 
     def _runs(self, tokens: Sequence[int], first: int, end: int) -> Iterator[tuple[str, int, int]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import assert_within, relative
+from support import approx, assert_within, relative
 
 from asr_jax.cli import evaluate
 from asr_jax.cli.align import AlignOptions, loaded, main
@@ -19,7 +19,7 @@ from asr_jax.inference import aligning as alignment
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.trained import WHOLE, load_trained
 from asr_jax.observe.events import read_events
-from tests.toned import RATE_HZ, toned_run, words_of, write_toned
+from tests.toned import LETTER_S, RATE_HZ, toned_run, words_of, write_toned
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,35 @@ def test_ctm_and_textgrids(run, recordings, tmp_path):
         main([run, "--data", str(manifest), "--format", "textgrid"])
     with pytest.raises(UserError, match=r"all\.ctm already exists"):
         main([run, "--data", str(manifest), "--format", "ctm", "--out", str(tmp_path / "all.ctm")])
+
+
+def test_emission_latency_against_known_times_and_alignments(run, recordings, tmp_path, capsys):
+    """Words end with a tone, whose label is emitted before the tone is over."""
+    manifest, known = recordings
+    lines = [
+        f"{name} 1 {start} {end - start} {word}"
+        for name, timed in known.items() if name != "r9"
+        for word, (start, end) in zip(*timed, strict=True)
+    ]  # fmt: skip
+    times, out = tmp_path / "known.ctm", tmp_path / "rates.json"
+    times.write_text("\n".join([";; start and duration", *lines, ""]))
+    evaluate.main([run, "--data", str(manifest), "--latency", str(times), "--json", str(out)])
+    figures = json.loads(out.read_text())["runs"][0]["sets"][str(manifest)]
+    found = figures["latency"]
+    assert (found["spoken_words"], found["utterances"], found["without_alignment"]) == (8, 3, 1)
+    assert 6 <= found["words"] <= 8
+    assert -LETTER_S - 2 * FRAME_S < found["tail"]["mean"] < 0
+    assert abs(found["head"]["mean"]) < 2 * FRAME_S
+    assert found["emission"]["mean"] == approx(found["tail"]["mean"] - FRAME_S / 2)
+    printed = capsys.readouterr().out
+    assert f"{manifest}: emission latency {1000 * found['emission']['mean']:.0f} ms on average" in " ".join(
+        printed.split()
+    )
+    main([run, "--data", str(manifest), "--out", str(tmp_path / "own.json")])
+    evaluate.main([run, "--data", str(manifest), "--latency", str(tmp_path / "own.json"), "--json", str(out)])
+    own = json.loads(out.read_text())["runs"][0]["sets"][str(manifest)]["latency"]
+    assert (own["spoken_words"], own["without_alignment"]) == (figures["words"], 0)
+    assert -LETTER_S - 2 * FRAME_S < own["tail"]["mean"] < 0
 
 
 def test_what_cannot_be_aligned_is_named(run, recordings, tmp_path, capsys):

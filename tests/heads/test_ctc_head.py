@@ -68,8 +68,9 @@ BATCH = features_batch(seed=1, labels=12).replace(
 )
 
 
-def test_each_head_is_ctc_on_its_own_frames():
-    model = two_heads().build(vocab_size=BLANK + 1, blank_id=BLANK, precision="f32")
+@pytest.mark.parametrize("penalty", [0.0, 0.2])
+def test_each_head_is_ctc_on_its_own_frames(penalty):
+    model = two_heads(delay_penalty=penalty).build(vocab_size=BLANK + 1, blank_id=BLANK, precision="f32")
 
     @jax.jit
     def compute(params, batch):
@@ -77,7 +78,8 @@ def test_each_head_is_ctc_on_its_own_frames():
         for name, frames in (("ctc", encoded.at(OUTPUT)), ("inter", encoded.at("inner"))):
             output = params["params"][f"heads_{name}"]["output"]
             logits = frames.values @ output["kernel"] + output["bias"].reshape(1, 1, -1)
-            found[name] = ctc_loss(logits, frames.lengths, batch.tokens, batch.token_lengths, blank_id=BLANK)
+            texts, options = (batch.tokens, batch.token_lengths), {"blank_id": BLANK, "delay_penalty": penalty}
+            found[name] = ctc_loss(logits, frames.lengths, *texts, **options)
         emitted = model.apply(params, batch, method="emit")
         return encoded.taps["inner"].lengths, found, model.apply(params, batch, step=None), emitted
 

@@ -310,6 +310,24 @@ def test_wrong_penalties(changes, message):
         replace(SMALL, penalties=Penalties(**changes)).build(vocab_size=6, blank_id=5, dtype=jnp.float32)
 
 
+def test_the_delay_penalty_is_in_the_pruned_and_in_the_simple_loss():
+    """Without labels it changes nothing."""
+    batch = jax.device_get(toy_batch(seed=4))
+    penalised = replace(HEADS["stateless, pruned"], pruning=Pruning(4), penalties=Penalties(delay=0.3))
+    models = [model_of(each) for each in (replace(penalised, penalties=Penalties()), penalised)]
+    params = drawn_params(models[0], batch)
+
+    @jax.jit
+    def terms(params, batch):
+        sums = [model.apply({"params": params}, batch, step=None) for model in models]
+        return [[each[f"transducer/{name}"].total for name in ("loss", "simple")] for each in sums]
+
+    plain, found = np.array(jax.device_get(terms(params, batch)))
+    assert (np.abs(found - plain) > 1e-2).all()
+    plain, found = np.array(jax.device_get(terms(params, batch.replace(token_lengths=0 * batch.token_lengths))))
+    np.testing.assert_array_equal(found, plain)
+
+
 def test_dropout_has_its_rate_and_keeps_the_mean():
     """Numbers depend on the row and the frame, not on the first frame of a tile."""
     head = replace(SMALL, dropout=0.3).build(vocab_size=6, blank_id=5, dtype=jnp.float32)

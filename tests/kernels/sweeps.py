@@ -24,6 +24,13 @@ def for_ctc(*sizes: int) -> tuple[Any, ...]:
     return jax.device_put(cases.ctc(*sizes))
 
 
+def with_bonus(emissions: Any, labels: Any, lengths: Any) -> tuple[Any, ...]:
+    """Adds a bonus of blanks, which is 0 after the last label, to the arrays of `for_ctc`."""
+    bonus = np.random.default_rng(len(emissions)).normal(size=(*labels.shape[:2], labels.shape[2] + 1))
+    bonus[0, np.arange(len(lengths)), lengths] = bonus[1:, :, -1] = 0
+    return emissions, labels, lengths, jax.device_put(bonus.astype(np.float32))
+
+
 def for_lattices(*sizes: int, num_arcs: int = 2) -> tuple[Any, ...]:
     return jax.device_put(cases.lattices(*sizes, num_arcs))
 

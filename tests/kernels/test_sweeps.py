@@ -28,15 +28,17 @@ from tests.kernels.sweeps import (
     assert_equal,
     for_ctc,
     for_lattices,
+    with_bonus,
 )  # fmt: skip
 from tests.kernels.triton_compared import COMPARED
 
 ARCS = pytest.mark.parametrize(("spans", "moves"), [RNNT, TDT], ids=["rnnt", "tdt"])
 
 
+@pytest.mark.parametrize("has_bonus", [False, True])
 @pytest.mark.parametrize("sizes", with_drawn(CTC_SIZES, CTC_DRAWN))
-def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, interpreted, monkeypatch):
-    given = for_ctc(*sizes)
+def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, has_bonus, interpreted, monkeypatch):
+    given = with_bonus(*for_ctc(*sizes)) if has_bonus else for_ctc(*sizes)
     monkeypatch.setattr(ctc_tpu, "BLOCK", 16 * ctc_tpu.ROWS * ctc_tpu.LANES)
     both = jax.jit(lambda *given: (ctc_sweep(*given, implementation="mosaic_tpu"), ctc_sweep(*given)))
     assert_equal(*both(*given))

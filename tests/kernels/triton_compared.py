@@ -60,8 +60,10 @@ def assert_near(found: Any, expected: Any, tolerance: float) -> None:
 def compare_ctc_sweep(sizes: Any) -> None:
     with on_cpu():
         given = sweeps.for_ctc(*sizes)
-        expected = ctc_sweep(*given)
-    assert_equal(kernel_of("ctc_sweep").sweep(*given), expected)
+        both = given, sweeps.with_bonus(*given)
+        expected = [ctc_sweep(*each) for each in both]
+    for each, of_scan in zip(both, expected, strict=True):
+        assert_equal(kernel_of("ctc_sweep").sweep(*each), of_scan)
 
 
 def compare_lattice_sweep(sizes: Any) -> None:

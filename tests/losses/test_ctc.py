@@ -18,14 +18,21 @@ def collapse(path, blank_id):
     return [symbol for symbol, _ in itertools.groupby(path) if symbol != blank_id]
 
 
-def enumerated(logits, labels, blank_id):
+def earliness(path, blank_id):
+    """Returns the sum over the labels of a path of (T - 1) / 2 - t, where t is the first frame of the label."""
+    starts = [t for t, symbol in enumerate(path) if symbol != blank_id and (not t or path[t - 1] != symbol)]
+    return sum((len(path) - 1) / 2 - t for t in starts)
+
+
+def enumerated(logits, labels, blank_id, delay_penalty=0.0):
     """Returns the negative logarithm of the sum over all paths that collapse to the labels, in float64."""
     logits = logits.astype(np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     num_frames, vocabulary = logits.shape
     paths = itertools.product(range(vocabulary), repeat=num_frames)
     fitting = [path for path in paths if collapse(path, blank_id) == list(labels)]
-    return -np.log(sum(np.exp(log_probs[range(num_frames), path].sum()) for path in fitting)) if fitting else np.inf
+    scores = [log_probs[range(num_frames), path].sum() + delay_penalty * earliness(path, blank_id) for path in fitting]
+    return -np.logaddexp.reduce(scores) if fitting else np.inf
 
 
 def batch(*, seed=0, num_rows=8, num_frames=12, vocabulary=7, num_labels=5, blank_id=0):
@@ -39,22 +46,23 @@ def batch(*, seed=0, num_rows=8, num_frames=12, vocabulary=7, num_labels=5, blan
     return logits, logit_lengths, labels, label_lengths
 
 
-@functools.partial(jax.jit, static_argnames="blank_id")
-def losses_and_gradient(logits, logit_lengths, labels, label_lengths, weights, *, blank_id):
+@functools.partial(jax.jit, static_argnames=("blank_id", "delay_penalty"))
+def losses_and_gradient(logits, logit_lengths, labels, label_lengths, weights, *, blank_id, delay_penalty=0.0):
     """Returns losses, feasibility and the gradient of the weighted sum."""
+    options = {"blank_id": blank_id, "delay_penalty": delay_penalty}
 
     def total(logits):
-        losses, feasible = ctc_loss(logits, logit_lengths, labels, label_lengths, blank_id=blank_id)
+        losses, feasible = ctc_loss(logits, logit_lengths, labels, label_lengths, **options)
         return (losses * weights).sum(), (losses, feasible)
 
     (_, found), gradient = jax.value_and_grad(total, has_aux=True)(logits)
     return *found, gradient
 
 
-def run(logits, logit_lengths, labels, label_lengths, *, blank_id=0, weights=None):
+def run(logits, logit_lengths, labels, label_lengths, *, blank_id=0, weights=None, delay_penalty=0.0):
     weights = np.ones(len(logits), np.float32) if weights is None else weights
     given = logits, logit_lengths, labels, label_lengths, weights
-    return jax.device_get(losses_and_gradient(*given, blank_id=blank_id))
+    return jax.device_get(losses_and_gradient(*given, blank_id=blank_id, delay_penalty=delay_penalty))
 
 
 @pytest.mark.parametrize("blank_id", [0, 2])
@@ -91,6 +99,40 @@ def test_gradient_equals_finite_differences_in_float64(vocabulary, blank_id):
             towards = np.random.default_rng(seed).normal(size=logits.shape)
             difference = (total(logits + 1e-5 * towards) - total(logits - 1e-5 * towards)) / 2e-5
             assert_close((gradient * towards).sum(), difference, rtol=1e-7, atol=1e-8)
+
+
+def test_the_delay_penalty_is_that_of_all_paths():
+    """Losses and gradients in float64 against enumeration: repeats, padding of frames and labels, no labels."""
+    texts = [[], [1], [2, 2], [1, 2], [2, 1], [1, 1], [1, 2, 1], [2, 2, 2], [2, 1, 1]]
+    rows = [(frames, text) for text in texts for frames in (1, 3, 5)]
+    logits = np.random.default_rng(3).normal(size=(len(rows), 6, 3)) * 2
+    labels = np.array([(*text, *[0] * (3 - len(text))) for _, text in rows], np.int32)
+    frames, sizes = (np.array(each, np.int32) for each in ([frames for frames, _ in rows], [len(t) for _, t in rows]))
+    weights = np.ones(len(rows))
+    with jax.enable_x64(True):
+        losses, feasible, gradient = run(logits, frames, labels, sizes, weights=weights, delay_penalty=2.0)
+        alone, _ = jax.jit(functools.partial(ctc_loss, blank_id=0, delay_penalty=2.0))(logits, frames, labels, sizes)
+    assert losses.min() < 0
+    for row in np.flatnonzero(feasible):
+        num, text = rows[row]
+        assert_close(losses[row], enumerated(logits[row, :num], text, 0, 2.0), rtol=1e-10, atol=1e-10)
+        for place in np.ndindex(num, 3):
+            step = np.zeros((num, 3))
+            step[place] = 1e-5
+            ahead, behind = (enumerated(logits[row, :num] + d, text, 0, 2.0) for d in (step, -step))
+            assert_close(gradient[row][place], (ahead - behind) / 2e-5, atol=1e-8)
+        assert not gradient[row, num:].any()
+    assert not losses[~feasible].any()
+    assert_close(alone, losses, rtol=1e-12, atol=1e-12)  # computed from one direction instead of two
+
+
+def test_the_delay_penalty_of_long_rows_is_precise_in_float32():
+    logits, *rest = batch(seed=4, num_rows=2, num_frames=800, vocabulary=20, num_labels=100)
+    losses, _, gradient = run(logits, *rest, delay_penalty=0.05)
+    with jax.enable_x64(True):
+        exact = run(logits.astype(np.float64), *rest, weights=np.ones(2), delay_penalty=0.05)
+    assert_close(losses, exact[0], rtol=1e-5)
+    assert_within(np.abs(gradient - exact[2]).max(), 1e-4)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -17,7 +17,7 @@ from asr_jax.losses.pruned_transducer import (
     pruned_log_probs,
     simple_log_probs,
 )
-from asr_jax.losses.transducer import Penalties, tdt_arcs, tdt_log_probs
+from asr_jax.losses.transducer import Penalties, penalised, tdt_arcs, tdt_log_probs
 from tests.losses.transducer_loss import transducer_loss
 from tests.support import assert_close, assert_within, log_softmax, relative
 
@@ -186,6 +186,58 @@ def test_penalties_change_the_log_probabilities_of_arcs():
         loss = jax.jit(partial(transducer_loss, blank_id=blank_id, penalties=penalties))
         found = loss(logits, np.array([4]), labels, np.array([3]))
     assert_close(found, expected, rtol=1e-9)
+
+
+def exact_loss(logits, starts, labels):
+    """Returns the loss of one row with the delay penalty 0.7, by enumeration in float64.
+
+    Args:
+        logits: Logits [T R V] of R label positions, which begin with `starts` at each frame; the blank is 0.
+    """
+    num_frames, size, _ = logits.shape
+    log_probs = log_softmax(logits)
+    blank, label = np.full((1, num_frames, len(labels) + 1), -np.inf), np.full((1, num_frames, len(labels)), -np.inf)
+    for t, r in itertools.product(range(num_frames), range(size)):
+        u = starts[t] + r
+        if u <= len(labels):
+            blank[0, t, u] = log_probs[t, r, 0]
+        if u < len(labels):
+            label[0, t, u] = log_probs[t, r, labels[u]] + 0.7 * ((num_frames - 1) / 2 - t)
+    return enumerated(blank, label, num_frames, len(labels), RNNT)[0]
+
+
+@pytest.mark.parametrize(
+    "starts", [[[0, 0, 0, 0], [0, 0, 0, 0]], [[0, 0, 1, 1], [0, 1, 1, 0]]], ids=["whole", "pruned"]
+)
+def test_the_delay_penalty_is_that_of_all_paths(starts):
+    """Losses and gradients of logits in float64 against enumeration, with all label positions and with two of three."""
+    starts, size = np.array(starts), 2 if np.any(starts) else 3
+    logits = np.random.default_rng(7).normal(size=(2, 4, size, 4)) * 2
+    labels, num_frames, num_labels = np.array([[2, 1], [3, 3]]), np.array([4, 3]), np.array([2, 2])
+
+    @jax.jit
+    @partial(jax.grad, has_aux=True)
+    def run(logits, starts, labels, num_frames, num_labels):
+        arcs = kept_log_probs(logits, starts, labels, blank_id=0)
+        arcs = pruned_log_probs(*arcs, starts, num_labels=2)
+        blank, label = penalised(*arcs, num_frames, labels, Penalties(delay=0.7))
+        losses = lattice_loss(blank[None], label[None], num_frames, num_labels)
+        return losses.sum(), losses
+
+    with jax.enable_x64(True):
+        gradient, losses = jax.device_get(run(logits, starts, labels, num_frames, num_labels))
+        if size == 3:
+            loss = jax.jit(partial(transducer_loss, blank_id=0, penalties=Penalties(delay=0.7)))
+            assert_close(losses, loss(logits, num_frames, labels, num_labels), rtol=1e-12)
+    for row, num in enumerate(num_frames):
+        given = logits[row, :num], starts[row], labels[row]
+        assert_close(losses[row], exact_loss(*given), rtol=1e-10)
+        for place in np.ndindex(given[0].shape):
+            step = np.zeros(given[0].shape)
+            step[place] = 1e-5
+            ahead, behind = (exact_loss(given[0] + each, *given[1:]) for each in (step, -step))
+            assert_close(gradient[row][place], (ahead - behind) / 2e-5, atol=1e-8)
+        assert not gradient[row, num:].any()
 
 
 def test_durations_have_probabilities_of_their_own():

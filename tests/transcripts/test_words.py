@@ -43,6 +43,7 @@ def test_words_and_tokens():
     found = writer.transcript([sequence])
     assert found.score == -3.0
     assert [(word.text, word.start_s, word.end_s) for word in found.words] == [("ab", 0.04, 0.2), ("b", 0.32, 0.4)]
+    assert [word.emitted_s for word in found.words] == [0.2, 0.36]  # of the first frame of the last label
     assert [word.confidence for word in found.words] == approx([0.25, 1.0])
     later = writer.transcript([sequence], first_frame=100).words
     assert [word.start_s for word in later] == approx([4.04, 4.32])

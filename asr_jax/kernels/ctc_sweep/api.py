@@ -11,6 +11,7 @@ def ctc_sweep(
     emissions: Float[Array, "T B N"],
     labels: Int[Array, "K B U"],
     label_lengths: Int[Array, " B"],
+    blank_bonus: Float[Array, "K B U+1"] | None = None,
     *,
     implementation: Implementation = "auto",
 ) -> tuple[Float[Array, " B"], States]:
@@ -27,6 +28,8 @@ def ctc_sweep(
             frames must emit the blank with probability 1.
         labels: Labels of each direction; direction 1 has them in reverse.
         label_lengths: Number of valid labels of each row.
+        blank_bonus: Value that is added to the log-probability of the blank in all frames, by the number of labels
+            before it in the order of each direction. It must be 0 after the last label. None: 0.
         implementation: "mosaic_tpu" is for float32.
 
     Returns:
@@ -39,4 +42,4 @@ def ctc_sweep(
         return f"emissions have dtype {emissions.dtype}: expected float32" if low else ""
 
     module = module_of("ctc_sweep", implementation, emissions, reason_against=reason_against)
-    return module.sweep(emissions, labels, label_lengths)
+    return module.sweep(emissions, labels, label_lengths, blank_bonus)

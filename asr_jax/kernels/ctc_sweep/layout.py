@@ -18,12 +18,15 @@ class Prepared(NamedTuple):
     """Column u: 1 if label u + 1 differs from label u, otherwise 0."""
     first: Float[Array, "K B W"]
     """States of blanks before the first frame."""
+    blank_bonus: Float[Array, "K B W"] | None
+    """Values that are added to the log-probabilities of blanks."""
 
 
 def prepared(
     emissions: Float[Array, "T B N"],
     labels: Int[Array, "K B U"],
     label_lengths: Int[Array, " B"],
+    blank_bonus: Float[Array, "K B U+1"] | None,
     *,
     frames: int,
     rows: int,
@@ -36,6 +39,7 @@ def prepared(
     Args:
         emissions: Log-probabilities as in `api.ctc_sweep`.
         label_lengths: Number of valid labels of each row.
+        blank_bonus: Values that are added to the log-probabilities of blanks.
         frames: Divisor of the number of frames.
         rows: Divisor of the number of rows.
         width: Divisor of the number of columns.
@@ -54,6 +58,7 @@ def prepared(
         jnp.pad(by_direction, ((0, 0), (0, 0), *rest), constant_values=NEVER),
         jnp.pad(new, ((0, 0), *rest)),
         jnp.pad(first, ((0, 0), *rest), constant_values=NEVER),
+        None if blank_bonus is None else jnp.pad(blank_bonus, ((0, 0), *rest)),
     )
 
 

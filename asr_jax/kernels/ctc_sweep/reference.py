@@ -10,7 +10,10 @@ States = tuple[Float[Array, "T K B U+1"], Float[Array, "T K B U+1"]]
 
 
 def sweep(
-    emissions: Float[Array, "T B N"], labels: Int[Array, "K B U"], label_lengths: Int[Array, " B"]
+    emissions: Float[Array, "T B N"],
+    labels: Int[Array, "K B U"],
+    label_lengths: Int[Array, " B"],
+    blank_bonus: Float[Array, "K B U+1"] | None = None,
 ) -> tuple[Float[Array, " B"], States]:
     """Computes `api.ctc_sweep`."""
     num_directions, num_frames = len(labels), len(emissions)
@@ -25,7 +28,8 @@ def sweep(
         either = add(blank, label)
         before = jnp.where(new, either[..., :-1], blank[..., :-1])  # a blank is required between equal labels
         entered = add(label, jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=NEVER))
-        blank, label = either + emission[..., :1], entered + emission
+        of_blank = emission[..., :1] if blank_bonus is None else emission[..., :1] + blank_bonus
+        blank, label = either + of_blank, entered + emission
         largest = jnp.maximum(blank, label).max(-1, keepdims=True)
         return (blank - largest, label - largest), (either, entered, largest[0, :, 0])
 

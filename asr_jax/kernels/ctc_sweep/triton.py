@@ -13,16 +13,19 @@ from asr_jax.kernels.log_space import NEVER
 from asr_jax.kernels.triton_calls import triton_call, warps_of
 
 
-def sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array, tuple[Array, Array]]:
+def sweep(
+    emissions: Array, labels: Array, label_lengths: Array, blank_bonus: Array | None = None
+) -> tuple[Array, tuple[Array, Array]]:
     """Computes `api.ctc_sweep`."""
     num_frames, num_rows, num_columns = emissions.shape
     width = triton.next_power_of_2(num_columns - 1)
-    given = prepared(emissions, labels, label_lengths, frames=1, rows=1, width=width)
+    given = prepared(emissions, labels, label_lengths, blank_bonus, frames=1, rows=1, width=width)
     directions, dtype = len(labels), emissions.dtype
     of_frames = jax.ShapeDtypeStruct(given.emissions.shape, dtype)
     of_rows = jax.ShapeDtypeStruct(given.first.shape, dtype)
     blanks, entered, blank, label, largest = triton_call(
-        *given,
+        *given[:3],
+        given.first if blank_bonus is None else given.blank_bonus,  # without a bonus the kernel does not read it
         num_frames,
         num_rows,
         kernel=_kernel,
@@ -31,6 +34,7 @@ def sweep(emissions: Array, labels: Array, label_lengths: Array) -> tuple[Array,
         num_warps=warps_of(width),
         WIDTH=width,
         NEVER=NEVER,
+        HAS_BONUS=blank_bonus is not None,
     )
     found = log_probability(largest[0], blank[0], label[0], label_lengths)
     states = (jnp.moveaxis(each[..., : num_columns - 1], 0, 1) for each in (blanks, entered))
@@ -43,6 +47,7 @@ def _kernel(
     emissions,
     new,
     first,
+    blank_bonus,
     num_frames,
     num_rows,
     blanks,
@@ -52,6 +57,7 @@ def _kernel(
     largest,
     WIDTH: tl.constexpr,
     NEVER: tl.constexpr,
+    HAS_BONUS: tl.constexpr,
 ):
     """Computes the frames of one row and direction."""
     program = tl.program_id(0)
@@ -61,6 +67,8 @@ def _kernel(
     is_new = tl.load(new + program * WIDTH + column) > 0
     blank = tl.load(first + program * WIDTH + column)
     label = tl.full([WIDTH], NEVER, blank.dtype)
+    if HAS_BONUS:
+        bonus = tl.load(blank_bonus + program * WIDTH + column)
     total = tl.sum(tl.where(column == 0, 0.0, 0.0))
     place = (direction * num_frames * num_rows + row) * WIDTH
     for _ in range(num_frames):
@@ -73,6 +81,8 @@ def _kernel(
         tl.store(blanks + place + column, either)
         tl.store(entered + place + column, now)
         blank = either + of_blank
+        if HAS_BONUS:
+            blank += bonus
         label = now + emission
         most = tl.max(tl.maximum(blank, label), 0)
         blank -= most
