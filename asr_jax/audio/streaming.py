@@ -50,9 +50,7 @@ class FeatureWindows:
         needed = self.front_end.run_up + self.size
         return bisect.bisect_left(range(MOST_SAMPLES), needed, key=self.front_end.num_settled)
 
-    def __call__(
-        self, samples: Shaped[Array, "B S"], lengths: Int[Array, " B"], skipped: Int[Array, " B"]
-    ) -> Frames:
+    def __call__(self, samples: Shaped[Array, "B S"], lengths: Int[Array, " B"], skipped: Int[Array, " B"]) -> Frames:
         """Computes one window of each row.
 
         Args:
