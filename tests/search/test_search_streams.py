@@ -118,17 +118,22 @@ def test_beam_of_ctc(settings, fusion):
 
 
 def test_back_pointers_of_settled_frames_are_dropped():
-    """Paths of the beam meet, and the frames before are settled."""
-    search, num = CTCBeamSearch(of_ctc.CHARACTERS, search=Search(beam_width=2, beam_prune_logp=-1.0)), 40
-    streams = CTCBeamStreams(search, 1)
-    rng, most = np.random.default_rng(0), 0
-    for number in range(num):
-        x = rng.normal(0, 12, (1, SIZE, 5))
-        log_probs = np.float32(x - np.logaddexp.reduce(x, axis=-1, keepdims=True))
-        streams.take(Frames(jnp.asarray(log_probs), jnp.int32([SIZE])), np.array([SIZE]), np.array([number == 0]))
-        most = max(most, len(streams._rows[0].steps))
-    assert 0 < most < num * SIZE / 4
-    assert 0 < streams.num_settled(0) <= len(streams.hypotheses(0)[0].tokens)
+    """A frame with two likely labels is kept until one of them is pruned; the frames before it are settled."""
+    search = CTCBeamSearch(of_ctc.CHARACTERS, search=Search(beam_width=4, beam_prune_logp=-3.0))
+    streams, kept = CTCBeamStreams(search, 1), []
+    for number in range(9):
+        probs = np.full((SIZE, 5), 0.02)
+        probs[np.arange(SIZE), [3, 2, 4]] = 0.92
+        if number == 4:
+            probs[1] = [0.01, 0.5, 0.47, 0.01, 0.01]
+        given = Frames(jnp.asarray(np.log(probs)[None], jnp.float32), jnp.full(1, SIZE))
+        streams.take(given, np.array([SIZE]), np.array([number == 0]))
+        kept.append(len(streams._rows[0].steps))
+    assert max(kept[:4]) <= 2
+    assert kept[4:] == [2, 5, 8, 11, 14]
+    [first, second] = (each.tokens for each in streams.hypotheses(0)[:2])
+    same = next(place for place, (one, other) in enumerate(zip(first, second, strict=True)) if one != other)
+    assert streams.num_settled(0) == same
 
 
 @pytest.mark.parametrize("durations", [False, True])
