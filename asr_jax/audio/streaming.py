@@ -84,16 +84,18 @@ class SampleBuffer:
         self._windows, self._front_end = windows, windows.front_end
         self._samples = np.zeros(0, np.int16)
         self._frame = 0
-        self._has_ended = self._is_over = False
+        self.has_ended = False
+        """Whether no samples follow."""
+        self._is_over = False
 
     def add(self, samples: Int16[np.ndarray, " S"]) -> None:
         """Adds the next samples, in any number."""
-        assert not self._has_ended, "the stream has ended"
+        assert not self.has_ended, "the stream has ended"
         self._samples = np.concatenate([self._samples, samples])
 
     def end(self) -> None:
         """Ends the stream: no samples follow."""
-        self._has_ended = True
+        self.has_ended = True
 
     @property
     def is_ready(self) -> bool:
@@ -101,7 +103,7 @@ class SampleBuffer:
         needed = self._skipped + self._windows.size
         if self._is_over or self._front_end.num_settled(len(self._samples)) >= needed:
             return not self._is_over
-        return self._has_ended and self._front_end.output_length(len(self._samples)) > self._skipped
+        return self.has_ended and self._front_end.output_length(len(self._samples)) > self._skipped
 
     def take(self) -> SamplesOfWindow:
         """Returns the samples of the next window, and removes those that later windows do not need.
@@ -111,7 +113,7 @@ class SampleBuffer:
         assert self.is_ready, "the next window is not known"
         size, skipped = self._windows.size, self._skipped
         given = self._samples[: self._windows.num_samples]
-        self._is_over = self._has_ended and self._front_end.output_length(len(given)) - skipped < size
+        self._is_over = self.has_ended and self._front_end.output_length(len(given)) - skipped < size
         padded = np.pad(given, (0, self._windows.num_samples - len(given)))
         before = self._frame - skipped
         self._frame += self._windows.shift

@@ -203,9 +203,9 @@ def check_streams(search: Any) -> None:
         )
 
 
-def num_common(sequences: Sequence[Sequence[int]]) -> int:
+def num_common(sequences: Sequence[Sequence[Any]]) -> int:
     """Returns the number of first elements that all sequences share; 0 if there is no sequence."""
-    return sum(1 for _ in takewhile(lambda labels: len(set(labels)) == 1, zip(*sequences, strict=False)))
+    return sum(1 for _ in takewhile(lambda elements: len(set(elements)) == 1, zip(*sequences, strict=False)))
 
 
 def check_letters(spelling: Spelling) -> None:
