@@ -12,9 +12,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import soxr
 from jaxtyping import Array, Int, Int16, Shaped
 
 from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.mono import as_float, as_int16
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 
@@ -64,6 +66,24 @@ class FeatureWindows:
         frames = self.front_end(samples, lengths)
         cut = jax.vmap(lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, self.size))
         return Frames(cut(frames.values, skipped), jnp.clip(frames.lengths - skipped, 0, self.size))
+
+
+class StreamResampler:
+    """Resamples a stream by soxr (HQ), as files are resampled. The pieces do not change the result."""
+
+    def __init__(self, from_hz: int, to_hz: int) -> None:
+        self._stream = None if from_hz == to_hz else soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32")
+
+    def __call__(self, samples: Int16[np.ndarray, " S"], *, is_last: bool = False) -> Int16[np.ndarray, " N"]:
+        """Returns the samples at the new rate that are known after the given ones.
+
+        Args:
+            samples: The next samples.
+            is_last: Whether the stream ends with them.
+        """
+        if self._stream is None:
+            return samples
+        return as_int16(self._stream.resample_chunk(as_float(samples), last=is_last))
 
 
 class SamplesOfWindow(NamedTuple):
